@@ -1,0 +1,81 @@
+"""What a build leaves: packages, what their tests said, and the report of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """A conda package that was built for a cell; ``size`` is in bytes."""
+
+    path: Path
+    sha256: str
+    size: int
+    cell: str
+    name: str
+    version: str
+    build_string: str
+    subdir: str
+
+
+class Verdict(str, Enum):
+    """What the tests of a package said."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NONE = "no tests"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestReport:
+    """The tests of one package in a fresh prefix: ``notes`` are lines that a person should see.
+
+    ``install_seconds`` is the making of the prefix, ``seconds`` the tests' own run.
+    """
+
+    package: str
+    verdict: Verdict
+    commands: int = 0
+    install_seconds: float = 0.0
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+    log: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """One step of a run; ``reused`` when an earlier run's result was found."""
+
+    title: str
+    seconds: float
+    reused: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageReport:
+    """One package of a run with its tests."""
+
+    artifact: Artifact
+    build_seconds: float
+    reused: bool
+    tests: TestReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """All that a run of one cell did."""
+
+    config: str
+    rehearsal: bool
+    channel: Path
+    packages: tuple[PackageReport, ...]
+    steps: tuple[StepReport, ...]
+    seconds: float
+    install: str

@@ -1,0 +1,36 @@
+"""A feedstock as it lies on disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feedstock:
+    """The folders and files of one feedstock; ``root`` is absolute."""
+
+    root: Path
+
+    @property
+    def recipe(self) -> Path:
+        """The recipe folder."""
+        return self.root / "recipe"
+
+    @property
+    def meta(self) -> Path:
+        """The recipe itself."""
+        return self.recipe / "meta.yaml"
+
+    @property
+    def configs(self) -> Path:
+        """The folder with one generated variant file per cell."""
+        return self.root / ".ci_support"
+
+    @property
+    def artifacts(self) -> Path:
+        """Where everything that is built lies."""
+        return self.root / "build_artifacts"

@@ -1,0 +1,117 @@
+"""What a recipe says for one cell, with nothing left to evaluate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.model.cell import Cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirements:
+    """The match specs of each section, in the recipe's order."""
+
+    build: tuple[str, ...] = ()
+    host: tuple[str, ...] = ()
+    run: tuple[str, ...] = ()
+    run_constrained: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tests:
+    """The ``test:`` section of an output."""
+
+    imports: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    source_files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """How something is built: a file of the recipe, or the lines of a shell script; neither means nothing to run."""
+
+    file: str | None = None
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """A bound that takes effect once versions are known: of another output, or of a package in ``host``.
+
+    ``subpackage`` tells the two apart. ``min_pin`` and ``max_pin`` are how many components to keep (``x.x``);
+    ``lower`` and ``upper`` are bounds that the recipe gives itself.
+    """
+
+    name: str
+    subpackage: bool
+    min_pin: str | None = "x.x.x.x.x.x"
+    max_pin: str | None = "x"
+    lower: str | None = None
+    upper: str | None = None
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """One package of a cell.
+
+    ``used`` is what goes into the hash. ``run_exports`` maps ``weak``, ``strong``, ``noarch``, ``weak_constrains`` and
+    ``strong_constrains`` to match specs; ``run_exports_bare`` tells that the recipe gives a list, which means weak.
+    ``pins`` are the bounds still open: the field (``run``, or ``run_exports/weak``), the position in it, and the pin.
+    ``platform`` is the subdir that the output was rendered for, which for ``noarch`` packages is not the ``subdir`` of
+    the channel that they go to. ``variant`` are the values of the keys that vary inside the cell, such as each of
+    several Pythons.
+    """
+
+    name: str
+    version: str
+    build_number: int
+    build_string: str
+    subdir: str
+    noarch: str | None = None
+    requirements: Requirements = Requirements()
+    track_features: tuple[str, ...] = ()
+    run_exports: Mapping[str, tuple[str, ...]]
+    tests: Tests = Tests()
+    script: Script = Script()
+    entry_points: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    about: Mapping[str, str | tuple[str, ...]]
+    used: Mapping[str, str]
+    skip: bool = False
+    run_exports_bare: bool = False
+    pins: tuple[tuple[str, int, Pin], ...] = ()
+    platform: str = ""
+    variant: Mapping[str, str] = field(default_factory=dict)
+    binary_relocation: bool | tuple[str, ...] = True
+    detect_binary_files_with_prefix: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One entry of the ``source:`` section; exactly one of ``url``, ``git_url`` and ``path`` is given."""
+
+    url: tuple[str, ...] = ()
+    sha256: str | None = None
+    git_url: str | None = None
+    git_rev: str | None = None
+    path: str | None = None
+    folder: str | None = None
+    patches: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """All outputs of a cell, and the compile step that they share (the recipe's top level)."""
+
+    cell: Cell
+    sources: tuple[Source, ...] = ()
+    compile: Script = Script()
+    compile_requirements: Requirements = Requirements()
+    outputs: tuple[Output, ...] = ()
