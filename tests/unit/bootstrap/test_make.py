@@ -1,0 +1,64 @@
+"""What the set-up hands to its steps, and what it will not touch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kiln.bootstrap import make
+from kiln.bootstrap.state import LOCK, RUN, TEST
+from kiln.errors import NotWritable
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_way_to_the_network_is_the_users_and_the_rest_of_pips_settings_is_not() -> None:
+    kept = {"PIP_INDEX_URL": "u", "PIP_PROXY": "p", "PIP_CERT": "c", "PIP_CONFIG_FILE": "f", "HTTPS_PROXY": "h"}
+    strays = {
+        **{f"PIP_{name}": "x" for name in ("USER", "TARGET", "PREFIX", "REQUIRE_VIRTUALENV", "CONSTRAINT", "DRY_RUN")},
+        "PYTHONPATH": "x",
+        "PYTHONHOME": "x",
+    }
+    assert make.step_environment({**kept, **strays, "PATH": "/bin"}) == {**kept, "PATH": "/bin"}
+
+
+def test_a_folder_that_is_no_environment_is_not_emptied(tmp_path: Path) -> None:
+    folder = tmp_path / ".venv"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("years of work")
+    with pytest.raises(NotWritable, match="is no environment of Python"):
+        make.make(tmp_path, (), print)
+    assert (folder / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_file_in_the_folders_place_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / ".venv").write_text("a file")
+    with pytest.raises(NotWritable):
+        make.make(tmp_path, (), print)
+
+
+def test_clearing_leaves_the_lock_and_follows_no_link(tmp_path: Path) -> None:
+    folder, outside = tmp_path / ".venv", tmp_path / "outside"
+    for each in (folder / "lib", outside):
+        each.mkdir(parents=True)
+        (each / "file").touch()
+    (folder / LOCK).touch()
+    (folder / "lib64").symlink_to(outside)
+    make._clear(folder)
+    assert [entry.name for entry in folder.iterdir()] == [LOCK]
+    assert (outside / "file").exists()
+
+
+@pytest.mark.parametrize("name", [RUN, TEST])
+def test_every_locked_package_has_a_hash(name: str) -> None:
+    entries = (ROOT / "requirements" / name).read_text().replace("\\\n", " ").splitlines()
+    assert entries
+    assert [entry for entry in entries if "==" not in entry or "--hash=sha256:" not in entry] == []
+
+
+def test_the_two_locks_agree() -> None:
+    run, test = (dict(each.split("==") for each in make._unconditional(ROOT, name)) for name in (RUN, TEST))
+    assert {name for name in run.keys() & test.keys() if run[name] != test[name]} == set()
+    assert {"jinja2", "py-rattler"} <= run.keys()
+    assert {"pytest", "ruff"} <= test.keys()
