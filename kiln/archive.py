@@ -1,0 +1,78 @@
+"""The metadata inside a .conda package: read, and changed with the payload left as it is."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tarfile
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+from kiln import files
+from kiln.errors import BrokenPackage
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip file knows
+LARGEST_INFO = 1 << 28  # bytes; metadata beyond that is an attack or a mistake
+
+
+def read_info(package: Path, name: str) -> Any:
+    """Return one JSON file of a package's metadata, such as ``about.json``; an empty object when it has none.
+
+    Raises:
+        BrokenPackage: when the file is no .conda package.
+    """
+    try:
+        with zipfile.ZipFile(package) as file, _opened(file.read(_info_member(file))) as archive:
+            member = next((member for member in archive if member.name == f"info/{name}"), None)
+            content = archive.extractfile(member) if member else None
+            return json.loads(content.read()) if content else {}
+    except (zipfile.BadZipFile, zstd.ZstdError, tarfile.TarError, ValueError, StopIteration) as error:
+        raise BrokenPackage(f"{package} is no .conda package", why=str(error) or "it has no metadata") from error
+
+
+def rewrite_info(package: Path, target: Path, edit: Callable[[str, bytes], bytes]) -> None:
+    """Write ``package`` to ``target`` with each file of its metadata passed through ``edit`` (name, content).
+
+    Nothing of the payload is packed again; the same edit of the same package gives the same bytes.
+    """
+    with files.replacing(target) as part, zipfile.ZipFile(package) as old, zipfile.ZipFile(part, "w") as new:
+        info = _info_member(old)
+        for member in old.namelist():
+            data = old.read(member)
+            if member == info:
+                data = zstd.compress(_edited(data, edit))
+            new.writestr(zipfile.ZipInfo(member, EPOCH), data, compress_type=zipfile.ZIP_STORED)
+
+
+def _info_member(file: zipfile.ZipFile) -> str:
+    return next(name for name in file.namelist() if name.startswith("info-") and name.endswith(".tar.zst"))
+
+
+def _opened(compressed: bytes) -> tarfile.TarFile:
+    with zstd.open(io.BytesIO(compressed)) as stream:
+        plain = stream.read(LARGEST_INFO)
+    return tarfile.open(fileobj=io.BytesIO(plain))
+
+
+def _edited(compressed: bytes, edit: Callable[[str, bytes], bytes]) -> bytes:
+    changed = io.BytesIO()
+    with _opened(compressed) as old, tarfile.open(fileobj=changed, mode="w") as new:
+        for member in old:
+            content = old.extractfile(member) if member.isreg() else None
+            if content is None:
+                new.addfile(member)
+                continue
+            data = edit(member.name.removeprefix("info/"), content.read())
+            member.size = len(data)
+            new.addfile(member, io.BytesIO(data))
+    return changed.getvalue()

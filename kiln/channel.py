@@ -1,0 +1,136 @@
+"""A conda channel in a folder: packages put in whole, indexed, solved and installed through py-rattler."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from kiln import files
+from kiln.errors import DownloadFailed, SolveFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from rattler import RepoDataRecord
+
+VirtualPackages: TypeAlias = "Mapping[str, tuple[str, str]]"  # name to version and build, as in __cuda 12.9 0
+UNINDEXED = ".unindexed"  # stands in the channel while its index does not yet tell what lies there
+SUBDIRS = ("linux-64", "noarch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Channel:
+    """A channel in the folder ``root``."""
+
+    root: Path
+
+    @property
+    def url(self) -> str:
+        """The channel as a conda client wants it."""
+        return self.root.absolute().as_uri()
+
+    def path_of(self, package: Path, subdir: str) -> Path:
+        """Where a package file lies in the channel."""
+        return self.root / subdir / package.name
+
+    def add(self, packages: Iterable[tuple[Path, str]]) -> tuple[Path, ...]:
+        """Put package files, each with its subdir, into the channel and index it; returns where they lie now.
+
+        A file is linked where the file system can, and appears whole or not at all. A run killed between the two is
+        mended by the next one, see ``mend``.
+        """
+        places = {self.path_of(package, subdir): package for package, subdir in packages}
+        self._mark()
+        replaced = any(place.exists() for place in places)
+        for place, package in places.items():
+            files.link_or_copy(package, place)
+        self._index(force=replaced)
+        return tuple(places)
+
+    def keep_only(self, wanted: Iterable[str]) -> None:
+        """Remove the packages whose file names are not wanted, and index the channel when any was."""
+        wanted = frozenset(wanted)
+        stale = [package for package in self.packages() if package.name not in wanted]
+        if stale:
+            self._mark()
+            for package in stale:
+                package.unlink()
+            self._index(force=True)
+
+    def packages(self) -> tuple[Path, ...]:
+        """Return the package files of the channel."""
+        return tuple(file for subdir in SUBDIRS for file in sorted((self.root / subdir).glob("*.conda")))
+
+    def names(self) -> frozenset[str]:
+        """Return the names of all packages in the channel."""
+        return frozenset(package.name.rsplit("-", 2)[0] for package in self.packages())
+
+    def mend(self) -> None:
+        """Bring a channel in order whose index is missing or was not finished, and sweep half-written files out."""
+        for subdir in SUBDIRS:
+            (self.root / subdir).mkdir(parents=True, exist_ok=True)
+            files.remove_leftovers(self.root / subdir)
+        indexed = all((self.root / subdir / "repodata.json").is_file() for subdir in SUBDIRS)
+        if not indexed or (self.root / UNINDEXED).exists():
+            self._mark()
+            self._index(force=True)
+
+    def _mark(self) -> None:
+        files.write_text(self.root / UNINDEXED, "")
+
+    def _index(self, *, force: bool) -> None:
+        from rattler.index import index_fs
+
+        for subdir in SUBDIRS:
+            (self.root / subdir).mkdir(parents=True, exist_ok=True)
+        asyncio.run(index_fs(self.root, write_shards=False, force=force))
+        (self.root / UNINDEXED).unlink()
+
+
+def solve(
+    channels: Sequence[str], specs: Sequence[str], *, virtual_packages: VirtualPackages, platform: str = "linux-64"
+) -> list[RepoDataRecord]:
+    """Find packages that satisfy match specs; ``virtual_packages`` are what the machine offers.
+
+    Raises:
+        SolveFailed: with the solver's own explanation.
+        DownloadFailed: when a channel cannot be reached.
+    """
+    import rattler
+    from rattler.exceptions import FetchRepoDataError, GatewayError, SolverError
+
+    machine = [
+        rattler.GenericVirtualPackage(rattler.PackageName(name), rattler.Version(version), rattler.BuildString(build))
+        for name, (version, build) in virtual_packages.items()
+    ]
+    platforms = [rattler.Subdir(platform), rattler.Subdir("noarch")]
+    try:
+        return asyncio.run(rattler.solve(list(channels), list(specs), platforms=platforms, virtual_packages=machine))
+    except SolverError as error:
+        raise SolveFailed(
+            f"nothing in {', '.join(channels)} satisfies {', '.join(specs)}", why=str(error).strip()
+        ) from error
+    except (GatewayError, FetchRepoDataError) as error:
+        raise DownloadFailed(
+            f"a channel of {', '.join(channels)} cannot be reached",
+            why=str(error).strip(),
+            hint="see that the channels can be reached, then run the same command again",
+        ) from error
+
+
+def install(records: list[RepoDataRecord], prefix: Path, *, cache: Path) -> None:
+    """Install solved packages into a prefix, their link scripts not run."""
+    import rattler
+
+    with files.no_room_as_disk_full(prefix.parent):
+        asyncio.run(rattler.install(records, prefix, cache_dir=cache, show_progress=False, execute_link_scripts=False))
+
+
+def machine_virtual_packages() -> VirtualPackages:
+    """Return this machine's virtual packages, ``__glibc`` and ``__cuda`` among them."""
+    from rattler import VirtualPackage, VirtualPackageOverrides
+
+    found = (package.into_generic() for package in VirtualPackage.detect(VirtualPackageOverrides()))
+    return {package.name.normalized: (str(package.version), str(package.build_string)) for package in found}

@@ -1,0 +1,153 @@
+"""Files written whole or not at all, hashes, room on the disk, and locks."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+from typing import TYPE_CHECKING
+
+from kiln.errors import AlreadyRunning, DiskFull
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_PART = ".part"
+_CHUNK = 1 << 20
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a name beside ``path`` to write a file or folder under; it becomes ``path`` when the block ends well.
+
+    Whatever ends the block otherwise, a killed process included, ``path`` stays as it was. A folder can only take
+    the place of nothing or of an empty folder.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_PART}")
+    try:
+        yield part
+        _sync(part)
+        part.replace(path)
+        _sync(path.parent)
+    finally:
+        # Also after success: renaming onto another hard link of the same file leaves both names.
+        remove(part)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all; raises DiskFull."""
+    with no_room_as_disk_full(path.parent), replacing(path) as part:
+        part.write_bytes(data)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file as UTF-8, whole or not at all; raises DiskFull."""
+    write_bytes(path, text.encode())
+
+
+def remove(path: Path) -> None:
+    """Remove a file, link or folder with all that is in it; nothing there is fine."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed runs left half-written in a folder; only for who holds the folder's lock."""
+    for part in folder.glob(f".*{_PART}"):
+        remove(part)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it where the file system cannot; what was at ``target`` is replaced."""
+    with no_room_as_disk_full(target.parent), replacing(target) as part:
+        try:
+            os.link(source, part)
+        except OSError:
+            shutil.copy2(source, part)
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes for people: ``340 kB``, ``3.4 GB``."""
+    amount, unit = float(size), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if amount < 999.5:
+            break
+        amount, unit = amount / 1000, larger
+    return f"{amount:.0f} {unit}" if amount >= 10 or unit == "B" else f"{amount:.1f} {unit}"
+
+
+def require_room(folder: Path, needed: int, *, for_what: str) -> None:
+    """Raise DiskFull, with both numbers, when fewer than ``needed`` bytes are free where ``folder`` is or will be."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    free = shutil.disk_usage(there).free
+    if free < needed:
+        raise DiskFull(
+            f"{for_what} needs {size_text(needed)} in {folder}",
+            why=f"{size_text(free)} are free there",
+            hint="free some room, or work on another disk",
+        )
+
+
+@contextlib.contextmanager
+def no_room_as_disk_full(folder: Path) -> Iterator[None]:
+    """Turn the system's 'no space left' and 'quota exceeded' into DiskFull; other errors pass."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        raise DiskFull(
+            f"the disk became full while writing {error.filename or folder}",
+            why=error.strerror or str(error),
+            hint="free some room and run the same command again; what was finished is kept",
+        ) from error
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file ``path`` during the block; raises AlreadyRunning, naming the process that holds it.
+
+    The lock goes with the process, however it ends; the file stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise _already_running(path, file.read().strip()) from error
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def _already_running(path: Path, other: str) -> AlreadyRunning:
+    who = f"process {other}" if other.isdecimal() else "another process"
+    return AlreadyRunning(f"{who} holds {path}", hint="wait until it has ended, or end it")
+
+
+def _sync(path: Path) -> None:
+    """Have the disk keep what was written, so that a rename never outlives its content."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,133 @@
+"""Versions in conda's order, and the ranges that pins make of them."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache, total_ordering
+from itertools import zip_longest
+
+_ALLOWED = re.compile(r"[*.+!_0-9a-z]+")
+_RUNS = re.compile(r"[0-9]+|[*]+|[^0-9*]+")
+
+Part = list[int | float | str]
+
+
+@total_ordering
+class Version:
+    """A version in the order of conda (conda/models/version.py describes it).
+
+    Components stand between dots and underscores; each is a run of numbers and words in turn. Words come before
+    numbers, ``dev`` before all words, ``post`` after all numbers, and what is missing counts as 0.
+    """
+
+    __slots__ = ("local", "parts", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = _normal(text)
+        release, plus, local = self.text.partition("+")
+        epoch, mark, rest = release.rpartition("!")
+        if mark and not epoch.isdigit():
+            raise ValueError(f"{text!r}: the epoch is no number")
+        if not rest or "+" in local or (plus and not release):
+            raise ValueError(f"{text!r} is no version")
+        self.parts = [_part(epoch or "0"), *map(_part, _components(rest))]
+        self.local = [_part(part) for part in local.replace("_", ".").split(".")] if plus else []
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Version) and not self < other and not other < self
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __lt__(self, other: Version) -> bool:
+        for mine, theirs in ((self.parts, other.parts), (self.local, other.local)):
+            missing: Part = []
+            for one, two in zip_longest(mine, theirs, fillvalue=missing):
+                for left, right in zip_longest(one, two, fillvalue=0):
+                    if left != right:
+                        return _rank(left) < _rank(right)
+        return False
+
+
+def _rank(item: float | str) -> tuple[int, float, str]:
+    return (0, 0, item) if isinstance(item, str) else (1, item, "")
+
+
+def _normal(text: str) -> str:
+    version = text.strip().lower()
+    if not _ALLOWED.fullmatch(version) and "-" in version and "_" not in version:
+        version = version.replace("-", "_")
+    if not _ALLOWED.fullmatch(version):
+        raise ValueError(f"{text!r} is no version")
+    return version
+
+
+def _components(release: str) -> list[str]:
+    # A trailing underscore belongs to the last component: 1.0.1_ comes before 1.0.1a.
+    if release.endswith("_"):
+        parts = release[:-1].replace("_", ".").split(".")
+        return [*parts[:-1], parts[-1] + "_"]
+    return release.replace("_", ".").split(".")
+
+
+def _part(text: str) -> Part:
+    runs: Part = [_run(run) for run in _RUNS.findall(text)]
+    if not runs:
+        raise ValueError("an empty component in a version")
+    return runs if text[0].isdigit() else [0, *runs]
+
+
+def _run(text: str) -> float | str:
+    if text.isdigit():
+        return int(text)
+    if text == "post":
+        return float("inf")
+    return "DEV" if text == "dev" else text
+
+
+@lru_cache(maxsize=8192)
+def version_or_none(text: str) -> Version | None:
+    """The version that a text is, or None when it is none."""
+    try:
+        return Version(text)
+    except ValueError:
+        return None
+
+
+def pinned(version: str, min_pin: str | None = "x.x.x.x.x.x.x", max_pin: str | None = "x") -> str:
+    """The range that a pin makes of a version: ``pinned('3.11.2', 'x.x', 'x.x')`` is ``>=3.11,<3.12.0a0``.
+
+    Each ``x`` stands for one component to keep; the rules are conda-build's.
+
+    Raises:
+        ValueError: the version is no version.
+    """
+    parts, nested = _flat(Version(version))
+    lower = _kept(parts, nested, len(min_pin.split("."))) if min_pin else ""
+    upper = _raised(parts, nested, len(max_pin.split("."))) if max_pin else ""
+    if lower and Version(re.sub(r"\.?\*$", "", version)) < Version(lower):
+        lower = version  # a pre-release comes before the release that its first components name
+    return ",".join(bound for bound in (lower and f">={lower}", upper and f"<{upper}") if bound)
+
+
+def _flat(version: Version) -> tuple[list[int | float | str], int | None]:
+    """The components in one list, and the index of the last one that has parts, which no dot follows."""
+    flat: list[int | float | str] = []
+    nested = None
+    for index, part in enumerate(version.parts[1:]):
+        nested = index
+        flat.extend(part)
+    return flat, nested
+
+
+def _kept(parts: list[int | float | str], nested: int | None, count: int) -> str:
+    text = "".join(f"{part}{'' if index == nested else '.'}" for index, part in enumerate(parts[:count]))
+    return text.removesuffix(".")
+
+
+def _raised(parts: list[int | float | str], nested: int | None, count: int) -> str:
+    count = min(count, len(parts))
+    alphabetic = str(parts[min(count, len(parts) - 1)]).isalpha()
+    last = parts[count - 1]
+    raised = f"{last + 1}{'a' if alphabetic else '.0a0'}" if isinstance(last, int) else chr(ord(str(last)[0]) + 1)
+    return _kept([*parts[: count - 1], raised], nested, count)
