@@ -1,0 +1,254 @@
+"""Read YAML 1.1 into plain values: bounded in depth and in what aliases expand to, duplicate keys refused.
+
+PyYAML's parser gives the events, so that the language is the one that conda-build understands; the values are built
+here, because its constructors recurse, keep no positions, and let an alias multiply without end.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import yaml
+
+from kiln.errors import MalformedYaml, UnsafeTemplate
+from kiln.model.place import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import Any
+
+_LOADER = getattr(yaml, "CLoader", yaml.Loader)
+_DEEPEST = 60
+_MOST_EXPANDED = 200_000  # nodes that aliases may stand for, all together
+_LARGEST = 16 << 20  # bytes of one file
+_PLAIN_TAGS = {"str", "map", "seq", "bool", "null", "int", "float", "timestamp", "set", "omap"}
+
+# YAML 1.1's words; numbers stay text, because a version 1.10 is not 1.1.
+_WORDS: dict[str, bool | None] = {
+    spelling: value
+    for value, words in ((True, ("yes", "true", "on")), (False, ("no", "false", "off")), (None, ("null",)))
+    for word in words
+    for spelling in (word, word.capitalize(), word.upper())
+} | {"~": None, "": None}
+
+
+class Scalars(Enum):
+    """What an unquoted word may become: text only (variant files), or also true, false and null (recipes)."""
+
+    TEXT = "text"
+    WORDS = "words"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A parsed document: its value, and where each key of its outermost mapping stands (line and column from 1)."""
+
+    file: str
+    value: Any
+    marks: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def place(self, key: str = "") -> Place:
+        """Where a key of the outermost mapping stands; the file alone when it is not there."""
+        line, column = self.marks.get(key, (0, 0))
+        return Place(file=self.file, line=line, column=column)
+
+
+def read_text(path: Path, name: str) -> str:
+    """Return a file's text.
+
+    Raises:
+        MalformedYaml: it cannot be read, is not UTF-8, or is too large to be what it should be.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise MalformedYaml(f"cannot read {name}", at=Place(file=name), why=error.strerror or str(error)) from error
+    if len(data) > _LARGEST:
+        raise MalformedYaml(f"{name} has {len(data):,} bytes", at=Place(file=name), why=f"the limit is {_LARGEST:,}")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        at = Place(file=name, line=before.count(b"\n") + 1, column=error.start - before.rfind(b"\n"))
+        hint = "save the file as UTF-8"
+        raise MalformedYaml("not UTF-8 text", at=at, why=f"byte 0x{data[error.start]:02x}", hint=hint) from error
+
+
+def parse(
+    text: str,
+    file: str,
+    scalars: Scalars,
+    line_of: Callable[[int], int] | None = None,
+    may_repeat: Callable[[str], bool] | None = None,
+) -> Document:
+    """Parse the only document of ``text``.
+
+    ``line_of`` turns a line of the text into one of the file (from 1). ``may_repeat`` tells for which keys a repetition
+    with another value is meant, so that the last one counts.
+
+    Raises:
+        MalformedYaml: the text is not YAML, repeats a key with another value, nests too deeply or expands too far.
+        UnsafeTemplate: a tag asks for an object of a programming language.
+    """
+    builder = _Builder(file, scalars, line_of or (lambda line: line), may_repeat or (lambda _: False))
+    try:
+        for event in yaml.parse(text, Loader=_LOADER):
+            builder.take(event)
+    except yaml.MarkedYAMLError as error:
+        raise builder.malformed(error.problem or "not YAML", error.problem_mark, error.context or "") from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, int(error.position)) + 1
+        at = Place(file=file, line=builder.line_of(line))
+        raise MalformedYaml("a character that YAML does not allow", at=at, why=str(error.reason)) from error
+    except RecursionError as error:
+        raise MalformedYaml("nested too deeply", at=Place(file=file)) from error
+    return Document(file=file, value=builder.root, marks=builder.marks)
+
+
+_MISSING = object()
+
+
+class _Level:
+    """An open mapping or sequence."""
+
+    __slots__ = ("anchor", "key", "merges", "size", "value")
+
+    def __init__(self, value: dict[Any, Any] | list[Any], anchor: str | None) -> None:
+        self.value = value
+        self.anchor = anchor
+        self.key: Any = _MISSING
+        self.size = 1
+        self.merges: list[Any] = []
+
+
+class _Builder:
+    """Builds values from the parser's events without recursion.
+
+    Events and marks are ``Any``: PyYAML's two parsers give the same shapes under different types.
+    """
+
+    def __init__(
+        self, file: str, scalars: Scalars, line_of: Callable[[int], int], may_repeat: Callable[[str], bool]
+    ) -> None:
+        self.may_repeat = may_repeat
+        self.file = file
+        self.words = scalars is Scalars.WORDS
+        self.line_of = line_of
+        self.root: Any = None
+        self.marks: dict[str, tuple[int, int]] = {}
+        self._stack: list[_Level] = []
+        self._anchors: dict[str, tuple[Any, int]] = {}
+        self._expanded = 0
+        self._documents = 0
+
+    def malformed(self, problem: str, mark: Any, context: str = "") -> MalformedYaml:
+        """An error at the parser's position."""
+        at = Place(file=self.file)
+        if mark is not None:
+            at = Place(file=self.file, line=self.line_of(mark.line + 1), column=mark.column + 1)
+        return MalformedYaml(problem, at=at, why=context, hint=_hint(problem))
+
+    def take(self, event: Any) -> None:
+        """Add what one event brings."""
+        kind = type(event)
+        if kind is yaml.ScalarEvent:
+            self._scalar(event)
+        elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
+            self._open(event, {} if kind is yaml.MappingStartEvent else [])
+        elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
+            self._close(event)
+        elif kind is yaml.AliasEvent:
+            self._alias(event)
+        elif kind is yaml.DocumentStartEvent:
+            self._documents += 1
+            if self._documents > 1:
+                raise self.malformed("a second document begins", event.start_mark)
+
+    def _open(self, event: Any, value: dict[Any, Any] | list[Any]) -> None:
+        self._check_tag(event)
+        if len(self._stack) >= _DEEPEST:
+            raise self.malformed(f"nested more than {_DEEPEST} levels deep", event.start_mark)
+        if self._stack and type(self._stack[-1].value) is dict and self._stack[-1].key is _MISSING:
+            raise self.malformed("a list or mapping stands where a key should", event.start_mark)
+        self._stack.append(_Level(value, event.anchor))
+
+    def _close(self, event: Any) -> None:
+        level = self._stack.pop()
+        for merged in level.merges:
+            for key, value in merged.items():
+                level.value.setdefault(key, value)  # type: ignore[union-attr]
+        if level.anchor:
+            self._anchors[level.anchor] = (level.value, level.size)
+        self._add(level.value, level.size, event)
+
+    def _alias(self, event: Any) -> None:
+        if event.anchor not in self._anchors:
+            raise self.malformed(f"nothing is named &{event.anchor} here", event.start_mark)
+        value, size = self._anchors[event.anchor]
+        self._expanded += size
+        if self._expanded > _MOST_EXPANDED:
+            why = "an alias of aliases grows without end"
+            raise self.malformed(f"aliases stand for more than {_MOST_EXPANDED:,} values", event.start_mark, why)
+        self._add(value, size, event)
+
+    def _scalar(self, event: Any) -> None:
+        if event.tag is not None:
+            self._check_tag(event)
+        value: Any = event.value
+        if self.words and event.implicit[0] and value in _WORDS:
+            value = _WORDS[value]
+        if event.anchor:
+            self._anchors[event.anchor] = (value, 1)
+        self._add(value, 1, event)
+
+    def _add(self, value: Any, size: int, event: Any) -> None:
+        if not self._stack:
+            self.root = value
+            return
+        level = self._stack[-1]
+        level.size += size
+        if type(level.value) is list:
+            level.value.append(value)
+        elif level.key is _MISSING:
+            self._key(level, value, event)
+        else:
+            self._pair(level, value, event)
+
+    def _key(self, level: _Level, key: Any, event: Any) -> None:
+        if isinstance(key, (dict, list)):
+            raise self.malformed("a list or mapping stands where a key should", event.start_mark)
+        level.key = key
+        if len(self._stack) == 1:
+            self.marks[key] = (self.line_of(event.start_mark.line + 1), event.start_mark.column + 1)
+
+    def _pair(self, level: _Level, value: Any, event: Any) -> None:
+        key, level.key = level.key, _MISSING
+        if self.words and key == "<<" and isinstance(value, (dict, list)):
+            level.merges.extend(part for part in (value if isinstance(value, list) else [value]) if type(part) is dict)
+            return
+        if key in level.value and level.value[key] != value and not self.may_repeat(str(key)):
+            why = "the later value would silently win"
+            raise self.malformed(f"the key {key!r} is given twice", event.start_mark, why)
+        level.value[key] = value
+
+    def _check_tag(self, event: Any) -> None:
+        tag = event.tag
+        if tag is None or tag in {"!", ""} or tag.removeprefix("tag:yaml.org,2002:") in _PLAIN_TAGS:
+            return
+        at = Place(file=self.file, line=self.line_of(event.start_mark.line + 1), column=event.start_mark.column + 1)
+        raise UnsafeTemplate(f"the tag {tag!r} is not allowed", at=at, why="it names an object to construct")
+
+
+def _hint(problem: str) -> str:
+    """What to try for a complaint of the parser."""
+    if "\\t" in problem or "tab" in problem:
+        return "indent with spaces; YAML allows no tabs there"
+    if "twice" in problem:
+        return "keep one of them, or put them under selectors that exclude each other"
+    if re.search(r"found character '[%@`]'|expected <block end>|did not find expected", problem):
+        return "check the indentation of this line and the one above, and quote text with special characters"
+    return ""

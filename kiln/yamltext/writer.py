@@ -1,0 +1,60 @@
+"""Write a mapping of lists as PyYAML's block style does, which is how .ci_support files look."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from yaml import Node
+
+
+class _Dumper(yaml.SafeDumper):
+    """Keeps the order of nested mappings, and writes the words true and false bare."""
+
+
+def _text(dumper: yaml.SafeDumper, data: str) -> Node:
+    # Variant files hold text only; conda-smithy gives these two words back as the booleans that they were.
+    if data in {"true", "false"}:
+        return dumper.represent_bool(data == "true")
+    return dumper.represent_str(data)
+
+
+_Dumper.add_representer(str, _text)
+_Dumper.add_representer(dict, lambda dumper, data: dumper.represent_dict(data.items()))
+_Dumper.add_representer(tuple, lambda dumper, data: dumper.represent_list(data))
+
+
+def mapping_text(data: Mapping[str, Any]) -> str:
+    """Return the text of a mapping, its outermost keys sorted; values are text, tuples, or mappings in their order."""
+    return "".join(_entry(key, _frozen(data[key])) for key in sorted(data))
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(_frozen(item) for item in value)
+    if isinstance(value, str):
+        return value
+    return _Pairs((key, _frozen(item)) for key, item in value.items())
+
+
+class _Pairs(tuple):  # type: ignore[type-arg]
+    """A mapping that can be hashed."""
+
+    __slots__ = ()
+
+
+@lru_cache(maxsize=4096)
+def _entry(key: str, value: Any) -> str:
+    return str(yaml.dump({key: _thawed(value)}, Dumper=_Dumper, default_flow_style=False))
+
+
+def _thawed(value: Any) -> Any:
+    if isinstance(value, _Pairs):
+        return {key: _thawed(item) for key, item in value}
+    return [_thawed(item) for item in value] if isinstance(value, tuple) else value
