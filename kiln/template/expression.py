@@ -1,0 +1,266 @@
+"""Evaluate a selector's Python expression by walking its syntax tree: names, literals and a few harmless operations."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    Lookup = Callable[[str], Any]
+    Step = Callable[[Lookup], Any]
+
+_LONGEST = 2_000
+_LARGEST = 100_000  # characters or items that a value may have
+
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda item, items: item in items,
+    ast.NotIn: lambda item, items: item not in items,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "int": int, "float": float, "len": len, "str": str, "list": list, "dict": dict, "tuple": tuple,
+}  # fmt: skip
+_METHODS = frozenset(
+    [
+        "endswith",
+        "index",
+        "lower",
+        "rsplit",
+        "split",
+        "startswith",
+        "strip",
+        "upper",
+        "join",
+        "replace",
+        "get",
+        "items",
+        "keys",
+        "values",
+        "getenv",
+    ]
+)
+_ATTRIBUTES = _METHODS | {"environ", "pathsep", "sep"}
+_WORDS = {"True": True, "False": False, "None": None}
+
+
+class MissingName(Exception):
+    """A name that the expression needs has no value here."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class NotAllowed(Exception):
+    """The expression uses something that selectors may not."""
+
+
+class Invalid(Exception):
+    """The text is no expression."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expression:
+    """A compiled expression: the names it may ask for, and its steps."""
+
+    names: frozenset[str]
+    columns: Mapping[str, int]
+    steps: Step
+
+
+@lru_cache(maxsize=4096)
+def compiled(text: str) -> Expression:
+    """Compile an expression.
+
+    Raises:
+        Invalid: it is not a Python expression.
+        NotAllowed: it uses syntax, a function or an attribute beyond the allowed ones.
+    """
+    if len(text) > _LONGEST:
+        raise Invalid(f"longer than {_LONGEST} characters")
+    try:
+        tree = ast.parse(text.lstrip(), mode="eval")
+        steps = _steps(tree.body)
+    except (SyntaxError, ValueError) as error:
+        raise Invalid(getattr(error, "msg", "") or str(error)) from error
+    except (RecursionError, MemoryError) as error:
+        raise Invalid("nested too deeply") from error
+    names = {
+        node.id: node.col_offset for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id not in _FUNCTIONS
+    }
+    return Expression(names=frozenset(names), columns=names, steps=steps)
+
+
+def evaluate(expression: Expression, lookup: Lookup) -> Any:
+    """Return the value of an expression; ``lookup`` gives a name's value or raises MissingName.
+
+    Raises:
+        MissingName: a name has no value.
+        NotAllowed: the values grow too large.
+        Invalid: an operation does not fit its operands.
+    """
+    try:
+        return expression.steps(lookup)
+    except (MissingName, NotAllowed):
+        raise
+    except RecursionError as error:
+        raise Invalid("nested too deeply") from error
+    except Exception as error:
+        raise Invalid(f"{type(error).__name__}: {error}") from error
+
+
+def _steps(node: ast.expr) -> Step:
+    """The closure that evaluates a node."""
+    maker = _MAKERS.get(type(node))
+    if maker is None:
+        raise NotAllowed(f"{type(node).__name__} is not allowed in a selector")
+    return maker(node)
+
+
+def _constant(node: ast.Constant) -> Step:
+    value = node.value
+    return lambda _: value
+
+
+def _name(node: ast.Name) -> Step:
+    name = node.id
+    if name in _FUNCTIONS:
+        function = _FUNCTIONS[name]
+        return lambda _: function
+    return lambda lookup: lookup(name)
+
+
+def _boolean(node: ast.BoolOp) -> Step:
+    parts = [_steps(part) for part in node.values]
+    stop = isinstance(node.op, ast.Or)
+
+    def run(lookup: Lookup) -> Any:
+        value: Any = None
+        for part in parts:
+            value = part(lookup)
+            if bool(value) is stop:
+                break
+        return value
+
+    return run
+
+
+def _unary(node: ast.UnaryOp) -> Step:
+    operand = _steps(node.operand)
+    if isinstance(node.op, ast.Not):
+        return lambda lookup: not operand(lookup)
+    if isinstance(node.op, ast.USub):
+        return lambda lookup: -operand(lookup)
+    raise NotAllowed(f"{type(node.op).__name__} is not allowed in a selector")
+
+
+def _compare(node: ast.Compare) -> Step:
+    first = _steps(node.left)
+    rest = [(_COMPARE[type(op)], _steps(part)) for op, part in zip(node.ops, node.comparators, strict=True)]
+
+    def run(lookup: Lookup) -> Any:
+        left, result = first(lookup), True
+        for test, part in rest:
+            right = part(lookup)
+            result = test(left, right)
+            if not result:
+                break
+            left = right
+        return result
+
+    return run
+
+
+def _binary(node: ast.BinOp) -> Step:
+    left, right, op = _steps(node.left), _steps(node.right), type(node.op)
+    if op is ast.Add:
+        return lambda lookup: _bounded(left(lookup) + right(lookup))
+    if op is ast.Sub:
+        return lambda lookup: left(lookup) - right(lookup)
+    if op is ast.Div:
+        return lambda lookup: left(lookup) / right(lookup)
+    if op is ast.Mod:
+        return lambda lookup: _remainder(left(lookup), right(lookup))
+    raise NotAllowed(f"{op.__name__} is not allowed in a selector")
+
+
+def _remainder(left: Any, right: Any) -> Any:
+    if isinstance(left, (str, bytes)):
+        raise NotAllowed("text formatting is not allowed in a selector")
+    return left % right
+
+
+def _bounded(value: Any) -> Any:
+    if isinstance(value, (str, list, tuple, dict)) and len(value) > _LARGEST:
+        raise NotAllowed(f"a value of more than {_LARGEST:,} characters or items")
+    return value
+
+
+def _choice(node: ast.IfExp) -> Step:
+    test, yes, no = _steps(node.test), _steps(node.body), _steps(node.orelse)
+    return lambda lookup: yes(lookup) if test(lookup) else no(lookup)
+
+
+def _sequence(node: ast.Tuple | ast.List) -> Step:
+    parts = [_steps(part) for part in node.elts]
+    kind = tuple if isinstance(node, ast.Tuple) else list
+    return lambda lookup: kind(part(lookup) for part in parts)
+
+
+def _dictionary(node: ast.Dict) -> Step:
+    if None in node.keys:
+        raise NotAllowed("** is not allowed in a selector")
+    pairs = [(_steps(key), _steps(value)) for key, value in zip(node.keys, node.values, strict=True) if key]
+    return lambda lookup: {key(lookup): value(lookup) for key, value in pairs}
+
+
+def _subscript(node: ast.Subscript) -> Step:
+    value, index = _steps(node.value), _steps(node.slice)
+    return lambda lookup: value(lookup)[index(lookup)]
+
+
+def _attribute(node: ast.Attribute) -> Step:
+    if node.attr not in _ATTRIBUTES:
+        raise NotAllowed(f"the attribute {node.attr!r} is not allowed in a selector")
+    value, name = _steps(node.value), node.attr
+    return lambda lookup: getattr(value(lookup), name)
+
+
+def _call(node: ast.Call) -> Step:
+    allowed = node.func.id in _FUNCTIONS if isinstance(node.func, ast.Name) else isinstance(node.func, ast.Attribute)
+    if not allowed:
+        raise NotAllowed(f"calling {ast.unparse(node.func)} is not allowed in a selector")
+    if node.keywords or any(isinstance(part, ast.Starred) for part in node.args):
+        raise NotAllowed("only plain arguments are allowed in a selector")
+    function, parts = _steps(node.func), [_steps(part) for part in node.args]
+    return lambda lookup: _bounded(function(lookup)(*[part(lookup) for part in parts]))
+
+
+_MAKERS: dict[type[ast.expr], Callable[[Any], Step]] = {
+    ast.Constant: _constant,
+    ast.Name: _name,
+    ast.BoolOp: _boolean,
+    ast.UnaryOp: _unary,
+    ast.Compare: _compare,
+    ast.BinOp: _binary,
+    ast.IfExp: _choice,
+    ast.Tuple: _sequence,
+    ast.List: _sequence,
+    ast.Dict: _dictionary,
+    ast.Subscript: _subscript,
+    ast.Attribute: _attribute,
+    ast.Call: _call,
+}

@@ -1,0 +1,168 @@
+"""The names that selectors and templates see: platform facts, the legacy names, the environment, the variant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from kiln.errors import nearest
+from kiln.template.expression import MissingName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from kiln.errors import SelectorFault
+    from kiln.model.place import Place
+
+    Doubts = dict[Place, SelectorFault]
+
+# conda's known subdirs (conda/base/constants.py).
+SUBDIRS = (
+    "emscripten-wasm32", "wasi-wasm32", "freebsd-64", "linux-32", "linux-64", "linux-aarch64", "linux-armv6l",
+    "linux-armv7l", "linux-ppc64", "linux-ppc64le", "linux-riscv64", "linux-s390x", "osx-64", "osx-arm64", "win-32",
+    "win-64", "win-arm64", "zos-z",
+)  # fmt: skip
+
+
+def _let_through() -> frozenset[str]:
+    text = Path(__file__).with_name("let_through.txt").read_text(encoding="utf-8")
+    return frozenset(line for line in text.splitlines() if line and not line.startswith("#"))
+
+
+# Names that recipes may test although nothing defines them: conda-build takes them for False.
+LET_THROUGH = _let_through()
+
+
+class Os:
+    """What selectors and templates may use of Python's ``os``."""
+
+    pathsep = ":"
+    sep = "/"
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.environ = MappingProxyType(dict(environ))
+
+    def __repr__(self) -> str:
+        return f"Os({sorted(self.environ.items())})"
+
+    def getenv(self, name: str, default: str | None = None) -> str | None:
+        """A variable of the environment given to the rendering, never of the process."""
+        return self.environ.get(name, default)
+
+
+class Names:
+    """Every name of one platform and one variant.
+
+    As in conda-build, platform names and the environment hide a variant key of the same name, and a variant's value
+    that reads as a whole number or a truth value becomes one. ``doubts`` takes up the selectors' names that nothing
+    defines; without it they are refused.
+    """
+
+    __slots__ = ("_all_known", "_fixed", "_known", "_variant", "doubts")
+
+    def __init__(
+        self,
+        fixed: Mapping[str, Any],
+        variant: Mapping[str, Any],
+        known: frozenset[str],
+        *,
+        all_known: bool = True,
+        doubts: Doubts | None = None,
+    ) -> None:
+        self._fixed = fixed
+        self._variant = variant
+        self._known = known
+        self._all_known = all_known
+        self.doubts = doubts
+
+    def lookup(self, name: str) -> Any:
+        """The value of a name.
+
+        Raises:
+            MissingName: it has none.
+        """
+        if name in self._fixed:
+            return self._fixed[name]
+        if name in self._variant:
+            return _natural(self._variant[name])
+        raise MissingName(name)
+
+    def fixed(self, name: str) -> Any:
+        """The value of a name that is not the variant's.
+
+        Raises:
+            KeyError: it has none.
+        """
+        return self._fixed[name]
+
+    def values_of(self, names: Iterable[str]) -> tuple[object, ...]:
+        """The values of some names, None for those without, as a key to remember a result by."""
+        fixed, variant = self._fixed, self._variant
+        return tuple([_key(fixed[name]) if name in fixed else _key(variant.get(name)) for name in names])
+
+    def is_known(self, name: str) -> bool:
+        """Whether a name without a value here has one elsewhere, or is one that recipes may always test.
+
+        Where not all names are known, only one that looks like a misspelling counts as unknown.
+        """
+        if name in self._known or name in LET_THROUGH or name in self._fixed:
+            return True
+        return not self._all_known and not nearest(name, self.suggestions())
+
+    def suggestions(self) -> set[str]:
+        """Names to suggest for a wrong one."""
+        return {*self._fixed, *self._variant, *self._known} - {"False"}
+
+
+def _key(value: object) -> object:
+    return value if isinstance(value, str) or value is None else repr(value)
+
+
+def _natural(value: Any) -> Any:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        if isinstance(value, str) and value.lower() in {"true", "false"}:
+            return value.lower() == "true"
+        return value
+
+
+def platform_names(subdir: str) -> dict[str, Any]:
+    """The names that a subdir makes true or false; for ``noarch`` all platforms are false."""
+    names: dict[str, Any] = {
+        "linux32": subdir == "linux-32",
+        "linux64": subdir == "linux-64",
+        "win32": subdir == "win-32",
+        "win64": subdir == "win-64",
+        "arm": subdir.startswith("linux-arm"),
+        "unix": subdir.startswith(("linux-", "osx-", "emscripten-")),
+        "nomkl": False,
+    }
+    for known in (*SUBDIRS, *([subdir] if "-" in subdir else [])):
+        system, arch = known.split("-")[:2]
+        names[system] = subdir.startswith(f"{system}-")
+        names[{"32": "x86", "64": "x86_64"}.get(arch, arch)] = subdir.endswith(f"-{arch}")
+    names["x86"] = subdir.endswith(("-32", "-64"))
+    return names
+
+
+def language_names(python: str, numpy: str, perl: str, lua: str) -> dict[str, Any]:
+    """The legacy names of the languages' versions: ``py``, ``py3k``, ``np``, ``pl``, ``lua`` and their like.
+
+    Raises:
+        ValueError: a version does not begin with the numbers that these names are made of.
+    """
+    major, minor = [*python.split(" ", maxsplit=1)[0].split("."), "0"][:2]
+    number = int(f"{major}{minor}")
+    names: dict[str, Any] = {
+        "py": number,
+        "py3k": major == "3",
+        "py2k": major == "2",
+        "np": int("".join(numpy.split(".")[:2])),
+        "pl": perl,
+        "lua": lua,
+        "luajit": lua[:1] == "2",
+    }
+    return names | {f"py{old}": number == old for old in (26, 27, 33, 34, 35, 36)}

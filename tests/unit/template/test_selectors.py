@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from kiln.errors import SelectorFault, UnsafeTemplate
+from kiln.template.names import Names, Os, language_names, platform_names
+from kiln.template.selectors import Selectable, lines_of
+
+
+def names(subdir: str = "linux-64", *, known: frozenset[str] = frozenset(), **variant: Any) -> Names:
+    fixed = {**platform_names(subdir), **language_names("3.11.* *_cpython", "2", "5", "5"), "os": Os({"CI": "1"})}
+    return Names(fixed, variant, known)
+
+
+def kept(text: str, **variant: Any) -> str:
+    return Selectable(text, "f").select(names(known=frozenset({"missing"}), **variant)).text
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("a  # [linux]", "a"),
+        ("a  # [win]", None),
+        ("a  # [not win and x86_64]", "a"),
+        ("a # [py >= 311]", "a"),
+        ("a # [py<311]", None),
+        ("a # [c == 1]", "a"),  # whole numbers in variants are numbers to selectors
+        ("a # [flag]", "a"),  # and so are truth values
+        ("a # [s == 'x']", "a"),
+        ("a # [missing]", None),
+        ('a # [missing in (undefined, "None")]', "a"),
+        ("a # [missing == missing_min]", "a"),  # a missing name is replaced inside of longer ones too
+        ('a # [os.environ.get("CI", "0") == "1"]', "a"),
+        ("a # [s.startswith('x') and len(s) == 1]", "a"),
+        ("a # note [linux]", "a"),
+        ("a # [linux] (why)", "a # [linux] (why)"),  # a parenthesis behind it: a Markdown link, no selector
+        ('"a"  # [linux]', '"a"'),
+        ("a: [linux]", "a:"),  # a bare bracket at the end of a line counts too
+        ("a: [x, y]", "a:"),
+        ("a[0] b", "a[0] b"),
+        ("a: [[x, y]]", "a: [[x, y]]"),
+        ("# a [win]", ""),
+    ],
+)
+def test_a_line_stays_where_its_selector_holds(line: str, wanted: str | None) -> None:
+    found = kept(f"first\n{line}\nlast\n", c="1", flag="true", s="x")
+    middle = [] if wanted is None else [wanted]
+    assert found == "\n".join(["first", *middle, "last", ""])
+
+
+def test_kept_lines_know_where_they_stood() -> None:
+    selected = Selectable("a\nb  # [win]\nc\n", "f").select(names())
+    assert selected.text == "a\nc\n"
+    assert selected.line_of(2) == 3
+
+
+@pytest.mark.parametrize("name", ["lixnux", "cuda_compiler_verion"])
+def test_an_unknown_name_is_placed_and_the_nearest_suggested(name: str) -> None:
+    with pytest.raises(SelectorFault) as caught:
+        Selectable(f"a\n  b  # [win or {name}]\n", "f").select(names(cuda_compiler_version="12"))
+    assert str(caught.value.at) == "f:2:16"
+    assert "did you mean" in caught.value.hint
+
+
+def test_a_name_that_is_known_elsewhere_counts_as_false() -> None:
+    text = Selectable("a  # [elsewhere]\nb\n", "f")
+    assert text.select(names(known=frozenset({"elsewhere"}))).text == "b\n"
+
+
+def test_prose_in_brackets_is_dropped_as_conda_build_drops_it() -> None:
+    assert kept("a\nsome [words]\n") == "a\n"
+
+
+@pytest.mark.parametrize("selector", ["win and", "a b", "1 +", "x ==", "'a", "linux > 'a'"])
+def test_what_is_no_expression_is_refused(selector: str) -> None:
+    with pytest.raises(SelectorFault):
+        kept(f"a  # [{selector}]\n")
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        "__import__('os').system('id')", "os.system('id')", "().__class__", "(lambda: 1)()", "2 ** 9 ** 9", "'a' * 9",
+        "f'{1}'", "'%9999999d' % 1", "open('/etc/passwd')", "os.environ.__class__", "x := 1", "*linux, ",
+        "str.mro(int)",
+    ],
+)  # fmt: skip
+def test_what_reaches_further_is_refused(selector: str) -> None:
+    with pytest.raises((UnsafeTemplate, SelectorFault)):
+        kept(f"a  # [{selector}]\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "#" * 40_000 + "[",
+        "[" * 40_000 + "]",
+        "[a" * 20_000 + "]" * 3,
+        "x # [" + "not " * 400 + "win]",
+        "(" * 40_000 + "[]",
+    ],
+    ids=["hashes", "brackets", "pairs", "nots", "parentheses"],
+)
+def test_long_lines_cost_little(line: str) -> None:
+    begin = time.process_time()
+    lines_of(f"a {line}\n")
+    assert time.process_time() - begin < 0.5
