@@ -1,0 +1,273 @@
+"""Migrations: variant files that change a specification while they last.
+
+The rules are those of CFEP-9 as conda-smithy applies them (conda_smithy/variant_algebra.py): a migration either adds
+or removes rows of a zipped group, or raises values to newer ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln.errors import VariantFault
+from kiln.model.place import Place
+from kiln.variants.files import as_list, variant_file, without_empty
+from kiln.versions import Version, version_or_none
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from kiln.variants.combine import Spec
+    from kiln.variants.files import VariantFile
+    from kiln.variants.platform import Platform
+
+
+@dataclass(frozen=True, kw_only=True)
+class Migration:
+    """A migration's file; ``order`` sorts migrations into the order of their application."""
+
+    file: VariantFile
+
+    def change(self, platform: Platform, known: frozenset[str]) -> tuple[float, dict[str, Any]]:
+        """Its time stamp, and what it changes on a platform."""
+        document = self.file.document(platform, known)
+        values = without_empty(document.value)
+        stamp = values.pop("migrator_ts", "-1.0")
+        try:
+            return float(stamp), values
+        except (TypeError, ValueError) as error:
+            at = document.place("migrator_ts")
+            raise VariantFault(f"migrator_ts is {stamp!r}, which is no number", at=at) from error
+
+
+def applicable(local: Path, pinned: Path | None) -> tuple[Path, ...]:
+    """The migration files that apply to a feedstock.
+
+    ``local`` is the feedstock's folder of them, ``pinned`` the pinning's, if it has one: there a feedstock's copy
+    gives way to the file of the same name, time stamp and number, or is over when there is none, unless the copy
+    says ``use_local`` or has no time stamp.
+    """
+    mine = {path.name: path for path in sorted(local.glob("*.yaml"))} if local.is_dir() else {}
+    if pinned is None or not pinned.is_dir():
+        return tuple(mine.values())
+    chosen = []
+    for name, path in mine.items():
+        stamp, number, use_local = _identity(path, f".ci_support/migrations/{name}")
+        if use_local or stamp is None:
+            chosen.append(path)
+            continue
+        theirs = pinned / name
+        if theirs.is_file() and (other := _identity(theirs, theirs.name))[0] == stamp:
+            chosen.append(theirs if other[1] == number else path)
+    return tuple(chosen)
+
+
+def _identity(path: Path, name: str) -> tuple[str | None, str, bool]:
+    values = variant_file(path, name).header()
+    about = values.get("__migrator")
+    about = about if isinstance(about, dict) else {}
+    stamp = values.get("migrator_ts")
+    return stamp, str(about.get("migration_number", 1)), str(about.get("use_local", "false")).lower() == "true"
+
+
+def migrate(spec: Spec, migrations: Sequence[Migration], platform: Platform, known: frozenset[str]) -> Spec:
+    """The specification after all migrations, the oldest first.
+
+    Raises:
+        VariantFault: a migration does not fit the specification.
+    """
+    changes = [(*migration.change(platform, known), migration) for migration in migrations]
+    changes.sort(key=lambda change: (change[0], str(change[2].file.path)))
+    for _, values, migration in changes:
+        if values:
+            try:
+                spec = applied(spec, values)
+            except (KeyError, ValueError, IndexError, TypeError, AttributeError) as error:
+                why = f"{type(error).__name__}: {error}"
+                at = Place(file=migration.file.name)
+                raise VariantFault("the migration does not fit the variants", at=at, why=why) from error
+    return spec
+
+
+def applied(spec: Spec, change: Mapping[str, Any]) -> Spec:
+    """The specification after one migration."""
+    about = change.get("__migrator", {})
+    operation = about.get("operation")
+    if operation == "key_add":
+        return _rows_added(spec, change, about)
+    if operation == "key_remove":
+        return _rows_removed(spec, change, about)
+    if operation:
+        raise ValueError(f"unknown operation {operation!r}")
+    return _raised(spec, change, about)
+
+
+def _rank(value: Any, ordering: Sequence[str] | None) -> Any:
+    """What values are compared by: their place in the ordering, their version, or themselves."""
+    if ordering is not None:
+        return ordering.index(value)
+    if isinstance(value, str):
+        value = value.replace(" ", ".").replace("*", "1")
+        return version_or_none(value) or value
+    return value
+
+
+def _newer(left: Sequence[str], right: Sequence[str], ordering: Sequence[str] | None) -> list[str]:
+    """The newer value at each position; with an ordering, the newest distinct values instead."""
+    if ordering is None:
+        both = [mine if not _less(mine, theirs) else theirs for mine, theirs in zip(left, right, strict=False)]
+        return [*both, *left[len(both) :], *right[len(both) :]]
+    ranks = sorted({_rank(value, ordering) for value in (*left, *right)})
+    longer = max(len(left), len(right))
+    if len(ranks) < longer:
+        if len(ranks) == 1:
+            return [left[0]] * longer
+        raise ValueError("duplicate values make the ordering ambiguous")
+    return [ordering[rank] for rank in ranks[-longer:]]
+
+
+def _less(left: Any, right: Any) -> bool:
+    one, other = _rank(left, None), _rank(right, None)
+    if isinstance(one, Version) is not isinstance(other, Version):
+        return False
+    return bool(one < other)
+
+
+def _group_of(key: str, groups: Iterable[Sequence[str]]) -> list[str]:
+    found = [key]
+    for group in groups:
+        if key in group:
+            found = list(group)
+    return found
+
+
+def _rows_added(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any]) -> Spec:
+    """Add the migration's rows to the primary key's group."""
+    primary = about["primary_key"]
+    if primary not in change:
+        return spec
+    if primary not in spec:
+        raise KeyError(f"nothing gives {primary}, the migration's primary key")
+    ordering = about.get("ordering", {})
+    groups = [list(group) for group in spec.get("zip_keys", [])]
+    group, fresh = _extended_group(primary, groups, about.get("additional_zip_keys", []))
+    result = {**spec, **({"zip_keys": groups} if groups else {})}
+    for index in range(len(change[primary])):
+        length = len(as_list(result[primary]))
+        columns = [_broadcast(result[key], length if key in fresh else None) for key in group]
+        rows = list(zip(*columns, strict=False))
+        row = tuple(change[key][index] for key in group)
+        if row not in rows:
+            place = group.index(primary)
+            ranked = sorted(sorted({*rows, row}), key=lambda found: _rank(found[place], ordering.get(primary)))
+            result |= {key: list(column) for key, column in zip(group, zip(*ranked, strict=True), strict=True)}
+    for key in set(ordering) - fresh - {primary}:
+        result[key] = _newer(as_list(spec[key]), as_list(change[key]), ordering[key])
+    return result
+
+
+def _extended_group(primary: str, groups: list[list[str]], extra: Sequence[str]) -> tuple[list[str], set[str]]:
+    """The primary key's group with the migration's additional keys, and which of these are new to it."""
+    for group in groups if extra else []:
+        if primary in group:
+            fresh = [key for key in extra if key not in group]
+            group.extend(fresh)
+            return list(group), set(fresh)
+    if extra:
+        groups.append([primary, *extra])
+        return groups[-1], set(extra)
+    return _group_of(primary, groups), set()
+
+
+def _broadcast(values: Any, length: int | None) -> list[Any]:
+    found = as_list(values)
+    if length is None:
+        return found
+    if len(found) == length and len(set(found)) > 1:
+        return found
+    if len(set(found)) != 1:
+        raise ValueError(f"{found} cannot be spread over {length} rows")
+    return [found[0]] * length
+
+
+def _rows_removed(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any]) -> Spec:
+    """Remove a value of the primary key, and the rows of its group that have it."""
+    primary = about["primary_key"]
+    if primary not in change or primary not in spec:
+        return spec
+    (gone,) = change[primary]
+    before = as_list(spec[primary])
+    if gone not in before:
+        return spec
+    ordering = about.get("ordering", {}).get(primary)
+    kept = sorted({value for value in before if value != gone}, key=lambda value: _rank(value, ordering))
+    # conda-smithy aligns the group's other keys with the sorted, distinct values that the removal leaves.
+    positions = [before.index(value) for value in kept]
+    result = {**spec, primary: kept}
+    for key in _group_of(primary, spec.get("zip_keys", [])):
+        if key != primary:
+            result[key] = [as_list(spec[key])[position] for position in positions]
+    return result
+
+
+def _raised(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any]) -> Spec:
+    """Raise every key that both give to the newer values; take over what only the migration gives."""
+    ordering = about.get("ordering", {})
+    joint = [key for key in spec if key in change]
+    special = _special(spec, change, joint)
+    groups = [*spec.get("zip_keys", []), *change.get("zip_keys", [])]
+    chosen: dict[str, Any] = {}
+    handled: set[str] = set()
+    for primary in as_list(about.get("primary_key")):
+        if primary in change:
+            handled |= _raise_group(primary, spec, change, groups, ordering.get(primary), chosen)
+    for key in joint:
+        if key not in handled and key not in special and key not in chosen:
+            chosen[key] = _newer(as_list(spec[key]), as_list(change[key]), ordering.get(key))
+    only = {key: value for key, value in change.items() if key not in spec and key != "__migrator"}
+    return {**spec, **only, **chosen, **special}
+
+
+def _special(spec: Spec, change: Mapping[str, Any], joint: Sequence[str]) -> dict[str, Any]:
+    special: dict[str, Any] = {}
+    if "pin_run_as_build" in joint:
+        special["pin_run_as_build"] = {**spec["pin_run_as_build"], **change["pin_run_as_build"]}
+    if "zip_keys" in joint:
+        special["zip_keys"] = _merged_groups(spec["zip_keys"], change["zip_keys"])
+    return special
+
+
+def _merged_groups(left: Iterable[Sequence[str]], right: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Both sides' groups; a group of the left gives way to the first, longest group of the right that contains it."""
+    mine, theirs = {frozenset(group) for group in left}, {frozenset(group) for group in right}
+    merged = []
+    for wide in sorted(theirs, key=lambda group: -len(group)):
+        for narrow in sorted(mine, key=lambda group: -len(group)):
+            if narrow <= wide:
+                mine.remove(narrow)
+                theirs.remove(wide)
+                merged.append(wide)
+                break
+    groups = [sorted(group) for group in (*merged, *mine, *theirs)]
+    return sorted(groups, key=lambda group: (len(group), str(group)))
+
+
+def _raise_group(
+    primary: str,
+    spec: Spec,
+    change: Mapping[str, Any],
+    groups: Sequence[Sequence[str]],
+    ordering: Sequence[str] | None,
+    chosen: dict[str, Any],
+) -> set[str]:
+    """Raise a primary key, and take the values of its group from the rows that it was taken from."""
+    left, right = as_list(spec[primary]), as_list(change[primary])
+    chosen[primary] = _newer(left, right, ordering)
+    group = next((set(group) for group in groups if primary in group), set())
+    picked = [index for index, value in enumerate((*left, *right)) if value in chosen[primary]]
+    for key in group - {primary}:
+        values = [*as_list(spec[key]), *as_list(change[key])]
+        chosen[key] = [values[index] for index in picked if index < len(values)]
+    return group

@@ -1,0 +1,239 @@
+"""The space of all variants as a product of dimensions, so that it need never be written out.
+
+A dimension is one key with its values, or a group of zipped keys with its rows. Keys with a single value are common
+to all variants. Filtering and reducing work on dimensions, which keeps the cost in proportion to what a recipe uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING
+
+from kiln.errors import VariantFault
+from kiln.variants.combine import Spec, extend_keys_of
+from kiln.variants.files import as_list, zip_groups
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+_MOST = 200_000  # variants of one platform
+
+
+class Variant(Mapping[str, "Any"]):
+    """One value for every key: what all variants share, and this one's own choices."""
+
+    __slots__ = ("common", "own")
+
+    def __init__(self, common: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+        self.common = common
+        self.own = own
+
+    def __getitem__(self, name: str) -> Any:
+        return self.own[name] if name in self.own else self.common[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.common
+        yield from (name for name in self.own if name not in self.common)
+
+    def __len__(self) -> int:
+        return len(self.common.keys() | self.own.keys())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.own or name in self.common
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a key, or the default."""
+        return self.own[name] if name in self.own else self.common.get(name, default)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dimension:
+    """Keys that advance together, and the rows of values that they take."""
+
+    keys: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def where(self, key: str, values: Any) -> Dimension:
+        """The dimension with only those rows whose ``key`` is in ``values``; unchanged when none is.
+
+        In a text every part of it counts, as in conda-build.
+        """
+        if len(self.rows) == 1:
+            return self
+        found = self._rows_of(self.keys.index(key))
+        wanted = _parts(values) if isinstance(values, str) else set(values)
+        indexes = sorted(index for value in wanted & found.keys() for index in found[value])
+        if not indexes or len(indexes) == len(self.rows):
+            return self
+        return Dimension(keys=self.keys, rows=tuple(self.rows[index] for index in indexes))
+
+    def values(self, key: str) -> tuple[str, ...]:
+        """The distinct values of a key, in order."""
+        return tuple(self._rows_of(self.keys.index(key)))
+
+    def _rows_of(self, place: int) -> dict[str, list[int]]:
+        """The indexes of the rows for each value of the key at a place."""
+        found = self._indexes.get(place)
+        if found is None:
+            found = self._indexes[place] = {}
+            for index, row in enumerate(self.rows):
+                found.setdefault(row[place], []).append(index)
+        return found
+
+    @cached_property
+    def _indexes(self) -> dict[int, dict[str, list[int]]]:
+        return {}
+
+
+def _parts(text: str) -> set[str]:
+    return {text[start:end] for start in range(len(text)) for end in range(start + 1, len(text) + 1)} | {text}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """What all parts of a space share: settings, the zipped groups, and the dimensions with a single row."""
+
+    settings: Mapping[str, Any]
+    groups: tuple[tuple[str, ...], ...]
+    single: tuple[Dimension, ...]
+
+    @cached_property
+    def common(self) -> dict[str, Any]:
+        """What every variant has."""
+        found = dict(self.settings)
+        for dimension in self.single:
+            found.update(zip(dimension.keys, dimension.rows[0], strict=True))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """All variants of a specification, or a part of them: ``varying`` are the dimensions that vary in the whole."""
+
+    frame: Frame
+    varying: tuple[Dimension, ...]
+
+    @classmethod
+    def of(cls, spec: Spec) -> Space:
+        """The space that a combined specification spans."""
+        groups = tuple(zip_groups(spec.get("zip_keys")))
+        zipped = {key for group in groups for key in group}
+        passing = ({"replacements"} | extend_keys_of(spec)) - zipped
+        settings = {key: value for key, value in spec.items() if key in passing and (value or value == "")}
+        single = [
+            Dimension(keys=(key,), rows=tuple((item,) for item in dict.fromkeys(as_list(_plain(value)))))
+            for key, value in spec.items()
+            if key not in passing and key not in zipped
+        ]
+        present = filter(None, (tuple(key for key in group if key in spec) for group in groups))
+        tied = [Dimension(keys=group, rows=_rows(group, spec)) for group in present]
+        dimensions = [dimension for dimension in (*single, *tied) if dimension.rows]
+        frame = Frame(settings=settings, groups=groups, single=tuple(d for d in dimensions if len(d.rows) == 1))
+        return cls(frame=frame, varying=tuple(d for d in dimensions if len(d.rows) > 1))
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """Every key of the variants, settings included."""
+        return frozenset(self.frame.common) | {key for dimension in self.varying for key in dimension.keys}
+
+    @cached_property
+    def loops(self) -> frozenset[str]:
+        """The keys that take more than one value."""
+        return frozenset(key for d in self.varying for key in d.keys if len(d.values(key)) > 1)
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """Every dimension."""
+        return (*self.frame.single, *self.varying)
+
+    def dimension(self, key: str) -> Dimension | None:
+        """The dimension of a key, if it is one of the variants' keys."""
+        return next((dimension for dimension in (*self.varying, *self.frame.single) if key in dimension.keys), None)
+
+    def where(self, key: str, values: Any) -> Space:
+        """The space with a key restricted to some values; unchanged when no variant has one of them."""
+        if isinstance(values, dict):
+            return self
+        for index, dimension in enumerate(self.varying):
+            if key in dimension.keys:
+                narrowed = dimension.where(key, values)
+                if narrowed is not dimension:
+                    varying = (*self.varying[:index], narrowed, *self.varying[index + 1 :])
+                    return Space(frame=self.frame, varying=varying)
+        return self
+
+    def reduced(self, keep: frozenset[str]) -> Space:
+        """The space in which only dimensions with a kept key still vary; the others take their first row."""
+        varying = tuple(
+            d if len(d.rows) == 1 or not keep.isdisjoint(d.keys) else Dimension(keys=d.keys, rows=d.rows[:1])
+            for d in self.varying
+        )
+        return Space(frame=self.frame, varying=varying)
+
+    def folded(self) -> Space:
+        """The same space as a whole of its own: what no longer varies is common to all."""
+        settled = tuple(dimension for dimension in self.varying if len(dimension.rows) == 1)
+        if not settled:
+            return self
+        frame = Frame(settings=self.frame.settings, groups=self.frame.groups, single=(*self.frame.single, *settled))
+        return Space(frame=frame, varying=tuple(d for d in self.varying if len(d.rows) > 1))
+
+    def variants(self) -> Iterator[Variant]:
+        """Every variant, the last dimension advancing fastest.
+
+        Raises:
+            VariantFault: there are more than any feedstock can mean.
+        """
+        size = prod(len(dimension.rows) for dimension in self.varying)
+        if size > _MOST:
+            keys = [", ".join(d.keys) + f" ({len(d.rows)} values)" for d in self.varying if len(d.rows) > 1]
+            why = f"{size:,} combinations of {'; '.join(keys)}"
+            raise VariantFault("the matrix explodes", why=why[:500], hint="zip keys that belong together with zip_keys")
+        for rows in product(*(dimension.rows for dimension in self.varying)):
+            yield self._variant(rows)
+
+    def first(self) -> Variant:
+        """The variant of the first row of every dimension."""
+        return self._variant([dimension.rows[0] for dimension in self.varying])
+
+    def at(self, variant: Variant, keys: frozenset[str]) -> Space:
+        """The space restricted to a variant's values of some keys."""
+        space = self
+        for key in sorted(keys):
+            space = space.where(key, variant[key])
+        return space
+
+    def _variant(self, rows: Iterable[tuple[str, ...]]) -> Variant:
+        own: dict[str, str] = {}
+        for dimension, row in zip(self.varying, rows, strict=True):
+            own.update(zip(dimension.keys, row, strict=True))
+        return Variant(self.frame.common, own)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, dict) else value
+
+
+def _rows(group: tuple[str, ...], spec: Spec) -> tuple[tuple[str, ...], ...]:
+    return tuple(zip(*(as_list(_plain(spec[key])) for key in group), strict=False))
+
+
+def filtered(spec: Spec, sources: Iterable[Mapping[str, Any]]) -> Space:
+    """The space of a combined specification, narrowed to what its sources say, the last one first.
+
+    A source that restates a key selects from the space; where nothing would remain, it has overridden instead, and
+    the space stays as it is. ``sources`` come weakest first, the built-in defaults left out.
+    """
+    space = Space.of(spec)
+    settled = set(extend_keys_of(spec))
+    for source in reversed(list(sources)):
+        for key, values in source.items():
+            if key not in settled:
+                settled.add(key)
+                space = space.where(key, values)
+    return space.folded()
