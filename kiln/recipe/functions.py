@@ -1,0 +1,226 @@
+"""The functions that recipes call in templates, without a solver and without reaching beyond the feedstock."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import sys
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+from kiln.errors import KilnError, TemplateFault, UnsafeTemplate
+from kiln.recipe.specs import with_star
+from kiln.yamltext import Scalars, parse, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from kiln.variants.platform import Platform
+
+# What a template may use of Python's modules of these names: values and harmless functions only.
+_TIME = SimpleNamespace(
+    time=time.time, strftime=time.strftime, gmtime=time.gmtime, localtime=time.localtime, ctime=time.ctime
+)
+_DATETIME = SimpleNamespace(datetime=dt.datetime, date=dt.date, timedelta=dt.timedelta, timezone=dt.timezone)
+
+NAMES = frozenset(
+    [
+        "compiler",
+        "stdlib",
+        "cdt",
+        "ccache",
+        "pin_compatible",
+        "pin_subpackage",
+        "resolved_packages",
+        "installed",
+        "time",
+        "datetime",
+        "environ",
+        "os",
+        "load_setup_py_data",
+        "load_setuptools",
+        "load_npm",
+        "load_file_regex",
+        "load_file_data",
+        "load_str_data",
+    ]
+)
+# The functions whose answer depends on the variant.
+VARYING = frozenset({"compiler", "stdlib", "cdt"})
+
+
+def functions(folder: Path, platform: Platform, variant: Mapping[str, Any], host_arch: str) -> dict[str, Any]:
+    """The functions for one platform and variant; files are looked for in the recipe's ``folder``."""
+    files = _Files(folder)
+    return {
+        "compiler": lambda language: tool(language, "compiler", platform, variant),
+        "stdlib": lambda language: tool(language, "stdlib", platform, variant),
+        "cdt": lambda package_name: cdt(package_name, variant, host_arch),
+        "ccache": lambda method: "ccache",  # noqa: ARG005 - the method matters to builds, not to rendering
+        "pin_compatible": pin_compatible,
+        "pin_subpackage": pin_subpackage,
+        "resolved_packages": lambda env: [],  # noqa: ARG005 - nothing is resolved before a solver runs
+        "installed": {},
+        "load_setup_py_data": lambda *_, **__: {},
+        "load_setuptools": lambda *_, **__: {},
+        "load_npm": files.npm,
+        "load_file_regex": files.regex,
+        "load_file_data": files.data,
+        "load_str_data": load_text,
+        "time": _TIME,
+        "datetime": _DATETIME,
+        "environ": platform.os.environ,
+        "os": platform.os,
+    }
+
+
+def tool(language: str, component: str, platform: Platform, variant: Mapping[str, Any]) -> str:
+    """The package of a compiler or standard library for the target platform, such as ``gcc_linux-64 12.*``."""
+    language = str(language)
+    native = platform.compilers.get(language, language) if component == "compiler" else language
+    key = f"{language}_{component}"
+    package = f"{variant.get(key, native)}_{variant.get('target_platform', platform.subdir)}"
+    version = variant.get(f"{key}_version")
+    return with_star(f"{package} {version}") if version else package
+
+
+def cdt(package_name: str, variant: Mapping[str, Any], host_arch: str) -> str:
+    """The package of a core dependency tree, such as ``mesa-libgl-devel-cos7-x86_64``."""
+    arch, distribution = {"64": ("x86_64", "cos6"), "32": ("i686", "cos6")}.get(host_arch, (host_arch, "cos7"))
+    name, _, rest = str(package_name).partition(" ")
+    full = f"{name}-{variant.get('cdt_name', distribution)}-{variant.get('cdt_arch', arch)}"
+    return f"{full} {rest}" if rest else full
+
+
+def pin_compatible(
+    package_name: str,
+    lower_bound: object = None,  # noqa: ARG001 - the bounds take effect when a solver has chosen versions
+    upper_bound: object = None,  # noqa: ARG001
+    min_pin: object = "x.x.x.x.x.x",  # noqa: ARG001
+    max_pin: object = "x",  # noqa: ARG001
+    exact: object = False,  # noqa: ARG001
+) -> str:
+    """The package without bounds, which come with the solved environment."""
+    return f"{package_name} "
+
+
+def pin_subpackage(
+    subpackage_name: str,
+    min_pin: object = "x.x.x.x.x.x",  # noqa: ARG001 - see kiln.render.finalise, which pins between finished outputs
+    max_pin: object = "x",  # noqa: ARG001
+    exact: object = False,  # noqa: ARG001
+) -> str:
+    """The package without bounds, which come when the outputs' own versions and build strings are known."""
+    return str(subpackage_name)
+
+
+def marked_pins(mark: Callable[..., str]) -> dict[str, Callable[..., str]]:
+    """The pinning functions as they are when their arguments matter; ``mark`` makes the text."""
+
+    def subpackage(
+        subpackage_name: str,
+        min_pin: object = "x.x.x.x.x.x",
+        max_pin: object = "x",
+        exact: object = False,
+    ) -> str:
+        return mark("subpackage", str(subpackage_name), min_pin=min_pin, max_pin=max_pin, exact=exact)
+
+    def compatible(
+        package_name: str,
+        lower_bound: object = None,
+        upper_bound: object = None,
+        min_pin: object = "x.x.x.x.x.x",
+        max_pin: object = "x",
+        exact: object = False,
+    ) -> str:
+        bounds = {"lower_bound": lower_bound, "upper_bound": upper_bound, "min_pin": min_pin, "max_pin": max_pin}
+        return mark("compatible", str(package_name), **bounds, exact=exact)
+
+    return {"pin_subpackage": subpackage, "pin_compatible": compatible}
+
+
+class _Files:
+    """Files of the recipe, read as data."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+
+    def text(self, name: str) -> str:
+        """A file's text.
+
+        Raises:
+            UnsafeTemplate: it is not inside the recipe's folder.
+            TemplateFault: it cannot be read.
+        """
+        path = (self._folder / str(name)).resolve()
+        if not path.is_relative_to(self._folder.parent):
+            raise UnsafeTemplate(f"the template reaches for {str(name)!r}", why="it lies outside the feedstock")
+        if not path.is_file():
+            raise TemplateFault(f"there is no file {str(name)!r} in the recipe folder")
+        return read_text(path, str(name))
+
+    def npm(self) -> Any:
+        """The data of ``package.json``."""
+        return load_text(self.text("package.json"), "json")
+
+    def data(self, filename: str, fmt: str | None = None, *_: Any, from_recipe_dir: bool = False, **__: Any) -> Any:
+        """A file's data; a file of the source, which is not there before a build, counts as empty."""
+        if not from_recipe_dir and not str(filename).startswith(("/", "..")):
+            return {}
+        return load_text(self.text(filename), fmt or str(filename).rpartition(".")[2])
+
+    def regex(self, load_file: str, regex_pattern: str, from_recipe_dir: bool = False, **_: Any) -> Any:
+        """The match of a pattern in a file; None for a file of the source."""
+        if not from_recipe_dir and not str(load_file).startswith(("/", "..")):
+            return None
+        return searched(str(regex_pattern), self.text(load_file))
+
+
+def searched(pattern: str, text: str) -> re.Match[str] | None:
+    """The first match of a recipe's own pattern.
+
+    Raises:
+        UnsafeTemplate: the pattern repeats a repetition, which can take forever.
+        TemplateFault: it is no pattern.
+    """
+    if re.search(r"[*+}]\s*\)\s*[*+{]", pattern) or len(pattern) > 500 or len(text) > 1_000_000:
+        raise UnsafeTemplate("the pattern could take forever", why=f"{pattern[:80]!r} repeats what repeats")
+    try:
+        return re.search(pattern, text)
+    except re.error as error:
+        raise TemplateFault(f"{pattern[:80]!r} is no regular expression", why=str(error)) from error
+
+
+def load_text(string: str, fmt: str, *_: Any, **__: Any) -> Any:
+    """Data from JSON, YAML or TOML text.
+
+    Raises:
+        TemplateFault: the text is not what it should be.
+    """
+    readers: dict[str, Callable[[str], Any]] = {
+        "json": json.loads,
+        "yaml": lambda text: parse(text, "data", Scalars.WORDS).value,
+        "yml": lambda text: parse(text, "data", Scalars.WORDS).value,
+        "toml": _toml,
+    }
+    reader = readers.get(str(fmt).lower())
+    if reader is None:
+        raise TemplateFault(f"there is no reader for {fmt!r} data", hint=f"use one of {', '.join(readers)}")
+    try:
+        return reader(string)
+    except KilnError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise TemplateFault(f"malformed {fmt} data", why=str(error)) from error
+
+
+def _toml(text: str) -> Any:
+    if sys.version_info < (3, 11):
+        raise TemplateFault("TOML data needs Python 3.11 or newer to read")
+    import tomllib
+
+    return tomllib.loads(text)

@@ -1,0 +1,338 @@
+"""One package's metadata at one variant: the recipe's values, and what they make of hash and build string."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from kiln.errors import RecipeFault
+from kiln.recipe.regions import region
+from kiln.recipe.specs import name_of, sections, texts
+from kiln.variants.files import as_list
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from kiln.recipe.recipe import Recipe
+    from kiln.recipe.regions import Region
+    from kiln.template.names import Names
+    from kiln.variants.space import Variant
+
+_BAD = frozenset("=@#$%^&*:;\"'\\|<>?/ ")
+_NEVER_HASHED = ("python", "r_base", "perl", "lua")
+_TRUTH = dict.fromkeys(("y", "on", "true", "yes"), True) | dict.fromkeys(("n", "no", "false", "off"), False)
+_HASH = re.compile(r"h[0-9a-f]{7}")
+# The languages that show in a build string: prefix, package names, components of the version.
+_LANGUAGES: tuple[tuple[str, tuple[str, ...], int], ...] = (
+    ("np", ("numpy",), 2),
+    ("py", ("python",), 2),
+    ("pl", ("perl",), 3),
+    ("lua", ("lua",), 2),
+    ("r", ("r", "r-base"), 2),
+    ("mro", ("mro-base",), 3),
+    ("mro", ("mro-base_impl",), 3),
+)
+
+
+class Metadata:
+    """A package of a recipe; ``parent`` is the recipe's own name when the package is one of its outputs.
+
+    ``listed`` are the name and type of every entry of the recipe's ``outputs`` here, by which the output's block of
+    text is found. ``values`` are read, never changed.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        variant: Variant,
+        values: Mapping[str, Any],
+        *,
+        host_subdir: str,
+        parent: str | None = None,
+        kind: str | None = None,
+        listed: Sequence[tuple[str, str | None]] | None = None,
+    ) -> None:
+        self.recipe = recipe
+        self.variant = variant
+        self.values = values
+        self.host_subdir = host_subdir
+        self.parent = parent
+        self.kind = kind
+        self.listed = list(listed or ())
+
+    # -- values ------------------------------------------------------------------------------------------------
+
+    def value(self, section: str, key: str, default: Any = None) -> Any:
+        """A value of a section, or the default when it is missing or empty."""
+        found = self.values.get(section)
+        value = found.get(key) if isinstance(found, dict) else None
+        if isinstance(value, str) and value.lower() in _TRUTH:
+            return _TRUTH[value.lower()]
+        return default if value is None else value
+
+    @cached_property
+    def name(self) -> str:
+        """The package's name.
+
+        Raises:
+            RecipeFault: it is not lower case, or has characters that names may not have.
+        """
+        name = str(self.value("package", "name", ""))
+        if name != name.lower():
+            raise RecipeFault(f"the package name {name!r} is not lower case", at=self.recipe.place("package"))
+        self._check(name, "package name", _BAD | {"!"})
+        return name
+
+    @cached_property
+    def version(self) -> str:
+        """The package's version."""
+        given = self.values.get("package") or {}
+        # conda-build makes text of whatever is given, also of an empty value.
+        version = str(given.get("version", "")) if isinstance(given, dict) else ""
+        self._check(version, "version", _BAD | {"-"})
+        return version
+
+    def _check(self, text: str, what: str, bad: frozenset[str]) -> None:
+        if found := sorted(bad.intersection(text)):
+            at = self.recipe.place("package")
+            raise RecipeFault(f"the {what} {text!r} has the character {found[0]!r}", at=at)
+
+    @cached_property
+    def build_number(self) -> int:
+        """The build number, 0 when none is given.
+
+        Raises:
+            RecipeFault: it is no whole number, or negative.
+        """
+        given = self.value("build", "number")
+        try:
+            number = int(given or 0)
+        except (TypeError, ValueError) as error:
+            raise RecipeFault(f"the build number is {given!r}", at=self.recipe.place("build")) from error
+        if number < 0:
+            raise RecipeFault(f"the build number is {number}", at=self.recipe.place("build"))
+        return number
+
+    @property
+    def noarch(self) -> Any:
+        """``python``, ``generic``, or something false."""
+        return self.value("build", "noarch", "")
+
+    @property
+    def noarch_python(self) -> bool:
+        """Whether the legacy setting ``noarch_python`` is on."""
+        return bool(self.value("build", "noarch_python", default=False))
+
+    @property
+    def skip(self) -> bool:
+        """Whether the recipe skips this package here."""
+        return bool(self.value("build", "skip", default=False))
+
+    @cached_property
+    def requirements(self) -> dict[str, list[str]]:
+        """The requirements by section."""
+        return sections(self.values.get("requirements") or {})
+
+    @property
+    def is_output(self) -> bool:
+        """Whether the package is an output with a name other than the recipe's."""
+        return bool(self.parent) and self.parent != self.name
+
+    def depends(self, section: str) -> list[str]:
+        """The requirements of a section, and, for the recipe itself, those of the output of its name."""
+        own = list(self.requirements.get(section, ()))
+        if self.is_output:
+            return own
+        names = {spec.split()[0] for spec in own if spec.strip()}
+        for output in self.recipe.outputs_of(self.values):
+            if output.get("name") == self.name:
+                extra = sections(output.get("requirements") or {}).get(section, [])
+                return [*own, *(spec for spec in extra if spec.strip() and spec.split()[0] not in names)]
+        return own
+
+    @cached_property
+    def has_host(self) -> bool:
+        """Whether there is a ``host`` section, apart from ``build``."""
+        return bool(self.depends("host")) or "host" in self.requirements
+
+    # -- text --------------------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> Names:
+        """The names that selectors see here."""
+        return self.recipe.names(self.variant, self.host_subdir)
+
+    def _full(self, *, selected: bool) -> Region:
+        return region(self.recipe.text(self.names if selected else None))
+
+    def _block(self, *, selected: bool) -> str:
+        """The output's own block of the recipe's text."""
+        blocks = self._full(selected=selected).blocks
+        listed = self.listed or [(self.name, self.kind)]
+        if (self.name, self.kind) not in listed:
+            return self.name
+        index = listed.index((self.name, self.kind))
+        return blocks[index] if index < len(blocks) else ""
+
+    def text(self) -> Region:
+        """The text that speaks of this package: the whole recipe, or an output's block."""
+        return region(self._block(selected=True).rstrip()) if self.is_output else self._full(selected=True)
+
+    def _speaking(self, *, top: bool, selected: bool) -> str:
+        """The text that is searched for used keys."""
+        if self.is_output and not top:
+            return self._block(selected=selected)
+        return self._full(selected=selected).without_outputs + self._block(selected=selected)
+
+    # -- used keys ---------------------------------------------------------------------------------------------
+
+    def used(self, *, top: bool = False, everywhere: bool = False) -> frozenset[str]:
+        """The variant keys that the package uses; ``top`` adds the recipe's top, ``everywhere`` takes all its text."""
+        return self.recipe.remembered(
+            self.variant, (self.name, top, everywhere), lambda: self.find_used(top=top, everywhere=everywhere)
+        )
+
+    def find_used(self, *, top: bool = False, everywhere: bool = False) -> frozenset[str]:
+        """The same as ``used``, always found afresh."""
+        used = set(self._used_in_recipe(top=top, everywhere=everywhere) | self._used_in_scripts())
+        if "target_platform" in self.variant and not self.noarch:
+            used.add("target_platform")
+        if "channel_targets" in self.variant:
+            used.add("channel_targets")
+        ignored, forced = (
+            texts(self.value("build", key), f"build/{key}") for key in ("force_ignore_keys", "force_use_keys")
+        )
+        return frozenset((used - set(ignored)) | set(forced))
+
+    def _used_in_recipe(self, *, top: bool, everywhere: bool) -> frozenset[str]:
+        usage = self.recipe.usage
+        if everywhere:
+            # An output's own text here too, unless the top is asked for.
+            raw, kept = self._own_text(top=top, selected=False), self._own_text(top=top, selected=True)
+            return usage.elsewhere(kept) | usage.selectors(raw)
+        raw, kept = self._speaking(top=top, selected=False), self._speaking(top=top, selected=True)
+        found = usage.elsewhere(kept) | usage.selectors(raw)
+        required = usage.elsewhere(region(kept).requirements)
+        return (found - required) | self._without_run_only(required)
+
+    def _own_text(self, *, top: bool, selected: bool) -> str:
+        if self.is_output and not top:
+            return self._block(selected=selected)
+        return self._full(selected=selected).text
+
+    def _without_run_only(self, required: frozenset[str]) -> frozenset[str]:
+        """The keys without those that only ``run`` mentions, or only ``build`` where that is to be ignored."""
+        build, host = ({_key(spec) for spec in self.requirements.get(s, ()) if spec.split()} for s in ("build", "host"))
+        run = set(self.requirements.get("run", ()))
+        ignored = set(as_list(self.variant.get("ignore_build_only_deps")))
+        return frozenset(
+            key
+            for key in required
+            if key in host or (key in build if key in run else key not in build or key not in ignored)
+        )
+
+    def _used_in_scripts(self) -> frozenset[str]:
+        if self.text().is_top:
+            return self.recipe.scripts.of_recipe(self.recipe.platform.system)
+        script = self.recipe.script_of(self)
+        return self.recipe.scripts.of_file(script) if script else frozenset()
+
+    # -- identity ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def hashed(self) -> dict[str, Any]:
+        """What goes into the hash: the used keys' values, and virtual packages of ``run``."""
+        used = self.used()
+        ignored = [*_NEVER_HASHED, *as_list(self.variant.get("ignore_version"))]
+        if "numpy" in used and self.text().numpy_hidden:
+            ignored.append("numpy")
+        pattern = re.compile("|".join(rf"{key}[\s$]?.*" for key in ignored))
+        kept = [key for key in used if key in self.variant and (not pattern.match(key) or " " in self.variant[key])]
+        contents = {} if kept == ["target_platform"] else {key: self.variant[key] for key in sorted(kept)}
+        virtual = {spec.split(" ")[0]: spec for spec in self.requirements.get("run", ()) if spec.startswith("__")}
+        return {**contents, **virtual}
+
+    @cached_property
+    def hash(self) -> str:
+        """The hash as it stands in build strings, or nothing when nothing goes into it."""
+        if not self.hashed:
+            return ""
+        text = json.dumps(self.hashed, sort_keys=True)
+        return f"h{hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()}"[:8]
+
+    @cached_property
+    def build_string(self) -> str:
+        """The build string: the recipe's own, or languages, hash and build number."""
+        own = self.value("build", "string")
+        if own and not self.text().wants_hash:
+            self._check(str(own), "build string", _BAD | {"-", "!"})
+            return str(own)
+        text = str(own) if own else self._default_string()
+        if _HASH.search(text):
+            return _HASH.sub(self.hash, text)
+        first, *rest = text.rsplit("_", 1)
+        head = "_".join(filter(None, (self.hash, first))) if _is_number(first) else first + self.hash
+        return "_".join([head, *rest])
+
+    def _default_string(self) -> str:
+        section = "host" if self.has_host else "build"
+        pinned = list(self.requirements.get(section, ()))
+        there = {name_of(spec) for spec in pinned}
+        wanted = {name_of(spec) for spec in self.requirements.get("run", ())}
+        parts: list[str] = []
+        for prefix, packages, places in _LANGUAGES:
+            for package in packages:
+                if package in wanted & there and (package != "numpy" or self.text().numpy_in_name):
+                    part = prefix if self._version_free(package) else self._language(prefix, packages, places, pinned)
+                    if part not in parts:
+                        parts.append(part)
+        features = [str(feature) for feature in as_list(self.value("build", "features"))]
+        text = "".join([*parts, "_"]) if parts else ""
+        return f"{text}{'_'.join(features) + '_' if features else ''}{self.build_number}"
+
+    def _version_free(self, package: str) -> bool:
+        return bool(self.noarch == package or (self.noarch_python and package == "python"))
+
+    def _language(self, prefix: str, packages: Sequence[str], places: int, pinned: Sequence[str]) -> str:
+        version = ""
+        for package in (*packages, *(name.replace("-", "_") for name in packages if "-" in name)):
+            version = _pin(pinned, package) or self.variant.get(package.replace("-", "_"), "")
+            if version:
+                break
+        return prefix + "".join(version.split(".")[:places])
+
+    @cached_property
+    def dist_before_hash(self) -> str:
+        """Name, version and build string before its hash is known, which is how conda-build tells jobs apart."""
+        own = self.value("build", "string")
+        return f"{self.name}-{self.version}-{own or self._default_string()}"
+
+    @property
+    def dist(self) -> str:
+        """Name, version and build string in one."""
+        return f"{self.name}-{self.version}-{self.build_string}"
+
+
+def _key(spec: str) -> str:
+    return spec.split(maxsplit=1)[0].replace("-", "_")
+
+
+def _pin(specs: Sequence[str], package: str) -> str:
+    version = ""
+    for spec in specs:
+        words = spec.split()
+        if len(words) > 1 and words[0] == package:
+            version = words[1]
+    return version
+
+
+def _is_number(text: str) -> bool:
+    try:
+        int(text)
+    except ValueError:
+        return False
+    return True

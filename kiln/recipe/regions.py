@@ -1,0 +1,103 @@
+"""Where a recipe's text speaks of what: its requirements, its outputs, each output's block.
+
+conda-build asks the text, not the parsed values, for the variant keys that an output uses; these are the borders that
+it draws (conda_build/metadata.py). A border in the wrong place would change hashes, so each is kept as it is there.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property, lru_cache
+
+_FLAGS = re.MULTILINE | re.DOTALL
+_BLOCK = re.compile(r"^\ +-\ +(?:name|type):.+?(?=^\w|\Z|^\ +-\ +(?:name|type))", _FLAGS)
+_OUTPUTS = re.compile(r"(^outputs:.*?)(?=^test:|^extra:|^about:|\Z)", _FLAGS)
+_IDENTITY = re.compile(r"(^.*?)(?=^requirements:|^test:|^extra:|^about:|^outputs:|\Z)", _FLAGS)
+_TOP_REQUIREMENTS = re.compile(r"(^requirements:.*?)(?=^test:|^extra:|^about:|^outputs:|\Z)", _FLAGS)
+_OUTPUT_REQUIREMENTS = re.compile(
+    r"(^\s*requirements:.*?)(?=^\s*test:|^\s*extra:|^\s*about:|^\s*-\s+name:|^outputs:|\Z)", _FLAGS
+)
+_REQUIREMENTS = re.compile(r"requirements:.+?(?=^\w|\Z|^\s+-\s(?=name|type))", _FLAGS)
+_NUMPY_XX = re.compile(r"(numpy\s*x\.x)|pin_compatible\([\'\"]numpy.*max_pin=[\'\"]x\.x[\'\"]")
+_NUMPY_PIN = re.compile(r"pin_\w+\([\'\"]numpy[\'\"]")
+_NUMPY_PLACES = re.compile(r"pin_\w+\([\'\"]numpy[\'\"].*((?<=x_pin=[\'\"])[x\.]*(?=[\'\"]))")
+_HASH = re.compile(r"h\{\{\s*PKG_HASH\s*\}\}")
+_SUBPACKAGE = re.compile(r"{{\s*pin_subpackage\(.*\)\s*}}")
+
+
+class Region:
+    """A text, and the parts of it that carry meaning."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @cached_property
+    def outputs(self) -> str:
+        """The ``outputs:`` section."""
+        return _first(_OUTPUTS, self.text)
+
+    @cached_property
+    def blocks(self) -> tuple[str, ...]:
+        """Each output's part of the ``outputs:`` section."""
+        return tuple(_BLOCK.findall(self.outputs))
+
+    @cached_property
+    def without_outputs(self) -> str:
+        """The text with the ``outputs:`` section taken out."""
+        outputs = self.outputs.strip()
+        return self.text.replace(outputs, "") if outputs else self.text
+
+    @cached_property
+    def requirements(self) -> str:
+        """The first ``requirements:`` anywhere, up to the next section or output."""
+        found = _REQUIREMENTS.search(self.text)
+        return found.group() if found else ""
+
+    @cached_property
+    def identity(self) -> str:
+        """What comes before the requirements: the ``package`` and ``build`` sections, or an output's whole block."""
+        return _first(_IDENTITY, self.text)
+
+    @cached_property
+    def is_top(self) -> bool:
+        """Whether the text has a ``package`` section, as an output's block has not."""
+        return "package:" in self.text
+
+    @cached_property
+    def own_requirements(self) -> str:
+        """The ``requirements:`` section of the recipe's top, or of an output's block."""
+        return _first(_TOP_REQUIREMENTS if self.is_top else _OUTPUT_REQUIREMENTS, self.text)
+
+    @cached_property
+    def pins_subpackage(self) -> bool:
+        """Whether the requirements use ``pin_subpackage``."""
+        return bool(_SUBPACKAGE.search(self.own_requirements))
+
+    @cached_property
+    def wants_hash(self) -> bool:
+        """Whether a build string is given that leaves the place of the hash open."""
+        return "string:" in self.identity and bool(_HASH.search(self.identity))
+
+    @cached_property
+    def numpy_in_name(self) -> bool:
+        """Whether numpy's version belongs into the build string (``numpy x.x``)."""
+        return bool(_NUMPY_XX.search(self.own_requirements))
+
+    @cached_property
+    def numpy_hidden(self) -> bool:
+        """Whether numpy's version stays out of the hash, because a pin or the build string covers it."""
+        if self.numpy_in_name:
+            return True
+        places = _NUMPY_PLACES.search(self.own_requirements)
+        return bool(_NUMPY_PIN.search(self.own_requirements)) and places is not None and places[1].count("x") == 2
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str:
+    found = pattern.search(text)
+    return found[1] if found else ""
+
+
+@lru_cache(maxsize=512)
+def region(text: str) -> Region:
+    """The region of a text; the same text gives the same one."""
+    return Region(text)

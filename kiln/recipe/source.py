@@ -1,0 +1,218 @@
+"""A recipe's text: selected, rendered and parsed, each step remembered by what it depends on."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from kiln.errors import KilnError, RecipeFault
+from kiln.model.place import Place
+from kiln.recipe import functions
+from kiln.recipe.usage import check_length
+from kiln.template.jinja import Environment, Template
+from kiln.template.recent import Recent
+from kiln.template.selectors import Selectable
+from kiln.yamltext import Document, Scalars, parse, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from kiln.template.names import Doubts, Names
+    from kiln.template.selectors import Selected
+
+_SECTIONS = ("package", "build", "requirements", "app", "test", "about", "extra")
+_LISTS = ("source", "outputs")
+_BUILD_NAMES = {
+    # Names of conda-build's environment, as a build script would write them: the paths are known only to a build.
+    "CONDA_BUILD": "1", "CONDA_BUILD_STATE": "RENDER", "PYTHONNOUSERSITE": "1", "PREFIX": "$PREFIX",
+    "BUILD_PREFIX": "$BUILD_PREFIX", "SRC_DIR": "$SRC_DIR", "SP_DIR": "$SP_DIR", "STDLIB_DIR": "$STDLIB_DIR",
+    "PYTHON": "$PYTHON", "PERL": "$PERL", "LUA": "$LUA", "R": "$R", "CONDA_DEFAULT_ENV": "$PREFIX",
+    "SYS_PREFIX": "$SYS_PREFIX", "SYS_PYTHON": "$SYS_PYTHON", "ROOT": "$ROOT", "CPU_COUNT": "$CPU_COUNT",
+    "HOME": "$HOME", "PATH": "$PATH", "PKG_CONFIG_PATH": "$PREFIX/lib/pkgconfig", "CMAKE_GENERATOR": "Unix Makefiles",
+    "LD_RUN_PATH": "$PREFIX/lib", "HTTP_PROXY": "", "HTTPS_PROXY": "", "REQUESTS_CA_BUNDLE": "", "DIRTY": "",
+    "NPY_DISTUTILS_APPEND_FLAGS": "1",
+}  # fmt: skip
+_SET = re.compile(r"\{%-?\s*(?:set|for|macro)\s+([\w\s,]+)")
+_BLOCK = re.compile(r"\{%-?\s*(?:if|for)\b")
+_BLOCK_END = re.compile(r"\{%-?\s*end(?:if|for)\b")
+_KEY = re.compile(r"[\s-]*['\"]?([^\s:'\"{]+)['\"]?\s*:")
+_GIT = re.compile(r"(GIT|HG)_[A-Z_0-9]+")
+_PACKAGE = frozenset({"PKG_NAME", "PKG_VERSION", "PKG_BUILDNUM", "PKG_HASH", "PKG_BUILD_STRING"})
+_EVERY = functions.NAMES | _BUILD_NAMES.keys() | _PACKAGE
+_LANGUAGE = {
+    "CONDA_PY": "python", "PY3K": "python", "PY_VER": "python", "NPY_VER": "numpy", "CONDA_NPY": "numpy",
+    "PERL_VER": "perl", "CONDA_PERL": "perl", "LUA_VER": "lua", "CONDA_LUA": "lua", "R_VER": "r_base",
+    "CONDA_R": "r_base",
+}  # fmt: skip
+
+
+class RecipeSource:
+    """The file ``meta.yaml``; every platform and variant of one run shares it.
+
+    ``known`` are the keys of all variant files; ``all_known`` is false where other files may have more. ``doubts``
+    takes up selectors' names that nothing defines, which are refused without it.
+    """
+
+    def __init__(
+        self, path: Path, name: str, known: frozenset[str], *, all_known: bool = True, doubts: Doubts | None = None
+    ) -> None:
+        self.path = path
+        self.name = name
+        self.known = known
+        self.all_known = all_known
+        self.doubts = doubts
+        self.text = Selectable(read_text(path, name), name)
+        self._environment = Environment(self._load)
+        self._templates: Recent[str, Template] = Recent(256)
+        self._documents: Recent[str, Mapping[str, Any]] = Recent(256)
+        self._rendered: Recent[tuple[object, ...], str] = Recent(512)
+        self._names: Names | None = None
+        self.set_names = frozenset(word for found in _SET.findall(self.text.text) for word in re.findall(r"\w+", found))
+        self._conditional = _conditional(self.text.text)
+        self._check_lines()
+
+    def _check_lines(self) -> None:
+        for number, line in enumerate(self.text.text.splitlines(), 1):
+            try:
+                check_length(line)
+            except KilnError as error:
+                raise type(error)(error.what, at=Place(file=self.name, line=number), hint=error.hint) from error
+
+    def _load(self, name: str) -> str:
+        """A file that the template includes; its selectors apply as in the recipe."""
+        files = functions._Files(self.path.parent)  # noqa: SLF001 - the same door as for data files
+        assert self._names is not None
+        return Selectable(files.text(name), name).select(self._names).text
+
+    def template(self, selected: Selected) -> Template:
+        """The compiled template of a selected text."""
+        found = self._templates.get(selected.text)
+        if found is None:
+            found = self._templates[selected.text] = Template(selected, self.name, self._environment)
+        return found
+
+    def parsed(self, text: str, selected: Selected, again: Callable[[], str]) -> Mapping[str, Any]:
+        """The values of a rendered text; ``again`` renders it with line marks, to tell where a fault lies."""
+        found = self._documents.get(text)
+        if found is None:
+            try:
+                document = parse(text, self.name, Scalars.WORDS, may_repeat=self._may_repeat)
+            except KilnError as error:
+                raise self._placed(error, selected, again) from error
+            found = self._documents[text] = self._sections(document)
+        return found
+
+    def _may_repeat(self, key: str) -> bool:
+        # Under a selector or a condition a key may be given again, and conda-build takes the last.
+        return self.text.is_selected(key) or key in self._conditional
+
+    def _placed(self, error: KilnError, selected: Selected, again: Callable[[], str]) -> KilnError:
+        """The fault of a rendered text, placed in the recipe."""
+        line = error.at.line if error.at else 0
+        marked = again().split("\n")
+        for text in reversed(marked[: max(line, 1)]):
+            if found := re.search(r"\x1e(\d+)\x1e", text):
+                number = selected.line_of(int(found[1]))
+                column = error.at.column if error.at else 0
+                at = Place(file=self.name, line=number, column=column)
+                return type(error)(error.what, at=at, why=error.why, hint=error.hint)
+        return error
+
+    def _sections(self, document: Document) -> Mapping[str, Any]:
+        value = document.value if document.value is not None else {}
+        if not isinstance(value, dict):
+            raise RecipeFault("a recipe is a mapping of sections", at=document.place())
+        sections = dict(value)
+        for name in (*_SECTIONS, *_LISTS):
+            if name in sections:
+                sections[name] = self._section(name, sections[name] or {}, document)
+        return sections
+
+    def _section(self, name: str, value: Any, document: Document) -> Any:
+        allowed = (dict, list) if name in _LISTS else (dict,)
+        if not isinstance(value, allowed):
+            what = f"the section {name!r} is {'a list' if isinstance(value, list) else 'text'}"
+            raise RecipeFault(what, at=document.place(name), hint="write keys below it, one a line")
+        for item in value if isinstance(value, list) else ():
+            if not isinstance(item, dict):
+                what = f"an entry of {name!r} is {str(item)[:40]!r}, which is no mapping"
+                raise RecipeFault(what, at=document.place(name), hint="begin it with '- name: ...'")
+        return value
+
+    def rendered(
+        self,
+        selected: Selected,
+        names: Names,
+        context: Callable[[], Callable[[str], Any]],
+        extra: tuple[object, ...],
+    ) -> str:
+        """The text after Jinja.
+
+        ``context`` makes the function that gives a name's value or raises KeyError; ``extra`` is what the text
+        depends on beside the names in the template.
+        """
+        template = self.template(selected)
+        key = (selected.text, names.values_of(template.asked), extra)
+        found = self._rendered.get(key)
+        if found is None:
+            self._names = names
+            asked = template.asked if template.names is not None else names.suggestions() | _EVERY
+            values = dict(_values(asked, context()))
+            found = template.render(values, self._may_be_empty(names), values.keys() | self.known)
+            self._rendered[key] = found
+        return found
+
+    def marked(self, selected: Selected, names: Names, context: Callable[[], Callable[[str], Any]]) -> str:
+        """The rendered text with each line's number in the selected text, where a line can carry it."""
+        from kiln.template.selectors import Selected as Marked
+
+        lines = [_marked(number, line) for number, line in enumerate(selected.text.split("\n"), 1)]
+        try:
+            return self.rendered(Marked(text="\n".join(lines), numbers=selected.numbers), names, context, ("marked",))
+        except KilnError:
+            return ""
+
+    def _may_be_empty(self, names: Names) -> Callable[[str], bool]:
+        # A name that is set under some selector is no mistake where that does not hold.
+        return lambda name: name in self.set_names or names.is_known(name) or bool(_GIT.fullmatch(name))
+
+
+def _conditional(text: str) -> frozenset[str]:
+    """The keys that stand inside a Jinja block."""
+    depth, keys = 0, set()
+    for line in text.splitlines():
+        depth += len(_BLOCK.findall(line)) - len(_BLOCK_END.findall(line))
+        if depth > 0 and (found := _KEY.match(line)):
+            keys.add(found[1])
+    return frozenset(keys)
+
+
+def _values(names: Iterable[str], value: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
+    for name in names:
+        try:
+            yield name, value(name)
+        except KeyError:
+            continue
+
+
+def _marked(number: int, line: str) -> str:
+    inside = line.count("{%") != line.count("%}") or line.count("{{") != line.count("}}") or "{#" in line
+    return line if inside or not line.strip() else f"{line}\x1e{number}\x1e"
+
+
+def language_value(name: str, variant: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """One of conda-build's names for a language's version, such as ``PY_VER``.
+
+    Raises:
+        KeyError: it is none of them.
+    """
+    language = _LANGUAGE[name]
+    version = str(variant.get(language) or defaults[language])
+    parts = version.split(".")
+    if name == "PY3K":
+        return str(int(version[:1] >= "3"))
+    if name in {"CONDA_PY", "CONDA_NPY"}:
+        return "".join(parts[:2])
+    return ".".join(parts[: 3 if language == "r_base" else 2])

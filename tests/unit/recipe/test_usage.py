@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from kiln.errors import MalformedYaml
+from kiln.recipe.regions import region
+from kiln.recipe.specs import name_of, sections, with_star, with_versions, without
+from kiln.recipe.usage import Usage, in_batch, in_shell
+
+KEYS = (
+    "python",
+    "libfoo",
+    "c_compiler",
+    "c_compiler_version",
+    "c_stdlib",
+    "r_base",
+    "mpi",
+    "cdt_name",
+    "CONDA_BUILD_SYSROOT",
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "used"),
+    [
+        ("    - python", {"python"}),
+        ("    - python >=3", set()),
+        ("    - r-base  # [linux]", {"r_base"}),
+        ("    - libfoo-dev", set()),
+        ("    - libfoo {{ libfoo }}", {"libfoo"}),
+        ("    - {{ compiler('c') }}", {"c_compiler", "c_compiler_version", "CONDA_BUILD_SYSROOT"}),
+        ('    - {{ stdlib("c") }}', {"c_stdlib", "CONDA_BUILD_SYSROOT"}),
+        ("    - {{ compiler('cxx') }}", set()),
+        ("    - {{ pin_compatible('libfoo') }}", {"libfoo"}),
+        ("    - {{ cdt('x') }}", {"cdt_name"}),
+        ("{% if mpi == 'x' %}", {"mpi"}),
+        ("{% set x = python %}", {"python"}),
+        ("{% set x = pythons %}", set()),
+        ("{% for x in libfoo %}", {"libfoo"}),
+        ("  skip: true  # [python]", set()),
+    ],
+)
+def test_the_keys_that_a_line_uses(line: str, used: set[str]) -> None:
+    assert Usage(KEYS).elsewhere(f"a\n{line}\nb") == used
+
+
+@pytest.mark.parametrize(
+    ("line", "used"),
+    [
+        ("a  # [python == '3']", {"python"}),
+        ("a  # [not mpi]", {"mpi"}),
+        ("a  # [pythons]", set()),
+        ("a  # [win and libfoo<3]", {"libfoo"}),
+        ("- python", set()),
+    ],
+)
+def test_the_keys_that_a_selector_uses(line: str, used: set[str]) -> None:
+    assert Usage(KEYS).selectors(line) == used
+
+
+def test_the_keys_that_scripts_use() -> None:
+    assert in_shell(("a", "b", "c", "d"), "echo ${a} \nfoo $b\nx $$c\ny $zz $d\n") == {"a", "b"}
+    assert in_batch(("a", "b"), "echo %a% %bb%") == {"a"}
+
+
+@pytest.mark.parametrize("line", ["- " + "{" * 20_000, "{%if " * 4_000 + "%}", "{{ python" * 5_000])
+def test_very_long_lines_are_refused_soon(line: str) -> None:
+    begin = time.process_time()
+    with pytest.raises(MalformedYaml):
+        Usage(KEYS).elsewhere(line)
+    assert time.process_time() - begin < 0.5
+
+
+RECIPE = """\
+package:
+  name: a
+build:
+  string: py_h{{ PKG_HASH }}_0
+requirements:
+  host:
+    - numpy x.x
+outputs:
+  - name: one
+    requirements:
+      host:
+        - x
+  - name: two
+    build:
+      string: fixed
+test:
+  commands:
+    - run
+"""
+
+
+def test_a_recipes_regions() -> None:
+    found = region(RECIPE)
+    assert [block.strip().split("\n")[0] for block in found.blocks] == ["- name: one", "- name: two"]
+    assert "one" not in found.without_outputs
+    assert "run" in found.without_outputs
+    assert found.wants_hash
+    assert found.numpy_in_name
+    assert not region(found.blocks[1]).wants_hash
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        ("gcc 12", "gcc 12.*"), ("gcc 12.*", "gcc 12.*"), ("gcc >=12", "gcc >=12"), ("gcc 12 h1_0", "gcc 12 h1_0"),
+        ("gcc", "gcc"), ("numpy x.x", "numpy x.x"), ("python 3.10.* *_cpython", "python 3.10.* *_cpython"),
+    ],
+)  # fmt: skip
+def test_a_plain_version_may_go_on(spec: str, wanted: str) -> None:
+    assert with_star(spec) == wanted
+
+
+def test_bare_names_take_the_variants_versions() -> None:
+    given = {
+        "build": ["make"],
+        "host": ["python", "r-base", "libfoo >=1", "numpy x.x"],
+        "run": ["python", "make", "r-base"],
+    }
+    variant = {"python": "3.10.* *_cpython", "r_base": "4.3", "numpy": "2", "make": "4"}
+    assert with_versions(given, variant) == {
+        "build": ["make 4.*"],
+        "host": ["python 3.10.* *_cpython", "r-base 4.3.*", "libfoo >=1", "numpy 2.*"],
+        "run": ["python", "make", "r-base"],
+    }
+
+
+def test_small_readings_of_specs() -> None:
+    assert name_of("conda-forge::Zlib>=1") == "zlib"
+    assert sections(["a", "b"]) == {"host": ["a", "b"], "run": ["a", "b"]}
+    assert without(["a", "a 1", "ab"], "a") == ["ab"]
