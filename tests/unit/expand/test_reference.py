@@ -1,0 +1,36 @@
+"""kiln's answers on the fixtures are those of conda-smithy and conda-build, byte for byte and field for field."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kiln import expand, render
+from tests.feedstocks import NAMES, PINNING, copied, expected
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_files_are_conda_smithys(name: str, tmp_path: Path) -> None:
+    wanted = expected(name)
+    found = {f"{cell.name}.yaml": expand.text(cell) for cell in expand.cells(copied(name, tmp_path), PINNING)}
+    assert wanted["ci_support"].items() <= found.items()
+    assert not wanted["complete"] or found.keys() == wanted["ci_support"].keys()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if expected(name)["render"]])
+def test_the_outputs_are_conda_builds(name: str, tmp_path: Path) -> None:
+    feedstock, wanted = copied(name, tmp_path), expected(name)
+    for file, text in wanted["ci_support"].items():
+        (feedstock.configs / file).parent.mkdir(exist_ok=True)
+        (feedstock.configs / file).write_text(text)
+    for config, outputs in wanted["render"].items():
+        found = render.as_json(render.render(feedstock, expand.read(feedstock, config)))
+        assert sorted(found, key=identity) == sorted(outputs, key=identity)
+
+
+def identity(output: dict[str, Any]) -> tuple[str, str, str]:
+    return output["name"], output["version"], output["build"]

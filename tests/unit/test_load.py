@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import load
+from kiln.errors import FeedstockNotFound
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_feedstock_is_found_by_its_recipe(tmp_path: Path) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "meta.yaml").touch()
+    assert load.find(tmp_path).meta == tmp_path / "recipe" / "meta.yaml"
+
+
+def test_a_folder_inside_a_feedstock_names_it(tmp_path: Path) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "meta.yaml").touch()
+    with pytest.raises(FeedstockNotFound) as caught:
+        load.find(tmp_path / "recipe")
+    assert caught.value.hint == f"-C {tmp_path}"
+
+
+def test_the_other_format_is_told(tmp_path: Path) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "recipe.yaml").touch()
+    with pytest.raises(FeedstockNotFound) as caught:
+        load.find(tmp_path)
+    assert "recipe.yaml" in caught.value.hint
