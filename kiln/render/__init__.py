@@ -1,0 +1,9 @@
+"""Render a cell: every output with its version, build string, requirements and tests."""
+
+from __future__ import annotations
+
+from kiln.render.final import finalise
+from kiln.render.form import as_json
+from kiln.render.render import render
+
+__all__ = ["as_json", "finalise", "render"]

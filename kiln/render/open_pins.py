@@ -1,0 +1,64 @@
+"""Pins that a rendering leaves open: found by rendering once more with marks in their place."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+from kiln.model.rendered import Pin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from kiln.recipe.metadata import Metadata
+    from kiln.recipe.recipe import Recipe
+
+_MARK = re.compile(r"KILN-PIN-([0-9a-f]+)")
+
+
+def marker(kind: str, name: str, **bounds: Any) -> str:
+    """The mark of a pin, in the place of its bounds."""
+    data = json.dumps({"kind": kind, **{key: None if value is None else str(value) for key, value in bounds.items()}})
+    return f"{name} KILN-PIN-{data.encode().hex()}"
+
+
+def pins_of(package: Metadata, marked: Recipe) -> tuple[tuple[str, int, Pin], ...]:
+    """Every open pin of a package: its field, its position there, and what it asks for."""
+    twins = [twin for twin in marked.outputs(package.variant) if (twin.name, twin.kind) == (package.name, package.kind)]
+    if not twins:
+        return ()
+    found = [*_pins(twins[0].requirements), *_pins(_exports(twins[0]))]
+    return tuple(found)
+
+
+def _exports(package: Metadata) -> dict[str, Any]:
+    from kiln.render.parts import run_exports
+
+    exports = run_exports(package.value("build", "run_exports"))
+    return {f"run_exports/{kind}": specs for kind, specs in exports.items()}
+
+
+def _pins(fields: Mapping[str, Any]) -> Iterator[tuple[str, int, Pin]]:
+    for field, specs in fields.items():
+        for index, spec in enumerate(specs):
+            if found := _MARK.search(spec):
+                data = json.loads(bytes.fromhex(found[1]))
+                yield field, index, _pin(spec.split()[0], data)
+
+
+def _pin(name: str, data: Mapping[str, str | None]) -> Pin:
+    return Pin(
+        name=name,
+        subpackage=data["kind"] == "subpackage",
+        min_pin=_places(data.get("min_pin")),
+        max_pin=_places(data.get("max_pin")),
+        lower=data.get("lower_bound"),
+        upper=data.get("upper_bound"),
+        exact=str(data.get("exact")).lower() in {"true", "1"},
+    )
+
+
+def _places(text: str | None) -> str | None:
+    return None if text in {None, "", "None"} else text

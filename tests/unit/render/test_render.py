@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import expand, render
+from kiln.errors import KilnError, MalformedYaml, RecipeFault, SelectorFault, TemplateFault, UnsafeTemplate
+from kiln.model.rendered import Script
+from tests.feedstocks import PINNING, copied, written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.model.place import Place
+    from kiln.model.rendered import Output, Rendered
+
+RECIPE = """\
+{% set version = "2.1.0" %}
+package:
+  name: top
+  version: {{ version }}
+source:
+  - url: https://example.com/top-{{ version }}.tar.gz
+    sha256: abc
+    patches:
+      - a.patch
+  - git_url: https://example.com/x.git
+    git_tag: v1
+build:
+  number: 3
+  script: make all
+requirements:
+  build:
+    - {{ compiler("c") }}
+outputs:
+  - name: libtop
+    script: install.sh
+    files:
+      - lib/*
+    build:
+      track_features:
+        - top-cpu
+      run_exports:
+        - {{ pin_subpackage("libtop", max_pin="x.x") }}
+    requirements:
+      host:
+        - zlib
+  - name: py-top
+    build:
+      script: pip install .
+      entry_points:
+        - top = top:main
+    requirements:
+      host:
+        - python
+        - zlib 1.3
+        - {{ pin_subpackage("libtop", exact=True) }}
+      run:
+        - python
+        - {{ pin_subpackage("libtop", exact=True) }}
+        - {{ pin_subpackage("libtop", min_pin="x.x", max_pin="x") }}
+        - {{ pin_compatible("zlib", max_pin="x") }}
+        - {{ pin_compatible("other") }}
+        - {{ pin_compatible("bounded", lower_bound="1.2", upper_bound="3") }}
+    test:
+      imports:
+        - top
+      commands:
+        - top --help
+about:
+  license: MIT
+"""
+VARIANTS = """\
+c_compiler_version:
+  - 13
+python:
+  - 3.11.* *_cpython
+  - 3.12.* *_cpython
+"""
+
+
+def rendered(folder: Path, recipe: str = RECIPE, variants: str = VARIANTS) -> Rendered:
+    feedstock = written(folder, recipe, variants, files={"recipe/build.sh": "", "recipe/install.sh": ""})
+    (cell,) = expand.cells(feedstock)
+    return render.render(feedstock, cell)
+
+
+def named(found: Rendered, name: str) -> list[Output]:
+    return [output for output in found.outputs if output.name == name]
+
+
+def test_a_cell_that_loops_has_an_output_for_each_python(tmp_path: Path) -> None:
+    found = rendered(tmp_path)
+    assert [output.variant["python"] for output in named(found, "py-top")] == ["3.11.* *_cpython", "3.12.* *_cpython"]
+    assert len(named(found, "libtop")) == 1
+    assert [output.build_string[:5] for output in named(found, "py-top")] == ["py311", "py312"]
+
+
+def test_what_a_build_needs_is_there(tmp_path: Path) -> None:
+    found = rendered(tmp_path)
+    assert found.compile == Script(lines=("make all",))
+    assert found.compile_requirements.build == ("gcc_linux-64 13.*",)
+    assert (found.sources[0].url, found.sources[0].patches) == (("https://example.com/top-2.1.0.tar.gz",), ("a.patch",))
+    assert (found.sources[1].git_url, found.sources[1].git_rev) == ("https://example.com/x.git", "v1")
+    (library,) = named(found, "libtop")
+    assert library.script == Script(file="install.sh")
+    assert (library.files, library.track_features, library.build_number) == (("lib/*",), ("top-cpu",), 3)
+    package = named(found, "py-top")[0]
+    assert package.script == Script(lines=("pip install .",))
+    assert package.entry_points == ("top = top:main",)
+    assert (package.tests.imports, package.tests.commands) == (("top",), ("top --help",))
+    assert package.about == {"license": "MIT"}
+
+
+def test_bounds_stay_open_before_they_are_closed(tmp_path: Path) -> None:
+    found = named(rendered(tmp_path), "py-top")[0]
+    assert found.requirements.run == ("python", "libtop", "libtop", "zlib", "other", "bounded")
+
+
+def test_closed_bounds_are_ranges_and_exact_builds(tmp_path: Path) -> None:
+    found = render.finalise(rendered(tmp_path))
+    (library,) = named(found, "libtop")
+    assert named(found, "py-top")[0].requirements.run == (
+        "python >=3.11,<3.12.0a0",
+        f"libtop 2.1.0 {library.build_string}",
+        "libtop >=2.1,<3.0a0",
+        "zlib >=1.3,<2.0a0",
+        "other",
+        "bounded >=1.2,<3",
+    )
+    assert library.run_exports == {"weak": ("libtop >=2.1.0,<2.2.0a0",)}
+    assert all(not output.pins for output in found.outputs)
+
+
+def test_closing_bounds_changes_no_hash(tmp_path: Path) -> None:
+    found = rendered(tmp_path)
+    final = render.finalise(found)
+    assert [output.build_string for output in final.outputs] == [output.build_string for output in found.outputs]
+
+
+def test_a_pin_to_no_output_is_told(tmp_path: Path) -> None:
+    recipe = RECIPE.replace('pin_subpackage("libtop", exact=True)', 'pin_subpackage("libtpo", exact=True)')
+    with pytest.raises(RecipeFault) as caught:
+        render.finalise(rendered(tmp_path, recipe))
+    assert "'libtpo'" in caught.value.what
+
+
+def test_a_single_package_has_its_own_build_script(tmp_path: Path) -> None:
+    found = rendered(tmp_path, "package:\n  name: a\n  version: 1\n", "")
+    assert found.outputs[0].script == Script(file="build.sh")
+    assert found.compile == Script()
+
+
+def test_every_output_may_be_skipped(tmp_path: Path) -> None:
+    feedstock = written(tmp_path, "package:\n  name: a\n  version: 1\n")
+    (cell,) = expand.cells(feedstock)
+    feedstock.meta.write_text("package:\n  name: a\n  version: 1\nbuild:\n  skip: true\n")
+    assert render.render(feedstock, cell).outputs == ()
+
+
+def test_several_cells_of_a_feedstock_do_not_mix(tmp_path: Path) -> None:
+    feedstock = copied("cuda", tmp_path)
+    cells = [cell for cell in expand.cells(feedstock, PINNING) if cell.platform == "linux-64"]
+    first = [render.as_json(render.render(feedstock, cell)) for cell in cells]
+    again = [render.as_json(render.render(feedstock, cell)) for cell in reversed(cells)]
+    assert first == again[::-1]
+    assert len({str(outputs) for outputs in first}) == len(cells)
+
+
+HEAD = "package:\n  name: a\n  version: 1\n"
+FAULTS: list[tuple[str, str, type[KilnError], str]] = [
+    ("unknown selector", HEAD + "build:\n  skip: true  # [lunix]\n", SelectorFault, "5:18"),
+    ("undefined name", HEAD + "about:\n  home: {{ hmoe }}\n", TemplateFault, "5:12"),
+    ("internals", HEAD + "about:\n  home: {{ ''.__class__ }}\n", UnsafeTemplate, "5"),
+    ("file outside", HEAD + "about:\n  home: {{ load_file_data('/etc/passwd') }}\n", UnsafeTemplate, "5"),
+    (
+        "file above",
+        HEAD + "about:\n  home: {{ load_file_data('../../x.json', from_recipe_dir=True) }}\n",
+        UnsafeTemplate,
+        "5",
+    ),
+    ("include outside", HEAD + "about:\n  home: {% include '/etc/passwd' %}\n", UnsafeTemplate, "5"),
+    (
+        "missing file",
+        HEAD + "about:\n  home: {{ load_file_data('x.json', from_recipe_dir=True) }}\n",
+        TemplateFault,
+        "5",
+    ),
+    ("slow pattern", HEAD + "x: {{ load_file_regex('meta.yaml', '(a+)+$', True) }}\n", UnsafeTemplate, "4"),
+    ("tab", HEAD + "about:\n\thome: x\n", MalformedYaml, "5"),
+    ("twice", HEAD + "about:\n  home: a\n  home: b\n", MalformedYaml, "6"),
+    (
+        "after a loop",
+        "{% for i in range(3) %}\n# {{ i }}\n{% endfor %}\n" + HEAD + "about:\n  a: [\n",
+        MalformedYaml,
+        "8",
+    ),
+    ("unclosed block", HEAD + "{% if true %}\nabout:\n", TemplateFault, "4"),
+    ("list of outputs", HEAD + "outputs:\n  - libx\n", RecipeFault, "4"),
+    ("text as section", HEAD + "build: x\n", RecipeFault, "4"),
+    ("upper case", "package:\n  name: App\n  version: 1\n", RecipeFault, "1"),
+    ("bad version", "package:\n  name: a\n  version: 1-2\n", RecipeFault, "1"),
+    ("bad number", HEAD + "build:\n  number: many\n", RecipeFault, "4"),
+    ("long line", HEAD + "about:\n  home: " + "x" * 20_000 + "\n", MalformedYaml, "5"),
+    ("object", HEAD + "about: !!python/object:os.system {}\n", UnsafeTemplate, "4"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "error", "line"), [fault[1:] for fault in FAULTS], ids=[f[0] for f in FAULTS])
+def test_a_fault_is_told_with_its_place_in_the_recipe(
+    tmp_path: Path, recipe: str, error: type[KilnError], line: str
+) -> None:
+    with pytest.raises(error) as caught:
+        expand.cells(written(tmp_path, recipe))
+    assert f"{caught.value.at}:".startswith(f"recipe/meta.yaml:{line}:"), str(caught.value)
+
+
+def test_a_key_of_a_pinning_that_is_not_here_may_be_tested(tmp_path: Path) -> None:
+    recipe = HEAD + "build:\n  skip: true  # [some_pinned_library == '7' and win]\n"
+    feedstock = written(tmp_path, HEAD)
+    (cell,) = expand.cells(feedstock)
+    feedstock.meta.write_text(recipe)
+    assert len(render.render(feedstock, cell).outputs) == 1
+    feedstock.meta.write_text(HEAD + "build:\n  skip: true  # [lunix]\n")
+    with pytest.raises(SelectorFault):
+        render.render(feedstock, cell)
+
+
+def test_a_name_that_only_a_pinning_could_define_is_doubted(tmp_path: Path) -> None:
+    recipe = HEAD + "requirements:\n  host:\n    - zlib\nbuild:\n  number: 1  # [lunix]\n"
+    feedstock = written(tmp_path, recipe)
+    doubts: dict[Place, SelectorFault] = {}
+    cells = expand.cells(feedstock, PINNING, doubts)
+    assert [f"{place}" for place in doubts] == ["recipe/meta.yaml:8:17"]
+    expand.write(feedstock, cells)
+    cell = next(cell for cell in cells if "zlib" in cell.variant)
+    assert [output.build_number for output in render.render(feedstock, cell).outputs] == [0]
+
+
+def test_run_exports_that_are_selected_away_leave_their_kind(tmp_path: Path) -> None:
+    recipe = HEAD + "build:\n  run_exports:\n    strong:\n      - b  # [win]\n    weak:\n      - c\n"
+    feedstock = written(tmp_path, recipe)
+    (cell,) = expand.cells(feedstock)
+    found = render.render(feedstock, cell)
+    assert render.as_json(found)[0]["run_exports"] == {"strong": None, "weak": ["c"]}
+    assert render.finalise(found).outputs[0].run_exports == {"weak": ("c",)}
