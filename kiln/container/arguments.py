@@ -1,0 +1,116 @@
+"""The exact command lines of an engine, from a plan: nothing here runs anything."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from kiln.container.engine import Engine, Kind
+from kiln.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from kiln.model.container import ContainerRun, Limits, Mount, User
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)
+
+
+def create(engine: Engine, run: ContainerRun, *, name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the command line that creates the container ``name`` for ``run`` without starting it.
+
+    What ``run`` does not grant is withheld: capabilities, new privileges, the network, an image that is not there yet.
+
+    Raises:
+        UsageError: for an image or a mount that an engine would take for something else.
+    """
+    require_name(run.image)
+    return (
+        engine.executable,
+        "create",
+        *("--name", name, "--pull", "never", "--log-driver", "none"),  # output is read while it comes, not kept twice
+        *engine.options,
+        *_pairs("--label", {**labels, **run.labels}),
+        *_privileges(engine, run),
+        *user(engine, run.user),
+        *([] if run.network else ["--network", "none"]),
+        *_limits(run.limits),
+        *(word for mount in run.mounts for word in ("--mount", _mount(mount))),
+        *variables(run.environment, run.secrets),
+        *(["--workdir", run.workdir] if run.workdir else []),
+        *run.options,
+        run.image,
+        *run.argv,
+    )
+
+
+def require_name(image: str) -> None:
+    """Refuse what is no image's name: it comes out of variant files, and an engine would take ``--privileged`` too.
+
+    Raises:
+        UsageError: with the name.
+    """
+    if not _NAME.fullmatch(image):
+        raise UsageError(f"{image!r} is no name of a container image", hint="[REGISTRY/]NAME[:TAG][@DIGEST]")
+
+
+def start(engine: Engine, name: str) -> tuple[str, ...]:
+    """Return the command line that starts a container and hands on its output until it ends.
+
+    Podman's client would pass the request to end on to the program and wait for it; Docker's ends by itself.
+    """
+    deaf = ("--sig-proxy=false",) if engine.kind is Kind.PODMAN else ()
+    return (engine.executable, "start", "--attach", *deaf, name)
+
+
+def user(engine: Engine, who: User | None) -> tuple[str, ...]:
+    """The options that make files written on mounts ``who``'s.
+
+    Rootless Podman can map its own user onto the same number; in rootless Docker the caller is the one called root.
+    """
+    if who is None:
+        return ()
+    if not engine.rootless:
+        return ("--user", f"{who.uid}:{who.gid}")
+    if engine.kind is Kind.PODMAN:
+        return ("--userns", "keep-id", "--user", f"{who.uid}:{who.gid}")
+    return ("--user", "0:0")
+
+
+def variables(environment: Mapping[str, str], secrets: Mapping[str, str]) -> tuple[str, ...]:
+    """The options of environment variables; the engine's client takes the secrets' values from its own environment."""
+    return (*_pairs("--env", environment), *(word for name in secrets for word in ("--env", name)))
+
+
+def _privileges(engine: Engine, run: ContainerRun) -> Iterator[str]:
+    yield from ("--cap-drop", "ALL")
+    for capability in run.capabilities:
+        yield from ("--cap-add", capability)
+    yield from ("--security-opt", "no-new-privileges")
+    if engine.selinux:  # the other way, relabelling what is mounted, would change files that are not kiln's
+        yield from ("--security-opt", "label=disable")
+
+
+def _limits(limits: Limits) -> Iterator[str]:
+    if limits.cores is not None:
+        yield from ("--cpus", f"{limits.cores:g}")
+    if limits.memory is not None:  # both the same: no swap, or a build that is too large would only become slow
+        yield from ("--memory", str(limits.memory), "--memory-swap", str(limits.memory))
+    if limits.processes is not None:
+        yield from ("--pids-limit", str(limits.processes))
+
+
+def _mount(mount: Mount) -> str:
+    for path in (str(mount.source), mount.target):
+        if "," in path or not path.startswith("/"):
+            raise UsageError(
+                f"{path!r} cannot be mounted in a container",
+                why="engines take absolute paths without a comma",
+                hint="move the folder" if "," in path else "",
+            )
+    return f"type=bind,source={mount.source},target={mount.target}" + (",readonly" if mount.read_only else "")
+
+
+def _pairs(option: str, values: Mapping[str, str]) -> Iterator[str]:
+    for name, value in values.items():
+        yield from (option, f"{name}={value}")

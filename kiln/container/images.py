@@ -1,0 +1,127 @@
+"""Images: whether one is there, its digest, fetching it, making one from a tar archive."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from kiln import command
+from kiln.container.arguments import require_name
+from kiln.container.engine import Engine, Kind
+from kiln.errors import ContainerFault, DownloadFailed, excerpt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+LOCAL = "localhost/"
+
+
+def inspect(engine: Engine, image: str) -> Mapping[str, Any] | None:
+    """Return what the engine knows of an image, or nothing when it does not have it.
+
+    Raises:
+        ContainerFault: when the engine fails to say.
+        UsageError: when it is no image's name.
+    """
+    require_name(image)
+    result = engine.ask("image", "inspect", image)
+    if result.ok:
+        described: Mapping[str, Any] = json.loads(result.stdout)[0]
+        return described
+    if any(sign in result.tail.lower() for sign in ("no such image", "image not known")):
+        return None
+    raise ContainerFault(
+        f"{engine.kind.value} cannot inspect the image {image}", why=f"it says:\n{excerpt(result.tail)}"
+    )
+
+
+def digest(engine: Engine, image: str) -> str:
+    """Return ``sha256:...`` of an image that is there: the same on every machine for an image out of a registry.
+
+    An image that was made here has no digest of a registry's; its id, the hash of its configuration, stands in.
+
+    Raises:
+        ContainerFault: when the image is not there.
+    """
+    described = inspect(engine, image)
+    if described is None:
+        raise ContainerFault(f"the image {image} is not there")
+    return digest_of(described)
+
+
+def digest_of(described: Mapping[str, Any]) -> str:
+    """The digest in what an engine tells of an image."""
+    of_registries = [name for name in described.get("RepoDigests") or () if not name.startswith(LOCAL)]
+    if of_registries:
+        return str(min(of_registries).partition("@")[2])
+    return "sha256:" + str(described["Id"]).removeprefix("sha256:")
+
+
+def labels(engine: Engine, image: str) -> Mapping[str, str]:
+    """The labels of an image; none when it is not there."""
+    described = inspect(engine, image) or {}
+    return (described.get("Config") or {}).get("Labels") or described.get("Labels") or {}
+
+
+def ensure(engine: Engine, image: str, *, on_line: Callable[[str], None] | None = None) -> str:
+    """Fetch an image unless it is there, its progress line by line, and return its digest.
+
+    Raises:
+        DownloadFailed: when it is not there and cannot be fetched, with what to do.
+    """
+    described = inspect(engine, image)
+    return pull(engine, image, on_line=on_line) if described is None else digest_of(described)
+
+
+def pull(engine: Engine, image: str, *, on_line: Callable[[str], None] | None = None) -> str:
+    """Fetch an image from its registry and return its digest.
+
+    Raises:
+        DownloadFailed: when it cannot be fetched, with what to do.
+        UsageError: when it is no image's name.
+    """
+    require_name(image)
+    if image.startswith(LOCAL):  # an engine would look for a registry on this machine, thrice
+        raise unavailable(engine, image, "images named localhost/... are made on this machine, none is called so")
+    result = command.run([engine.executable, "pull", image], env=engine.environment, on_line=on_line)
+    if not result.ok:
+        raise unavailable(engine, image, result.tail)
+    return digest(engine, image)
+
+
+def unavailable(engine: Engine, image: str, said: str) -> DownloadFailed:
+    """The failure of an image that is neither here nor to be had, from what the engine said of it."""
+    said = said.strip()
+    last = said.splitlines()[-1] if said else "no reason was given"
+    if image.startswith(LOCAL):
+        hint = f"'kiln image base --tag {image} --container {engine.kind.value}' makes one from Debian's packages"
+    elif any(sign in said.lower() for sign in ("denied", "unauthorized", "authentication required")):
+        registry = image.partition("/")[0]
+        hint = f"'{engine.kind.value} login {registry}', if the image is private; or see that its name is right"
+    elif any(sign in said.lower() for sign in ("no such host", "dial tcp", "timeout", "unreachable", "refused")):
+        hint = (
+            "the registry is out of reach: look at the network and the engine's proxy, name an image that is here "
+            "(DOCKER_IMAGE), make one with 'kiln image base', or build on the host with --container none"
+        )
+    else:
+        hint = "see that the image's name is right, name another (DOCKER_IMAGE), or build with --container none"
+    return DownloadFailed(f"{engine.kind.value} cannot get the image {image}", why=last, hint=hint)
+
+
+def load(engine: Engine, archive: Path, tag: str, *, changes: Sequence[str] = ()) -> str:
+    """Make an image called ``tag`` of a root file system in a tar archive, and return its digest.
+
+    ``changes`` are instructions of a Dockerfile: ENV, LABEL, CMD, WORKDIR.
+
+    Raises:
+        ContainerFault: when the engine does not take it.
+    """
+    options = [word for change in changes for word in ("--change", change)]
+    quiet = ["--quiet"] if engine.kind is Kind.PODMAN else []
+    result = command.run([engine.executable, "import", *quiet, *options, archive, tag], env=engine.environment)
+    if not result.ok:
+        raise ContainerFault(
+            f"{engine.kind.value} cannot import {archive} as {tag}", why=f"it says:\n{excerpt(result.tail)}"
+        )
+    return digest(engine, tag)

@@ -1,0 +1,131 @@
+"""From a plan to an engine's exact words."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from kiln.container import Engine, Kind, images
+from kiln.container.arguments import create, start
+from kiln.errors import UsageError
+from kiln.model.container import ContainerRun, Limits, Mount, User
+
+DOCKER = Engine(kind=Kind.DOCKER, executable="/usr/bin/docker", version="20.10", environment={})
+PODMAN = dataclasses.replace(DOCKER, kind=Kind.PODMAN, executable="/usr/bin/podman")
+PLAN = ContainerRun(image="image:tag", argv=("bash", "-c", "make it"))
+
+HEAD = ("create", "--name", "kiln-1", "--pull", "never", "--log-driver", "none")
+OWNER = ("--label", "kiln.owner=me")
+NOTHING = ("--cap-drop", "ALL", "--security-opt", "no-new-privileges")
+OFFLINE = ("--network", "none")
+END = ("image:tag", "bash", "-c", "make it")
+
+
+def words(engine: Engine = DOCKER, **changes: object) -> tuple[str, ...]:
+    plan = dataclasses.replace(PLAN, **changes)  # type: ignore[arg-type]
+    return create(engine, plan, name="kiln-1", labels={"kiln.owner": "me"})
+
+
+def test_a_plan_that_grants_nothing_gets_nothing() -> None:
+    assert words() == ("/usr/bin/docker", *HEAD, *OWNER, *NOTHING, *OFFLINE, *END)
+
+
+def test_a_client_ends_when_it_is_told_to_whatever_the_program_does() -> None:
+    assert start(DOCKER, "kiln-1") == ("/usr/bin/docker", "start", "--attach", "kiln-1")
+    assert start(PODMAN, "kiln-1") == ("/usr/bin/podman", "start", "--attach", "--sig-proxy=false", "kiln-1")
+
+
+def test_podman_is_told_the_same() -> None:
+    assert words(PODMAN) == ("/usr/bin/podman", *words()[1:])
+
+
+def test_all_that_a_plan_grants_stands_in_its_place() -> None:
+    assert words(
+        environment={"CONFIG": "linux_64_", "TWO": "a b"},
+        secrets={"TOKEN": "hidden"},
+        mounts=(
+            Mount(source=Path("/feed/recipe"), target="/home/conda/recipe_root"),
+            Mount(source=Path("/feed/out"), target="/out", read_only=False),
+        ),
+        user=User(uid=1000, gid=100),
+        limits=Limits(cores=1.5, memory=64 << 20, processes=50),
+        network=True,
+        workdir="/home/conda",
+        capabilities=("SETUID", "SETGID"),
+        labels={"kiln.cell": "linux_64_"},
+        options=("--shm-size", "1g"),
+    ) == (
+        "/usr/bin/docker",
+        *HEAD,
+        *OWNER,
+        *("--label", "kiln.cell=linux_64_"),
+        *("--cap-drop", "ALL", "--cap-add", "SETUID", "--cap-add", "SETGID"),
+        *("--security-opt", "no-new-privileges"),
+        *("--user", "1000:100"),
+        *("--cpus", "1.5", "--memory", "67108864", "--memory-swap", "67108864", "--pids-limit", "50"),
+        *("--mount", "type=bind,source=/feed/recipe,target=/home/conda/recipe_root,readonly"),
+        *("--mount", "type=bind,source=/feed/out,target=/out"),
+        *("--env", "CONFIG=linux_64_", "--env", "TWO=a b", "--env", "TOKEN"),
+        *("--workdir", "/home/conda"),
+        *("--shm-size", "1g"),
+        *END,
+    )
+
+
+def test_what_an_engine_needs_on_this_machine_comes_before_what_the_plan_says() -> None:
+    engine = dataclasses.replace(PODMAN, options=("--runtime", "/usr/sbin/runc"))
+    said = words(engine, options=("--runtime", "other"))
+    assert said.index("/usr/sbin/runc") < said.index("other")
+
+
+@pytest.mark.parametrize(
+    ("kind", "rootless", "expected"),
+    [
+        (Kind.DOCKER, False, ("--user", "1000:100")),
+        (Kind.PODMAN, False, ("--user", "1000:100")),
+        (Kind.DOCKER, True, ("--user", "0:0")),
+        (Kind.PODMAN, True, ("--userns", "keep-id", "--user", "1000:100")),
+    ],
+)
+def test_files_are_the_callers_in_every_kind_of_engine(kind: Kind, rootless: bool, expected: tuple[str, ...]) -> None:
+    engine = dataclasses.replace(DOCKER, kind=kind, rootless=rootless)
+    assert words(engine, user=User(uid=1000, gid=100)) == (
+        *("/usr/bin/docker", *HEAD, *OWNER, *NOTHING, *expected, *OFFLINE),
+        *END,
+    )
+
+
+def test_selinux_lets_mounts_be_read_without_relabelling_them() -> None:
+    assert "label=disable" in words(dataclasses.replace(DOCKER, selinux=True))
+    assert "label=disable" not in words()
+
+
+def test_secrets_stand_in_no_command_line_and_no_representation() -> None:
+    plan = dataclasses.replace(PLAN, secrets={"TOKEN": "hidden"})
+    assert not any("hidden" in word for word in create(DOCKER, plan, name="n", labels={}))
+    assert "hidden" not in repr(plan)
+
+
+@pytest.mark.parametrize("image", ["--privileged", "-v/:/host", "", "two words", "a\n", "$(reboot)"])
+def test_a_variant_file_cannot_pass_an_option_for_an_image(image: str) -> None:
+    with pytest.raises(UsageError, match="no name of a container image"):
+        words(image=image)
+    with pytest.raises(UsageError, match="no name of a container image"):
+        images.ensure(DOCKER, image)
+
+
+def test_real_names_of_images_pass() -> None:
+    for image in ("quay.io/condaforge/linux-anvil-x86_64:alma9", "localhost:5000/a/b@sha256:" + "0" * 64, "debian"):
+        assert image in words(image=image)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "why"),
+    [("/a,b", "/x", "'/a,b'"), ("/a", "x", "'x'"), ("a", "/x", "'a'"), ("/a", "/x,readonly=false", "readonly")],
+)
+def test_a_path_that_would_mean_something_else_to_an_engine_is_refused(source: str, target: str, why: str) -> None:
+    with pytest.raises(UsageError, match="cannot be mounted") as caught:
+        words(mounts=(Mount(source=Path(source), target=target),))
+    assert why in str(caught.value)

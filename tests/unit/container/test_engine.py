@@ -1,0 +1,91 @@
+"""Engines are found by what answers, not by what lies there."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.container import ON_THE_HOST, Kind, choose
+from kiln.container.engine import find, parse
+from kiln.errors import MissingTool, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PODMAN_INFO = {
+    "host": {"cgroupVersion": "v1", "security": {"rootless": True, "selinuxEnabled": False}},
+    "version": {"Version": "4.3.1"},
+}
+
+
+def program(folder: Path, name: str, version: str, info: str, code: int = 0) -> None:
+    """A program that answers like an engine's client."""
+    script = f"#!/bin/sh\ncase $1 in --version) echo '{version}';; info) echo '{info}'; exit {code};; esac\n"
+    (folder / name).write_text(script)
+    (folder / name).chmod(0o755)
+
+
+def test_the_host_is_chosen_by_name_and_says_what_is_missing() -> None:
+    choice = choose("none", env={})
+    assert choice.engine is None
+    assert choice.notes == ON_THE_HOST
+    assert {word for note in choice.notes for word in ("file system", "network", "memory") if word in note} == {
+        "file system",
+        "network",
+        "memory",
+    }
+
+
+def test_without_any_engine_the_host_says_why(tmp_path: Path) -> None:
+    choice = choose(None, env={"PATH": str(tmp_path)})
+    assert choice.engine is None
+    assert [note.split(" is ")[0] for note in choice.notes[:2]] == ["'docker'", "'podman'"]
+    assert choice.notes[2:] == ON_THE_HOST
+
+
+def test_an_unknown_engine_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="no container engine 'lxc'"):
+        choose("lxc", env={})
+
+
+def test_an_engine_asked_for_by_name_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(MissingTool, match="'podman' is not on this machine"):
+        choose("podman", env={"PATH": str(tmp_path)})
+
+
+@pytest.mark.processes
+def test_a_client_without_its_daemon_is_passed_over_for_the_next_engine(tmp_path: Path) -> None:
+    program(tmp_path, "docker", "Docker version 28.2.2", '{"ServerErrors":["Cannot connect to the daemon"]}', 1)
+    program(tmp_path, "podman", "podman version 4.3.1", json.dumps(PODMAN_INFO))
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    choice = choose(None, env=env)
+    assert choice.engine is not None
+    assert (choice.engine.kind, choice.engine.version, choice.engine.rootless) == (Kind.PODMAN, "4.3.1", True)
+    with pytest.raises(MissingTool, match="does not answer") as caught:
+        choose("docker", env=env)
+    assert caught.value.why == "Cannot connect to the daemon"
+
+
+@pytest.mark.processes
+def test_a_program_is_what_it_calls_itself_whatever_its_name(tmp_path: Path) -> None:
+    program(tmp_path, "docker", "podman version 4.3.1", "", 1)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    with pytest.raises(UsageError, match="docker is podman, not docker"):
+        find(Kind.DOCKER, env=env)
+    program(tmp_path, "docker", "something else", "")
+    with pytest.raises(MissingTool, match="neither Docker nor Podman"):
+        find(None, env=env, executable="docker")
+
+
+def test_an_engine_that_cannot_bound_memory_says_so() -> None:
+    assert parse(Kind.DOCKER, "docker", {"ServerVersion": "1", "MemoryLimit": False}, environment={}).lacks
+    assert not parse(Kind.DOCKER, "docker", {"ServerVersion": "1", "MemoryLimit": True}, environment={}).lacks
+    assert parse(Kind.PODMAN, "podman", PODMAN_INFO, environment={}).lacks
+
+
+def test_docker_tells_rootless_and_selinux_among_its_security_options() -> None:
+    options = ["name=seccomp,profile=default", "name=rootless", "name=selinux"]
+    engine = parse(Kind.DOCKER, "docker", {"ServerVersion": "28", "SecurityOptions": options}, environment={})
+    assert (engine.rootless, engine.selinux, engine.version) == (True, True, "28")
