@@ -1,0 +1,5 @@
+"""Images that kiln makes: the base image that cells build in where no registry can be reached."""
+
+from kiln.image.base import ENGINE_HOME, Made, Recipe, base, default_tag, recipe
+
+__all__ = ["ENGINE_HOME", "Made", "Recipe", "base", "default_tag", "recipe"]
