@@ -1,0 +1,102 @@
+"""Runs and cells as the JSON values that the ledger keeps beside its columns, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln.model.artifact import Artifact, PackageReport, StepReport, TestReport, Verdict
+from kiln.model.run import CellRun, CellState, MatrixReport
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RUN_FIELDS = ("machine", "cores", "jobs", "engine", "container", "image")
+CELL_FIELDS = ("group", "leader", "estimate", "reason")
+
+
+def run_detail(report: MatrixReport) -> dict[str, Any]:
+    """What of a run stands in no column."""
+    return {name: getattr(report, name) for name in RUN_FIELDS}
+
+
+def run(
+    number: int,
+    command: str,
+    started: float,
+    finished: float | None,
+    detail: Mapping[str, Any],
+    cells: tuple[CellRun, ...],
+) -> MatrixReport:
+    """A run from its columns and its detail."""
+    return MatrixReport(run=number, command=command, started=started, finished=finished, cells=cells, **detail)
+
+
+def cell_detail(cell: CellRun) -> dict[str, Any]:
+    """What of a cell stands in no column."""
+    return {
+        **{name: getattr(cell, name) for name in CELL_FIELDS},
+        "log": None if cell.log is None else str(cell.log),
+        "steps": [dataclasses.asdict(step) for step in cell.steps],
+        "packages": [package_as_json(package) for package in cell.packages],
+    }
+
+
+def cell(
+    config: str,
+    state: str,
+    started: float | None,
+    finished: float | None,
+    peak_memory: int | None,
+    detail: str,
+    *,
+    killed: bool,
+) -> CellRun:
+    """A cell from its columns and its detail; ``killed`` when whoever ran it is gone without a word."""
+    told: dict[str, Any] = json.loads(detail)
+    stopped = killed and state in {CellState.RUNNING.value, CellState.WAITING.value}
+    return CellRun(
+        config=config,
+        state=CellState.INTERRUPTED if stopped else CellState(state),
+        started=started,
+        finished=finished,
+        peak_memory=peak_memory,
+        log=None if told["log"] is None else Path(told["log"]),
+        steps=tuple(step(each) for each in told["steps"]),
+        packages=tuple(package(each) for each in told["packages"]),
+        **{name: told[name] for name in CELL_FIELDS},
+    )
+
+
+def step(told: Mapping[str, Any]) -> StepReport:
+    """A step from JSON values."""
+    return StepReport(**{**told, "notes": tuple(told["notes"])})
+
+
+def package_as_json(report: PackageReport) -> dict[str, Any]:
+    """A package and its tests as JSON values."""
+    fields = dataclasses.asdict(report)
+    fields["artifact"]["path"] = str(report.artifact.path)
+    fields["tests"]["verdict"] = report.tests.verdict.value
+    fields["tests"]["log"] = None if report.tests.log is None else str(report.tests.log)
+    return fields
+
+
+def package(told: Mapping[str, Any]) -> PackageReport:
+    """A package and its tests from JSON values."""
+    artifact, tests = told["artifact"], told["tests"]
+    return PackageReport(
+        artifact=Artifact(**{**artifact, "path": Path(artifact["path"])}),
+        tests=TestReport(
+            **{
+                **tests,
+                "verdict": Verdict(tests["verdict"]),
+                "notes": tuple(tests["notes"]),
+                "log": None if tests["log"] is None else Path(tests["log"]),
+            }
+        ),
+        build_seconds=told["build_seconds"],
+        reused=told["reused"],
+    )

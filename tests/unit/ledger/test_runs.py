@@ -1,0 +1,177 @@
+"""The ledger keeps every run: what each cell became, in whose hands, past killed writers."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.ledger import Kept, Ledger
+from kiln.model.artifact import Artifact, PackageReport, StepReport, TestReport, Verdict
+from kiln.model.run import CellRun, CellState, MatrixReport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[3]
+PACKAGE = PackageReport(
+    artifact=Artifact(
+        path=Path("/c/linux-64/a-1-h_0.conda"),
+        sha256="5" * 64,
+        size=7,
+        cell="a",
+        name="a",
+        version="1",
+        build_string="h_0",
+        subdir="linux-64",
+    ),
+    build_seconds=1.5,
+    reused=False,
+    tests=TestReport(package="a", verdict=Verdict.PASSED, commands=2, notes=("x",), log=Path("/l")),
+)
+A = CellRun(config="a", state=CellState.WAITING, group="cuda12.9", leader=True, estimate=4.0)
+B = CellRun(config="b", state=CellState.WAITING, group="cpu")
+DONE = dataclasses.replace(
+    A,
+    state=CellState.DONE,
+    started=10.0,
+    finished=15.0,
+    peak_memory=1 << 20,
+    log=Path("/logs/a.log"),
+    steps=(StepReport(title="build a", seconds=2.0, notes=("n",)),),
+    packages=(PACKAGE,),
+)
+RUN = MatrixReport(
+    run=0,
+    command="kiln build --all",
+    started=9.0,
+    finished=None,
+    machine="m",
+    cores=2,
+    jobs=2,
+    engine="rattler-build",
+    container="docker",
+    cells=(A, B),
+)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger(tmp_path / "l.sqlite") as opened:
+        yield opened
+
+
+def test_a_run_comes_back_as_it_was_written(ledger: Ledger, tmp_path: Path) -> None:
+    number = ledger.begin(RUN)
+    ledger.change(number, DONE)
+    ledger.end(number)
+    with Ledger(tmp_path / "l.sqlite") as other:
+        found = other.report()
+    assert found is not None
+    assert found.finished is not None
+    assert found == dataclasses.replace(RUN, run=number, finished=found.finished, cells=(DONE, B))
+
+
+def test_runs_are_told_apart_by_their_numbers(ledger: Ledger) -> None:
+    first, second = ledger.begin(RUN), ledger.begin(dataclasses.replace(RUN, jobs=7))
+    assert ledger.runs() == (second, first)
+    assert [getattr(ledger.report(number), "jobs", None) for number in (first, second, None, 99)] == [2, 7, 7, None]
+
+
+def test_every_change_is_kept_in_its_order(ledger: Ledger) -> None:
+    number = ledger.begin(RUN)
+    ledger.change(number, dataclasses.replace(A, state=CellState.RUNNING))
+    ledger.change(number, DONE)
+    told = [(config, state) for config, state, _ in ledger.changes(number)]
+    assert told == [
+        ("a", CellState.WAITING),
+        ("b", CellState.WAITING),
+        ("a", CellState.RUNNING),
+        ("a", CellState.DONE),
+    ]
+
+
+def test_the_next_estimate_is_the_last_whole_build(ledger: Ledger) -> None:
+    for seconds in (5.0, 8.0):
+        number = ledger.begin(RUN)
+        ledger.change(number, dataclasses.replace(DONE, finished=10.0 + seconds))
+        ledger.change(number, dataclasses.replace(B, state=CellState.FAILED, started=1.0, finished=2.0))
+    assert ledger.estimates() == {"a": 8.0}
+    assert ledger.peaks() == {"a": 1 << 20}
+
+
+def test_a_kept_package_is_found_by_its_path(ledger: Ledger) -> None:
+    kept = Kept(path="linux-64/a.conda", sha256="5", size=1, modified=2, config="a", inputs="i")
+    ledger.keep(kept)
+    assert ledger.kept("linux-64/a.conda") == kept
+    assert ledger.kept("linux-64/b.conda") is None
+
+
+def test_a_ledger_of_steps_alone_is_taken_over(tmp_path: Path) -> None:
+    import sqlite3
+
+    path = tmp_path / "l.sqlite"
+    with sqlite3.connect(path) as old:
+        old.execute("CREATE TABLE step (key, config, title, finished, seconds, detail)")
+        old.execute("INSERT INTO step VALUES ('k', 'c', 't', 1, 2, '{}')")
+        old.execute("PRAGMA user_version = 1")
+    old.close()
+    with Ledger(path) as ledger:
+        assert ledger.finished("k") is not None
+        assert ledger.begin(RUN) == 1
+
+
+WRITER = """
+import dataclasses, sys
+from pathlib import Path
+from tests.unit.ledger.test_runs import A, RUN, CellState
+from kiln.ledger import Ledger
+ledger = Ledger(Path(sys.argv[1]))
+number = ledger.begin(dataclasses.replace(RUN, cells=()))
+print(number, flush=True)
+for count in range(int(sys.argv[2])):
+    cell = dataclasses.replace(A, state=CellState.RUNNING, config=f"c{count % 5}", estimate=float(count))
+    ledger.change(number, cell)
+    print(count, flush=True)
+"""
+
+
+def writer(path: Path, changes: int) -> subprocess.Popen[str]:
+    argv = (sys.executable, "-c", WRITER, str(path), str(changes))
+    return subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(ROOT)})
+
+
+@pytest.mark.processes
+def test_a_killed_writer_leaves_all_that_it_had_written(tmp_path: Path) -> None:
+    with writer(tmp_path / "l.sqlite", 100_000) as process:
+        assert process.stdout is not None
+        number = int(process.stdout.readline())
+        for _ in range(50):
+            last = int(process.stdout.readline())
+        process.send_signal(signal.SIGKILL)
+        last = max([last, *map(int, process.stdout.read().split("\n")[:-1])])
+    with Ledger(tmp_path / "l.sqlite") as ledger:
+        assert len(ledger.changes(number)) in {last + 1, last + 2}
+        report = ledger.report(number)
+    assert report is not None
+    assert {cell.state for cell in report.cells} == {CellState.INTERRUPTED}
+
+
+@pytest.mark.processes
+def test_eight_writers_lose_nothing_and_take_a_thousand_changes_a_second(tmp_path: Path) -> None:
+    each = 250
+    writers = [writer(tmp_path / "l.sqlite", each) for _ in range(8)]
+    first = [int(process.stdout.readline()) for process in writers if process.stdout]
+    start = time.monotonic()
+    for process in writers:
+        process.communicate()
+    seconds = time.monotonic() - start
+    with Ledger(tmp_path / "l.sqlite") as ledger:
+        assert [len(ledger.changes(number)) for number in first] == [each] * 8
+    assert seconds < 8 * each / 1000 * 5, "five times slower than promised, on whatever runs beside the tests"
