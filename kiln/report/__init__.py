@@ -1,0 +1,8 @@
+"""The report of a run, for people as text, Markdown and a web page, and for programs as JSON."""
+
+from kiln.report.matrix import as_markdown, matrix_text
+from kiln.report.page import as_html
+from kiln.report.text import as_json, as_text
+from kiln.variants.axes import labels
+
+__all__ = ["as_html", "as_json", "as_markdown", "as_text", "labels", "matrix_text"]

@@ -1,0 +1,53 @@
+"""Somebody else's output is harmless and fits."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from kiln.console.text import clock, fit, one_line
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m and \x1b]0;title\x07plain", "red and plain"),
+        ("\x1b[2J\x1b[1;1Hgone", "gone"),
+        ("\x1bPq#0;2;0;0;0\x1b\\after a picture", "after a picture"),
+        ("10 %\r 55 %\r100 %\r", "100 %"),
+        ("a\tb", "a    b"),
+        ("user\u202egnp.exe", "usergnp.exe"),
+        ("bell\x07 and\x9b31m C1", "bell and31m C1"),
+        ("lone \udc80 byte", "lone \ufffd byte"),
+        ("  \r\n", ""),
+    ],
+)
+def test_a_line_loses_what_moves_colours_or_hides(line: str, shown: str) -> None:
+    assert one_line(line) == shown
+
+
+@given(st.text())
+def test_no_line_can_steer_a_terminal(line: str) -> None:
+    shown = one_line(line)
+    assert not any(ord(letter) < 32 or 0x7F <= ord(letter) < 0xA0 for letter in shown)
+    shown.encode()
+
+
+def test_a_line_without_end_is_bounded() -> None:
+    assert len(one_line("x" * 10_000_000)) <= 4096
+
+
+@given(st.text().map(one_line), st.integers(min_value=0, max_value=60))
+def test_text_fits_exactly_however_wide_its_letters_are(text: str, width: int) -> None:
+    assert cell_len(fit(text, width)) == width
+
+
+def test_a_cut_is_seen() -> None:
+    assert fit("日本語のログ", 6) == "日本 …"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(-1, "0:00"), (7.9, "0:07"), (725, "12:05"), (11525, "3:12:05")])
+def test_a_clock_counts(seconds: float, text: str) -> None:
+    assert clock(seconds) == text

@@ -1,0 +1,204 @@
+"""A run is told on a terminal, in plain lines, and to GitHub Actions."""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.console import GitHubView, LiveView, PlainView
+from kiln.model.run import CellRun, CellState, MatrixReport
+from tests.unit.console.run import BEGAN, LOG, a_cell, a_run
+
+if TYPE_CHECKING:
+    from kiln.model.watch import Watcher
+
+
+def play(view: Watcher, *, lines: int = 3, jobs: int = 2) -> None:
+    """Tell a view a run of two cells, of which one fails."""
+    waiting = (a_cell("a", CellState.WAITING), a_cell("b", CellState.WAITING))
+    ended = (a_cell("a", CellState.DONE), a_cell("b", CellState.FAILED, reason="exit code 1", log=LOG))
+    view.run_began(a_run(*waiting, jobs=jobs))
+    for config, after in zip("ab", ended, strict=True):
+        view.cell_changed(a_cell(config, CellState.RUNNING))
+        view.cell_line(config, "compile", "")
+        for number in range(lines):
+            view.cell_line(config, "compile", f"{config}: line {number}")
+        view.cell_changed(after)
+    view.run_ended(a_run(*ended, jobs=jobs, finished=BEGAN + 300))
+
+
+def test_plain_lines_tell_states_and_steps_and_no_output_but_of_failures() -> None:
+    stream = io.StringIO()
+    with PlainView(stream, labels={"a": "CPU · Python 3.10"}) as view:
+        play(view)
+    told = re.sub(r"(?m)^\d\d:\d\d:\d\d ", "", stream.getvalue()).splitlines()
+    assert told == [
+        "run 7: 2 waiting; 2 at a time",
+        "▸ CPU · Python 3.10: running",
+        "▸ CPU · Python 3.10: compile",
+        "✓ CPU · Python 3.10: done after 2 min 00 s",
+        "▸ b: running",
+        "▸ b: compile",
+        "✗ b: failed after 2 min 00 s (exit code 1)",
+        "",
+        "✗ b: failed",
+        "  exit code 1",
+        "    | b: line 0",
+        "    | b: line 1",
+        "    | b: line 2",
+        f"  log: {LOG}",
+        "",
+        "run 7 ended: 1 failed, 1 done",
+    ]
+
+
+def test_the_same_state_is_not_told_twice() -> None:
+    stream = io.StringIO()
+    view = PlainView(stream)
+    view.run_began(a_run(a_cell("a", CellState.RUNNING)))
+    before = stream.getvalue()
+    view.cell_changed(a_cell("a", CellState.RUNNING, peak_memory=5))
+    assert stream.getvalue() == before
+
+
+def runner(output: str) -> list[str]:
+    """The commands that GitHub's runner would obey."""
+    obeyed, stopped = [], None
+    for line in output.splitlines():
+        if stopped:
+            stopped = None if line == f"::{stopped}::" else stopped
+        elif line.startswith("::") or "##[" in line:
+            obeyed.append(line)
+            stopped = line.removeprefix("::stop-commands::") if line.startswith("::stop-commands::") else None
+    return [re.sub(r"(?<=::stop-commands::).*", "…", line) for line in obeyed]
+
+
+def test_github_sees_a_fold_a_step_and_an_annotation_for_a_failure() -> None:
+    stream = io.StringIO()
+    with GitHubView(stream) as view:
+        play(view, jobs=1)
+    reason = f"  exit code 1%0A    | b: line 0%0A    | b: line 1%0A    | b: line 2%0A  log: {LOG}"
+    fold = ["::group::compile", "::stop-commands::…", "::endgroup::"]
+    assert runner(stream.getvalue()) == [
+        *fold,
+        *fold,
+        f"::error title=✗ b%3A failed::{reason}",
+    ]
+    assert "b: line 2" in stream.getvalue()
+
+
+def test_github_sees_a_fold_a_cell_when_cells_run_side_by_side() -> None:
+    stream = io.StringIO()
+    with GitHubView(stream) as view:
+        play(view, jobs=2)
+    assert [line for line in runner(stream.getvalue()) if "group::" in line and "end" not in line] == [
+        "::group::✓ a: done after 2 min 00 s",
+        "::group::✗ b: failed after 2 min 00 s (exit code 1)",
+    ]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_build_cannot_command_githubs_runner(jobs: int) -> None:
+    evil = "::set-env name=PATH::/evil"
+    stream = io.StringIO()
+    with GitHubView(stream) as view:
+        view.run_began(a_run(a_cell("a", CellState.RUNNING), a_cell("b", CellState.WAITING), jobs=jobs))
+        for line in (evil, "##[add-path]/evil", "::stop-commands::", "::endgroup::"):
+            view.cell_line("a", f"step\n{evil}", line)
+        bad = a_cell("a", CellState.FAILED, reason=f"{evil}\n{evil}\n##[add-path]/evil")
+        view.cell_changed(bad)
+        view.run_ended(a_run(bad, jobs=jobs))
+    allowed = ("::group::", "::endgroup::", "::stop-commands::…", "::error title=")
+    assert all(line.startswith(allowed) for line in runner(stream.getvalue()))
+
+
+class Terminal:
+    """A terminal that is ``columns`` wide and understands what the live view writes."""
+
+    def __init__(self, columns: int) -> None:
+        self.columns = columns
+        self.rows = [""]
+        self.row = self.column = 0
+
+    def write(self, text: str) -> None:
+        for part in re.findall(r"\x1b\[\??[\d;]*[A-Za-z]|\n|\r|[^\x1b\n\r]+", text):
+            here = self.rows[self.row]
+            if part == "\n":
+                self.row, self.column = self.row + 1, 0
+                self.rows += [""] * (self.row + 1 - len(self.rows))
+            elif part == "\r":
+                self.column = 0
+            elif part == "\x1b[J":
+                self.rows[self.row :] = [here[: self.column]]
+            elif part == "\x1b[K":
+                self.rows[self.row] = here[: self.column]
+            elif part.startswith("\x1b[") and part.endswith("A"):
+                self.row -= int(part[2:-1])
+                assert self.row >= 0
+            elif not part.startswith("\x1b"):
+                self.rows[self.row] = here[: self.column] + part + here[self.column + len(part) :]
+                self.column += len(part)
+
+    def narrow(self, columns: int) -> None:
+        """Wrap what is there, as terminals do."""
+        wrapped = [row[at : at + columns] for row in self.rows for at in range(0, max(1, len(row)), columns)]
+        self.rows, self.row, self.columns = wrapped, len(wrapped) - 1, columns
+
+
+def test_the_live_view_draws_in_place_and_leaves_the_terminal_as_it_was() -> None:
+    stream = io.StringIO()
+    with LiveView(stream, size=lambda: (80, 24), now=lambda: BEGAN + 60) as view:
+        play(view)
+    terminal = Terminal(80)
+    terminal.write(stream.getvalue())
+    shown = [row for row in terminal.rows if row]
+    assert shown[0].startswith("1 of 2 done, 1 failed")
+    assert sum(row.startswith("✓ a") for row in shown) == 1
+    assert "  exit code 1" in shown
+    assert stream.getvalue().rindex("\x1b[?25h") > stream.getvalue().rindex("\x1b[?25l")
+
+
+def test_a_narrower_terminal_is_redrawn_without_a_trace() -> None:
+    columns = 100
+    stream = io.StringIO()
+    view = LiveView(stream, size=lambda: (columns, 24), now=lambda: BEGAN + 60)
+    view._board.take(a_run(*(a_cell(f"a-rather-long-name-{n}", CellState.RUNNING) for n in range(4))))
+    view.draw()
+    terminal = Terminal(columns)
+    terminal.write(stream.getvalue())
+    columns = 37
+    terminal.narrow(columns)
+    stream.truncate(0)
+    view.draw()
+    terminal.write(stream.getvalue().lstrip("\0"))
+    assert len(terminal.rows) == 1 + 2 + 4
+    assert all(len(row) < columns for row in terminal.rows)
+
+
+def test_nothing_is_written_when_nothing_has_changed() -> None:
+    stream = io.StringIO()
+    view = LiveView(stream, size=lambda: (80, 24), now=lambda: BEGAN)
+    view._board.take(a_run(a_cell("a", CellState.WAITING)))
+    view.draw()
+    before = stream.getvalue()
+    view.draw()
+    assert stream.getvalue() == before
+
+
+def test_a_run_that_breaks_off_leaves_no_thread_and_a_cursor() -> None:
+    stream = io.StringIO()
+
+    def broken(report: MatrixReport, cell: CellRun) -> None:
+        with LiveView(stream, size=lambda: (80, 24)) as view:
+            view.run_began(report)
+            view.cell_changed(cell)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        broken(a_run(a_cell("a", CellState.WAITING)), a_cell("a", CellState.RUNNING))
+    assert "live view" not in {thread.name for thread in threading.enumerate()}
+    assert stream.getvalue().endswith("\x1b[?25h")
