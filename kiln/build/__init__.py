@@ -1,0 +1,225 @@
+"""The build stage: plan purely which packages are made and how, then let the engine make one after the other."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln import command, files
+from kiln.build import faults, shared
+from kiln.build.recipe import compiling, concrete, exports, script_lines
+from kiln.errors import BuildFailed, excerpt
+from kiln.matchspec import package_name
+from kiln.model.plan import BuildStep, CompileStep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from kiln.errors import KilnError
+    from kiln.model.rendered import Output, Rendered
+
+__all__ = ["execute", "in_order", "plan", "plan_compile", "plan_outputs", "script_lines"]
+
+COMPILE = "kiln-compile"  # what the engine calls the step that the outputs share
+
+HOUSE = Path(__file__).parents[2]  # the folder that holds the kiln package, for `python -m`
+
+
+def in_order(outputs: Iterable[Output]) -> tuple[Output, ...]:
+    """Return the outputs that are not skipped, each after the outputs that it needs.
+
+    Raises:
+        BuildFailed: when outputs need each other in a circle.
+    """
+    waiting = {(output.name, output.build_string): output for output in outputs if not output.skip}
+    ordered: list[Output] = []
+    while waiting:
+        names = {name for name, _ in waiting}
+        free = {key: each for key, each in waiting.items() if not _needed_outputs(each) & names - {each.name}}
+        if not free:
+            raise BuildFailed("the outputs need each other in a circle", why=" -> ".join(name for name, _ in waiting))
+        ordered += free.values()
+        waiting = {key: each for key, each in waiting.items() if key not in free}
+    return tuple(ordered)
+
+
+def _needed_outputs(output: Output) -> set[str]:
+    needs = output.requirements
+    return {package_name(spec) for spec in (*needs.build, *needs.host, *needs.run)}
+
+
+def plan(
+    rendered: Rendered,
+    *,
+    recipe_folder: Path,
+    folder: Path,
+    channels: tuple[str, ...],
+    wheel: Path,
+) -> tuple[BuildStep, ...]:
+    """Plan the packages of a rehearsal, in the order in which they must be made.
+
+    ``wheel``, upstream's, lies in ``$SRC_DIR/dist`` when an output's script runs: it is what the compile step would
+    have ended in. The build section is left out, since nothing is compiled, binaries are taken as upstream made them,
+    and the packages say in their metadata what they are.
+    """
+    return tuple(
+        BuildStep(
+            output=output,
+            recipe=concrete(
+                output,
+                recipe_folder=recipe_folder,
+                environment=script_environment(output, rendered, recipe_folder),
+                prologue=("mkdir -p dist", f"ln -s {shlex.quote(str(wheel))} dist/"),
+                as_it_is=True,
+                without={"build"},
+                extra={"rehearsal": True},
+            ),
+            folder=folder / output.name,
+            channels=channels,
+            environment=cuda_override(rendered),
+            index=index_of(output),
+        )
+        for output in in_order(rendered.outputs)
+    )
+
+
+def plan_compile(
+    rendered: Rendered, *, recipe_folder: Path, folder: Path, channels: tuple[str, ...]
+) -> CompileStep | None:
+    """Plan the build step that the outputs share, in ``folder``; None for a recipe that is a single package."""
+    if is_single(rendered):
+        return None
+    environment = {**chosen(rendered), "RECIPE_DIR": str(recipe_folder)}
+    script = (
+        *exports(environment),
+        *shared.before_compile(folder),
+        *script_lines(rendered.compile, recipe_folder),
+        'cd "$SRC_DIR"',
+        *shared.after_compile(folder),
+    )
+    recipe = compiling(
+        COMPILE,
+        script,
+        requirements=rendered.compile_requirements,
+        sources=rendered.sources,
+        recipe_folder=recipe_folder,
+    )
+    return CompileStep(recipe=recipe, folder=folder, channels=channels, environment=cuda_override(rendered))
+
+
+def plan_outputs(
+    rendered: Rendered,
+    *,
+    recipe_folder: Path,
+    folder: Path,
+    channels: tuple[str, ...],
+    compiled: Path | None,
+    extra: Mapping[str, str],
+) -> tuple[BuildStep, ...]:
+    """Plan the packages of a cell, in the order in which they must be made.
+
+    ``compiled`` is the folder of the compile step, or None when there is none: a single package then has the sources
+    itself. ``extra`` goes into each package's metadata.
+    """
+
+    def step(output: Output) -> BuildStep:
+        licences = _licences(output)
+        recipe = concrete(
+            output,
+            recipe_folder=recipe_folder,
+            environment=script_environment(output, rendered, recipe_folder),
+            prologue=shared.before_output(compiled, output) if compiled else (),
+            epilogue=('cd "$SRC_DIR"', *shared.after_output(licences)) if compiled else (),
+            sources=() if compiled else rendered.sources,
+            extra=extra,
+        )
+        return BuildStep(
+            output=output,
+            recipe=recipe,
+            folder=folder / f"{output.name}-{output.build_string}",
+            channels=channels,
+            environment=cuda_override(rendered),
+            index=index_of(output),
+        )
+
+    return tuple(step(output) for output in in_order(rendered.outputs))
+
+
+def is_single(rendered: Rendered) -> bool:
+    """Whether a recipe is a single package, and so has no build step beside that package's own."""
+    nothing = not rendered.compile.lines and rendered.compile.file is None
+    return nothing and (len(rendered.outputs) < 2 or not rendered.sources)
+
+
+def index_of(output: Output) -> dict[str, str]:
+    """Return what index.json says beyond what the engine writes."""
+    return {"track_features": " ".join(output.track_features)} if output.track_features else {}
+
+
+def _licences(output: Output) -> tuple[str, ...]:
+    given = output.about.get("license_file", ())
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def cuda_override(rendered: Rendered) -> dict[str, str]:
+    """Return what lets a CUDA cell be solved on a machine without a GPU, as conda-forge's own builds do."""
+    version = rendered.cell.variant.get("cuda_compiler_version", ("None",))[0]
+    return {} if version == "None" else {"CONDA_OVERRIDE_CUDA": version}
+
+
+def script_environment(output: Output, rendered: Rendered, recipe_folder: Path) -> dict[str, str]:
+    """Return the variables that conda-build sets for a script and rattler-build does not.
+
+    They are every variant key, so far as its name can be a variable's, and where the recipe lies.
+    """
+    named = _named({**output.variant, **output.used})
+    return {**chosen(rendered), **named, "RECIPE_DIR": str(recipe_folder)}
+
+
+def chosen(rendered: Rendered) -> dict[str, str]:
+    """Return the cell's variant as variables, the first value of each key."""
+    return _named({key: values[0] for key, values in rendered.cell.variant.items() if values})
+
+
+def _named(values: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in values.items() if key.isidentifier() and not key.startswith("__")}
+
+
+def execute(
+    step: BuildStep | CompileStep,
+    *,
+    environment: Mapping[str, str],
+    log: Path | None,
+    on_line: Callable[[str], None] | None = None,
+) -> Path:
+    """Make one package in a process of its own and return where it lies, inside the step's folder.
+
+    Raises:
+        BuildFailed: with the end of the engine's log.
+        DownloadFailed: when what failed was the way to a channel or a source.
+        DiskFull: when there was no room left.
+    """
+    files.remove(step.folder)
+    step.folder.mkdir(parents=True)
+    job, answer = step.folder / "job.json", step.folder / "result.json"
+    places = {"folder": str(step.folder), "result": str(answer)}
+    of_kind = {"index": step.index} if isinstance(step, BuildStep) else {"keep": True}
+    fields = {"recipe": step.recipe, "channels": step.channels, **of_kind}
+    files.write_text(job, json.dumps({**places, **fields}, indent=1))
+    argv = (sys.executable, "-m", "kiln.build.worker", str(job))
+    ended = command.run(argv, env={**environment, **step.environment}, cwd=HOUSE, log=log, on_line=on_line)
+    result = json.loads(answer.read_text()) if answer.exists() else {}
+    if "package" not in result:
+        raise failure(step, result.get("error", f"the engine ended with exit code {ended.exit_code}"), ended.tail, log)
+    return Path(result["package"])
+
+
+def failure(step: BuildStep | CompileStep, reason: str, tail: str, log: Path | None) -> KilnError:
+    """Return what a failed step is told as, by the engine's own words."""
+    what = step.output.name if isinstance(step, BuildStep) else "the recipe's own build step"
+    kind = faults.kind(reason, tail)
+    hint = kind.hint or f"what the script left is in {step.folder}" + (f"; read {log}" if log else "")
+    return kind.error(f"{what} could not be built: {reason}", why=f"the log ends with\n{excerpt(tail)}", hint=hint)

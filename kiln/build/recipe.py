@@ -1,0 +1,185 @@
+"""One rendered output as a recipe of rattler-build in which nothing is left to evaluate."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from kiln.matchspec import strict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from kiln.model.rendered import Output, Requirements, Script, Source, Tests
+
+ABOUT = {  # conda-build's key: rattler-build's
+    "home": "homepage",
+    "license": "license",
+    "license_family": "license_family",
+    "license_file": "license_file",
+    "license_url": "license_url",
+    "summary": "summary",
+    "description": "description",
+    "doc_url": "documentation",
+    "dev_url": "repository",
+}
+RUN_EXPORTS = {
+    "weak": "weak",
+    "strong": "strong",
+    "noarch": "noarch",
+    "weak_constrains": "weak_constraints",
+    "strong_constrains": "strong_constraints",
+}
+
+
+AS_IT_IS: Mapping[str, Any] = {
+    "dynamic_linking": {"binary_relocation": False},
+    "prefix_detection": {"ignore_binary_files": True},
+    "python": {"skip_pyc_compilation": ["**"]},
+}
+
+
+def concrete(
+    output: Output,
+    *,
+    recipe_folder: Path,
+    environment: Mapping[str, str],
+    prologue: Iterable[str] = (),
+    epilogue: Iterable[str] = (),
+    sources: Iterable[Source] = (),
+    as_it_is: bool = False,
+    without: Iterable[str] = (),
+    extra: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the recipe of one output; ``without`` names requirement sections that are left out.
+
+    ``prologue`` and ``epilogue`` are shell lines that run before and after the output's script. ``as_it_is`` takes what
+    the script installs as it is: no search path is rewritten, no binary searched for the prefix, no module compiled.
+    """
+    left_out = set(without)
+    script = [*exports(environment), *prologue, *script_lines(output.script, recipe_folder), *epilogue]
+    fetched = [source(each, recipe_folder) for each in sources]
+    return {
+        "package": {"name": output.name, "version": output.version},
+        **({"source": fetched} if fetched else {}),
+        "build": _build(output, script, as_it_is=as_it_is),
+        "requirements": {section: specs for section, specs in _requirements(output).items() if section not in left_out},
+        "tests": _tests(output.tests),
+        "about": _about(output.about),
+        "extra": dict(extra or {}),
+    }
+
+
+def compiling(
+    name: str,
+    script: Iterable[str],
+    *,
+    requirements: Requirements,
+    sources: Iterable[Source],
+    recipe_folder: Path,
+) -> dict[str, Any]:
+    """Return the recipe of the compile step: a package without content, for what its script leaves beside it."""
+    return {
+        "package": {"name": name, "version": "0"},
+        "source": [source(each, recipe_folder) for each in sources],
+        "build": {
+            "number": 0,
+            "string": "compile",
+            "script": {"content": list(script)},
+            "files": [".kiln-none"],
+            **AS_IT_IS,
+        },
+        "requirements": {
+            "build": [strict(spec) for spec in requirements.build],
+            "host": [strict(spec) for spec in requirements.host],
+        },
+    }
+
+
+def source(given: Source, recipe_folder: Path) -> dict[str, Any]:
+    """Return an entry of ``source`` in rattler-build's words; what is relative, is relative to the recipe."""
+    entry: dict[str, Any] = {}
+    if given.url:
+        entry["url"] = list(given.url)
+    elif given.git_url is not None:
+        entry |= {"git": given.git_url, **({} if given.git_rev is None else {"rev": given.git_rev})}
+    elif given.path is not None:
+        entry |= {"path": str((recipe_folder / given.path).resolve()), "use_gitignore": False}
+    if given.sha256 is not None:
+        entry["sha256"] = given.sha256
+    if given.folder is not None:
+        entry["target_directory"] = given.folder
+    if given.patches:
+        entry["patches"] = [str(recipe_folder / patch) for patch in given.patches]
+    return entry
+
+
+def exports(environment: Mapping[str, str]) -> list[str]:
+    """Return the shell lines that set variables."""
+    return [f"export {name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
+
+
+def script_lines(script: Script, recipe_folder: Path) -> tuple[str, ...]:
+    """Return the shell lines that run a script: a file of the recipe by its kind, or the lines themselves."""
+    if script.file is None:
+        return script.lines
+    interpreter = "python" if script.file.endswith(".py") else "bash -e"
+    return (f"{interpreter} {shlex.quote(str(recipe_folder / script.file))}",)
+
+
+def _build(output: Output, script: list[str], *, as_it_is: bool) -> dict[str, Any]:
+    build: dict[str, Any] = {
+        "number": output.build_number,
+        "string": output.build_string,
+        "script": {"content": script},
+        **(AS_IT_IS if as_it_is else _binaries(output)),
+    }
+    build["python"] = {**build.get("python", {}), "entry_points": list(output.entry_points)}
+    if output.noarch:
+        build["noarch"] = output.noarch
+    if output.files:
+        build["files"] = list(output.files)
+    return build
+
+
+def _binaries(output: Output) -> dict[str, Any]:
+    """What conda-build does with binaries, as far as the recipe lets it."""
+    relocation = output.binary_relocation
+    return {
+        "dynamic_linking": {"binary_relocation": list(relocation) if isinstance(relocation, tuple) else relocation},
+        "prefix_detection": {"ignore_binary_files": not output.detect_binary_files_with_prefix},
+    }
+
+
+def _requirements(output: Output) -> dict[str, Any]:
+    needs = output.requirements
+    exports = {RUN_EXPORTS[kind]: [strict(spec) for spec in specs] for kind, specs in output.run_exports.items()}
+    return {
+        "build": [strict(spec) for spec in needs.build],
+        "host": [strict(spec) for spec in needs.host],
+        "run": [strict(spec) for spec in needs.run],
+        "run_constraints": [strict(spec) for spec in needs.run_constrained],
+        "run_exports": exports,
+    }
+
+
+def _tests(tests: Tests) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    if tests.imports:
+        found.append({"python": {"imports": list(tests.imports), "pip_check": False}})
+    if tests.commands:
+        found.append(
+            {
+                "script": list(tests.commands),
+                "requirements": {"run": [strict(spec) for spec in tests.requires]},
+                "files": {"recipe": list(tests.files), "source": list(tests.source_files)},
+            }
+        )
+    return found
+
+
+def _about(about: Mapping[str, str | tuple[str, ...]]) -> dict[str, Any]:
+    return {
+        ABOUT[key]: list(value) if isinstance(value, tuple) else value for key, value in about.items() if key in ABOUT
+    }

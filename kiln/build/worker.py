@@ -1,0 +1,95 @@
+"""The process in which rattler-build runs: ``python -m kiln.build.worker JOB.json`` writes the job's result file.
+
+It is a process of its own so that the build can be stopped, its output kept in a log, and a crash of the engine's
+runtime told from a failed build. The result file is written last; without it the build has failed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln import files
+from kiln.build.stamp import stamp
+
+if TYPE_CHECKING:
+    from rattler_build import BuildResult
+    from rattler_build.progress import LogEvent
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PACKAGE_FORMAT = "conda:1"  # level 1 packs a gigabyte in seconds, level 19 in many minutes
+
+
+class Log:
+    """rattler-build's progress callback: what it logs goes to standard output."""
+
+    def on_log(self, event: LogEvent) -> None:
+        """Write what one event says."""
+        sys.stdout.write(f"{event.message}\n")
+        sys.stdout.flush()
+
+    def on_download_start(self, event: object) -> None:
+        """Ignore: downloads are told by the log."""
+
+    on_download_progress = on_download_complete = on_build_step = on_download_start
+
+
+def main(job_file: str) -> None:
+    """Build what the job says and leave at once, past the interpreter's tear-down (see kiln.__main__)."""
+    die_with_parent()
+    job = json.loads(Path(job_file).read_text())
+    try:
+        result = {"package": str(build(job))}
+    except Exception as error:  # noqa: BLE001 - whatever the engine raises is the build's failure
+        result = {"error": str(error)}
+    files.write_text(Path(job["result"]), json.dumps(result))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when kiln itself is killed, so that no build goes on unseen."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def build(job: dict[str, Any]) -> Path:
+    """Build one package, lay the job's changes over its metadata, and return where it lies."""
+    folder = Path(job["folder"])
+    (built,) = run_engine(job["recipe"], folder, job["channels"], keep=job.get("keep", False)).packages
+    if job.get("keep"):
+        return built
+    package = folder / built.name
+    stamp(built, package, index=job["index"])
+    return package
+
+
+def run_engine(recipe: dict[str, Any], folder: Path, channels: list[str], *, keep: bool = False) -> BuildResult:
+    """Hand a concrete recipe to rattler-build; ``keep`` what the build left in its work directory."""
+    from rattler_build import (
+        PlatformConfig,
+        RenderConfig,
+        Stage0Recipe,
+        ToolConfiguration,
+        VariantConfig,
+    )
+
+    (variant,) = Stage0Recipe.from_dict(recipe, recipe_dir=folder / "recipe").render(
+        VariantConfig(), RenderConfig(platform=PlatformConfig(target_platform="linux-64"))
+    )
+    return variant.run_build(
+        ToolConfiguration(test_strategy="skip", keep_build=keep),
+        output_dir=folder / "output",
+        channels=channels,
+        progress_callback=Log(),
+        no_build_id=True,
+        package_format=PACKAGE_FORMAT,
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

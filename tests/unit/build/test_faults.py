@@ -1,0 +1,27 @@
+"""What an engine says of its failure decides what it is told as."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiln.build.faults import kind
+from kiln.errors import BuildFailed, DiskFull, DownloadFailed, KilnError, SolveFailed
+
+
+@pytest.mark.parametrize(
+    ("reason", "tail", "error"),
+    [
+        ("Script failed with status 2", "gcc: error", BuildFailed),
+        ("Script failed with status 2", "cp: No space left on device", DiskFull),
+        ("IO error: No space left on device (os error 28)", "", DiskFull),
+        ("error sending request for url (https://c/noarch/repodata.json)", "", DownloadFailed),
+        ("Script failed with status 1", "curl: connection refused", BuildFailed),
+        ("PyRattlerBuildError: Failed to resolve dependencies", "Specs: nosuch", SolveFailed),
+        ("PyRattlerBuildError: Failed to resolve dependencies", "Retry attempt #2. Sleeping 3 s", DownloadFailed),
+        ("PyRattlerBuildError: Failed to download from URL: Request failed after 3 retries", "", DownloadFailed),
+        ("PyRattlerBuildError: Script failed to execute", "Retry attempt #2", BuildFailed),
+        ("Cannot solve the request because of: No candidates were found for x", "", SolveFailed),
+    ],
+)
+def test_a_failure_is_told_as_what_it_is(reason: str, tail: str, error: type[KilnError]) -> None:
+    assert kind(reason, tail).error is error

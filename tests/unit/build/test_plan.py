@@ -1,0 +1,158 @@
+"""Given a rendered cell, exactly these packages are made, in this order, in this way."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.build import in_order, plan, plan_compile, plan_outputs
+from kiln.errors import BuildFailed
+from kiln.model.cell import Cell
+from kiln.model.rendered import Output, Rendered, Requirements, Script, Source, Tests
+
+if TYPE_CHECKING:
+    from kiln.model.plan import BuildStep
+
+CPU = Cell(name="cpu", platform="linux-64", variant={"python": ("3.11.* *_cpython",)}, pin_run_as_build={})
+CUDA = Cell(name="cuda", platform="linux-64", variant={"cuda_compiler_version": ("12.9",)}, pin_run_as_build={})
+
+
+def output(name: str, *, host: tuple[str, ...] = (), run: tuple[str, ...] = (), skip: bool = False) -> Output:
+    return Output(
+        name=name,
+        version="2.21.0",
+        build_number=200,
+        build_string="cuda129h1234567_200",
+        subdir="linux-64",
+        requirements=Requirements(build=("gcc_linux-64 14.*",), host=host, run=run),
+        track_features=("tensorflow-cpu",) if name == "app" else (),
+        run_exports={"weak": ("lib 2.21.0",)} if name == "lib" else {},
+        tests=Tests(imports=("app",), commands=("app --help",), requires=("gcc 14",), files=("t.py",)),
+        script=Script(file="split.sh"),
+        entry_points=("app = app:main",) if name == "app" else (),
+        about={"home": "https://example.org", "license": "Apache-2.0", "extra_key": "left out"},
+        used={"__cuda": "__cuda"},
+        skip=skip,
+    )
+
+
+LIB = output("lib", run=("__cuda",))
+APP = output("app", host=("python 3.11.* *_cpython", "lib 2.21.0 cuda129h1234567_200"), run=("lib 2.21.0", "python"))
+META = output("meta", run=("app 2.21.0 cuda*",))
+
+
+def test_each_output_comes_after_those_it_needs() -> None:
+    assert [each.name for each in in_order((META, APP, LIB))] == ["lib", "app", "meta"]
+
+
+def test_a_skipped_output_is_not_made() -> None:
+    assert [each.name for each in in_order((output("gpu", skip=True), LIB))] == ["lib"]
+
+
+def test_outputs_in_a_circle_are_refused() -> None:
+    with pytest.raises(BuildFailed, match="circle"):
+        in_order((output("a", host=("b",)), output("b", host=("a",))))
+
+
+def test_the_plan_of_a_rehearsal() -> None:
+    rendered = Rendered(cell=CUDA, outputs=(APP, LIB))
+    lib, app = plan(
+        rendered,
+        recipe_folder=Path("/feedstock/recipe"),
+        folder=Path("/making"),
+        channels=("file:///channel",),
+        wheel=Path("/wheels/it's.whl"),
+    )
+    assert (lib.folder, lib.channels, lib.index) == (Path("/making/lib"), ("file:///channel",), {})
+    assert lib.environment == {"CONDA_OVERRIDE_CUDA": "12.9"}
+    assert app.index == {"track_features": "tensorflow-cpu"}
+    assert app.recipe["package"] == {"name": "app", "version": "2.21.0"}
+    assert app.recipe["build"]["string"] == "cuda129h1234567_200"
+    assert app.recipe["build"]["python"]["entry_points"] == ["app = app:main"]
+    assert app.recipe["build"]["script"]["content"] == [
+        "export RECIPE_DIR=/feedstock/recipe",
+        "export cuda_compiler_version=12.9",
+        "mkdir -p dist",
+        "ln -s '/wheels/it'\"'\"'s.whl' dist/",
+        "bash -e /feedstock/recipe/split.sh",
+    ]
+    assert "build" not in app.recipe["requirements"]
+    assert app.recipe["requirements"]["host"] == ["python 3.11.* *_cpython", "lib ==2.21.0 cuda129h1234567_200"]
+    assert lib.recipe["requirements"]["run_exports"] == {"weak": ["lib ==2.21.0"]}
+    assert app.recipe["about"] == {"homepage": "https://example.org", "license": "Apache-2.0"}
+    assert app.recipe["extra"] == {"rehearsal": True}
+    assert app.recipe["tests"] == [
+        {"python": {"imports": ["app"], "pip_check": False}},
+        {
+            "script": ["app --help"],
+            "requirements": {"run": ["gcc ==14"]},
+            "files": {"recipe": ["t.py"], "source": []},
+        },
+    ]
+
+
+def planned(rendered: Rendered, compiled: Path | None = None) -> tuple[BuildStep, ...]:
+    return plan_outputs(
+        rendered,
+        recipe_folder=Path("/r"),
+        folder=Path("/w"),
+        channels=("conda-forge",),
+        compiled=compiled,
+        extra={"sha": "1"},
+    )
+
+
+def test_the_plan_of_a_build_has_its_compilers_and_no_mark() -> None:
+    (step,) = planned(Rendered(cell=CPU, outputs=(LIB,)))
+    assert step.recipe["requirements"]["build"] == ["gcc_linux-64 14.*"]
+    assert step.recipe["extra"] == {"sha": "1"}
+    assert step.recipe["build"]["dynamic_linking"] == {"binary_relocation": True}
+    assert step.recipe["build"]["prefix_detection"] == {"ignore_binary_files": False}
+    assert step.environment == {}
+
+
+def test_a_recipe_decides_what_becomes_of_its_binaries() -> None:
+    as_is = dataclasses.replace(LIB, binary_relocation=False, detect_binary_files_with_prefix=False)
+    (step,) = planned(Rendered(cell=CPU, outputs=(as_is,)))
+    assert step.recipe["build"]["dynamic_linking"] == {"binary_relocation": False}
+    assert step.recipe["build"]["prefix_detection"] == {"ignore_binary_files": True}
+    (step,) = planned(Rendered(cell=CPU, outputs=(dataclasses.replace(LIB, binary_relocation=("lib/a*",)),)))
+    assert step.recipe["build"]["dynamic_linking"] == {"binary_relocation": ["lib/a*"]}
+
+
+def test_a_single_package_has_the_sources_itself() -> None:
+    rendered = Rendered(cell=CPU, outputs=(LIB,), sources=(Source(url=("https://a/b",), sha256="5"),))
+    assert plan_compile(rendered, recipe_folder=Path("/r"), folder=Path("/c"), channels=()) is None
+    (step,) = planned(rendered)
+    assert step.recipe["source"] == [{"url": ["https://a/b"], "sha256": "5"}]
+
+
+def test_several_packages_share_what_the_compile_step_left() -> None:
+    rendered = Rendered(
+        cell=CUDA,
+        outputs=(LIB, APP),
+        compile=Script(file="build.sh"),
+        compile_requirements=Requirements(host=("python 3.11.*",)),
+        sources=(Source(git_url="https://g", git_rev="v1", folder="src", patches=("a.patch",)),),
+    )
+    step = plan_compile(rendered, recipe_folder=Path("/r"), folder=Path("/c"), channels=("x",))
+    assert step is not None
+    assert step.recipe["source"] == [
+        {"git": "https://g", "rev": "v1", "target_directory": "src", "patches": ["/r/a.patch"]}
+    ]
+    assert step.recipe["requirements"] == {"build": [], "host": ["python 3.11.*"]}
+    assert "bash -e /r/build.sh" in step.recipe["build"]["script"]["content"]
+    lib, app = planned(rendered, compiled=Path("/c"))
+    assert "source" not in lib.recipe
+    assert 'export SRC_DIR="$(cat /c/work_directory)"' in app.recipe["build"]["script"]["content"]
+    assert app.recipe["build"]["script"]["content"][-1] == 'cd "$SRC_DIR"'
+
+
+def test_what_runs_for_each_of_several_pythons_is_made_for_each() -> None:
+    both = [dataclasses.replace(APP, build_string=f"py{each}", variant={"python": each}) for each in ("310", "311")]
+    steps = planned(Rendered(cell=CPU, outputs=tuple(both)))
+    assert [step.folder.name for step in steps] == ["app-py310", "app-py311"]
+    assert "export python=310" in steps[0].recipe["build"]["script"]["content"]
