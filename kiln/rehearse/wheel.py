@@ -1,0 +1,187 @@
+"""A wheel as it lies on disk, read with suspicion: it may be broken or hostile."""
+
+from __future__ import annotations
+
+import configparser
+import zipfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from email.parser import HeaderParser
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, NoReturn
+
+from packaging.metadata import parse_email
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from kiln.errors import BrokenPackage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from packaging.metadata import RawMetadata
+    from packaging.utils import NormalizedName
+
+_SYMLINK = 0o120000
+_KIND = 0o170000
+_MAX_METADATA = 16 << 20  # bytes; the longest in use are far below one million
+_GROUPS = ("console_scripts", "gui_scripts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryPoint:
+    """A console script: ``module`` is imported and its ``attribute``, dots allowed, is called."""
+
+    script: str
+    module: str
+    attribute: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One file of a wheel: ``path`` is relative, normal and stays inside."""
+
+    path: str
+    size: int
+    executable: bool
+
+
+class Wheel:
+    """An open wheel, all its members already known to be harmless in name and kind."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
+        self.path = path
+        self._archive = archive
+        self._infos = {info.filename: info for info in archive.infolist() if not info.is_dir()}
+        self.members = tuple(self._member(info) for info in archive.infolist() if not info.is_dir())
+        self.name, self.version = self._names()
+        self.dist_info = self._dist_info()
+        self.metadata = self._metadata()
+        self.requirements = tuple(self._requirement(text) for text in self.metadata.get("requires_dist", ()))
+        self.entry_points = tuple(self._entry_points())
+        self._require_wheel_version()
+
+    def read(self, path: str) -> bytes:
+        """Return a member's content; raises BrokenPackage when it is damaged or too long for memory."""
+        if self._infos[path].file_size > _MAX_METADATA:
+            self._bad(f"{path} is {self._infos[path].file_size} bytes long")
+        return self._archive.read(path)
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[IO[bytes]]:
+        """Open a member for reading."""
+        with self._archive.open(path) as file:
+            yield file
+
+    def _member(self, info: zipfile.ZipInfo) -> Member:
+        pure = PurePosixPath(info.filename)
+        mode = info.external_attr >> 16
+        if pure.is_absolute() or ".." in pure.parts or str(pure) != info.filename or "\\" in info.filename:
+            self._bad(f"it has a member {info.filename!r}, which does not stay inside")
+        if mode & _KIND == _SYMLINK:
+            self._bad(f"its member {info.filename!r} is a symbolic link, which wheels cannot hold")
+        if any(ord(letter) < 32 for letter in info.filename):
+            self._bad(f"it has a member {info.filename!r}, whose name holds control characters")
+        return Member(path=info.filename, size=info.file_size, executable=bool(mode & 0o111))
+
+    def _names(self) -> tuple[NormalizedName, Version]:
+        if len(self._infos) != len(self.members):
+            self._bad("it has two members of one name")
+        try:
+            name, version, _, _ = parse_wheel_filename(self.path.name)
+        except InvalidWheelFilename as error:
+            self._bad(str(error))
+        return name, version
+
+    def _dist_info(self) -> str:
+        """Return the one top-level folder that describes the wheel; packages it vendors have theirs deeper down."""
+        folders = {member.path.split("/")[0] for member in self.members if "/" in member.path}
+        found = sorted(folder for folder in folders if folder.endswith(".dist-info"))
+        if len(found) != 1:
+            self._bad(f"it has {len(found)} folders *.dist-info, not one")
+        return found[0]
+
+    def _metadata(self) -> RawMetadata:
+        raw, _ = parse_email(self._required("METADATA"))
+        name, version = raw.get("name"), raw.get("version")
+        if not name or not version:
+            self._bad("its METADATA has no Name or no Version")
+        try:
+            agrees = canonicalize_name(name) == self.name and Version(version) == self.version
+        except InvalidVersion as error:
+            self._bad(f"its METADATA has no valid version: {error}")
+        if not agrees:
+            self._bad(f"its METADATA is that of {name} {version}")
+        return raw
+
+    def _requirement(self, text: str) -> Requirement:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement as error:
+            self._bad(f"its METADATA has the requirement {text!r}: {error}")
+        if requirement.url:
+            self._bad(f"it requires {requirement.name} from an address, which a conda package cannot")
+        return requirement
+
+    def _entry_points(self) -> Iterator[EntryPoint]:
+        path = f"{self.dist_info}/entry_points.txt"
+        if path not in self._infos:
+            return
+        parser = configparser.RawConfigParser(delimiters=("=",), strict=False)
+        parser.optionxform = str  # type: ignore[assignment,method-assign] # names keep their case
+        try:
+            parser.read_string(self.read(path).decode())
+        except (configparser.Error, UnicodeDecodeError) as error:
+            self._bad(f"its entry_points.txt is malformed: {error}")
+        for group in _GROUPS:
+            for script, reference in parser.items(group) if parser.has_section(group) else ():
+                yield self._entry_point(script, reference)
+
+    def _entry_point(self, script: str, reference: str) -> EntryPoint:
+        module, _, attribute = (part.strip() for part in reference.partition("[")[0].partition(":"))
+        names = [*module.split("."), *attribute.split(".")]
+        if not all(name.isidentifier() for name in names) or "/" in script or script in {"", ".", ".."}:
+            self._bad(f"its entry point {script!r} = {reference!r} is malformed")
+        return EntryPoint(script=script, module=module, attribute=attribute)
+
+    def _require_wheel_version(self) -> None:
+        fields = HeaderParser().parsestr(self._required("WHEEL").decode("utf-8", "replace"))
+        version = fields.get("Wheel-Version", "")
+        if version.partition(".")[0] != "1":
+            self._bad(f"its Wheel-Version is {version!r}; only 1.x is known")
+
+    def _required(self, file: str) -> bytes:
+        path = f"{self.dist_info}/{file}"
+        if path not in self._infos:
+            self._bad(f"it has no {file}")
+        return self.read(path)
+
+    def _bad(self, why: str) -> NoReturn:
+        raise broken(self.path, why)
+
+
+def broken(path: Path, why: str) -> BrokenPackage:
+    """Return the failure that says why a wheel cannot be used."""
+    return BrokenPackage(f"the wheel {path.name} cannot be turned into a package", why=why)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Wheel]:
+    """Open a wheel; raises BrokenPackage, then or while it is read, when it is no valid or no harmless wheel."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield Wheel(path, archive)
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError) as error:
+        raise broken(path, f"it is damaged: {error}") from error
+
+
+def licence_files(wheel: Wheel) -> Mapping[str, str]:
+    """Return the licence texts of a wheel: the name each gets below ``info/licenses``, and its member."""
+    inside = {member.path.removeprefix(f"{wheel.dist_info}/"): member.path for member in wheel.members}
+    named = {"licen", "copying", "notice", "authors"}
+    return {
+        path.removeprefix("licenses/"): member
+        for path, member in inside.items()
+        if member != path and (path.startswith("licenses/") or any(path.lower().startswith(word) for word in named))
+    }

@@ -1,0 +1,258 @@
+"""One wheel turned into one conda package."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from threading import Event
+from typing import IO, TYPE_CHECKING
+
+from kiln import files
+from kiln.errors import Interrupted
+from kiln.rehearse import names
+from kiln.rehearse.archive import PLACEHOLDER, Archive, PackageFacts, package
+from kiln.rehearse.wheel import EntryPoint, Member, Wheel, broken, licence_files, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from packaging.version import Version
+
+CONVERTER = 1  # raised whenever the same wheel gives another package
+_WORKERS = 2
+_PYTHON_SHEBANG = re.compile(rb"\A#!pythonw?(?=\s)")
+_COMPONENT = re.compile(r"nvidia/([^/]+)/(.+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What packages are made for: a Python, ``3.11``, and a CUDA version, ``12.9``, or none."""
+
+    python: str
+    cuda: str | None = None
+
+    @property
+    def tag(self) -> str:
+        """The Python as build strings have it, ``py311``."""
+        return f"py{self.python.replace('.', '')}"
+
+    @property
+    def cuda_tag(self) -> str:
+        """The CUDA version as build strings have it, ``cuda129``."""
+        return f"cuda{(self.cuda or '').replace('.', '')}"
+
+    @property
+    def cuda_requirements(self) -> tuple[str, ...]:
+        """The match specs that hold a library to this CUDA version."""
+        return (f"cuda-version {self.cuda}.*",) if self.cuda else ()
+
+    @property
+    def site_packages(self) -> str:
+        """The folder of Python packages, relative to the prefix."""
+        return f"lib/python{self.python}/site-packages"
+
+    @property
+    def python_requirements(self) -> tuple[str, ...]:
+        """The match specs that hold a package to this Python, as conda-forge writes them."""
+        major, minor = self.python.split(".")
+        return (
+            f"python >={self.python},<{major}.{int(minor) + 1}.0a0",
+            f"python_abi {self.python}.* *_cp{major}{minor}",
+        )
+
+    def marker_environment(self) -> dict[str, str]:
+        """The values of environment markers (PEP 508) there."""
+        return {
+            "implementation_name": "cpython",
+            "implementation_version": f"{self.python}.0",
+            "os_name": "posix",
+            "platform_machine": "x86_64",
+            "platform_python_implementation": "CPython",
+            "platform_release": "",
+            "platform_system": "Linux",
+            "platform_version": "",
+            "python_full_version": f"{self.python}.0",
+            "python_version": self.python,
+            "sys_platform": "linux",
+        }
+
+
+def convert(wheel: Path, sha256: str, folder: Path, target: Target, *, stop: Event | None = None) -> Path:
+    """Write a wheel as a conda package into ``folder`` and return its path; one that is there is not made again.
+
+    Its name stands for its content, see ``_key``. Raises BrokenPackage for a wheel that is damaged or reaches out of
+    its package, DiskFull, and Interrupted soon after ``stop`` was set.
+    """
+    with opened(wheel) as source:
+        facts = describe(source, sha256, target)
+        made = folder / f"{facts.stem}.conda"
+        if not made.is_file():
+            files.require_room(folder, sum(member.size for member in source.members), for_what=f"packing {wheel.name}")
+            with package(folder, facts) as archive:
+                _fill(archive, source, target, stop or Event())
+        return made
+
+
+def convert_all(wheels: Sequence[tuple[Path, str]], folder: Path, target: Target) -> tuple[Path, ...]:
+    """Convert wheels, each given with its SHA-256, several at a time; returns the packages in the same order."""
+    stop = Event()
+    # The largest first, or the last thread works alone at the end.
+    order = sorted(range(len(wheels)), key=lambda index: -wheels[index][0].stat().st_size)
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        try:
+            under_way = {index: pool.submit(convert, *wheels[index], folder, target, stop=stop) for index in order}
+            done, _ = wait(under_way.values(), return_when=FIRST_EXCEPTION)
+            for failed in (each for each in done if each.exception()):
+                failed.result()
+            return tuple(under_way[index].result() for index in range(len(wheels)))
+        finally:
+            stop.set()  # after Ctrl-C or a failure the others need not go on
+            pool.shutdown(cancel_futures=True)
+
+
+def describe(wheel: Wheel, sha256: str, target: Target) -> PackageFacts:
+    """Return what the package of a wheel says about itself."""
+    libraries = names.layout(wheel.name) is names.Layout.LIBRARIES
+    required = names.conda_requirements(wheel.requirements, target.marker_environment())
+    own = target.cuda_requirements if libraries else target.python_requirements
+    made_for = target.cuda_tag if libraries else target.tag
+    name = names.conda_name(wheel.name)
+    return PackageFacts(
+        name=name,
+        version=str(wheel.version),
+        build=f"{made_for}_rehearsal_{_key(sha256)}_0",
+        depends=tuple(sorted({*own, *required})),
+        license=wheel.metadata.get("license_expression") or _first_line(wheel.metadata.get("license") or ""),
+        about={"summary": wheel.metadata.get("summary", ""), "home": wheel.metadata.get("home_page", "")},
+        run_exports=run_exports(wheel.name, wheel.version) if names.exported_by(wheel.name) == name else {},
+        made_from={"wheel": wheel.path.name, "wheel_sha256": sha256},
+    )
+
+
+def run_exports(pypi: str, version: Version) -> dict[str, tuple[str, ...]]:
+    """Return what makes a package built against a library run with it: its version at least, its major at most."""
+    return {"weak": (f"{names.conda_name(pypi)} >={version},<{version.release[0] + 1}.0a0",)}
+
+
+def _key(sha256: str) -> str:
+    """Return what stands for a package's whole content: the wheel, this code, and the names that it uses."""
+    return "h" + hashlib.sha256(f"{sha256} {CONVERTER} {names.digest()}".encode()).hexdigest()[:7]
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
+
+
+def _fill(archive: Archive, wheel: Wheel, target: Target, stop: Event) -> None:
+    as_libraries = names.layout(wheel.name) is names.Layout.LIBRARIES
+    for member in wheel.members:
+        path = _library_place(member) if as_libraries else _python_place(member, wheel, target)
+        if path is not None:
+            _add(archive, wheel, member, path, stop)
+    if as_libraries:
+        _add_component_links(archive, wheel)
+    else:
+        _add_scripts(archive, wheel.entry_points)
+        _add_record(archive, wheel, target)
+    for name, path in licence_files(wheel).items():
+        archive.add_info(f"licenses/{name}", wheel.read(path))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stoppable:
+    """A stream that can be stopped by another thread, since the largest files take many seconds."""
+
+    source: IO[bytes]
+    stop: Event
+
+    def read(self, size: int = -1, /) -> bytes:
+        if self.stop.is_set():
+            raise Interrupted("the conversion of wheels was stopped")
+        return self.source.read(size)
+
+
+def _add(archive: Archive, wheel: Wheel, member: Member, path: str, stop: Event) -> None:
+    if PurePosixPath(path).parts[0] == "info" or path in archive:
+        raise broken(wheel.path, f"its member {member.path!r} would overwrite {path!r}")
+    if path.startswith("bin/") and ".data/scripts/" in member.path:
+        text = _PYTHON_SHEBANG.sub(f"#!{PLACEHOLDER}/bin/python".encode(), wheel.read(member.path))
+        archive.add_bytes(path, text, executable=True)
+        return
+    with wheel.open(member.path) as source:
+        archive.add(path, _Stoppable(source=source, stop=stop), member.size, executable=member.executable)
+
+
+def _python_place(member: Member, wheel: Wheel, target: Target) -> str | None:
+    """Return where a file of a Python package goes: the wheel specification's install schemes in a conda prefix."""
+    top, _, rest = member.path.partition("/")
+    if member.path == f"{wheel.dist_info}/RECORD":
+        return None  # written anew, with what is installed
+    if top != f"{wheel.dist_info.removesuffix('.dist-info')}.data":
+        return f"{target.site_packages}/{member.path}"
+    scheme, _, path = rest.partition("/")
+    folders = {
+        "purelib": f"{target.site_packages}/",
+        "platlib": f"{target.site_packages}/",
+        "scripts": "bin/",
+        "headers": f"include/python{target.python}/{wheel.name}/",
+        "data": "",
+    }
+    if scheme not in folders or not path:
+        raise broken(wheel.path, f"its member {member.path!r} belongs to no install scheme")
+    return folders[scheme] + path
+
+
+def _library_place(member: Member) -> str | None:
+    """Return where a file of a CUDA library goes: ``nvidia/<component>/lib/x`` is ``lib/x`` of the prefix."""
+    found = _COMPONENT.fullmatch(member.path)
+    if found is None or PurePosixPath(member.path).name == "__init__.py":
+        return None
+    return found[2]
+
+
+def _add_component_links(archive: Archive, wheel: Wheel) -> None:
+    """Let ``nvidia/<component>`` be the prefix: upstream's libraries look for CUDA in that folder beside ``lib``."""
+    found = (_COMPONENT.fullmatch(member.path) for member in wheel.members)
+    for component in sorted({match[1] for match in found if match and match[2] != "__init__.py"}):
+        archive.add_link(f"nvidia/{component}", "..")
+
+
+def _add_scripts(archive: Archive, entry_points: Iterable[EntryPoint]) -> None:
+    for entry in entry_points:
+        if f"bin/{entry.script}" not in archive:
+            archive.add_bytes(f"bin/{entry.script}", script_text(entry).encode(), executable=True)
+
+
+def script_text(entry: EntryPoint) -> str:
+    """Return the console script of an entry point; the installer puts the prefix into its first line."""
+    return (
+        f"#!{PLACEHOLDER}/bin/python\n"
+        "import sys\n"
+        "\n"
+        f"from {entry.module} import {entry.attribute.partition('.')[0]}\n"
+        "\n"
+        'if __name__ == "__main__":\n'
+        f"    sys.exit({entry.attribute}())\n"
+    )
+
+
+def _add_record(archive: Archive, wheel: Wheel, target: Target) -> None:
+    """Write INSTALLER and RECORD as an installer does, so that Python's own tools know what is there."""
+    dist_info = f"{target.site_packages}/{wheel.dist_info}"
+    if f"{dist_info}/INSTALLER" not in archive:
+        archive.add_bytes(f"{dist_info}/INSTALLER", b"conda\n")
+    above = "../" * len(PurePosixPath(target.site_packages).parts)
+    rows = []
+    for file in archive.written:
+        inside = file.path.startswith(f"{target.site_packages}/")
+        path = file.path.removeprefix(f"{target.site_packages}/") if inside else above + file.path
+        digest = base64.urlsafe_b64encode(bytes.fromhex(file.sha256)).rstrip(b"=").decode()
+        # What the installer writes the prefix into has another hash afterwards.
+        rows.append(f'"{path}",,' if path.startswith("../") else f'"{path}",sha256={digest},{file.size}')
+    archive.add_bytes(
+        f"{dist_info}/RECORD", "".join(f"{row}\n" for row in [*rows, f'"{wheel.dist_info}/RECORD",,']).encode()
+    )

@@ -1,0 +1,41 @@
+"""The packages of CUDA that hold no files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.rehearse.cuda_packages import cuda_packages, described
+from kiln.rehearse.lock import plan
+from kiln.rehearse.wheel_package import Target
+from tests.unit.rehearse.sample import info, unpacked
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("cuda", ["12.5", "12.9"])
+def test_each_library_has_its_dev_package_and_all_have_one_version(cuda: str) -> None:
+    wheels = plan(python="3.11", cuda=cuda).dependencies
+    facts = {each.name: each for each in described(wheels, Target(python="3.11", cuda=cuda))}
+    assert facts["cuda-version"].version == cuda
+    (cudart,) = (wheel.version for wheel in wheels if wheel.name == "nvidia-cuda-runtime-cu12")
+    assert facts["cuda-cudart-dev"].depends == (f"cuda-version {cuda}.*", f"cuda-cudart =={cudart}")
+    assert facts["cuda-cudart-dev"].run_exports == {"weak": (f"cuda-cudart >={cudart},<13.0a0",)}
+    assert len(facts) == 10
+    assert not {"cudnn", "nccl", "cuda-nvcc-tools"} & facts.keys()
+
+
+def test_they_are_written_once(tmp_path: Path) -> None:
+    planned, target = plan(python="3.11", cuda="12.9"), Target(python="3.11", cuda="12.9")
+    packages = cuda_packages(planned.dependencies, tmp_path, target)
+    times = [package.stat().st_mtime_ns for package in packages]
+    assert cuda_packages(planned.dependencies, tmp_path, target) == packages
+    assert [package.stat().st_mtime_ns for package in packages] == times
+    assert all(name.startswith("info/") for name in unpacked(packages[0]))
+    assert info(packages[0], "about")["extra"] == {"rehearsal": True}
+
+
+def test_a_cell_without_cuda_has_none(tmp_path: Path) -> None:
+    assert cuda_packages(plan(python="3.11").dependencies, tmp_path, Target(python="3.11")) == ()
