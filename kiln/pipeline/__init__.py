@@ -1,0 +1,68 @@
+"""The stages composed: a cell goes in, packages that were installed and tested come out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.ledger import Ledger
+from kiln.pipeline.contract import PASSED_ON as CONTRACT
+from kiln.pipeline.layout import Layout
+from kiln.pipeline.machine import Machine
+from kiln.pipeline.plan import RunPlan, Wishes, as_text, prepare, run_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.console import Console
+    from kiln.errors import KilnError
+    from kiln.model.artifact import RunReport
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.run import CellState, MatrixReport
+    from kiln.model.watch import Watcher
+
+__all__ = [
+    "CONTRACT",
+    "Machine",
+    "RunPlan",
+    "Wishes",
+    "as_text",
+    "build",
+    "last_states",
+    "plan",
+    "rehearse",
+    "run_arguments",
+]
+
+
+def plan(feedstock: Feedstock, wishes: Wishes, machine: Machine) -> RunPlan:
+    """Return what a run would do; raises what `prepare` raises."""
+    layout = Layout.of(feedstock)
+    with Ledger(layout.ledger) as ledger:
+        return prepare(feedstock, wishes, machine=machine, ledger=ledger, layout=layout)
+
+
+def build(feedstock: Feedstock, planned: RunPlan, watcher: Watcher) -> tuple[MatrixReport, Mapping[str, KilnError]]:
+    """Build what a plan says; returns what became of every cell, and why those failed that did.
+
+    Raises:
+        KeyboardInterrupt: when the run was stopped; what was finished is kept.
+    """
+    from kiln.pipeline.matrix import Run
+
+    layout = Layout.of(feedstock)
+    with Ledger(layout.ledger) as ledger:
+        run = Run(planned, ledger=ledger, layout=layout, watcher=watcher)
+        return run.execute(), run.errors
+
+
+def last_states(feedstock: Feedstock) -> Mapping[str, CellState]:
+    """Return what became of each cell in the last run that had it."""
+    with Ledger(Layout.of(feedstock).ledger) as ledger:
+        return ledger.states()
+
+
+def rehearse(feedstock: Feedstock, config: str | None, *, machine: Machine, console: Console) -> RunReport:
+    """Rehearse a cell, see `kiln.pipeline.rehearsal`, which a build has no use for."""
+    from kiln.pipeline.rehearsal import rehearse as whole
+
+    return whole(feedstock, config, machine=machine, console=console)

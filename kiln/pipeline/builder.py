@@ -1,0 +1,300 @@
+"""One cell built, installed and tested by a process of its own, on the host or in a container.
+
+The job names folders as this process sees them. What came of it is written to the job's result file last of all; every
+step that ended well is found again by the next attempt as long as nothing it was made of has changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kiln import build, check, expand, files, load, render
+from kiln.channel import Channel, machine_virtual_packages
+from kiln.errors import BuildFailed, DownloadFailed, KilnError, TestsFailed
+from kiln.ledger import Ledger
+from kiln.matchspec import package_name
+from kiln.model.artifact import Artifact, PackageReport, TestReport
+from kiln.pipeline.cuda import cuda_of
+from kiln.pipeline.memo import Made, Memo, folder_digest
+from kiln.pipeline.process import die_with_parent
+from kiln.pipeline.voice import Voice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from kiln.channel import VirtualPackages
+    from kiln.model.cell import Cell
+    from kiln.model.plan import BuildStep, CompileStep
+    from kiln.model.rendered import Output, Rendered
+    from kiln.pipeline.voice import Told
+
+RENDERED = ("meta.yaml", "conda_build_config.yaml")  # they act through what was rendered from them
+GONE = "--failed --keep-failed runs it again and keeps what it leaves"
+Result = TypeVar("Result")
+
+ATTEMPTS, PAUSE = 3, 2.0  # for what the network spoils; seconds, doubled each time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What to build and where: ``extra`` goes into the packages' metadata."""
+
+    root: Path
+    recipe: Path
+    config: str
+    folder: Path
+    cache: Path
+    result: Path
+    extra: Mapping[str, str]
+    keep_failed: bool
+
+    @classmethod
+    def read(cls, file: Path) -> Job:
+        """Return the job that a file holds."""
+        fields = json.loads(file.read_text())
+        paths = {name: Path(fields[name]) for name in ("root", "recipe", "folder", "cache", "result")}
+        return cls(**{**fields, **paths})
+
+    def write(self, file: Path) -> None:
+        """Write the job into a file."""
+        fields = dataclasses.asdict(self)
+        files.write_text(
+            file, json.dumps({key: str(value) if isinstance(value, Path) else value for key, value in fields.items()})
+        )
+
+
+def main(job_file: str) -> None:
+    """Build what the job says, write the result, and leave past py-rattler's tear-down (see kiln.__main__)."""
+    die_with_parent()
+    job = Job.read(Path(job_file))
+    voice = Voice()
+    result: dict[str, Any] = {"packages": [], "error": None}
+    try:
+        result["packages"] = Builder.of(job, voice).run()
+    except KilnError as error:
+        told = {"type": type(error).__name__, "what": str(error.what), "why": error.why, "hint": error.hint}
+        result["error"] = {**told, "step": voice.failed}
+    result["steps"] = [dataclasses.asdict(step) for step in voice.steps]
+    files.write_text(job.result, json.dumps(result))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Builder:
+    """A cell being built; its methods are its steps, in their order."""
+
+    job: Job
+    rendered: Rendered
+    recipe_digest: str
+    channel: Channel
+    sources: tuple[str, ...]
+    memo: Memo[Told]
+    voice: Voice
+
+    @classmethod
+    def of(cls, job: Job, voice: Voice) -> Builder:
+        """Render the cell and open its folders."""
+        with voice.step("render"):
+            feedstock = load.find(job.root)
+            rendered = render.finalise(render.render(feedstock, expand.read(feedstock, job.config)))
+        channel = Channel(root=job.folder / "channel")
+        channel.mend()
+        tests = {name for output in rendered.outputs for name in output.tests.files}
+        return cls(
+            job=job,
+            rendered=rendered,
+            recipe_digest=folder_digest(job.recipe, without={*RENDERED, *tests}),
+            channel=channel,
+            sources=channels_for(rendered),
+            memo=Memo(config=job.config, ledger=Ledger(job.folder / "steps.sqlite"), console=voice),
+            voice=voice,
+        )
+
+    def run(self) -> list[dict[str, Any]]:
+        """Compile, make every package, then test every package; returns the packages as JSON values."""
+        compiled = self.compile()
+        steps = self.plan(compiled)
+        self.channel.keep_only(file_name(step.output) for step in steps)  # an earlier recipe's would be found too
+        made = [(step, self.make(step, compiled)) for step in steps]
+        virtual = self.virtual_packages()
+        return [self.told(step.output, package, self.test(step.output, virtual)) for step, package in made]
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Where packages come from: what this cell made, then the variant's channels."""
+        return (self.channel.url, *self.sources)
+
+    def plan(self, compiled: Made | None) -> tuple[BuildStep, ...]:
+        """Plan the packages."""
+        return build.plan_outputs(
+            self.rendered,
+            recipe_folder=self.job.recipe,
+            folder=self.job.folder,
+            channels=self.channels,
+            compiled=None if compiled is None else self.job.folder / "compile",
+            extra=self.job.extra,
+        )
+
+    def compile(self) -> Made | None:
+        """Run the recipe's own build step, whose work directory stays for the outputs."""
+        step = build.plan_compile(
+            self.rendered, recipe_folder=self.job.recipe, folder=self.job.folder / "compile", channels=self.sources
+        )
+        if step is None:
+            return None
+
+        def do(shown: Told) -> tuple[Iterable[Path], dict[str, Any]]:
+            package = self.execute(step, shown)
+            return [package], {"work": (step.folder / "work_directory").read_text().strip()}
+
+        made = self.memo.once("compile", self.inputs(step), do)
+        if not Path(made.detail["work"]).is_dir():
+            files.remove(step.folder)  # the package alone is left, which will not be found then
+            return self.compile()
+        return made
+
+    def make(self, step: BuildStep, compiled: Made | None) -> Made:
+        """Make one package and put it into the cell's channel."""
+
+        def do(shown: Told) -> tuple[Iterable[Path], dict[str, Any]]:
+            package = self.execute(step, shown)
+            placed = self.channel.add([(package, step.output.subdir)])
+            files.remove(step.folder)
+            return placed, {}
+
+        work = sorted(compiled.paths.values()) if compiled else []
+        needs = sorted(package_name(spec) for spec in step.output.requirements.host)
+        inputs = {**self.inputs(step), "index": step.index, "compiled": work, "needs": needs}
+        return self.memo.once(f"build {step.output.name}", inputs, do)
+
+    def execute(self, step: BuildStep | CompileStep, shown: Told) -> Path:
+        """Have the engine make something, and tidy up after a failure."""
+        environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.job.cache)}
+        with self.tidied(step.folder):
+            return persistent(lambda: build.execute(step, environment=environment, log=None, on_line=shown.line), shown)
+
+    @contextlib.contextmanager
+    def tidied(self, *folders: Path) -> Iterator[None]:
+        """Remove folders when the block fails, unless what failed is to be kept."""
+        try:
+            yield
+        except KilnError as error:
+            if not self.job.keep_failed:
+                for folder in folders:
+                    files.remove(folder)
+                if isinstance(error, (BuildFailed, TestsFailed)):
+                    error.hint = GONE  # instead of where that was
+            raise
+
+    def inputs(self, step: BuildStep | CompileStep) -> dict[str, Any]:
+        """What a step's result depends on."""
+        return {
+            "recipe": step.recipe,
+            "files": self.recipe_digest,
+            "channels": step.channels,
+            "engine": version("py-rattler-build"),
+            "folder": str(step.folder),
+        }
+
+    def test(self, output: Output, virtual: VirtualPackages) -> TestReport:
+        """Install one package into a fresh prefix and run its tests there."""
+        name = f"{output.name}-{output.build_string}"
+        step = check.plan(
+            output,
+            recipe_folder=self.job.recipe,
+            folder=self.job.folder / f"test-{name}",
+            prefix=self.job.folder / "prefixes" / name,
+        )
+        with self.voice.step(f"test {output.name}") as shown, self.tidied(step.folder, step.prefix):
+            return persistent(
+                lambda: check.execute(
+                    step,
+                    channels=self.channels,
+                    cache=self.job.cache / "pkgs",
+                    virtual_packages=virtual,
+                    environment=os.environ,
+                    log=self.job.folder / f"test-{name}.log",
+                    on_line=shown.line,
+                ),
+                shown,
+            )
+
+    def virtual_packages(self) -> VirtualPackages:
+        """Return what the machine offers; for a CUDA cell on a machine without a driver, as if it had one."""
+        offered, cuda = machine_virtual_packages(), cuda_of(self.rendered.cell)
+        return offered if cuda is None or "__cuda" in offered else {**offered, "__cuda": (cuda, "0")}
+
+    def told(self, output: Output, made: Made, tests: TestReport) -> dict[str, Any]:
+        """Say what became of one package; its path is relative to the cell's folder."""
+        from kiln.ledger.records import package_as_json
+
+        ((path, sha256),) = made.paths.items()
+        artifact = Artifact(
+            path=path.relative_to(self.job.folder),
+            sha256=sha256,
+            size=path.stat().st_size,
+            cell=self.job.config,
+            name=output.name,
+            version=output.version,
+            build_string=output.build_string,
+            subdir=output.subdir,
+        )
+        report = PackageReport(
+            artifact=artifact,
+            build_seconds=round(made.seconds, 3),
+            reused=made.reused,
+            tests=dataclasses.replace(tests, log=None),
+        )
+        return package_as_json(report)
+
+
+def file_name(output: Output) -> str:
+    """Return the name of an output's package file."""
+    return f"{output.name}-{output.version}-{output.build_string}.conda"
+
+
+def persistent(do: Callable[[], Result], shown: Told) -> Result:
+    """Do something, again after a pause when the network spoiled it, and return its result."""
+    for attempt in range(1, ATTEMPTS):
+        try:
+            return do()
+        except DownloadFailed as error:
+            shown.note(f"attempt {attempt} of {ATTEMPTS}: {error.what}")
+            shown.line(f"the network failed, attempt {attempt} of {ATTEMPTS}: {error.why or error.what}")
+            time.sleep(PAUSE * 2 ** (attempt - 1))
+    return do()
+
+
+def channels_for(rendered: Rendered) -> tuple[str, ...]:
+    """Return the variant's channels, conda-forge when it names none; none when nothing of theirs is needed."""
+    own = {output.name for output in rendered.outputs}
+    outputs = [each for each in rendered.outputs if not each.skip]
+    sections = [rendered.compile_requirements, *(output.requirements for output in outputs)]
+    specs = [spec for needs in sections for spec in (*needs.build, *needs.host, *needs.run)]
+    specs += [spec for output in outputs for spec in output.tests.requires]
+    names = {package_name(spec) for spec in specs}
+    if not {name for name in names - own if not name.startswith("__")}:
+        return ()
+    return channel_sources(rendered.cell)
+
+
+def channel_sources(cell: Cell) -> tuple[str, ...]:
+    """Return the channels that a cell's variant names, the most wanted first."""
+    named = cell.variant.get("channel_sources", ("conda-forge",))[0]
+    return tuple(name for part in named.split(",") if (name := part.strip()))
+
+
+def needs_network(rendered: Rendered) -> bool:
+    """Whether a cell's build needs anything that is not on this machine."""
+    remote = [name for name in channels_for(rendered) if not name.startswith(("file:", "/"))]
+    return bool(remote or any(source.url or source.git_url for source in rendered.sources))

@@ -1,0 +1,330 @@
+"""One cell in a process of its own, started by the run over the matrix.
+
+It holds the cell's lock, has the cell built on the host or in a container, puts the packages of a cell that is finished
+into the channel, and writes the cell down. It ends with the run that started it, and what it started ends with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln import command, container, errors, expand, files, load, render
+from kiln.build import conda_build, faults
+from kiln.container import Container
+from kiln.errors import AlreadyRunning, BuildFailed, KilnError, MissingTool, OutOfMemory, excerpt
+from kiln.ledger import Ledger, records
+from kiln.model.container import Limits, User
+from kiln.model.run import CellState
+from kiln.pipeline import contract, done, foreign
+from kiln.pipeline.builder import Job, needs_network
+from kiln.pipeline.done import Inputs
+from kiln.pipeline.layout import Layout
+from kiln.pipeline.listen import Log, Watched
+from kiln.pipeline.process import die_with_parent, end_orphans, memory_kills
+from kiln.pipeline.voice import MARK, say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kiln.model.artifact import PackageReport
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.rendered import Rendered
+
+TIDYING = 30.0  # seconds that the processes of a killed run may take to end
+STATES = {
+    "OutOfMemory": CellState.OUT_OF_MEMORY,
+    "DiskFull": CellState.DISK_FULL,
+    "AlreadyRunning": CellState.ELSEWHERE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellJob:
+    """A cell to build: ``container`` is an engine's name, or ``none`` for the host; ``memory`` in bytes.
+
+    ``variables`` are conda-forge's, ``environment`` what a build on the host has besides; free of secrets, both.
+    """
+
+    root: str
+    config: str
+    key: str
+    shared: str
+    engine: str
+    container: str
+    executable: str | None = None
+    image: str | None = None
+    options: tuple[str, ...] = ()
+    cores: int
+    memory: int | None = None
+    variables: dict[str, str]
+    environment: dict[str, str] = field(repr=False)
+    keep_failed: bool = False
+    rebuild: bool = False
+    log: str
+
+    def write(self, file: Path) -> None:
+        """Write the job into a file."""
+        files.write_text(file, json.dumps(dataclasses.asdict(self)))
+
+    @classmethod
+    def read(cls, file: Path) -> CellJob:
+        """Return the job that a file holds, and remove the file."""
+        fields = json.loads(file.read_text())
+        file.unlink()
+        return cls(**{**fields, "options": tuple(fields["options"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How the building process ended: ``error`` is None when it wrote its result."""
+
+    error: KilnError | None
+    peak_memory: int | None
+    starved: bool
+
+
+def main(job_file: str) -> None:
+    """Build the cell that a job file names, and tell what became of it as the last line."""
+    die_with_parent(signal.SIGTERM)
+    job = CellJob.read(Path(job_file))
+    say("hello", pid=os.getpid())
+    with command.termination_as_interrupt():
+        try:
+            with files.no_room_as_disk_full(Path(job.root)):
+                told = CellBuild.of(job).run()
+        except KeyboardInterrupt:
+            told = {"state": CellState.INTERRUPTED.value, "reason": "stopped"}
+        except KilnError as error:
+            told = failure(error)
+    say("result", **told)
+    os._exit(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellBuild:
+    """A cell under way in this process."""
+
+    job: CellJob
+    feedstock: Feedstock
+    layout: Layout
+    ledger: Ledger
+
+    @classmethod
+    def of(cls, job: CellJob) -> CellBuild:
+        """Find the feedstock and open the ledger."""
+        feedstock = load.find(Path(job.root))
+        layout = Layout.of(feedstock)
+        return cls(job=job, feedstock=feedstock, layout=layout, ledger=Ledger(layout.ledger))
+
+    def run(self) -> dict[str, Any]:
+        """Build the cell, alone: nobody else builds it meanwhile."""
+        lock = self.layout.lock(self.job.config)
+        gone = lambda: self.ledger.abandoned(self.job.config)  # noqa: E731 - read where it is used
+        with done.waiting(lock, while_true=gone, seconds=TIDYING):
+            end_orphans(self.folder)
+            return self.build()
+
+    @property
+    def folder(self) -> Path:
+        """Where the cell is built."""
+        return self.layout.work(self.job.config)
+
+    def build(self) -> dict[str, Any]:
+        """Build the cell and put its packages into the channel."""
+        start = time.monotonic()
+        files.remove(self.layout.canary(self.job.config))
+        if self.job.rebuild:
+            files.remove(self.folder)
+        result_file = self.folder / "result.json"
+        files.remove(result_file)
+        outcome = self.outcome()
+        result = self.result(result_file, outcome)
+        common = {"steps": result["steps"], "peak_memory": outcome.peak_memory}
+        error = self.error_of(result, outcome)
+        if error is not None:
+            if self.is_foreign and not self.job.keep_failed:
+                files.remove(self.folder)
+            return {**failure(error), **common}
+        packages = self.publish(result["packages"], time.monotonic() - start)
+        return {
+            "state": CellState.DONE.value,
+            "reason": "",
+            "packages": [records.package_as_json(package) for package in packages],
+            **common,
+        }
+
+    def result(self, file: Path, outcome: Outcome) -> dict[str, Any]:
+        """Return what the building process told of what it made; of another engine's, what it left."""
+        if file.is_file():
+            found: dict[str, Any] = json.loads(file.read_text())
+            return found
+        left = foreign.made(self.folder, self.job.config) if self.is_foreign and outcome.error is None else []
+        if self.is_foreign and outcome.error is None and not left:
+            raise BuildFailed(f"{self.job.engine} has ended well, but left no package", hint=f"read {self.job.log}")
+        return {"steps": [], "error": None, "packages": left}
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another engine than rattler-build makes the packages, by a script instead of kiln's own process."""
+        return self.job.engine != "rattler-build"
+
+    def publish(self, packages: list[dict[str, Any]], seconds: float) -> tuple[PackageReport, ...]:
+        """Put the packages into the channel, write the cell down, and clear up."""
+        made = [(self.folder / told["artifact"]["path"], told) for told in packages]
+        wanted = Inputs(shared=self.job.shared, key=self.job.key)
+        disk = done.size_of(self.folder)
+        placed = done.publish(self.ledger, self.layout, self.job.config, made, wanted, seconds=seconds, disk=disk)
+        self.layout.canary(self.job.config).touch()
+        files.remove(self.folder)
+        return placed
+
+    def error_of(self, result: Mapping[str, Any], outcome: Outcome) -> KilnError | None:
+        """Return why the cell failed: for want of memory when processes of it were ended for that."""
+        error = outcome.error
+        if result["error"] is not None:
+            told = result["error"]
+            kind: type[KilnError] = getattr(errors, told["type"])
+            step = f"{told['step']}: " if told["step"] else ""
+            error = kind(f"{step}{told['what']}", why=told["why"], hint=told["hint"])
+        if error is None or not outcome.starved:
+            return error
+        limit = "this machine" if self.job.memory is None else files.size_text(self.job.memory)
+        return OutOfMemory(
+            f"{self.job.config} needed more memory than {limit}",
+            why=error.what,
+            hint="give it more with --memory, run fewer at once with -j, or lower CPU_COUNT",
+        )
+
+    def outcome(self) -> Outcome:
+        """Run the building process to its end, in a container or on the host."""
+        feedstock = self.feedstock
+        rendered = render.render(feedstock, expand.read(feedstock, self.job.config))
+        with Log(Path(self.job.log)) as log:
+            if self.is_foreign:
+                log.hear(f"{MARK}{json.dumps({'kind': 'step', 'title': self.job.engine})}")
+            if self.job.container == "none":
+                return self.on_host(log, rendered)
+            return self.in_container(log, rendered)
+
+    def write_script(self, rendered: Rendered, seen: Callable[[Path], Path]) -> Path:
+        """Write the script of another engine, with paths as it sees them."""
+        return foreign.prepare(
+            self.feedstock,
+            rendered,
+            self.folder,
+            self.layout.cache,
+            engine=self.job.engine,
+            variables=self.job.variables,
+            seen=seen,
+        )
+
+    def on_host(self, log: Log, rendered: Rendered) -> Outcome:
+        """Build on this machine."""
+        words: tuple[str, ...]
+        if self.is_foreign:
+            words = ("bash", str(self.write_script(rendered, lambda path: path)))
+        else:
+            self.write_job(lambda path: path)
+            words = (sys.executable, "-c", contract.MAIN.format(module="builder"), str(self.folder / "job.json"))
+        own = str(Path(sys.executable).parent)
+        path = f"{own}{os.pathsep}{self.job.environment.get('PATH', os.defpath)}"
+        environment = {**self.job.environment, **self.job.variables, "PATH": path}
+        kills = memory_kills()
+        with Watched() as watched:
+            ended = command.run(words, env=environment, cwd=contract.HOUSE, on_line=log.hear)
+        if self.is_foreign and ended.exit_code == contract.NO_ENGINE:
+            raise MissingTool(
+                f"{conda_build.PROGRAMS[self.job.engine]} is not on this machine",
+                why=f"PATH is {path!r}",
+                hint=f"install the package {conda_build.PACKAGES[self.job.engine]}, or take another --engine",
+            )
+        error = ended_badly("the build's process", ended.exit_code, ended.tail)
+        starved = memory_kills() > kills
+        return Outcome(error=None if ended.ok else error, peak_memory=watched.most or None, starved=starved)
+
+    def in_container(self, log: Log, rendered: Rendered) -> Outcome:
+        """Build in a container."""
+        engine = container.choose(self.job.container, env=os.environ, executable=self.job.executable).engine
+        assert engine is not None, "an engine was asked for"
+        assert self.job.image is not None, "a container has an image"
+        argv = self.argv_inside(rendered)
+        plan = contract.run_inside(
+            self.feedstock,
+            argv,
+            image_name=self.job.image,
+            environment=self.job.variables,
+            user=User(uid=os.getuid(), gid=os.getgid()),
+            limits=Limits(
+                cores=None if engine.lacks else self.job.cores,
+                memory=None if engine.lacks else self.job.memory,
+                processes=None if engine.lacks else contract.PROCESSES,
+            ),
+            network=self.is_foreign or needs_network(rendered),
+            options=(*(contract.NO_ENTRY if self.is_foreign else ()), *self.job.options),
+        )
+        with Container(engine, plan) as box:
+            ended = box.run(on_line=log.hear)
+        if ended.exit_code == contract.NO_ENGINE:
+            raise no_engine(self.job.image, conda_build.PACKAGES.get(self.job.engine, "py-rattler-build"))
+        error = ended_badly("the container", ended.exit_code, ended.tail)
+        return Outcome(error=None if ended.ok else error, peak_memory=ended.peak_memory, starved=ended.memory_kills > 0)
+
+    def argv_inside(self, rendered: Rendered) -> tuple[str, ...]:
+        """Write what the program in the container reads, and return the program."""
+
+        def seen(path: Path) -> Path:
+            return contract.within(path, self.feedstock)
+
+        if self.is_foreign:
+            return ("bash", str(seen(self.write_script(rendered, seen))))
+        self.write_job(seen)
+        return contract.start(seen(self.folder / "job.json"))
+
+    def write_job(self, seen: Callable[[Path], Path]) -> None:
+        """Write the building process's own job, with paths as it sees them."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.layout.cache.mkdir(parents=True, exist_ok=True)
+        on_host = self.job.container == "none"
+        Job(
+            root=seen(self.feedstock.root),
+            recipe=self.feedstock.recipe if on_host else contract.RECIPE,
+            config=self.job.config,
+            folder=seen(self.folder),
+            cache=seen(self.layout.cache),
+            result=seen(self.folder / "result.json"),
+            extra={name: self.job.variables[name] for name in contract.EXTRA if name in self.job.variables},
+            keep_failed=self.job.keep_failed,
+        ).write(self.folder / "job.json")
+
+
+def failure(error: KilnError) -> dict[str, Any]:
+    """Return what became of a cell that failed, as it is told."""
+    kind = type(error).__name__
+    told = {"type": kind, "what": error.what, "why": error.why, "hint": error.hint}
+    state = STATES.get(kind, CellState.FAILED)
+    reason = f"another process builds it: {error.what}" if isinstance(error, AlreadyRunning) else error.what
+    return {"state": state.value, "reason": reason, "error": told}
+
+
+def ended_badly(who: str, exit_code: int, tail: str) -> KilnError:
+    """Return the failure of a building process that could not even say why it failed: on a full disk, for one."""
+    kind = faults.kind("", tail)
+    return kind.error(f"{who} ended with exit code {exit_code}", why=f"it said\n{excerpt(tail)}", hint=kind.hint)
+
+
+def no_engine(image: str, package: str) -> MissingTool:
+    """Return the failure of an image that has no engine."""
+    return MissingTool(
+        f"the image {image} has no {package}",
+        why="the engine that builds in a container must be in its image",
+        hint="name an image that has it with DOCKER_IMAGE ('kiln image base' makes one with rattler-build alone), take "
+        "another --engine, or --container none",
+    )

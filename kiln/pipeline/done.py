@@ -1,0 +1,174 @@
+"""Which cells are finished: same inputs, and every package still lies in the channel as it was put there."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from kiln import __version__, files
+from kiln.errors import AlreadyRunning
+from kiln.ledger import Kept, records
+from kiln.pipeline.memo import digest, folder_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from kiln.ledger import Ledger
+    from kiln.model.artifact import PackageReport
+    from kiln.model.feedstock import Feedstock
+    from kiln.pipeline.layout import Layout
+
+TITLE = "cell"  # what the ledger calls a cell that is finished
+WAIT = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What a cell's packages are made of: ``shared`` is the same for all cells of an image, ``key`` this cell's own."""
+
+    shared: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A finished cell as the ledger knows it; ``seconds`` are what it took."""
+
+    packages: tuple[PackageReport, ...]
+    seconds: float
+
+
+def recipe_digest(feedstock: Feedstock) -> str:
+    """Return a hash over the recipe and the feedstock's settings."""
+    settings = feedstock.root / "conda-forge.yml"
+    return digest([folder_digest(feedstock.recipe), files.sha256(settings) if settings.is_file() else ""])
+
+
+def inputs(feedstock: Feedstock, config: str, *, recipe: str, engine: str, where: str) -> Inputs:
+    """Return what decides a cell's packages: recipe, engine, image (``where``: its digest, or the host), variant."""
+    engines = (version("py-rattler-build"), __version__) if engine == "rattler-build" else ()
+    shared = digest([recipe, engine, engines, where])
+    return Inputs(shared=shared, key=digest([shared, config, files.sha256(feedstock.configs / f"{config}.yaml")]))
+
+
+def finished(ledger: Ledger, layout: Layout, wanted: Inputs) -> Finished | None:
+    """Return a cell that is finished, or None when it is not or something of it is missing or changed."""
+    known = ledger.finished(wanted.key)
+    if known is None:
+        return None
+    packages = tuple(records.package(told) for told in known.detail["packages"])
+    if not all(_is_kept(ledger, layout, report.artifact.path, wanted) for report in packages):
+        return None
+    found = tuple(
+        dataclasses.replace(
+            report,
+            reused=True,
+            artifact=dataclasses.replace(report.artifact, path=layout.root / report.artifact.path),
+        )
+        for report in packages
+    )
+    return Finished(packages=found, seconds=known.seconds)
+
+
+def _is_kept(ledger: Ledger, layout: Layout, path: Path, wanted: Inputs) -> bool:
+    """Whether a package made of the same inputs lies in the channel; read again only when its time has changed."""
+    kept, place = ledger.kept(str(path)), layout.root / path
+    if kept is None or kept.inputs != wanted.shared or not place.is_file():
+        return False
+    status = place.stat()
+    if status.st_size != kept.size:
+        return False
+    return status.st_mtime_ns == kept.modified or files.sha256(place) == kept.sha256
+
+
+def publish(
+    ledger: Ledger,
+    layout: Layout,
+    config: str,
+    made: Sequence[tuple[Path, dict[str, Any]]],
+    wanted: Inputs,
+    *,
+    seconds: float,
+    disk: int,
+) -> tuple[PackageReport, ...]:
+    """Put a finished cell's packages into the channel and write the cell down as done.
+
+    ``made`` are package files with their reports, ``disk`` the bytes that making them took. A package that another cell
+    has put there, made of the same recipe by the same engine under the same name, stays: what depends on it may have
+    been tested with it.
+    """
+    with waiting(layout.lock("channel")):
+        layout.channel.mend()
+        reports = [records.package(told) for _, told in made]
+        sources = [source for source, _ in made]
+        paths = [_place(report) for report in reports]
+        stays = [_others(ledger, layout, path, wanted, config) for path in paths]
+        fresh = [(source, path) for source, path, other in zip(sources, paths, stays, strict=True) if other is None]
+        if fresh:
+            layout.channel.add([(source, path.split("/")[0]) for source, path in fresh])
+        kept = [_kept(layout, path, report, config, wanted) for path, report in zip(paths, reports, strict=True)]
+        known = [other or own for other, own in zip(stays, kept, strict=True)]
+        ledger.keep(*known)
+    told = tuple(_told(layout, report, each) for report, each in zip(reports, known, strict=True))
+    detail = {"disk": disk, "packages": [records.package_as_json(_relative(layout, report)) for report in told]}
+    ledger.record(wanted.key, config=config, title=TITLE, seconds=seconds, detail=detail)
+    return told
+
+
+def _place(report: PackageReport) -> str:
+    return f"{report.artifact.subdir}/{report.artifact.path.name}"
+
+
+def _others(ledger: Ledger, layout: Layout, path: str, wanted: Inputs, config: str) -> Kept | None:
+    kept = ledger.kept(path)
+    if kept is None or kept.config == config or not _is_kept(ledger, layout, layout.root / path, wanted):
+        return None
+    return kept
+
+
+def _kept(layout: Layout, path: str, report: PackageReport, config: str, wanted: Inputs) -> Kept:
+    status = (layout.root / path).stat()
+    return Kept(
+        path=path,
+        sha256=report.artifact.sha256,
+        size=status.st_size,
+        modified=status.st_mtime_ns,
+        config=config,
+        inputs=wanted.shared,
+    )
+
+
+def _told(layout: Layout, report: PackageReport, kept: Kept) -> PackageReport:
+    artifact = dataclasses.replace(report.artifact, path=layout.root / kept.path, sha256=kept.sha256, size=kept.size)
+    return dataclasses.replace(report, artifact=artifact)
+
+
+def _relative(layout: Layout, report: PackageReport) -> PackageReport:
+    artifact = dataclasses.replace(report.artifact, path=report.artifact.path.relative_to(layout.root))
+    return dataclasses.replace(report, artifact=artifact)
+
+
+def size_of(folder: Path) -> int:
+    """Return the bytes that a folder's files take on the disk."""
+    return sum(512 * file.lstat().st_blocks for file in folder.rglob("*"))
+
+
+@contextlib.contextmanager
+def waiting(lock: Path, *, while_true: Callable[[], bool] = lambda: True, seconds: float = 600.0) -> Iterator[None]:
+    """Hold a lock, once who has it lets go; raises AlreadyRunning when that takes too long, or is not worth waiting."""
+    until = time.monotonic() + seconds
+    with contextlib.ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(files.locked(lock))
+                break
+            except AlreadyRunning:
+                if time.monotonic() > until or not while_true():
+                    raise
+            time.sleep(WAIT)
+        yield

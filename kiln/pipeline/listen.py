@@ -1,0 +1,76 @@
+"""What a cell's process takes down while it waits: every line of the build, and the memory that it holds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from kiln.pipeline.process import held_memory
+from kiln.pipeline.voice import MARK, heard, say
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import TextIO
+
+LOOK = 1.0  # seconds between two looks at the memory that is held
+
+
+class Log:
+    """A cell's log: every line of its build with the time of day, handed on to whoever listens on standard output."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> Log:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.file: TextIO = self.path.open("a", encoding="utf-8", buffering=1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self.file.close()
+
+    def hear(self, line: str) -> None:
+        """Take a line of the building process."""
+        told = heard(line)
+        if told is None:
+            self.write(line)
+            sys.stdout.write(f"{line.lstrip(MARK)}\n")
+            sys.stdout.flush()
+            return
+        if told["kind"] == "step":
+            self.write(f"=== {told.get('title')}")
+        elif told["kind"] == "done":
+            self.write(f"--- {told.get('title')}: {told.get('seconds')} s")
+        say(**told)
+
+    def write(self, line: str) -> None:
+        """Write a line of the log."""
+        now = datetime.now().astimezone()
+        with contextlib.suppress(OSError):  # a disk that the build has filled must not hide that it has
+            self.file.write(f"{now:%Y-%m-%d %H:%M:%S} {line}\n")
+
+
+class Watched:
+    """Looks every second at the memory that the processes below this one hold."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def _look(self) -> None:
+        while not self._over.wait(LOOK):
+            self.most = max(self.most, held_memory(os.getpid()))
+
+    def __enter__(self) -> Watched:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()

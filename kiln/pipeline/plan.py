@@ -1,0 +1,265 @@
+"""What a run over the matrix will do, decided and refused before anything is built."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kiln import container, expand, files
+from kiln.console import duration
+from kiln.container import images
+from kiln.errors import UsageError
+from kiln.model.run import CellRun, CellState
+from kiln.pipeline import contract, done, order, preflight
+from kiln.pipeline.cell import CellJob
+from kiln.pipeline.cuda import cuda_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.container import Engine
+    from kiln.ledger import Ledger
+    from kiln.model.cell import Cell
+    from kiln.model.feedstock import Feedstock
+    from kiln.pipeline.done import Finished, Inputs
+    from kiln.pipeline.layout import Layout
+    from kiln.pipeline.machine import Machine
+    from kiln.pipeline.order import Planned
+    from kiln.pipeline.preflight import Share
+
+HOST = "none"
+FOUND = "same recipe, variant, engine and image as before"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What was asked for: ``memory`` in bytes and ``cores`` for each job, ``jobs`` at a time.
+
+    ``image``, ``executable`` and ``options`` are conda-forge's DOCKER_IMAGE, DOCKER_EXECUTABLE and
+    CONDA_FORGE_DOCKER_RUN_ARGS, ``given`` further variables of the caller's that a build sees, ``client`` what a
+    container engine's client needs.
+    """
+
+    configs: tuple[str, ...]
+    command: str
+    jobs: int = 1
+    engine: str = "rattler-build"
+    container: str | None = None
+    image: str | None = None
+    executable: str | None = None
+    options: tuple[str, ...] = ()
+    cores: int | None = None
+    memory: int | None = None
+    rebuild: bool = False
+    keep_failed: bool = False
+    fetch: bool = True
+    given: Mapping[str, str] = field(default_factory=dict)
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """A run that may begin: all cells in the order of work, those that wait, and the job of each of these.
+
+    ``notes`` are sentences for whoever starts it.
+    """
+
+    command: str
+    jobs: int
+    cores: int
+    engine: str
+    container: str
+    image: str | None
+    cells: tuple[CellRun, ...]
+    waiting: tuple[Planned, ...]
+    jobs_of: Mapping[str, CellJob]
+    client: Mapping[str, str]
+    seconds: float | None
+    disk: int
+    each: Share
+    notes: tuple[str, ...]
+
+
+def prepare(feedstock: Feedstock, wishes: Wishes, *, machine: Machine, ledger: Ledger, layout: Layout) -> RunPlan:
+    """Decide what is built, where, and with what; find what is finished.
+
+    Raises:
+        KilnError: UnknownConfig for a cell that is not there, UsageError and OutOfMemory when the machine has less than
+            was asked for, DiskFull, DownloadFailed for an image that cannot be had, MissingTool for an engine.
+    """
+    resources = preflight.Resources.here()
+    each = preflight.share(resources, jobs=wishes.jobs, cores=wishes.cores, memory=wishes.memory)
+    cells = [expand.read(feedstock, config) for config in wishes.configs]
+    choice = container.choose(wishes.container, env=wishes.client, executable=wishes.executable)
+    where, notes = _images(cells, wishes, choice.engine)
+    inputs = _inputs(feedstock, cells, where, engine=wishes.engine)
+    finished = {} if wishes.rebuild else _finished(inputs, ledger, layout)
+    groups = {cell.name: group_of(cell) for cell in cells if cell.name not in finished}
+    waiting = order.arrange(groups, ledger.estimates())
+    disk = _require(ledger, layout, waiting, each, wishes) if waiting else 0
+    kind = HOST if choice.engine is None else choice.engine.kind.value
+    return RunPlan(
+        command=wishes.command,
+        jobs=wishes.jobs,
+        cores=resources.cores,
+        engine=wishes.engine,
+        container=kind,
+        image=", ".join(sorted({name for name, _ in where.values() if name})) or None,
+        cells=(*(_found(cell, finished[cell.name]) for cell in cells if cell.name in finished), *map(_waits, waiting)),
+        waiting=waiting,
+        jobs_of={
+            cell.name: _job(feedstock, cell, inputs[cell.name], where[cell.name][0], each, wishes, machine, kind)
+            for cell in cells
+            if cell.name in groups
+        },
+        client=wishes.client,
+        seconds=order.whole_time(waiting, wishes.jobs),
+        disk=disk,
+        each=each,
+        notes=(*choice.notes, *notes),
+    )
+
+
+def group_of(cell: Cell) -> str:
+    """Return what a cell shares a compile with: its CUDA version, or ``cpu``."""
+    cuda = cuda_of(cell)
+    return "cpu" if cuda is None else f"cuda{cuda}"
+
+
+def as_text(plan: RunPlan) -> str:
+    """Return a plan for a person: the order of work, then what it takes."""
+    lines = [f"{_state(cell)}  {cell.config}" for cell in plan.cells]
+    if plan.waiting:
+        time = "unknown, nothing like it was built here yet" if plan.seconds is None else duration(plan.seconds)
+        where = "on the host" if plan.container == HOST else f"in {plan.container}"
+        share = f"{plan.each.cores} cores and {files.size_text(plan.each.memory)} of memory"
+        lines += [
+            "",
+            f"{len(plan.waiting)} to build, {plan.jobs} at a time, {where}: each has {share}",
+            f"disk for a while: {files.size_text(plan.disk)}; time: {time}",
+        ]
+    return "\n".join(lines)
+
+
+def _state(cell: CellRun) -> str:
+    if cell.state is CellState.FOUND:
+        return "done   "
+    took = "" if cell.estimate is None else f" {duration(cell.estimate)}"
+    return f"build{took}{' first of ' + cell.group if cell.leader else ''}"
+
+
+def _images(
+    cells: list[Cell], wishes: Wishes, engine: Engine | None
+) -> tuple[dict[str, tuple[str | None, str]], tuple[str, ...]]:
+    """Return each cell's image with its digest, fetched when it is not there, and what is to be said of them."""
+    if engine is None:
+        return {cell.name: (None, "host") for cell in cells}, ()
+    digests: dict[str, str] = {}
+    notes = []
+    for name in sorted({_image_of(cell, wishes) for cell in cells}):
+        described = images.inspect(engine, name)
+        if described is not None:
+            digests[name] = images.digest_of(described)
+        elif wishes.fetch:
+            digests[name] = images.pull(engine, name)
+        else:
+            digests[name] = "unknown"
+            notes.append(f"the image {name} is not here and would be fetched")
+    return {cell.name: (name := _image_of(cell, wishes), digests[name]) for cell in cells}, tuple(notes)
+
+
+def _image_of(cell: Cell, wishes: Wishes) -> str:
+    name = wishes.image or cell.image
+    if name is None:
+        raise UsageError(
+            f"{cell.name} names no image to build in",
+            hint="docker_image in recipe/conda_build_config.yaml, the variable DOCKER_IMAGE, or --container none",
+        )
+    return name
+
+
+def _inputs(
+    feedstock: Feedstock, cells: list[Cell], where: Mapping[str, tuple[str | None, str]], *, engine: str
+) -> dict[str, Inputs]:
+    recipe = done.recipe_digest(feedstock)
+    return {
+        cell.name: done.inputs(feedstock, cell.name, recipe=recipe, engine=engine, where=where[cell.name][1])
+        for cell in cells
+    }
+
+
+def _finished(inputs: Mapping[str, Inputs], ledger: Ledger, layout: Layout) -> dict[str, Finished]:
+    found = {config: done.finished(ledger, layout, wanted) for config, wanted in inputs.items()}
+    return {config: finished for config, finished in found.items() if finished is not None}
+
+
+def _require(ledger: Ledger, layout: Layout, waiting: tuple[Planned, ...], each: Share, wishes: Wishes) -> int:
+    """Refuse to begin without enough memory and disk; returns the bytes of disk that the run takes."""
+    configs = tuple(planned.config for planned in waiting)
+    peaks = {config: peak for config, peak in ledger.peaks().items() if config in configs}
+    preflight.require_memory(peaks, each, jobs=wishes.jobs)
+    used = {step.config: int(step.detail.get("disk", 0)) for step in reversed(ledger.latest(done.TITLE))}
+    disk = preflight.disk_needed(used, configs, jobs=wishes.jobs)
+    files.require_room(layout.root, disk, for_what=f"building {wishes.jobs} at a time")
+    return disk
+
+
+def _found(cell: Cell, finished: Finished) -> CellRun:
+    return CellRun(
+        config=cell.name, state=CellState.FOUND, group=group_of(cell), reason=FOUND, packages=finished.packages
+    )
+
+
+def _waits(planned: Planned) -> CellRun:
+    return CellRun(
+        config=planned.config,
+        state=CellState.WAITING,
+        group=planned.group,
+        leader=planned.leader,
+        estimate=planned.estimate,
+    )
+
+
+def _job(
+    feedstock: Feedstock,
+    cell: Cell,
+    inputs: Inputs,
+    image: str | None,
+    each: Share,
+    wishes: Wishes,
+    machine: Machine,
+    kind: str,
+) -> CellJob:
+    variables = contract.variables(feedstock, cell.name, given=wishes.given, cores=each.cores, uid=os.getuid())
+    return CellJob(
+        root=str(feedstock.root),
+        config=cell.name,
+        key=inputs.key,
+        shared=inputs.shared,
+        engine=wishes.engine,
+        container=kind,
+        executable=wishes.executable,
+        image=image,
+        options=wishes.options,
+        cores=each.cores,
+        memory=None if kind == HOST else each.memory,
+        variables=variables,
+        environment=dict(machine.environment),
+        keep_failed=wishes.keep_failed,
+        rebuild=wishes.rebuild,
+        log="",
+    )
+
+
+def run_arguments(text: str) -> tuple[str, ...]:
+    """Return the words of CONDA_FORGE_DOCKER_RUN_ARGS.
+
+    Raises:
+        UsageError: when a quote is not closed.
+    """
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"CONDA_FORGE_DOCKER_RUN_ARGS is {text!r}", why=str(error)) from error

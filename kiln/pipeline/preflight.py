@@ -1,0 +1,99 @@
+"""Whether this machine has what a run needs, told before it begins."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln import files
+from kiln.errors import OutOfMemory, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SPARED = 0.9  # of the machine's memory, the rest is the system's
+LEAST_DISK = 500_000_000  # bytes a job, where nothing is known from earlier runs
+MARGIN = 1.25  # over what a cell used before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What a machine has for builds: cores, and bytes of memory."""
+
+    cores: int
+    memory: int
+
+    @classmethod
+    def here(cls) -> Resources:
+        """What this process may use of its machine."""
+        return cls(cores=len(os.sched_getaffinity(0)), memory=min(_machine_memory(), _group_limit()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What each of several builds at once may use: cores, bytes of memory."""
+
+    cores: int
+    memory: int
+
+
+def share(resources: Resources, *, jobs: int, cores: int | None, memory: int | None) -> Share:
+    """Divide a machine among jobs; ``cores`` and ``memory`` are what was asked for each.
+
+    Raises:
+        UsageError: when there are more jobs than cores.
+        OutOfMemory: when the jobs' memory is more than there is.
+    """
+    if jobs < 1:
+        raise UsageError(f"-j {jobs} builds nothing", hint="-j 1")
+    if jobs * (cores or 1) > resources.cores:
+        raise UsageError(
+            f"{jobs} jobs of {cores or 1} cores each need {jobs * (cores or 1)} cores, this machine has "
+            f"{resources.cores}",
+            hint=f"-j {max(1, resources.cores // (cores or 1))}",
+        )
+    if memory is not None and jobs * memory > resources.memory:
+        fitting = resources.memory // memory
+        raise OutOfMemory(
+            f"{jobs} jobs of {files.size_text(memory)} each need {files.size_text(jobs * memory)} of memory",
+            why=f"this machine has {files.size_text(resources.memory)}",
+            hint=f"-j {fitting}" if fitting else f"--memory {files.size_text(resources.memory)}",
+        )
+    return Share(cores=cores or max(1, resources.cores // jobs), memory=memory or int(SPARED * resources.memory / jobs))
+
+
+def require_memory(peaks: Mapping[str, int], each: Share, *, jobs: int) -> None:
+    """Refuse to begin with cells that held more memory before than each job may have now.
+
+    Raises:
+        OutOfMemory: naming the largest of them.
+    """
+    config, peak = max(peaks.items(), key=lambda item: item[1], default=("", 0))
+    if peak > each.memory:
+        raise OutOfMemory(
+            f"{config} held {files.size_text(peak)} of memory when it was last built",
+            why=f"each of {jobs} jobs may have {files.size_text(each.memory)}",
+            hint="fewer jobs with -j, or more for each with --memory",
+        )
+
+
+def disk_needed(used: Mapping[str, int], configs: tuple[str, ...], *, jobs: int) -> int:
+    """Return the bytes of disk that a run takes for a while, from what its cells used before."""
+    largest = sorted((int(MARGIN * used.get(config, 0)) for config in configs), reverse=True)
+    return sum(max(LEAST_DISK, size) for size in largest[:jobs])
+
+
+def _machine_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _group_limit() -> int:
+    """The limit of the control group that this process is in, in bytes; beyond all bounds when there is none."""
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            return int(Path("/sys/fs/cgroup", name).read_text())
+        except (OSError, ValueError):
+            continue
+    return 1 << 62

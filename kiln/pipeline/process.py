@@ -1,0 +1,75 @@
+"""Processes of a run: they end with whoever started them, and what a killed one left running is ended."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when the one that started it is gone, killed even."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+
+
+def end_orphans(folder: Path) -> tuple[int, ...]:
+    """Kill what an earlier, killed build left running below ``folder``; returns the numbers of the processes.
+
+    Only for who holds the folder's lock. A process is such an orphan when it works there and the leader of its session
+    is gone; somebody's shell, who looks at what a build left, has its session's leader still.
+    """
+    ended = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        pid = int(entry.name)
+        if _works_in(entry, folder) and not Path(f"/proc/{_session(entry)}").exists():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+                ended.append(pid)
+    return tuple(ended)
+
+
+def _works_in(entry: Path, folder: Path) -> bool:
+    try:
+        return (entry / "cwd").readlink().is_relative_to(folder)
+    except OSError:
+        return False
+
+
+def _session(entry: Path) -> int:
+    """The number of a process's session, which is that of its leader: field 6 of its stat file."""
+    try:
+        return int((entry / "stat").read_text().rpartition(")")[2].split()[3])
+    except (OSError, IndexError, ValueError):
+        return os.getpid()
+
+
+def held_memory(root: int) -> int:
+    """Return the memory that a process and all below it hold by themselves, in bytes; files in memory do not count."""
+    parents: dict[int, int] = {}
+    held: dict[int, int] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = dict(line.split(":", 1) for line in (entry / "status").read_text().splitlines() if ":" in line)
+            parents[int(entry.name)] = int(fields["PPid"])
+            held[int(entry.name)] = 1024 * int(fields.get("RssAnon", "0").split()[0])
+    return sum(size for pid, size in held.items() if _descends(pid, root, parents))
+
+
+def _descends(pid: int, root: int, parents: dict[int, int]) -> bool:
+    while pid and pid != root:
+        pid = parents.get(pid, 0)
+    return pid == root
+
+
+def memory_kills() -> int:
+    """Return how many processes of this machine the kernel has ended for want of memory since it started."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+    return 0
