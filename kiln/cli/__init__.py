@@ -1,0 +1,132 @@
+"""The command line: the only reader of the environment, the only one that prints."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, Protocol, cast
+
+from kiln import __version__
+from kiln.errors import Interrupted, KilnError, MissingTool, UsageError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Each command is a module beside this one, imported only when it is the one asked for.
+COMMANDS = {
+    "matrix": "show the cells of the matrix and what varies between them",
+    "rerender": "write .ci_support and the CI's workflow from the recipe and the variant files, or check them",
+    "render": "show every output of a cell: version, build string, requirements, tests",
+    "build": "build cells, or rehearse one from upstream's wheel (--rehearse)",
+    "report": "write a run over the matrix as one web page",
+    "publish": "put packages into a channel; rehearsals are refused",
+    "image": "make container images: the base image that cells build in",
+}
+
+BUG = 1
+
+
+class Command(Protocol):
+    """What each module of a command offers."""
+
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's own arguments."""
+
+    def run(self, options: argparse.Namespace, root: Path) -> int:
+        """Do the work for the feedstock at ``root`` and return the exit code; failures are raised."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are kiln's own errors."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(message, hint=f"{self.prog} --help")
+
+
+def parser_for(name: str) -> tuple[Parser, Command]:
+    """The parser and the module of one command."""
+    command = cast("Command", importlib.import_module(f"kiln.cli.{name}"))
+    parser = Parser(prog=f"kiln {name}", description=COMMANDS[name][0].upper() + COMMANDS[name][1:] + ".")
+    command.arguments(parser)
+    return parser, command
+
+
+def top_parser() -> Parser:
+    """The parser of what stands before the command."""
+    width = max(map(len, COMMANDS)) + 2
+    listing = "\n".join(f"  {name:<{width}}{summary}" for name, summary in COMMANDS.items())
+    parser = Parser(
+        prog="kiln",
+        usage="kiln [-C DIR] COMMAND ...",
+        description="Build a conda feedstock: its matrix, its packages, its tests.",
+        epilog=f"commands:\n{listing}\n\n'kiln COMMAND --help' tells more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    here = Path()
+    parser.add_argument("-C", dest="root", metavar="DIR", type=Path, default=here, help="the feedstock (default: here)")
+    parser.add_argument("--version", action="version", version=f"kiln {__version__}")
+    parser.add_argument("command", metavar="COMMAND", help=argparse.SUPPRESS)
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def dispatch(arguments: Sequence[str]) -> int:
+    """Parse the command line and run its command.
+
+    Raises:
+        KilnError: whatever the command raises.
+    """
+    top = top_parser().parse_args(arguments or ["--help"])
+    if top.command not in COMMANDS:
+        raise UsageError(
+            f"there is no command {top.command!r}",
+            hint=nearest(top.command, COMMANDS) or "kiln --help lists the commands",
+        )
+    parser, command = parser_for(top.command)
+    return command.run(parser.parse_args(top.rest), top.root.absolute())
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line and return its exit code, failures printed."""
+    try:
+        return dispatch(arguments)
+    except SystemExit as end:  # argparse's --help and --version
+        return int(end.code or 0)
+    except KilnError as error:
+        return complain(error)
+    except KeyboardInterrupt:
+        return complain(Interrupted("interrupted; what was finished is kept, the same command goes on from there"))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on; let the last flush succeed
+        return BUG
+    except ModuleNotFoundError as error:
+        return complain(explained(error))
+
+
+def complain(error: KilnError) -> int:
+    """Print a failure to standard error and return its exit code."""
+    print(f"error: {error}", file=sys.stderr)
+    return error.exit_code
+
+
+def explained(error: ModuleNotFoundError) -> MissingTool:
+    """Tell a missing dependency from a fault of kiln's own.
+
+    Raises:
+        ModuleNotFoundError: when the missing module is kiln's own.
+    """
+    if (error.name or "").split(".")[0] == "kiln":
+        raise error
+    return MissingTool(
+        f"the Python package {error.name!r} is missing from {sys.executable}",
+        why="kiln runs in an environment with its locked dependencies",
+        hint="python build-locally.py, which makes that environment in .venv; delete .venv when it is damaged",
+    )

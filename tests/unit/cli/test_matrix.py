@@ -1,0 +1,114 @@
+"""The commands that show and write the matrix, through the door of the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.cli import run
+from kiln.errors import MatrixDrift, UnknownConfig, UsageError
+from tests.feedstocks import PINNING, copied, written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECIPE = "package:\n  name: app\n  version: 1\nrequirements:\n  host:\n    - alpha\n    - loop\n"
+OUTPUTS = "outputs:\n  - name: one\n    requirements:\n      host:\n        - alpha\n  - name: two\n    requirements:\n"
+MIXED = RECIPE.replace("    - loop\n", "") + OUTPUTS + "      host:\n        - alpha\n        - loop\n"
+VARIANTS = "alpha:\n  - 1\n  - 2\nloop:\n  - x\n  - y\n"
+
+
+def test_the_matrix_shows_what_varies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path, MIXED, VARIANTS)
+    assert run(["-C", str(tmp_path), "matrix"]) == 0
+    head, first, second, _, last = capsys.readouterr().out.splitlines()
+    assert head.split() == ["cell", "alpha"]
+    assert [line.split() for line in (first, second)] == [["linux_64_alpha1", "1"], ["linux_64_alpha2", "2"]]
+    assert last == "2 cells; loop vary inside a cell"
+
+
+def test_the_matrix_as_json_holds_every_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path, RECIPE, VARIANTS)
+    assert run(["-C", str(tmp_path), "matrix", "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)
+    assert [cell["variant"]["loop"] for cell in cells] == [["x"], ["y"], ["x"], ["y"]]
+    assert cells[0]["image"] == cells[0]["variant"]["docker_image"][0]
+
+
+@pytest.mark.processes
+@pytest.mark.needs("git")
+def test_a_change_is_shown_by_what_it_does_to_the_matrix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    feedstock = written(tmp_path, RECIPE, VARIANTS)
+    author = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+    for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "first")):
+        subprocess.run(["git", *author, *words], cwd=tmp_path, check=True, capture_output=True)
+    (feedstock.recipe / "conda_build_config.yaml").write_text("alpha:\n  - 2\n  - 3\nloop:\n  - x\nimage:\n  - z\n")
+    assert run(["-C", str(tmp_path), "matrix", "--diff", "HEAD", "--json"]) == 0
+    changes = json.loads(capsys.readouterr().out)
+    assert changes["added"] == ["linux_64_alpha2", "linux_64_alpha3"]
+    assert len(changes["removed"]) == 4
+    assert run(["-C", str(tmp_path), "matrix", "--diff", "HEAD"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "2 cells; since HEAD: 2 added, 4 removed"
+    assert run(["-C", str(tmp_path), "matrix", "--diff", "nowhere"]) == UsageError.exit_code
+
+
+def test_rerender_writes_then_finds_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    feedstock = copied("zips", tmp_path)
+    words = ["-C", str(feedstock.root), "rerender", "-e", str(PINNING)]
+    assert run(words) == 0
+    assert "16 added" in capsys.readouterr().out
+    assert run(words) == 0
+    assert "nothing to change" in capsys.readouterr().out
+    assert run([*words, "--check"]) == 0
+
+
+def test_a_check_shows_the_difference_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    feedstock = written(tmp_path, RECIPE, VARIANTS)
+    run(["-C", str(tmp_path), "rerender"])
+    (feedstock.recipe / "conda_build_config.yaml").write_text(VARIANTS + "c_compiler_version:\n  - 9\n")
+    feedstock.meta.write_text(RECIPE + "  build:\n    - {{ compiler('c') }}\n")
+    capsys.readouterr()
+    assert run(["-C", str(tmp_path), "rerender", "--check"]) == MatrixDrift.exit_code
+    shown = capsys.readouterr()
+    assert "+- '9'" in shown.out.splitlines()
+    assert "4 changed" in shown.err
+    assert "'9'" not in (feedstock.configs / "linux_64_alpha1loopx.yaml").read_text()
+
+
+def test_a_pinning_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path, RECIPE)
+    assert run(["-C", str(tmp_path), "rerender", "-e", str(tmp_path / "pin")]) == UsageError.exit_code
+    assert "pin" in capsys.readouterr().err
+
+
+def test_a_cell_is_shown_as_a_maintainer_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    feedstock = copied("mega", tmp_path)
+    run(["-C", str(feedstock.root), "rerender", "-e", str(PINNING)])
+    config = next(path.stem for path in sorted(feedstock.configs.glob("linux_64*cuda_compiler_version12.9*")))
+    capsys.readouterr()
+    assert run(["-C", str(feedstock.root), "render", config, "--final"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{config}  (linux-64, ")
+    assert "    source      https://x/2.7.0.tgz" in shown
+    assert "  mega-gpu 2.7.0 " in shown
+    assert "[generic]" in shown
+    assert "cuda_compiler_version 12.9" in shown
+
+
+def test_json_of_several_cells_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path, RECIPE, VARIANTS)
+    run(["-C", str(tmp_path), "rerender"])
+    capsys.readouterr()
+    assert run(["-C", str(tmp_path), "render", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert sorted(found) == [f"linux_64_alpha{a}loop{b}" for a in "12" for b in "xy"]
+    assert found["linux_64_alpha1loopx"][0]["requirements"]["host"] == ["alpha 1.*", "loop x.*"]
+
+
+def test_nothing_to_render_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path, RECIPE)
+    assert run(["-C", str(tmp_path), "render"]) == UnknownConfig.exit_code
+    assert "kiln rerender" in capsys.readouterr().err

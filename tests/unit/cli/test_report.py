@@ -1,0 +1,77 @@
+"""``kiln report`` writes a recorded run, and names what there is when asked for another."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import cli
+from kiln.errors import UsageError
+from kiln.ledger import Ledger
+from tests import runs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONFIG = "linux_64_python3.11.____cpython"
+
+
+@pytest.fixture
+def feedstock(tmp_path: Path) -> Path:
+    """A feedstock with one cell and two recorded runs."""
+    root = tmp_path / "some-feedstock"
+    (root / "recipe").mkdir(parents=True)
+    (root / "recipe" / "meta.yaml").write_text("package: {name: some}\n")
+    (root / ".ci_support").mkdir()
+    (root / ".ci_support" / f"{CONFIG}.yaml").write_text("python:\n- 3.11.* *_cpython\ntarget_platform:\n- linux-64\n")
+    with Ledger(root / "build_artifacts" / "ledger.sqlite") as ledger:
+        for jobs in (1, 2):
+            ledger.end(ledger.begin(runs.worked_through([CONFIG], jobs=jobs)))
+    return root
+
+
+def kiln(root: Path, *arguments: str) -> int:
+    return cli.dispatch(["-C", str(root), "report", *arguments])
+
+
+def test_the_latest_run_is_written_beside_the_packages(feedstock: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert kiln(feedstock) == 0
+    page = feedstock / "build_artifacts" / "reports" / "0002.html"
+    table = capsys.readouterr().out.splitlines()
+    assert table[2].startswith("Python 3.11")
+    assert table[-1] == f"page: {page}"
+    assert "some-feedstock" in page.read_text()
+    assert "Python 3.11" in page.read_text()
+
+
+def test_a_run_can_be_named_and_the_page_put_elsewhere(feedstock: Path, tmp_path: Path) -> None:
+    assert kiln(feedstock, "1", "--out", str(tmp_path / "page.html")) == 0
+    assert "run 1" in (tmp_path / "page.html").read_text()
+    assert not (feedstock / "build_artifacts" / "reports").exists()
+
+
+def test_json_alone_writes_no_page(feedstock: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert kiln(feedstock, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["jobs"] == 2
+    assert not (feedstock / "build_artifacts" / "reports").exists()
+
+
+def test_a_cell_whose_file_is_gone_keeps_its_name(feedstock: Path) -> None:
+    (feedstock / ".ci_support" / f"{CONFIG}.yaml").unlink()
+    assert kiln(feedstock) == 0
+    assert CONFIG in (feedstock / "build_artifacts" / "reports" / "0002.html").read_text()
+
+
+def test_a_run_that_is_not_there_is_told_with_those_that_are(feedstock: Path) -> None:
+    with pytest.raises(UsageError, match="there is no run 9\n  try: the latest is 2, the first 1"):
+        kiln(feedstock, "9")
+
+
+def test_where_nothing_was_run_nothing_is_begun(feedstock: Path) -> None:
+    ledger = feedstock / "build_artifacts" / "ledger.sqlite"
+    ledger.unlink()
+    with pytest.raises(UsageError, match="no run is recorded"):
+        kiln(feedstock)
+    assert not ledger.exists()
