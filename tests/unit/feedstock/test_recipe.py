@@ -1,0 +1,94 @@
+"""What this feedstock's own recipe gives: its cells, and for each the packages with their names and preferences."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import expand, load, render
+
+if TYPE_CHECKING:
+    from kiln.model.rendered import Output
+
+ROOT = Path(__file__).parents[3]
+CUDA = ("None", "12.5", "12.9")
+PYTHONS = {"3.10": "3.10.____cpython", "3.11": "3.11.____cpython", "3.12": "3.12.____cpython", "3.13": "3.13.____cp313"}
+LIBRARIES = ("libtensorflow_framework", "libtensorflow_cc")
+CELLS = [(cuda, python) for cuda in CUDA for python in PYTHONS]
+
+
+def name(cuda: str, python: str) -> str:
+    return f"linux_64_cuda_compiler_version{cuda}python{PYTHONS[python]}"
+
+
+@functools.cache
+def rendered() -> dict[str, dict[str, Output]]:
+    feedstock = load.find(ROOT)
+    cells = {cell.name: render.finalise(render.render(feedstock, cell)) for cell in expand.cells(feedstock)}
+    return {cell: {each.name: each for each in found.outputs if not each.skip} for cell, found in cells.items()}
+
+
+def test_the_matrix_has_a_cell_for_each_cuda_and_python() -> None:
+    assert sorted(rendered()) == sorted(name(cuda, python) for cuda, python in CELLS)
+
+
+@pytest.mark.parametrize(("cuda", "python"), CELLS)
+def test_each_cell_has_its_outputs_named_as_the_field_does(cuda: str, python: str) -> None:
+    flavour, only, number = ("cpu_", "cpu", 0) if cuda == "None" else (f"cuda{cuda.replace('.', '')}", "gpu", 200)
+    found = rendered()[name(cuda, python)]
+    assert set(found) == {*LIBRARIES, "tensorflow-base", "tensorflow", f"tensorflow-{only}"}
+    for each in found.values():
+        tag = "" if each.name in LIBRARIES else f"py{python.replace('.', '')}"
+        assert re.fullmatch(f"{flavour}{tag}h[0-9a-f]{{7}}_{number}", each.build_string), each.build_string
+        assert (each.version, each.build_number) == ("2.21.0", number)
+
+
+@pytest.mark.parametrize("cuda", CUDA)
+def test_the_libraries_are_the_same_for_every_python(cuda: str) -> None:
+    for library in LIBRARIES:
+        assert len({rendered()[name(cuda, python)][library].build_string for python in PYTHONS}) == 1
+
+
+@pytest.mark.parametrize(("cuda", "python"), CELLS)
+def test_a_solver_takes_cuda_where_it_can_and_the_cpu_elsewhere(cuda: str, python: str) -> None:
+    for each in rendered()[name(cuda, python)].values():
+        on_both = each.name not in {"tensorflow-cpu", "tensorflow-gpu"}
+        assert each.track_features == (("tensorflow-cpu",) if cuda == "None" and on_both else ())
+        assert ("__cuda" in each.requirements.run) == (cuda != "None" and on_both)
+
+
+@pytest.mark.parametrize(("cuda", "python"), CELLS)
+def test_outputs_that_must_fit_together_name_each_other_exactly(cuda: str, python: str) -> None:
+    found = rendered()[name(cuda, python)]
+
+    def exact(needed: str, by: str) -> bool:
+        return f"{needed} 2.21.0 {found[needed].build_string}" in found[by].requirements.run
+
+    assert exact("libtensorflow_framework", by="libtensorflow_cc")
+    assert exact("libtensorflow_framework", by="tensorflow-base")
+    assert exact("libtensorflow_cc", by="tensorflow-base")
+    assert exact("tensorflow-base", by="tensorflow")
+    only, wanted = ("tensorflow-cpu", "cpu*") if cuda == "None" else ("tensorflow-gpu", "cuda*")
+    assert f"tensorflow 2.21.0 {wanted}" in found[only].requirements.run
+    assert [found[each].run_exports for each in LIBRARIES] == [{"weak": (f"{each} ==2.21.0",)} for each in LIBRARIES]
+
+
+def test_no_two_cuda_builds_accept_the_same_cuda_version() -> None:
+    ranges = {
+        cuda: [spec for spec in output.requirements.run if spec.startswith("cuda-version ")]
+        for cuda in CUDA[1:]
+        for output in rendered()[name(cuda, "3.11")].values()
+        if "__cuda" in output.requirements.run
+    }
+    assert ranges == {"12.5": ["cuda-version >=12.5,<12.9"], "12.9": ["cuda-version >=12.9,<13"]}
+
+
+@pytest.mark.parametrize("cell", [name("None", "3.11"), name("12.9", "3.13")])
+def test_every_file_that_the_recipe_names_is_there(cell: str) -> None:
+    for each in rendered()[cell].values():
+        named = [*each.tests.files, *([each.script.file] if each.script.file else [])]
+        assert [file for file in named if not (ROOT / "recipe" / file).is_file()] == []

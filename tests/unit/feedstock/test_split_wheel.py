@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.feedstock.conftest import NVIDIA, RECIPE, SOLIB
+from tests.unit.feedstock.test_elf_runpath import runpath_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LIBRARIES = ("libtensorflow_framework", "libtensorflow_cc")
+SITE = "lib/python3.11/site-packages"
+
+
+def files_in(folder: Path) -> set[str]:
+    return {
+        str(Path(top, name).relative_to(folder))
+        for top, folders, names in os.walk(folder)
+        for name in (*names, *(each for each in folders if Path(top, each).is_symlink()))
+    }
+
+
+def record(prefix: Path) -> dict[str, str]:
+    text = (prefix / SITE / "tensorflow-2.21.0.dist-info" / "RECORD").read_text()
+    return {path: digest for path, digest, _ in csv.reader(text.splitlines())}
+
+
+def test_each_file_of_the_wheel_is_in_one_output_and_none_in_two(split: Any, make_wheel: Any) -> None:
+    make_wheel()
+    seen: set[str] = set()
+    for output in (*LIBRARIES, "tensorflow-base", "tensorflow", "tensorflow-cpu", "tensorflow-gpu"):
+        prefix = split(output)
+        now = files_in(prefix) if prefix.exists() else set()
+        assert seen <= now
+        seen = now
+    assert seen == {
+        *(f"lib/{name}.so{suffix}" for name in LIBRARIES for suffix in ("", ".2", ".2.21.0")),
+        *(f"include/libtensorflow_cc/{each}" for each in ("LICENSE", "tensorflow/c/c_api.h", "tsl/x.h", "xla/x.h")),
+        *("include/libtensorflow_cc/absl/x.h", "include/tensorflow", "include/tsl", "include/xla"),
+        "lib/pkgconfig/tensorflow_cc.pc",
+        *(f"{SITE}/tensorflow/{each}" for each in ("__init__.py", "THIRD_PARTY_NOTICES.txt", "include")),
+        *(f"{SITE}/tensorflow/python/{each}" for each in ("_pywrap.so", "plain.so")),
+        *(f"{SITE}/tensorflow/{name}.so.2" for name in LIBRARIES),
+        *(f"{SITE}/tensorflow-2.21.0.dist-info/{each}" for each in ("METADATA", "WHEEL", "INSTALLER", "RECORD")),
+    }
+
+
+def test_every_link_is_relative_and_leads_to_a_file_of_the_prefix(split: Any, make_wheel: Any) -> None:
+    make_wheel()
+    prefix = split(*LIBRARIES, "tensorflow-base")
+    links = {name: prefix / name for name in files_in(prefix) if (prefix / name).is_symlink()}
+    assert len(links) == 10
+    for name, link in links.items():
+        assert not link.readlink().is_absolute(), name
+        assert link.resolve(strict=True).is_relative_to(prefix), name
+    assert (prefix / SITE / "tensorflow/libtensorflow_cc.so.2").samefile(prefix / "lib/libtensorflow_cc.so.2.21.0")
+    assert (prefix / SITE / "tensorflow/include/tensorflow/c/c_api.h").read_bytes() == b"// C"
+
+
+def test_the_build_machine_leaves_no_trace_in_search_paths(scripts: Any, split: Any, make_wheel: Any) -> None:
+    make_wheel()
+    prefix = split(*LIBRARIES, "tensorflow-base")
+    assert runpath_of(scripts, prefix / "lib/libtensorflow_cc.so") == "$ORIGIN"
+    assert runpath_of(scripts, prefix / SITE / "tensorflow/python/_pywrap.so") == "$ORIGIN/..:$ORIGIN"
+
+
+def test_a_cuda_library_finds_what_it_opens_from_both_paths(scripts: Any, split: Any, make_wheel: Any) -> None:
+    make_wheel(name="tensorflow", runpath=":".join([SOLIB, *[NVIDIA] * 30]))
+    prefix = split(*LIBRARIES, "tensorflow-base")
+    (prefix / SITE / "tensorflow/_api").mkdir()
+    (prefix / SITE / "nvidia/cusolver/lib").mkdir(parents=True)
+    entries = (runpath_of(scripts, prefix / "lib/libtensorflow_framework.so") or "").split(":")
+
+    def reached_from(folder: str) -> set[Path]:
+        places = [entry.replace("$ORIGIN", str(prefix / folder)) for entry in entries]
+        return {Path(os.path.realpath(place)) for place in places if Path(place).is_dir()}
+
+    assert reached_from("lib") == {prefix / "lib"}
+    beside, expected = f"{SITE}/tensorflow", ("lib", f"{SITE}/tensorflow", f"{SITE}/nvidia/cusolver/lib")
+    assert reached_from(beside) == {prefix / each for each in expected}
+
+
+def test_the_metadata_is_that_of_tensorflow_without_what_nothing_uses(split: Any, make_wheel: Any) -> None:
+    make_wheel()
+    prefix = split("tensorflow-base")
+    text = (prefix / SITE / "tensorflow-2.21.0.dist-info" / "METADATA").read_text()
+    head, body = text.split("\n\n")
+    assert head.split("\n")[1:] == ["Name: tensorflow", "Version: 2.21.0", "Requires-Dist: six>=1.12.0"]
+    assert body == "Name: is what the text below the blank line may say.\n"
+
+
+def test_the_record_lists_what_lies_there_with_its_hashes(scripts: Any, split: Any, make_wheel: Any) -> None:
+    make_wheel()
+    prefix = split(*LIBRARIES, "tensorflow-base")
+    listed = record(prefix)
+    assert set(listed) == {str(Path(name).relative_to(SITE)) for name in files_in(prefix) if name.startswith(SITE)}
+    changed = prefix / SITE / "tensorflow/python/_pywrap.so"
+    assert listed["tensorflow/python/_pywrap.so"] == scripts.wheel_metadata.fingerprint(changed.read_bytes())[0]
+    assert listed["tensorflow/__init__.py"] == "sha256=old"
+    assert listed["tensorflow/libtensorflow_cc.so.2"] == listed["tensorflow-2.21.0.dist-info/RECORD"] == ""
+
+
+def test_the_same_wheel_gives_the_same_files_with_the_same_dates(split: Any, make_wheel: Any) -> None:
+    make_wheel()
+    prefix = split(*LIBRARIES, "tensorflow-base")
+    dates = {
+        (prefix / name).lstat().st_mtime for name in files_in(prefix) if name.endswith((".py", ".h", ".so.2.21.0"))
+    }
+    assert dates == {1772669760.0}  # 2026-03-05 00:16 UTC
+    assert (prefix / SITE / "tensorflow/python/_pywrap.so").stat().st_mode & 0o777 == 0o755
+    assert (prefix / "include/tensorflow/c/c_api.h").stat().st_mode & 0o777 == 0o644
+
+
+def test_the_licences_lie_where_the_recipe_names_them(split: Any, make_wheel: Any, tmp_path: Path) -> None:
+    make_wheel()
+    split("tensorflow-gpu")
+    assert (tmp_path / "licenses/LICENSE").read_text() == "licence"
+    named = {line.strip().removeprefix("- licenses/") for line in (RECIPE / "meta.yaml").read_text().splitlines()}
+    assert {path.name for path in (tmp_path / "licenses").iterdir()} <= named
+
+
+def no_wheel(_make: Callable[..., Path], _dist: Path) -> None:
+    """Leave the folder empty."""
+
+
+def two_wheels(make: Callable[..., Path], _dist: Path) -> None:
+    make(name="tensorflow")
+    make(name="tensorflow_cpu")
+
+
+def other_version(make: Callable[..., Path], dist: Path) -> None:
+    make().rename(dist / "tensorflow-2.20.0-cp311-cp311-manylinux_2_27_x86_64.whl")
+
+
+def other_python(make: Callable[..., Path], dist: Path) -> None:
+    make().rename(dist / "tensorflow-2.21.0-cp312-cp312-manylinux_2_27_x86_64.whl")
+
+
+def broken_archive(make: Callable[..., Path], _dist: Path) -> None:
+    make().write_bytes(b"PK\x03\x04 and no more")
+
+
+def stray_file(make: Callable[..., Path], _dist: Path) -> None:
+    make(**{"tensorflow_extra/__init__.py": b""})
+
+
+def outside(make: Callable[..., Path], _dist: Path) -> None:
+    make(**{"tensorflow/../../../escaped": b""})
+
+
+def no_module(make: Callable[..., Path], _dist: Path) -> None:
+    make(**{"tensorflow/python/_pywrap.so": b"text"})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (no_wheel, "must hold exactly one wheel; found none"),
+        (two_wheels, "found tensorflow-2.21.0-cp311"),
+        (other_version, "is not a wheel of version 2.21.0"),
+        (other_python, "is for Python 3.12, the prefix has Python 3.11"),
+        (broken_archive, "not a zip file"),
+        (stray_file, "belongs to no output: tensorflow_extra/__init__.py"),
+        (outside, "a file with the name tensorflow/../../../escaped"),
+        (no_module, "tensorflow/python/_pywrap.so is not a shared object"),
+    ],
+)
+def test_a_wheel_that_will_not_do_is_refused_in_one_line(
+    spoil: Any, says: str, split: Any, make_wheel: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "dist").mkdir()
+    spoil(make_wheel, tmp_path / "dist")
+    split("tensorflow-base", code=1)
+    message = capsys.readouterr().err
+    assert says in message
+    assert message.count("\n") == 1
+    assert not (tmp_path / "escaped").exists()
+
+
+def test_a_library_serves_every_python(split: Any, make_wheel: Any, tmp_path: Path) -> None:
+    make_wheel().rename(tmp_path / "dist/tensorflow-2.21.0-cp313-cp313-manylinux_2_27_x86_64.whl")
+    prefix = split(*LIBRARIES)
+    assert not [name for name in files_in(prefix) if "Python.h" in name]
+
+
+def test_a_wheel_without_the_library_is_refused(
+    split: Any, make_wheel: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_wheel(without="tensorflow/libtensorflow_cc.so.2")
+    split("libtensorflow_cc", code=1)
+    assert "the wheel has no library libtensorflow_cc" in capsys.readouterr().err
