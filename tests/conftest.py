@@ -1,0 +1,33 @@
+"""What all tests share: a test names what it needs of the machine, and is skipped by that name where it is missing."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import subprocess
+
+import pytest
+
+# How to see that a program does more than lie there: a docker without its daemon is no docker.
+PROBES = {"docker": ("docker", "info"), "podman": ("podman", "info"), "unshare": ("unshare", "--mount", "true")}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(*programs): skipped where one of the programs is missing or fails")
+    config.addinivalue_line("markers", "processes: a unit test that may start processes, small local ones")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    lacking = [reason for mark in item.iter_markers("needs") for name in mark.args if (reason := lack_of(name))]
+    if lacking:
+        pytest.skip("; ".join(lacking))
+
+
+@functools.cache
+def lack_of(program: str) -> str:
+    """Why a program cannot be used on this machine, or nothing when it can."""
+    if shutil.which(program) is None:
+        return f"{program} is not on this machine"
+    if program in PROBES and subprocess.run(PROBES[program], capture_output=True, check=False, timeout=60).returncode:
+        return f"{program} is here, but '{' '.join(PROBES[program])}' fails"
+    return ""

@@ -1,0 +1,38 @@
+"""What integration tests share: the container engines of this machine, and an image in each."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kiln import image
+from kiln.container import Engine, choose
+from kiln.errors import MissingTool
+from kiln.model.feedstock import Feedstock
+from tests.conftest import lack_of
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session", params=["docker", "podman"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Each container engine in turn; a test is skipped where one is missing."""
+    try:
+        found = choose(request.param, env=os.environ).engine
+    except MissingTool as missing:
+        pytest.skip(f"{missing.what}{f': {missing.why}' if missing.why else ''}")
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="session")
+def base_image(engine: Engine) -> str:
+    """The base image in the engine: found there, or imported, or made first, which takes most of a minute."""
+    tag = image.default_tag("bookworm")
+    folder = Feedstock(root=ROOT).artifacts / "images"
+    try:
+        return image.base(engine, image.recipe(), tag=tag, folder=folder, env=os.environ).tag
+    except MissingTool:
+        pytest.skip(lack_of("mmdebstrap"))

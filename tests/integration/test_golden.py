@@ -1,0 +1,26 @@
+"""Real feedstocks: kiln's files and outputs are conda-smithy's and conda-build's, by the judge beside the house."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT.parent / "shared" / "golden"
+CASES = sorted(path.parent.name for path in GOLDEN.glob("*/case.json"))
+
+
+@pytest.mark.skipif(not CASES, reason="shared/golden, the reference answers on real feedstocks, is not here")
+@pytest.mark.parametrize("case", CASES)
+def test_a_real_feedstock_is_rerendered_and_rendered_as_the_reference_tools_do(case: str, tmp_path: Path) -> None:
+    argv = [sys.executable, str(GOLDEN / "judge.py"), str(GOLDEN), "--only", case]
+    argv += ["--kiln", f"{sys.executable} -m kiln", "--json", str(tmp_path / "figures.json")]
+    ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    figures = json.loads((tmp_path / "figures.json").read_text())["totals"]
+    assert figures["files_equal"] == figures["files"] > 0
+    assert figures["configs_equal"] == figures["configs"]

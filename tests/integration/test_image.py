@@ -1,0 +1,71 @@
+"""The base image: made from Debian alone, found again, and fit to build in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import cli, image
+from kiln.container import Container, images
+from kiln.errors import BuildFailed
+from kiln.model.container import ContainerRun, User
+from kiln.model.feedstock import Feedstock
+
+if TYPE_CHECKING:
+    from kiln.container import Engine
+
+ROOT = Path(__file__).parents[2]
+STRANGER = User(uid=54321, gid=54321)
+
+
+def test_the_image_is_found_again(engine: Engine, base_image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["-C", str(ROOT), "image", "base", "--container", engine.kind.value]) == 0
+    assert capsys.readouterr().out == f"{base_image} {images.digest(engine, base_image)} (found)\n"
+
+
+def test_the_archive_of_the_first_engine_serves_the_second(engine: Engine, base_image: str, tmp_path: Path) -> None:
+    """Without mmdebstrap on PATH, the image can only come from the archive."""
+    tag = "localhost/kiln-test:again"
+    folder = Feedstock(root=ROOT).artifacts / "images"
+    if not list(folder.glob("*.tar")):
+        pytest.skip("the image was in the engine before, its archive is gone")
+    try:
+        made = image.base(engine, image.recipe(), tag=tag, folder=folder, env={"PATH": str(tmp_path)})
+        assert not made.reused
+        assert images.labels(engine, tag) == images.labels(engine, base_image)
+    finally:
+        engine.ask("rmi", tag)
+
+
+def test_a_build_script_has_what_it_expects_as_any_user(engine: Engine, base_image: str) -> None:
+    tools = "bash tar gzip bzip2 xz zstd patch git curl file make unzip sed awk find python3"
+    line = (
+        f"for tool in {tools}; do command -v $tool >/dev/null || echo $tool is missing; done; "
+        "touch /home/conda/file && test -s /etc/ssl/certs/ca-certificates.crt && "
+        "python3 -c 'import ensurepip, venv' && "
+        "python3 -c 'print(\"ü\")' && locale charmap"
+    )
+    with Container(engine, ContainerRun(image=base_image, argv=("bash", "-c", line), user=STRANGER)) as container:
+        ended = container.run(timeout=120)
+    assert (ended.exit_code, ended.tail) == (0, "ü\nUTF-8")
+
+
+def test_nothing_of_this_machine_is_in_the_image(engine: Engine, base_image: str) -> None:
+    line = (
+        "ls /etc/apt/auth.conf.d; ls /etc/apt/apt.conf.d | grep -x 99mmdebstrap; cat /etc/machine-id 2>/dev/null; true"
+    )
+    with Container(engine, ContainerRun(image=base_image, argv=("bash", "-c", line))) as container:
+        assert container.run().tail in {"", "uninitialized"}
+
+
+@pytest.mark.needs("mmdebstrap")
+def test_a_suite_that_debian_does_not_have_leaves_nothing_half_made(tmp_path: Path) -> None:
+    from kiln.image.base import make
+
+    with pytest.raises(BuildFailed, match="could not make Debian nosuchsuite") as caught:
+        make(image.recipe("nosuchsuite"), tmp_path / "images" / "a.tar", env=os.environ)
+    assert "nosuchsuite" in caught.value.why
+    assert list((tmp_path / "images").iterdir()) == []

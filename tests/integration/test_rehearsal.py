@@ -1,0 +1,219 @@
+"""A rehearsal makes, installs and tests real packages; it can be stopped anywhere and then goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kiln import load, render
+from kiln.archive import read_info
+from kiln.channel import Channel
+from kiln.errors import DiskFull, HashMismatch, Interrupted, ReleaseRefused, UnsupportedPython
+from kiln.expand import read
+from kiln.pipeline.choice import cpu_cell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+PRODUCT = "import tensorflow as tf; print(float(tf.reduce_sum(tf.matmul(tf.ones([3, 4]), tf.ones([4, 5])))))"
+INSTALL = """
+import os, sys
+from pathlib import Path
+from kiln import channel
+records = channel.solve([sys.argv[1]], ["tensorflow"], virtual_packages=channel.machine_virtual_packages())
+channel.install(records, Path(sys.argv[2]), cache=Path(sys.argv[3]))
+os._exit(0)  # past py-rattler's tear-down, as kiln itself leaves
+"""
+
+pytestmark = pytest.mark.skipif(not (3, 10) <= sys.version_info[:2] <= (3, 13), reason="no cell has this Python")
+
+
+def kiln(root: Path, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run a kiln command on a feedstock, in a process of its own."""
+    argv = (sys.executable, "-m", "kiln", "-C", str(root), *words)
+    return subprocess.run(argv, cwd=ROOT, text=True, capture_output=True, check=False, **more)
+
+
+def copy_of_feedstock(folder: Path) -> Path:
+    """Copy this feedstock, without what was built in it."""
+    for part in ("recipe", ".ci_support"):
+        shutil.copytree(ROOT / part, folder / part)
+    shutil.copy2(ROOT / "conda-forge.yml", folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def report() -> dict[str, Any]:
+    """This clone's rehearsal of the running Python's CPU cell, made now or found."""
+    ended = kiln(ROOT, "build", "--rehearse", "--json")
+    assert ended.returncode == 0, ended.stderr
+    (found,) = json.loads(ended.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_all_packages_are_built_and_pass_their_tests(report: dict[str, Any]) -> None:
+    told = {package["artifact"]["name"]: package["tests"]["verdict"] for package in report["packages"]}
+    assert told == dict.fromkeys(
+        ("libtensorflow_framework", "libtensorflow_cc", "tensorflow-base", "tensorflow", "tensorflow-cpu"), "passed"
+    )
+
+
+def test_the_packages_say_what_the_recipe_was_rendered_to(report: dict[str, Any]) -> None:
+    feedstock = load.find(ROOT)
+    rendered = render.finalise(render.render(feedstock, read(feedstock, report["config"])))
+    paths = {package["artifact"]["name"]: Path(package["artifact"]["path"]) for package in report["packages"]}
+    for output in rendered.outputs:
+        index = read_info(paths[output.name], "index.json")
+        assert (index["version"], index["build"], index["build_number"], index["subdir"]) == (
+            output.version,
+            output.build_string,
+            output.build_number,
+            output.subdir,
+        )
+        assert index.get("track_features", "") == " ".join(output.track_features)
+        assert [spec for spec in output.requirements.run if spec not in index["depends"]] == []
+        assert index["constrains"] == list(output.requirements.run_constrained)
+
+
+def test_no_two_packages_install_the_same_path(report: dict[str, Any]) -> None:
+    owners: dict[str, list[str]] = {}
+    for package in Channel(root=Path(report["channel"])).packages():
+        for entry in read_info(package, "paths.json")["paths"]:
+            owners.setdefault(entry["_path"], []).append(package.name)
+    own = tuple(f"{package['artifact']['name']}-" for package in report["packages"])
+    assert {path: who for path, who in owners.items() if len(who) > 1 and any(map(str.startswith, who, own))} == {}
+
+
+def test_a_fresh_prefix_from_the_channel_computes(report: dict[str, Any], tmp_path: Path) -> None:
+    prefix = tmp_path / "a prefix"
+    channel = Channel(root=Path(report["channel"])).url
+    subprocess.run((sys.executable, "-c", INSTALL, channel, prefix, tmp_path / "cache"), cwd=ROOT, check=True)
+    ran = subprocess.run((prefix / "bin" / "python", "-c", PRODUCT), capture_output=True, text=True, check=False)
+    assert ran.stdout == "60.0\n", ran.stderr
+
+
+def test_the_same_rehearsal_again_finds_everything(report: dict[str, Any]) -> None:
+    ended = kiln(ROOT, "build", "--rehearse", "--json", report["config"])
+    (again,) = json.loads(ended.stdout)
+    assert all(package["reused"] for package in again["packages"])
+    assert [package["artifact"] for package in again["packages"]] == [each["artifact"] for each in report["packages"]]
+
+
+def test_a_rehearsal_is_marked_and_refused_as_a_release(report: dict[str, Any], tmp_path: Path) -> None:
+    paths = [package["artifact"]["path"] for package in report["packages"]]
+    assert all(read_info(Path(path), "about.json")["extra"]["rehearsal"] is True for path in paths)
+    assert (Path(report["channel"]) / "REHEARSAL.txt").is_file()
+    refused = kiln(ROOT, "publish", *paths, "--to", str(tmp_path / "channel"))
+    assert refused.returncode == ReleaseRefused.exit_code
+    assert not (tmp_path / "channel").exists()
+
+
+def test_a_stopped_rehearsal_leaves_nothing_half_written_and_goes_on(tmp_path: Path) -> None:
+    feedstock = copy_of_feedstock(tmp_path)
+    assert stopped(feedstock, signal.SIGKILL, during="build libtensorflow_cc") == -signal.SIGKILL
+    (channel,) = (feedstock / "build_artifacts" / "rehearsal").glob("*/channel")
+    assert_whole(channel, has="libtensorflow_framework", lacks="libtensorflow_cc")
+    told: list[str] = []
+    assert stopped(feedstock, signal.SIGINT, during="build tensorflow-base", told=told) == Interrupted.exit_code
+    assert told[told.index("- build libtensorflow_framework") + 1].split()[0] == "found"
+    assert told[told.index("- build libtensorflow_cc") + 1].split()[0] == "done"
+    assert_whole(channel, has="libtensorflow_cc", lacks="tensorflow-base")
+
+
+def stopped(feedstock: Path, number: signal.Signals, *, during: str, told: list[str] | None = None) -> int:
+    """Send a signal to a rehearsal once it says that a step begins; returns its exit code."""
+    argv = (sys.executable, "-m", "kiln", "-C", str(feedstock), "build", "--rehearse")
+    with subprocess.Popen(argv, cwd=ROOT, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if told is not None:
+                told.append(line.rstrip("\n"))
+            if line == f"- {during}\n":
+                process.send_signal(number)
+                break
+        process.stderr.read()
+    return process.returncode
+
+
+def assert_whole(channel: Path, *, has: str, lacks: str) -> None:
+    """Every package of the channel can be read and stands in its index; one is there and another not."""
+    packages = {package.name: package for package in Channel(root=channel).packages()}
+    names = {read_info(package, "index.json")["name"] for package in packages.values()}
+    assert has in names
+    assert lacks not in names
+    index = json.loads((channel / "linux-64" / "repodata.json").read_text())
+    assert set(index["packages.conda"]) == set(packages)
+
+
+def test_a_tampered_wheel_is_refused_and_nothing_is_made_of_it(report: dict[str, Any], tmp_path: Path) -> None:
+    feedstock = copy_of_feedstock(tmp_path)
+    store = feedstock / "build_artifacts" / "rehearsal" / "wheels"
+    store.mkdir(parents=True)
+    for wheel in (Path(report["channel"]).parents[1] / "wheels").glob("*.whl"):
+        os.link(wheel, store / wheel.name)
+    victim = next(store.glob("gast-*.whl"))
+    content = victim.read_bytes()
+    victim.unlink()
+    victim.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    ended = kiln(feedstock, "build", "--rehearse")
+    assert ended.returncode == HashMismatch.exit_code
+    assert victim.name in ended.stderr
+    assert not list(feedstock.rglob("*.conda"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A feedstock whose build_artifacts lies on a file system of its own, too small to build in."""
+    feedstock = copy_of_feedstock(tmp_path)
+    disk = feedstock / "build_artifacts"
+    disk.mkdir()
+    mounted = subprocess.run(("mount", "-t", "tmpfs", "-o", "size=64m", "none", disk), capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("only root can mount a small disk")
+    yield feedstock
+    subprocess.run(("umount", disk), check=True)
+
+
+def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(small_disk: Path) -> None:
+    ended = kiln(small_disk, "build", "--rehearse")
+    assert ended.returncode == DiskFull.exit_code
+    assert "are free there" in ended.stderr
+    assert not list(small_disk.rglob("*.whl"))
+
+
+def test_two_at_once_are_refused(tmp_path: Path) -> None:
+    feedstock = copy_of_feedstock(tmp_path)
+    (feedstock / "build_artifacts" / "rehearsal").mkdir(parents=True)
+    holder = (
+        "import sys, kiln.files as f, pathlib\nwith f.locked(pathlib.Path(sys.argv[1])): print(flush=True); input()"
+    )
+    lock = feedstock / "build_artifacts" / "rehearsal" / ".lock"
+    argv = (sys.executable, "-c", holder, str(lock))
+    with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        ended = kiln(feedstock, "build", "--rehearse")
+        process.communicate(b"\n")
+    assert f"process {process.pid}" in ended.stderr
+
+
+@pytest.mark.parametrize("executable", ["/usr/bin/perl", "/no/such/python3.11"])
+def test_what_is_no_supported_python_is_refused(executable: str, tmp_path: Path) -> None:
+    ended = kiln(copy_of_feedstock(tmp_path), "build", "--rehearse", "--python", executable)
+    assert ended.returncode == UnsupportedPython.exit_code, ended.stderr
+    assert executable in ended.stderr
+
+
+def test_the_cell_of_a_rehearsal_is_the_running_pythons() -> None:
+    assert f"python{PYTHON}" in cpu_cell(load.find(ROOT), PYTHON).name

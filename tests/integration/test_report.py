@@ -1,0 +1,124 @@
+"""The page of a run in a real browser: nothing sticks out, nothing is complained about, states can be seen."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from html import unescape
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kiln.model.run import CellState
+from kiln.report import as_html
+from tests import runs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.needs("chromium")
+
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--hide-scrollbars", "--enable-logging=stderr"),
+)
+# What is measured in the page; where an element scrolls by itself, what is inside may be wider.
+MEASURE = """<pre id="measured"></pre><script>
+const all = [...document.querySelectorAll("body *")];
+const inside = element => element.parentElement.closest(".scroll, .tail, svg, details:not([open])");
+const label = element => element.className.baseVal ?? element.className;
+const places = [...document.querySelectorAll(".place")];
+document.getElementById("measured").textContent = JSON.stringify({
+  page: document.documentElement.scrollWidth, window: innerWidth,
+  outside: all.filter(e => !inside(e) && e.getBoundingClientRect().right > innerWidth + 1).map(label),
+  cut: [...document.querySelectorAll(".place, .state, .figures b")]
+    .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText),
+  states: places.map(e => e.innerText.trim()), colours: places.map(e => getComputedStyle(e).backgroundColor),
+  bars: [...document.querySelectorAll(".bar")].filter(e => e.getBoundingClientRect().width > 0).length,
+});
+</script></body>"""
+
+
+# How many backgrounds tell the states of each picture apart; done and found share theirs, as all failures do.
+COLOURS = {(1, None): 1, (1, 1): 1, (4, None): 2, (12, 3): 4, (192, 20): 5}
+
+
+def browse(page: Path, scratch: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """Load a page from its file, and have the browser print what became of it."""
+    argv = ("chromium", *FLAGS, f"--user-data-dir={scratch}", "--dump-dom", *more, page.as_uri())
+    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120)
+
+
+def complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+def measured(text: str, tmp_path: Path, *, width: int) -> dict[str, Any]:
+    """Measure a page with a script of ours, which the page's own policy would forbid."""
+    page = tmp_path / "measured.html"
+    page.write_text(re.sub(r"<meta http-equiv=.Content-Security-Policy.*?>", "", text).replace("</body>", MEASURE))
+    shown = browse(page, tmp_path / "profile", f"--window-size={width},1200").stdout
+    found = re.search(r'<pre id="measured">(.*?)</pre>', shown)
+    assert found
+    told: dict[str, Any] = json.loads(unescape(found[1]))
+    return told
+
+
+def a_page(count: int, folder: Path, until: float | None = None, bad: dict[int, CellState] | None = None) -> str:
+    """A page of so many cells, all of them with a log."""
+    log = folder / "build.log"
+    log.write_text("".join(f"[{number} / 400] " + "a/long/path/" * 20 + "\n" for number in range(400)))
+    cudas, levels = {1: (1, 1), 4: (2, 1), 12: (3, 1), 192: (8, 4)}[count]
+    pythons = [f"3.{minor}" for minor in range(9, 9 + count // cudas // levels)]
+    variants = runs.variants(["None", *(f"12.{n}" for n in range(cudas - 1))], pythons, [str(n) for n in range(levels)])
+    report = runs.worked_through(variants, jobs=min(8, max(1, count // 4)), until=until, bad=bad, log=log)
+    return as_html(report, variants, name="some-feedstock", folder=folder, now=runs.BEGAN + (until or 0))
+
+
+@pytest.mark.parametrize("width", [500, 1280])
+@pytest.mark.parametrize(
+    ("count", "hours", "bad"),
+    [
+        (1, None, {}),
+        (1, 1, {}),
+        (4, None, {2: CellState.FAILED}),
+        (12, 3, {1: CellState.FOUND, 2: CellState.OUT_OF_MEMORY}),
+        (192, 20, {9: CellState.FAILED, 40: CellState.DISK_FULL, 41: CellState.INTERRUPTED}),
+    ],
+)
+def test_a_report_fits_its_window_and_shows_each_state(
+    count: int, hours: int | None, bad: dict[int, CellState], width: int, tmp_path: Path
+) -> None:
+    text = a_page(count, tmp_path, until=hours and hours * runs.HOUR, bad=bad)
+    seen = measured(text, tmp_path, width=width)
+    assert seen["page"] <= seen["window"] == width
+    assert seen["outside"] == []
+    assert seen["cut"] == []
+    assert len(seen["states"]) == count
+    for state in bad.values():
+        assert any(state.value in told for told in seen["states"])
+    assert len(set(seen["colours"])) == COLOURS[count, hours]
+    assert seen["bars"] > 0
+
+
+def test_a_report_loads_without_a_complaint(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(a_page(12, tmp_path, bad={2: CellState.FAILED}))
+    assert complaints(browse(page, tmp_path / "profile")) == []
+
+
+def test_the_pages_policy_would_stop_a_script_that_got_in(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    evil = '<script>document.title = "taken over"</script><style>h1 { display: none }</style></body>'
+    page.write_text(a_page(1, tmp_path).replace("</body>", evil))
+    done = browse(page, tmp_path / "profile")
+    assert "<title>taken over" not in done.stdout
+    assert len(complaints(done)) == 2
+
+
+def test_a_report_prints_on_a_few_sheets(tmp_path: Path) -> None:
+    page, sheets = tmp_path / "page.html", tmp_path / "page.pdf"
+    page.write_text(a_page(12, tmp_path))
+    browse(page, tmp_path / "profile", f"--print-to-pdf={sheets}")
+    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", sheets.read_bytes())) <= 6
