@@ -1,0 +1,37 @@
+"""``python -m tests --bench [SECTION ...]`` prints one table of figures; compare figures of one run."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import os
+import platform
+from importlib import import_module
+from pathlib import Path
+
+from kiln.console import table
+
+SECTIONS = ("start", "matrix", "rehearsal", "view")
+
+
+def main() -> None:
+    """Run the sections that were asked for, all by default."""
+    parser = argparse.ArgumentParser(prog="python -m tests --bench", description=__doc__)
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"{', '.join(SECTIONS)}; default: all")
+    sections = parser.parse_args().sections or SECTIONS
+    if unknown := set(sections) - set(SECTIONS):
+        parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
+    rows = [row for section in sections for row in import_module(f"tests.bench.{section}").rows()]
+    print(f"{dt.datetime.now(tz=dt.timezone.utc):%Y-%m-%d}, {processor()}, {os.cpu_count()} cores,")
+    print(f"Python {platform.python_version()}\n")
+    print(table(("what", "measured", "may take"), rows, right=(1, 2)))
+
+
+def processor() -> str:
+    """Return the processor's own name."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The yardstick of the benchmark: a rehearsal's packages made, indexed, solved and installed by the engine alone.
+
+``python -m tests.bench.bare FEEDSTOCK``, where a rehearsal has run and left what the packages are made from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import rattler
+from rattler.index import index_fs
+
+from kiln import build, load, render
+from kiln import rehearse as parts
+from kiln.build.worker import run_engine
+from kiln.channel import SUBDIRS
+from kiln.pipeline.choice import cpu_cell, python_of
+from kiln.pipeline.workshop import Workshop
+
+if TYPE_CHECKING:
+    from kiln.model.plan import BuildStep
+
+
+def main(root: Path) -> None:
+    """Do in a fresh folder what the rehearsal of the running Python's CPU cell did, without a word or a check."""
+    bare = root / "bare"
+    os.environ["RATTLER_CACHE_DIR"] = str(bare / "cache")
+    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    rehearsed, steps = planned(root, bare)
+    channel = copied_channel(rehearsed, bare / "channel", without={step.output.name for step in steps})
+    for step in steps:
+        (built,) = run_engine(dict(step.recipe), step.folder, [channel.as_uri()]).packages
+        shutil.move(built, channel / "linux-64")
+        shutil.rmtree(step.folder)
+        asyncio.run(index_fs(channel))
+    for step in steps:
+        asyncio.run(install(channel, step.output.name, bare))
+
+
+def planned(root: Path, bare: Path) -> tuple[Path, tuple[BuildStep, ...]]:
+    """Return the channel of the rehearsal and the very recipes that it handed to the engine."""
+    feedstock = load.find(root)
+    cell = cpu_cell(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}")
+    shop = Workshop.of(feedstock, cell.name)
+    return shop.channel.root, build.plan(
+        render.finalise(render.render(feedstock, cell)),
+        recipe_folder=feedstock.recipe,
+        folder=bare / "work",
+        channels=((bare / "channel").as_uri(),),
+        wheel=parts.upstream_wheel(parts.plan(python=python_of(cell)), shop.wheels),
+    )
+
+
+def copied_channel(source: Path, target: Path, *, without: set[str]) -> Path:
+    """Link a channel's packages, but its own outputs, into a new one."""
+    for subdir in SUBDIRS:
+        (target / subdir).mkdir(parents=True)
+        for package in (source / subdir).glob("*.conda"):
+            if package.name.rsplit("-", 2)[0] not in without:
+                (target / subdir / package.name).hardlink_to(package)
+    asyncio.run(index_fs(target))
+    return target.absolute()
+
+
+async def install(channel: Path, package: str, bare: Path) -> None:
+    """Solve for one package and install it."""
+    machine = rattler.VirtualPackage.detect(rattler.VirtualPackageOverrides())
+    records = await rattler.solve([channel.as_uri()], [package], virtual_packages=machine)
+    await rattler.install(records, bare / "prefixes" / package, cache_dir=bare / "cache" / "pkgs", show_progress=False)
+    shutil.rmtree(bare / "prefixes" / package)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    sys.stdout.flush()
+    os._exit(0)

@@ -1,0 +1,34 @@
+"""What all sections share: the rows of the table, and calls timed in processes of their own."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parents[2]
+
+Row = tuple[str, str, str]
+
+
+def median(call: Callable[[], None], *, rounds: int = 9) -> float:
+    """Return the median seconds of some rounds, after one that warms the file system's cache."""
+    call()
+    return statistics.median(seconds(call) for _ in range(rounds))
+
+
+def seconds(call: Callable[[], None]) -> float:
+    """Return how long one call takes."""
+    began = time.monotonic()
+    call()
+    return time.monotonic() - began
+
+
+def run(*argv: str) -> None:
+    """Run a command that must succeed, its output thrown away."""
+    subprocess.run(argv, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
