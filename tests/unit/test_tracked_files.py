@@ -1,0 +1,42 @@
+"""No file of the project ties it to one package registry: which one is used is the business of the user's settings."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# In pieces, so that this file holds none of them.
+HOSTS = [
+    ".".join(pieces)
+    for pieces in (
+        *(("pypi", "org"), ("pypi", "io"), ("pypi", "python", "org"), ("pythonhosted", "org")),
+        *(("npmjs", "org"), ("npmjs", "com"), ("yarnpkg", "com")),
+        *(("deb", "debian", "org"), ("security", "debian", "org"), ("ftp", "debian", "org")),
+    )
+]
+PATTERN = re.compile("|".join(map(re.escape, HOSTS)), re.IGNORECASE)
+
+
+@pytest.mark.processes
+@pytest.mark.needs("git")
+def test_no_tracked_file_names_the_host_of_a_package_registry() -> None:
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    tracked = [ROOT / name for name in listing.split("\0") if name and (ROOT / name).is_file()]
+    assert Path(__file__) in tracked or len(tracked) > 20
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
+        for file in tracked
+        for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        if PATTERN.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_host_is_found_inside_a_url(host: str) -> None:
+    assert PATTERN.search(f"url: https://files.{host}/packages/x.whl")
