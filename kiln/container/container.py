@@ -80,8 +80,8 @@ class Container:
         """
         hear = None if on_line is None else lambda line: None if watch.is_figure(line) else on_line(line)
         result = self._command(arguments.start(self.engine, self.name), log=log, timeout=timeout, on_line=hear)
-        if result.exit_code == command.TIMED_OUT and self._state()["Running"]:
-            self.stop()
+        if result.exit_code == command.TIMED_OUT and self._state()["Status"] != "exited":
+            self.stop()  # it may not even have come to run
             return Ended(exit_code=command.TIMED_OUT, tail=result.tail, seconds=result.seconds)
         state = self._state()
         if state["Status"] in {"created", "configured"}:  # Docker, Podman: never came to run
