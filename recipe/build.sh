@@ -2,87 +2,41 @@
 # The compile step: from TensorFlow's sources in $SRC_DIR to exactly one wheel in $SRC_DIR/dist, hours of work for many
 # cores. Everything else that this recipe makes, it makes from that wheel (split.sh), whoever built it.
 #
+# Which flags Bazel gets stands in compile.ini; compile_plan.py makes them of it and of the cell's variant. The caller
+# may say more: BAZEL_DISK_CACHE (a folder), BAZEL_REMOTE_CACHE (a URL), BAZEL_BUILD_EVENTS (a file to write, JSON),
+# BAZEL_CPUS, BAZEL_MEMORY_MB (what may be used, else the container's limits), BAZEL_DISTDIR (a folder of downloads).
+#
 # Bazel brings its own Clang 18.1.8, sysroot, Python and CUDA ("hermetic" in upstream's words) and downloads them, so
 # nothing of the conda compilers may reach it.
 set -euo pipefail
-# From the cell: which CUDA and which cuDNN.
-: "${cuda_compiler_version:?}" "${cudnn:?}" "${PY_VER:?}"
+# What compile_plan.py reads of the variant: a script that names a key of it is told its value, and is made anew with it.
+: "${cuda_compiler_version:?}" "${cudnn:?}" "${PY_VER:?}" "${microarch_level:-}" "${cuda_compute_capabilities:-}"
 unset CC CXX CPP AR AS LD NM RANLIB STRIP CFLAGS CXXFLAGS CPPFLAGS LDFLAGS
 
-# One compiler process of this code base takes up to about two gigabytes.
-gigabytes_per_job=2
-
-# Prints the memory in gigabytes that this build may use: the limit of its container, or else what the machine has.
-memory() {
-    local limit total
-    total=$(awk '/^MemTotal:/ { print int($2 / 1024 / 1024) }' /proc/meminfo)
-    limit=$(cat /sys/fs/cgroup/memory.max 2>/dev/null || cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || echo max)
-    if [[ $limit == max ]] || ((limit / 1024 ** 3 > total)); then
-        echo "$total"
-    else
-        echo $((limit / 1024 ** 3))
-    fi
+plan() {
+    bash "$RECIPE_DIR/python.sh" compile_plan.py "$RECIPE_DIR/compile.ini" "$@"
 }
 
-# Prints how many actions may run at once: as many as there are cores, if the memory is enough for that.
-job_count() {
-    local cores=${CPU_COUNT:-$(nproc)} fitting
-    fitting=$(($(memory) / gigabytes_per_job))
-    ((fitting > 0)) || fitting=1
-    echo $((cores < fitting ? cores : fitting))
+# Bazel's own tree lies beside the sources, for what it leaves goes with them.
+run_bazel() {
+    "$bazel" --output_user_root="$SRC_DIR/bazel" --bazelrc="$SRC_DIR/cell.bazelrc" "$@"
 }
 
-# Prints the flags that the cell's variant decides, one to a line.
-variant_flags() {
-    echo "--repo_env=HERMETIC_PYTHON_VERSION=$PY_VER"
-    case $cuda_compiler_version in
-    None)
-        echo "--repo_env=WHEEL_NAME=tensorflow_cpu"
-        ;;
-    12.5)
-        # Upstream's own choice: Clang compiles the kernels too. Machine code for each architecture, and PTX of the
-        # newest for those still to come; so for 12.9 as well.
-        cuda_flags cuda_clang 12.5.1 sm_60,sm_70,sm_75,sm_80,sm_86,sm_89,sm_90,compute_90
-        ;;
-    12.9)
-        # Clang 18 knows no GPU newer than sm_90, so nvcc compiles the kernels, with Clang for the host's part.
-        cuda_flags cuda_nvcc 12.9.1 sm_60,sm_70,sm_75,sm_80,sm_86,sm_89,sm_90,sm_100,sm_120,compute_120
-        ;;
-    *)
-        echo "build.sh: no flags are known for CUDA $cuda_compiler_version" >&2
-        return 1
-        ;;
-    esac
-}
+bazel='' target='' wheel_folder='' nvcc_target='' nvcc_file='' flags=''
+assignments=$(plan --bazelrc "$SRC_DIR/cell.bazelrc")
+eval "$assignments"
+trap 'run_bazel shutdown' EXIT
+printf 'flags for Bazel:\n%s' "$flags"
 
-# Prints the flags of a CUDA build. Usage: cuda_flags CONFIG FULL_VERSION CAPABILITIES
-cuda_flags() {
-    # Upstream's configurations set the versions as well, so they come before ours: the last one counts.
-    echo "--config=cuda"
-    echo "--config=$1"
-    # The wheel names NVIDIA's libraries, and does not contain them.
-    echo "--config=cuda_wheel"
-    echo "--repo_env=WHEEL_NAME=tensorflow"
-    # Hermetic versions must be complete.
-    echo "--repo_env=HERMETIC_CUDA_VERSION=$2"
-    echo "--repo_env=HERMETIC_CUDNN_VERSION=$cudnn.0"
-    echo "--repo_env=HERMETIC_CUDA_COMPUTE_CAPABILITIES=$3"
-}
-
-flags=$(variant_flags)
-mapfile -t flags <<<"$flags"
-bazel --output_user_root="$SRC_DIR/bazel" build \
-    --config=avx_linux \
-    --jobs="$(job_count)" \
-    --local_resources=memory="$(($(memory) * 900))" \
-    --repo_env=USE_PYWRAP_RULES=True \
-    "${flags[@]}" \
-    //tensorflow/tools/pip_package:wheel
+# The compiler of the kernels says itself what it accepts, before hours are spent.
+if [[ -n $nvcc_target ]]; then
+    run_bazel build --build_event_json_file= "$nvcc_target" # the events are those of the compile alone
+    plan --nvcc "$(run_bazel info --build_event_json_file= output_base)/$nvcc_file"
+fi
+run_bazel build "$target"
 
 mkdir -p "$SRC_DIR/dist"
-cp bazel-bin/tensorflow/tools/pip_package/wheel_house/*.whl "$SRC_DIR/dist/"
-bazel --output_user_root="$SRC_DIR/bazel" shutdown
-
+cp "$wheel_folder"/*.whl "$SRC_DIR/dist/"
 wheels=("$SRC_DIR"/dist/*.whl)
 if ((${#wheels[@]} != 1)); then
     echo "build.sh: the compile must leave one wheel in dist, it left ${#wheels[@]}: ${wheels[*]}" >&2
