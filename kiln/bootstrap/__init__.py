@@ -1,4 +1,6 @@
-"""The project's own environment, ``.venv``: made on first use from the hash-locked lists in requirements/.
+"""The project's own environments, ``.venv`` and for the fleet ``.venv-fleet``: made from hash-locked lists.
+
+Each is made on first use, from lists in requirements/.
 
 This runs under the system's Python with nothing installed, before any other part of kiln: so it needs the standard
 library alone and starts its few processes itself. Most runs find the environment as it should be, which one look at
@@ -11,14 +13,16 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from kiln.bootstrap.state import FOLDER, RUN, TEST, examine, python_of
-from kiln.errors import Interrupted, KilnError
+from kiln.bootstrap.state import COLLECTIONS, FLEET, FLEET_FOLDER, FOLDER, RUN, TEST, examine, python_of
+from kiln.errors import Interrupted, KilnError, UnsupportedPython
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-__all__ = ["RUN", "TEST", "enter", "environment"]
+__all__ = ["RUN", "TEST", "enter", "environment", "fleet"]
+
+OLDEST_FOR_THE_FLEET = (3, 11)  # ansible-core 2.19's, by its own metadata
 
 
 def enter(root: Path, *arguments: str, locks: Sequence[str] = (RUN,)) -> NoReturn:
@@ -43,15 +47,35 @@ def environment(root: Path, *, locks: Sequence[str] = (RUN,), say: Callable[[str
     Raises MissingTool, DownloadFailed, HashMismatch, NotWritable, DiskFull or Interrupted; the next call then starts
     afresh.
     """
-    if examine(root, locks).reason:
+    return _have(root / FOLDER, locks, say)
+
+
+def fleet(root: Path, *, say: Callable[[str], None] = lambda _: None) -> Path:
+    """Return the Python of the environment that ``kiln fleet`` runs on, beside whose own packages are kiln's.
+
+    ``ansible-playbook`` and its like lie beside it, and find the collections by themselves. Raises what
+    ``environment`` raises, and UnsupportedPython when this Python is too old for Ansible.
+    """
+    if sys.version_info < OLDEST_FOR_THE_FLEET:
+        raise UnsupportedPython(
+            f"kiln fleet needs Python 3.11 or newer, and this is {sys.version.split()[0]}",
+            why="ansible-core 2.19, which it drives, does not run on older ones",
+            hint="start it with another: python3.13 -m kiln fleet ..., or python3.12, python3.11",
+        )
+    return _have(root / FLEET_FOLDER, (FLEET, COLLECTIONS), say)
+
+
+def _have(folder: Path, locks: Sequence[str], say: Callable[[str], None]) -> Path:
+    """Return the Python of the environment in ``folder``, made if need be."""
+    if examine(folder, locks).reason:
         from kiln.bootstrap.make import make
 
         try:
-            make(root, locks, say)
+            make(folder, locks, say)
         except KeyboardInterrupt as stop:
-            what = f"the set-up of {root / FOLDER} was interrupted"
+            what = f"the set-up of {folder} was interrupted"
             raise Interrupted(what, hint="the next run starts it again") from stop
-    return python_of(root)
+    return python_of(folder)
 
 
 def _tell(line: str) -> None:

@@ -15,9 +15,10 @@ from importlib.util import find_spec
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
+from kiln.bootstrap import collections
 from kiln.bootstrap.faults import explain_os_error, explain_pip, explain_venv
 from kiln.bootstrap.state import (
-    FOLDER,
+    COLLECTIONS,
     LOCK,
     MARKER,
     base_python,
@@ -45,42 +46,53 @@ _PIP_NETWORK = frozenset(
         *("CACHE_DIR", "CONFIG_FILE", "DEFAULT_TIMEOUT", "NO_CACHE_DIR", "RETRIES", "TIMEOUT"),
     )
 )
-_INSTALL = (
-    *("install", "--require-hashes", "--no-deps", "--only-binary=:all:", "--no-user", "--no-warn-script-location"),
+_LOCKED = (
+    *("--require-hashes", "--no-deps", "--only-binary=:all:"),
     *("--disable-pip-version-check", "--no-input", "--progress-bar=off"),
 )
+_INSTALL = ("install", "--no-user", "--no-warn-script-location", *_LOCKED)
+_DOWNLOAD = ("download", *_LOCKED)
 _PATH_FILE = "kiln-root.pth"
 _ROOT_FROM_SITE_PACKAGES = "../../../.."  # relative, since a path file is read in the locale's encoding
 
 
 class _Job(NamedTuple):
-    """One set-up; ``lock`` is the open lock file, which the steps inherit."""
+    """One set-up of the environment in ``folder``; ``lock`` is the open lock file, which the steps inherit."""
 
-    root: Path
+    folder: Path
     locks: tuple[str, ...]
     say: Say
     lock: int
 
+    @property
+    def root(self) -> Path:
+        """The clone that the environment belongs to."""
+        return self.folder.parent
 
-def make(root: Path, locks: Sequence[str], say: Say) -> None:
-    """Make or mend the environment of the clone at ``root``, once, however many processes ask for it.
+    def list_of(self, name: str) -> Path:
+        """The file of a lock."""
+        return self.root / "requirements" / name
+
+
+def make(folder: Path, locks: Sequence[str], say: Say) -> None:
+    """Make or mend the environment in ``folder``, at the top of a clone, once, however many processes ask for it.
 
     Raises MissingTool, DownloadFailed, HashMismatch, NotWritable or DiskFull.
     """
-    reason = examine(root, locks).reason
+    reason = examine(folder, locks).reason
     try:
-        with _alone(root / FOLDER, say) as lock:
-            now = examine(root, locks)  # another process may have made it while this one waited
+        with _alone(folder, say) as lock:
+            now = examine(folder, locks)  # another process may have made it while this one waited
             if now.reason:
-                names = {*locks, *(recorded_locks(root) if now.mendable else ())}
-                _make(_Job(root, tuple(sorted(names)), say, lock), reason, mendable=now.mendable)
+                names = {*locks, *(recorded_locks(folder) if now.mendable else ())}
+                _make(_Job(folder, tuple(sorted(names)), say, lock), reason, mendable=now.mendable)
     except OSError as failure:
-        explain_os_error(failure, root / FOLDER)
+        explain_os_error(failure, folder)
 
 
 def _make(job: _Job, reason: str, *, mendable: bool) -> None:
-    began, folder = monotonic(), job.root / FOLDER
-    job.say(f"{reason}: {'completing' if mendable else 'setting up'} {FOLDER} (about 20 s)")
+    began, folder = monotonic(), job.folder
+    job.say(f"{reason}: {'completing' if mendable else 'setting up'} {folder.name} (about 20 s)")
     digests = {name: digest(job.root, name) for name in job.locks}
     (folder / MARKER).unlink(missing_ok=True)  # from here to its return a killed run leaves what the next one redoes
     try:
@@ -88,13 +100,15 @@ def _make(job: _Job, reason: str, *, mendable: bool) -> None:
             _clear(folder)
             _create(job)
         _install(job)
+        if COLLECTIONS in job.locks:
+            _unpack_collections(job)
         (_site_packages(folder) / _PATH_FILE).write_text(f"{_ROOT_FROM_SITE_PACKAGES}\n")
-        write_marker(job.root, digests)
+        write_marker(folder, digests)
     except BaseException:
         with suppress(OSError):
             _clear(folder)  # gives the room back, above all when the disk is full
         raise
-    job.say(f"{FOLDER} is ready ({monotonic() - began:.0f} s)")
+    job.say(f"{folder.name} is ready ({monotonic() - began:.0f} s)")
 
 
 def _create(job: _Job) -> None:
@@ -107,7 +121,7 @@ def _create(job: _Job) -> None:
             hint="apt install python{}.{}-venv, or run this with another Python".format(*sys.version_info),
         )
     options = [] if with_pip else ["--without-pip"]
-    code, tail = _call(job, [str(base), "-I", "-m", "venv", *options, str(job.root / FOLDER)])
+    code, tail = _call(job, [str(base), "-I", "-m", "venv", *options, str(job.folder)])
     if code:
         explain_venv(tail, base, job.root)
 
@@ -124,12 +138,12 @@ def _can_lend_pip() -> bool:
 
 def _install(job: _Job) -> None:
     """Install what the lock files name, each file checked against its hash, and see that it is there."""
-    folder = job.root / FOLDER
-    files = [argument for name in job.locks for argument in ("-r", str(job.root / "requirements" / name))]
-    code, tail = _call(job, [*_pip_for(job.root), *_INSTALL, *files], on_line=_progress(job.say))
+    folder, locks = job.folder, [name for name in job.locks if name != COLLECTIONS]
+    files = [argument for name in locks for argument in ("-r", str(job.list_of(name)))]
+    code, tail = _call(job, [*_pip_for(folder), *_INSTALL, *files], on_line=_progress(job.say))
     if code:
         explain_pip(tail, job.root)
-    missing = {each for name in job.locks for each in _unconditional(job.root, name)} - _installed(folder)
+    missing = {each for name in locks for each in _unconditional(job.root, name)} - _installed(folder)
     if missing:
         raise DownloadFailed(
             f"pip reported success, but {', '.join(sorted(missing))} did not arrive in {folder}",
@@ -137,11 +151,25 @@ def _install(job: _Job) -> None:
         )
 
 
-def _pip_for(root: Path) -> list[str]:
+def _unpack_collections(job: _Job) -> None:
+    """Fetch the wheel that holds Ansible's collections, and unpack those that kiln uses beside the packages."""
+    scratch = job.folder / "collections"
+    job.say("fetching Ansible's collections (52 MB)")
+    code, tail = _call(
+        job, [*_pip_for(job.folder), *_DOWNLOAD, "--dest", str(scratch), "-r", str(job.list_of(COLLECTIONS))]
+    )
+    if code:
+        explain_pip(tail, job.root)
+    for wheel in scratch.iterdir():
+        collections.unpack(wheel, _site_packages(job.folder))
+    shutil.rmtree(scratch)
+
+
+def _pip_for(folder: Path) -> list[str]:
     """The environment's own pip, or where it got none (without ensurepip) the pip of this Python, lent."""
-    if (_site_packages(root / FOLDER) / "pip").is_dir():
-        return [str(python_of(root)), "-I", "-m", "pip"]
-    return [sys.executable, "-I", "-m", "pip", "--python", str(python_of(root))]
+    if (_site_packages(folder) / "pip").is_dir():
+        return [str(python_of(folder)), "-I", "-m", "pip"]
+    return [sys.executable, "-I", "-m", "pip", "--python", str(python_of(folder))]
 
 
 def _progress(say: Say) -> Callable[[str], None]:
@@ -198,7 +226,7 @@ def _alone(folder: Path, say: Say) -> Iterator[int]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"another process is setting up {FOLDER}: waiting for it")
+            say(f"another process is setting up {folder.name}: waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield lock
     finally:

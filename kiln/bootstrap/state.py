@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-RUN, TEST = "run.txt", "test.txt"
-FOLDER = ".venv"
+RUN, TEST, FLEET = "run.txt", "test.txt", "fleet.txt"
+COLLECTIONS = "collections.txt"  # not installed as it is: of its one wheel, a part is unpacked
+FOLDER, FLEET_FOLDER = ".venv", ".venv-fleet"
 MARKER = "kiln-environment.json"
 LOCK = "kiln-environment.lock"
 
@@ -27,9 +28,9 @@ class State(NamedTuple):
 CURRENT = State("", mendable=True)
 
 
-def examine(root: Path, locks: Sequence[str]) -> State:
-    """Say whether the environment of the clone at ``root`` holds what ``locks`` name, and can still run."""
-    folder = root / FOLDER
+def examine(folder: Path, locks: Sequence[str]) -> State:
+    """Say whether the environment in ``folder``, at the top of a clone, has what ``locks`` name, and can still run."""
+    root = folder.parent
     try:
         marker = json.loads((folder / MARKER).read_bytes())
         made_here, digests = marker["folder"] == _told(folder), dict(marker["locks"])
@@ -42,20 +43,19 @@ def examine(root: Path, locks: Sequence[str]) -> State:
         return State("the folder was moved", mendable=False)
     if any(digests[name] != digest(root, name) for name in locks if name in digests):
         return State("the list of packages changed", mendable=False)
-    if not _same_interpreter(root, marker):
+    if not _same_interpreter(folder, marker):
         return State("the Python behind it is gone or another", mendable=False)
     return CURRENT if digests.keys() >= set(locks) else State("the packages of the tests are missing", mendable=True)
 
 
-def recorded_locks(root: Path) -> list[str]:
+def recorded_locks(folder: Path) -> list[str]:
     """The lock files whose packages the environment holds."""
-    return list(json.loads((root / FOLDER / MARKER).read_bytes())["locks"])
+    return list(json.loads((folder / MARKER).read_bytes())["locks"])
 
 
-def write_marker(root: Path, digests: Mapping[str, str]) -> None:
+def write_marker(folder: Path, digests: Mapping[str, str]) -> None:
     """Record, in one step, what the environment was made from."""
-    folder = root / FOLDER
-    marker = {"folder": _told(folder), "locks": digests, "abi": abi(), "interpreter": _identity(root)}
+    marker = {"folder": _told(folder), "locks": digests, "abi": abi(), "interpreter": _identity(folder)}
     beside = folder / f"{MARKER}.new"
     beside.write_text(json.dumps(marker, indent=1))
     beside.replace(folder / MARKER)
@@ -68,9 +68,9 @@ def digest(root: Path, name: str) -> str:
     return hashlib.sha256((root / "requirements" / name).read_bytes()).hexdigest()
 
 
-def python_of(root: Path) -> Path:
+def python_of(folder: Path) -> Path:
     """The environment's interpreter, by the name that makes it know its packages."""
-    return root / FOLDER / "bin" / "python"
+    return folder / "bin" / "python"
 
 
 def base_python() -> Path:
@@ -90,17 +90,17 @@ def _told(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _identity(root: Path) -> list[str | int]:
+def _identity(folder: Path) -> list[str | int]:
     """What tells an interpreter from another without starting it: real path, size, time of change."""
-    real = python_of(root).resolve()
+    real = python_of(folder).resolve()
     status = real.stat()
     return [_told(real), status.st_size, status.st_mtime_ns]
 
 
-def _same_interpreter(root: Path, marker: Mapping[str, object]) -> bool:
+def _same_interpreter(folder: Path, marker: Mapping[str, object]) -> bool:
     """Whether the environment's packages still fit its Python; a mere patch release does not part them."""
     try:
-        return marker.get("interpreter") == _identity(root) or marker.get("abi") == _ask_abi(python_of(root))
+        return marker.get("interpreter") == _identity(folder) or marker.get("abi") == _ask_abi(python_of(folder))
     except OSError:
         return False
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from kiln import image
+from kiln import bootstrap, image
 from kiln.container import Engine, choose
 from kiln.errors import MissingTool
 from kiln.model.feedstock import Feedstock
@@ -36,3 +37,11 @@ def base_image(engine: Engine) -> str:
         return image.base(engine, image.recipe(), tag=tag, folder=folder, env=os.environ).tag
     except MissingTool:
         pytest.skip(lack_of("mmdebstrap"))
+
+
+@pytest.fixture(scope="session")
+def fleet_python() -> Path:
+    """The Python of the fleet's environment, beside which Ansible's programs lie; made here when it is missing."""
+    if sys.version_info < bootstrap.OLDEST_FOR_THE_FLEET:
+        pytest.skip("Ansible needs Python 3.11 or newer")
+    return bootstrap.fleet(ROOT)

@@ -28,14 +28,14 @@ def test_a_folder_that_is_no_environment_is_not_emptied(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
     with pytest.raises(NotWritable, match="is no environment of Python"):
-        make.make(tmp_path, (), print)
+        make.make(tmp_path / ".venv", (), print)
     assert (folder / "thesis.txt").read_text() == "years of work"
 
 
 def test_a_file_in_the_folders_place_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / ".venv").write_text("a file")
     with pytest.raises(NotWritable):
-        make.make(tmp_path, (), print)
+        make.make(tmp_path / ".venv", (), print)
 
 
 def test_clearing_leaves_the_lock_and_follows_no_link(tmp_path: Path) -> None:
