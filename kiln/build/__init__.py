@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kiln.errors import KilnError
     from kiln.model.rendered import Output, Rendered
 
-__all__ = ["execute", "in_order", "plan", "plan_compile", "plan_outputs", "script_lines"]
+__all__ = ["execute", "in_order", "is_single", "plan", "plan_compile", "plan_outputs", "script_lines"]
 
 COMPILE = "kiln-compile"  # what the engine calls the step that the outputs share
 

@@ -46,6 +46,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--failed", action="store_true", help="the cells that failed or were stopped in the last run")
     parser.add_argument("-j", "--jobs", metavar="N", type=int, default=1, help="cells at a time (default: 1)")
     parser.add_argument("--rebuild", action="store_true", help="build cells again that are finished")
+    parser.add_argument(
+        "--from-step",
+        metavar="STEP",
+        help="run this step of a cell and all after it again, and take what those before it left as it is; steps are "
+        "called as in the log: 'compile', 'build NAME', 'test NAME'",
+    )
     parser.add_argument("--dry-run", action="store_true", help="show what would be built, in which order, and stop")
     parser.add_argument("--keep-failed", action="store_true", help="keep the folder of a step that failed")
     parser.add_argument(
@@ -90,6 +96,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
     feedstock = load.find(root)
     if not options.rehearse:
         return build(feedstock, options)
+    if options.from_step is not None:
+        raise UsageError("a rehearsal goes on by itself where it was, and begins at no step", hint="leave --from-step")
     if options.jobs != 1 or options.container in {"docker", "podman"}:
         raise UsageError("rehearsals run on this machine itself, one after the other", hint="leave -j and --container")
     configs = all_configs(feedstock, options) if options.all else chosen(feedstock, options)
@@ -101,6 +109,8 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
     """Build cells, and return the exit code of what failed."""
     from kiln import pipeline
 
+    if options.from_step is not None and options.rebuild:
+        raise UsageError("--rebuild begins at the beginning, --from-step does not", hint="leave one of them")
     configs = wanted(feedstock, options)
     if not configs:
         print("nothing failed in the last run, nothing to build", file=sys.stderr)
@@ -167,6 +177,7 @@ def wishes(feedstock: Feedstock, options: argparse.Namespace, configs: tuple[str
         memory=None if options.memory is None else size(options.memory),
         rebuild=options.rebuild,
         keep_failed=options.keep_failed,
+        from_step=options.from_step,
         fetch=not options.dry_run,
         given=given(feedstock, environment),
         client=client(environment),

@@ -79,24 +79,27 @@ def package_as_json(report: PackageReport) -> dict[str, Any]:
     """A package and its tests as JSON values."""
     fields = dataclasses.asdict(report)
     fields["artifact"]["path"] = str(report.artifact.path)
-    fields["tests"]["verdict"] = report.tests.verdict.value
-    fields["tests"]["log"] = None if report.tests.log is None else str(report.tests.log)
+    fields["tests"] = tests_as_json(report.tests)
     return fields
+
+
+def tests_as_json(report: TestReport) -> dict[str, Any]:
+    """What tests said, as JSON values."""
+    log = None if report.log is None else str(report.log)
+    return {**dataclasses.asdict(report), "verdict": report.verdict.value, "log": log}
+
+
+def tests(told: Mapping[str, Any]) -> TestReport:
+    """What tests said, from JSON values."""
+    log = None if told["log"] is None else Path(told["log"])
+    return TestReport(**{**told, "verdict": Verdict(told["verdict"]), "notes": tuple(told["notes"]), "log": log})
 
 
 def package(told: Mapping[str, Any]) -> PackageReport:
     """A package and its tests from JSON values."""
-    artifact, tests = told["artifact"], told["tests"]
     return PackageReport(
-        artifact=Artifact(**{**artifact, "path": Path(artifact["path"])}),
-        tests=TestReport(
-            **{
-                **tests,
-                "verdict": Verdict(tests["verdict"]),
-                "notes": tuple(tests["notes"]),
-                "log": None if tests["log"] is None else Path(tests["log"]),
-            }
-        ),
+        artifact=Artifact(**{**told["artifact"], "path": Path(told["artifact"]["path"])}),
+        tests=tests(told["tests"]),
         build_seconds=told["build_seconds"],
         reused=told["reused"],
     )

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kiln import build, check, expand, files, load, render
 from kiln.channel import Channel, machine_virtual_packages
 from kiln.errors import BuildFailed, DownloadFailed, KilnError, TestsFailed
-from kiln.ledger import Ledger
+from kiln.ledger import Ledger, records
 from kiln.matchspec import package_name
-from kiln.model.artifact import Artifact, PackageReport, TestReport
+from kiln.model.artifact import Artifact, PackageReport
 from kiln.pipeline.cuda import cuda_of
-from kiln.pipeline.memo import Made, Memo, folder_digest
+from kiln.pipeline.memo import Made, Memo, file_or_folder_digest, folder_digest
 from kiln.pipeline.process import die_with_parent
 from kiln.pipeline.voice import Voice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from kiln.channel import VirtualPackages
     from kiln.model.cell import Cell
@@ -46,7 +46,10 @@ ATTEMPTS, PAUSE = 3, 2.0  # for what the network spoils; seconds, doubled each t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What to build and where: ``extra`` goes into the packages' metadata."""
+    """What to build and where: ``extra`` goes into the packages' metadata.
+
+    From ``from_step`` on, every step runs again; of those before it, what they left last is taken.
+    """
 
     root: Path
     recipe: Path
@@ -56,6 +59,7 @@ class Job:
     result: Path
     extra: Mapping[str, str]
     keep_failed: bool
+    from_step: str | None = None
 
     @classmethod
     def read(cls, file: Path) -> Job:
@@ -77,9 +81,9 @@ def main(job_file: str) -> None:
     die_with_parent()
     job = Job.read(Path(job_file))
     voice = Voice()
-    result: dict[str, Any] = {"packages": [], "error": None}
+    result: dict[str, Any] = {"packages": [], "error": None, "outdated": False}
     try:
-        result["packages"] = Builder.of(job, voice).run()
+        result |= Builder.of(job, voice).run()
     except KilnError as error:
         told = {"type": type(error).__name__, "what": str(error.what), "why": error.why, "hint": error.hint}
         result["error"] = {**told, "step": voice.failed}
@@ -110,24 +114,38 @@ class Builder:
         channel = Channel(root=job.folder / "channel")
         channel.mend()
         tests = {name for output in rendered.outputs for name in output.tests.files}
+        known = titles(rendered)
+        first = 0 if job.from_step is None else known.index(job.from_step)
+        memory = Ledger(job.folder / "steps.sqlite")
         return cls(
             job=job,
             rendered=rendered,
             recipe_digest=folder_digest(job.recipe, without={*RENDERED, *tests}),
             channel=channel,
             sources=channels_for(rendered),
-            memo=Memo(config=job.config, ledger=Ledger(job.folder / "steps.sqlite"), console=voice),
+            memo=Memo(
+                config=job.config,
+                ledger=memory,
+                console=voice,
+                settled=known[:first],
+                again=() if job.from_step is None else known[first:],
+            ),
             voice=voice,
         )
 
-    def run(self) -> list[dict[str, Any]]:
-        """Compile, make every package, then test every package; returns the packages as JSON values."""
+    def run(self) -> dict[str, Any]:
+        """Compile, make every package, then test every package; returns the result's packages as JSON values."""
         compiled = self.compile()
         steps = self.plan(compiled)
         self.channel.keep_only(file_name(step.output) for step in steps)  # an earlier recipe's would be found too
-        made = [(step, self.make(step, compiled)) for step in steps]
+        made = [self.make(step, compiled) for step in steps]
         virtual = self.virtual_packages()
-        return [self.told(step.output, package, self.test(step.output, virtual)) for step, package in made]
+        tested = [self.test(step.output, package, made, virtual) for step, package in zip(steps, made, strict=True)]
+        together = zip(steps, made, tested, strict=True)
+        return {
+            "packages": [self.told(step.output, package, tests) for step, package, tests in together],
+            "outdated": any(each.outdated for each in (*([compiled] if compiled else []), *made, *tested)),
+        }
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -159,6 +177,8 @@ class Builder:
 
         made = self.memo.once("compile", self.inputs(step), do)
         if not Path(made.detail["work"]).is_dir():
+            if made.outdated or "compile" in self.memo.settled:
+                raise self.memo.unfinished("compile")
             files.remove(step.folder)  # the package alone is left, which will not be found then
             return self.compile()
         return made
@@ -175,7 +195,7 @@ class Builder:
         work = sorted(compiled.paths.values()) if compiled else []
         needs = sorted(package_name(spec) for spec in step.output.requirements.host)
         inputs = {**self.inputs(step), "index": step.index, "compiled": work, "needs": needs}
-        return self.memo.once(f"build {step.output.name}", inputs, do)
+        return self.memo.once(f"build {step.output.name}", inputs, do, leaves=file_name(step.output))
 
     def execute(self, step: BuildStep | CompileStep, shown: Told) -> Path:
         """Have the engine make something, and tidy up after a failure."""
@@ -206,8 +226,8 @@ class Builder:
             "folder": str(step.folder),
         }
 
-    def test(self, output: Output, virtual: VirtualPackages) -> TestReport:
-        """Install one package into a fresh prefix and run its tests there."""
+    def test(self, output: Output, package: Made, made: Sequence[Made], virtual: VirtualPackages) -> Made:
+        """Install one package into a fresh prefix and run its tests there; ``made`` are all packages of the cell."""
         name = f"{output.name}-{output.build_string}"
         step = check.plan(
             output,
@@ -215,29 +235,42 @@ class Builder:
             folder=self.job.folder / f"test-{name}",
             prefix=self.job.folder / "prefixes" / name,
         )
-        with self.voice.step(f"test {output.name}") as shown, self.tidied(step.folder, step.prefix):
-            return persistent(
-                lambda: check.execute(
-                    step,
-                    channels=self.channels,
-                    cache=self.job.cache / "pkgs",
-                    virtual_packages=virtual,
-                    environment=os.environ,
-                    log=self.job.folder / f"test-{name}.log",
-                    on_line=shown.line,
-                ),
-                shown,
-            )
+        inputs = {
+            "package": sorted(package.paths.values()),
+            "beside": sorted(sha256 for each in made for sha256 in each.paths.values()),
+            "channels": self.channels,
+            "specs": step.specs,
+            "script": step.script,
+            "environment": step.environment,
+            "files": {file.name: file_or_folder_digest(file) for file in step.files},
+            "machine": virtual,
+        }
+
+        def do(shown: Told) -> tuple[Iterable[Path], dict[str, Any]]:
+            with self.tidied(step.folder, step.prefix):
+                report = persistent(
+                    lambda: check.execute(
+                        step,
+                        channels=self.channels,
+                        cache=self.job.cache / "pkgs",
+                        virtual_packages=virtual,
+                        environment=os.environ,
+                        log=self.job.folder / f"test-{name}.log",
+                        on_line=shown.line,
+                    ),
+                    shown,
+                )
+            return package.paths, records.tests_as_json(dataclasses.replace(report, log=None))
+
+        return self.memo.once(f"test {output.name}", inputs, do, leaves=file_name(output))
 
     def virtual_packages(self) -> VirtualPackages:
         """Return what the machine offers; for a CUDA cell on a machine without a driver, as if it had one."""
         offered, cuda = machine_virtual_packages(), cuda_of(self.rendered.cell)
         return offered if cuda is None or "__cuda" in offered else {**offered, "__cuda": (cuda, "0")}
 
-    def told(self, output: Output, made: Made, tests: TestReport) -> dict[str, Any]:
+    def told(self, output: Output, made: Made, tested: Made) -> dict[str, Any]:
         """Say what became of one package; its path is relative to the cell's folder."""
-        from kiln.ledger.records import package_as_json
-
         ((path, sha256),) = made.paths.items()
         artifact = Artifact(
             path=path.relative_to(self.job.folder),
@@ -253,9 +286,17 @@ class Builder:
             artifact=artifact,
             build_seconds=round(made.seconds, 3),
             reused=made.reused,
-            tests=dataclasses.replace(tests, log=None),
+            tests=records.tests(tested.detail),
         )
-        return package_as_json(report)
+        return records.package_as_json(report)
+
+
+def titles(rendered: Rendered) -> tuple[str, ...]:
+    """Return the names of a cell's steps, in their order; outputs of one name share theirs."""
+    outputs = [output.name for output in build.in_order(rendered.outputs)]
+    compiling = () if build.is_single(rendered) else ("compile",)
+    every = ("render", *compiling, *(f"build {name}" for name in outputs), *(f"test {name}" for name in outputs))
+    return tuple(dict.fromkeys(every))
 
 
 def file_name(output: Output) -> str:

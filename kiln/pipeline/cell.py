@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import secrets
 import signal
 import sys
 import time
@@ -68,6 +69,7 @@ class CellJob:
     environment: dict[str, str] = field(repr=False)
     keep_failed: bool = False
     rebuild: bool = False
+    from_step: str | None = None
     log: str
 
     def write(self, file: Path) -> None:
@@ -153,7 +155,7 @@ class CellBuild:
             if self.is_foreign and not self.job.keep_failed:
                 files.remove(self.folder)
             return {**failure(error), **common}
-        packages = self.publish(result["packages"], time.monotonic() - start)
+        packages = self.publish(result["packages"], time.monotonic() - start, outdated=result.get("outdated", False))
         return {
             "state": CellState.DONE.value,
             "reason": "",
@@ -176,14 +178,22 @@ class CellBuild:
         """Whether another engine than rattler-build makes the packages, by a script instead of kiln's own process."""
         return self.job.engine != "rattler-build"
 
-    def publish(self, packages: list[dict[str, Any]], seconds: float) -> tuple[PackageReport, ...]:
-        """Put the packages into the channel, write the cell down, and clear up."""
+    def publish(self, packages: list[dict[str, Any]], seconds: float, *, outdated: bool) -> tuple[PackageReport, ...]:
+        """Put the packages into the channel, write the cell down, and clear up.
+
+        What is ``outdated`` in part is not what the recipe says now: it is written down under a key that no cell ever
+        asks for, so the next run builds it anew, and its folder stays for another ``--from-step``.
+        """
         made = [(self.folder / told["artifact"]["path"], told) for told in packages]
         wanted = Inputs(shared=self.job.shared, key=self.job.key)
+        if outdated:
+            never = f"outdated {secrets.token_hex(16)}"
+            wanted = Inputs(shared=never, key=never)
         disk = done.size_of(self.folder)
         placed = done.publish(self.ledger, self.layout, self.job.config, made, wanted, seconds=seconds, disk=disk)
         self.layout.canary(self.job.config).touch()
-        files.remove(self.folder)
+        if not outdated:
+            files.remove(self.folder)
         return placed
 
     def error_of(self, result: Mapping[str, Any], outcome: Outcome) -> KilnError | None:
@@ -302,6 +312,7 @@ class CellBuild:
             result=seen(self.folder / "result.json"),
             extra={name: self.job.variables[name] for name in contract.EXTRA if name in self.job.variables},
             keep_failed=self.job.keep_failed,
+            from_step=self.job.from_step,
         ).write(self.folder / "job.json")
 
 

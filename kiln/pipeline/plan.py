@@ -7,12 +7,13 @@ import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kiln import container, expand, files
+from kiln import container, expand, files, render
 from kiln.console import duration
 from kiln.container import images
-from kiln.errors import UsageError
+from kiln.errors import UsageError, nearest
 from kiln.model.run import CellRun, CellState
 from kiln.pipeline import contract, done, order, preflight
+from kiln.pipeline.builder import titles
 from kiln.pipeline.cell import CellJob
 from kiln.pipeline.cuda import cuda_of
 
@@ -54,6 +55,7 @@ class Wishes:
     memory: int | None = None
     rebuild: bool = False
     keep_failed: bool = False
+    from_step: str | None = None
     fetch: bool = True
     given: Mapping[str, str] = field(default_factory=dict)
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -92,10 +94,12 @@ def prepare(feedstock: Feedstock, wishes: Wishes, *, machine: Machine, ledger: L
     resources = preflight.Resources.here()
     each = preflight.share(resources, jobs=wishes.jobs, cores=wishes.cores, memory=wishes.memory)
     cells = [expand.read(feedstock, config) for config in wishes.configs]
+    if wishes.from_step is not None:
+        require_step(feedstock, cells, wishes.from_step, engine=wishes.engine)
     choice = container.choose(wishes.container, env=wishes.client, executable=wishes.executable)
     where, notes = _images(cells, wishes, choice.engine)
     inputs = _inputs(feedstock, cells, where, engine=wishes.engine)
-    finished = {} if wishes.rebuild else _finished(inputs, ledger, layout)
+    finished = {} if wishes.rebuild or wishes.from_step else _finished(inputs, ledger, layout)
     groups = {cell.name: group_of(cell) for cell in cells if cell.name not in finished}
     waiting = order.arrange(groups, ledger.estimates())
     disk = _require(ledger, layout, waiting, each, wishes) if waiting else 0
@@ -120,6 +124,24 @@ def prepare(feedstock: Feedstock, wishes: Wishes, *, machine: Machine, ledger: L
         each=each,
         notes=(*choice.notes, *notes),
     )
+
+
+def require_step(feedstock: Feedstock, cells: list[Cell], step: str, *, engine: str) -> None:
+    """Refuse to begin at a step that a cell does not have.
+
+    Raises:
+        UsageError: with the steps that it has, those most like it first.
+    """
+    if engine != "rattler-build":
+        raise UsageError(f"{engine} makes a cell in one step, so none can be chosen", hint="leave --from-step")
+    for cell in cells:
+        known = titles(render.finalise(render.render(feedstock, cell)))
+        if step not in known:
+            raise UsageError(
+                f"{cell.name} has no step {step!r}",
+                why=f"its steps are {', '.join(map(repr, known))}",
+                hint=nearest(step, known) or "name one of these",
+            )
 
 
 def group_of(cell: Cell) -> str:
@@ -249,6 +271,7 @@ def _job(
         environment=dict(machine.environment),
         keep_failed=wishes.keep_failed,
         rebuild=wishes.rebuild,
+        from_step=wishes.from_step,
         log="",
     )
 

@@ -304,6 +304,33 @@ def test_a_failing_cell_does_not_stop_the_rest_and_is_retried_alone(small: Path,
     assert states(small) == {CPU_312: CellState.FAILED}
 
 
+def test_a_cell_begins_at_a_step_and_takes_what_came_before_as_it_is(small: Path) -> None:
+    replace(small, "install-app.sh", "mkdir", "exit 3\nmkdir")
+    run = (small, CPU_311, "--container", "none")
+    assert kiln(*run).returncode == BuildFailed.exit_code
+    refused = kiln(*run, "--from-step", "test small")
+    assert "'build small', which comes before it, is not finished" in refused.stderr
+    replace(small, "install-app.sh", "exit 3\n", "")
+    assert kiln(*run, "--from-step", "build small").returncode == 0
+    (cell,) = report(small).cells
+    again = {"render": False, "build small": False, "test libsmall": False, "test small": False}
+    assert {step.title: step.reused for step in cell.steps} == {**again, "compile": True, "build libsmall": True}
+    assert [step.title for step in cell.steps if step.notes] == ["compile", "build libsmall"]
+    assert kiln(*run, "--from-step", "test small").returncode == 0
+    assert report(small).cells[0].steps[-2].reused, "the test of the library has passed before"
+    assert kiln(*run).returncode == 0
+    assert states(small) == {CPU_311: CellState.DONE}, "made in part of an older recipe, it is no finished cell"
+    assert kiln(*run, "--from-step", "test small").returncode == 2, "a finished cell keeps no steps"
+
+
+def test_a_step_that_is_none_is_told_with_those_that_are(small: Path) -> None:
+    ended = kiln(small, CPU_311, "--container", "none", "--from-step", "build smal")
+    assert ended.returncode == 2
+    assert "has no step 'build smal'" in ended.stderr
+    assert "'compile', 'build libsmall', 'build small', 'test libsmall', 'test small'" in ended.stderr
+    assert "did you mean 'build small'" in ended.stderr
+
+
 def test_a_package_whose_tests_fail_does_not_get_into_the_channel(small: Path) -> None:
     replace(small, "check.sh", "a patched greeting", "something else")
     ended = kiln(small, CPU_311, "--container", "none")
