@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 VirtualPackages: TypeAlias = "Mapping[str, tuple[str, str]]"  # name to version and build, as in __cuda 12.9 0
 UNINDEXED = ".unindexed"  # stands in the channel while its index does not yet tell what lies there
 SUBDIRS = ("linux-64", "noarch")
+NOT_FETCHED, NO_ROOM = "failed to fetch", f"(os error {errno.ENOSPC})"  # in the installer's words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,11 +124,31 @@ def solve(
 
 
 def install(records: list[RepoDataRecord], prefix: Path, *, cache: Path) -> None:
-    """Install solved packages into a prefix, their link scripts not run."""
+    """Install solved packages into a prefix, their link scripts not run.
+
+    Raises:
+        DownloadFailed: when a package cannot be fetched.
+        DiskFull: when there is no room for them.
+    """
     import rattler
+    from rattler.exceptions import InstallerError
 
     with files.no_room_as_disk_full(prefix.parent):
-        asyncio.run(rattler.install(records, prefix, cache_dir=cache, show_progress=False, execute_link_scripts=False))
+        try:
+            asyncio.run(
+                rattler.install(records, prefix, cache_dir=cache, show_progress=False, execute_link_scripts=False)
+            )
+        except InstallerError as error:
+            if NO_ROOM in str(error):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(prefix)) from error
+            if NOT_FETCHED not in str(error):
+                raise
+            what, *why = str(error).splitlines()
+            raise DownloadFailed(
+                what,
+                why="; ".join(line.removeprefix("Caused by: ") for line in why),
+                hint="see that the channels can be reached, then run the same command again",
+            ) from error
 
 
 def machine_virtual_packages() -> VirtualPackages:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -205,7 +206,7 @@ def execute(
     files.remove(step.folder)
     step.folder.mkdir(parents=True)
     job, answer = step.folder / "job.json", step.folder / "result.json"
-    places = {"folder": str(step.folder), "result": str(answer)}
+    places = {"folder": str(step.folder), "result": str(answer), "parent": os.getpid()}
     of_kind = {"index": step.index} if isinstance(step, BuildStep) else {"keep": True}
     fields = {"recipe": step.recipe, "channels": step.channels, **of_kind}
     files.write_text(job, json.dumps({**places, **fields}, indent=1))

@@ -41,8 +41,8 @@ class Log:
 
 def main(job_file: str) -> None:
     """Build what the job says and leave at once, past the interpreter's tear-down (see kiln.__main__)."""
-    die_with_parent()
     job = json.loads(Path(job_file).read_text())
+    die_with_parent(job["parent"])
     try:
         result = {"package": str(build(job))}
     except Exception as error:  # noqa: BLE001 - whatever the engine raises is the build's failure
@@ -52,9 +52,11 @@ def main(job_file: str) -> None:
     os._exit(0)
 
 
-def die_with_parent() -> None:
-    """Have the kernel end this process when kiln itself is killed, so that no build goes on unseen."""
+def die_with_parent(parent: int) -> None:
+    """Have the kernel end this process when kiln itself is killed, or was just now: no build goes on unseen."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)
 
 
 def build(job: dict[str, Any]) -> Path:

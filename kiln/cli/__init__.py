@@ -51,10 +51,10 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, hint=f"{self.prog} --help")
 
 
-def parser_for(name: str) -> tuple[Parser, Command]:
-    """The parser and the module of one command."""
+def parser_for(name: str, called: str | None = None) -> tuple[Parser, Command]:
+    """The parser and the module of one command; ``called`` is the program by which it was, if that is not kiln."""
     command = cast("Command", importlib.import_module(f"kiln.cli.{name}"))
-    parser = Parser(prog=f"kiln {name}", description=COMMANDS[name][0].upper() + COMMANDS[name][1:] + ".")
+    parser = Parser(prog=called or f"kiln {name}", description=COMMANDS[name][0].upper() + COMMANDS[name][1:] + ".")
     command.arguments(parser)
     return parser, command
 
@@ -73,6 +73,7 @@ def top_parser() -> Parser:
     here = Path()
     parser.add_argument("-C", dest="root", metavar="DIR", type=Path, default=here, help="the feedstock (default: here)")
     parser.add_argument("--version", action="version", version=f"kiln {__version__}")
+    parser.add_argument("--called", help=argparse.SUPPRESS)  # the name of the program that hands over to a command
     parser.add_argument("command", metavar="COMMAND", help=argparse.SUPPRESS)
     parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
@@ -90,7 +91,7 @@ def dispatch(arguments: Sequence[str]) -> int:
             f"there is no command {top.command!r}",
             hint=nearest(top.command, COMMANDS) or "kiln --help lists the commands",
         )
-    parser, command = parser_for(top.command)
+    parser, command = parser_for(top.command, top.called)
     return command.run(parser.parse_args(top.rest), top.root.absolute())
 
 

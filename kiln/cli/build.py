@@ -116,7 +116,7 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
         print("nothing failed in the last run, nothing to build", file=sys.stderr)
         return 0
     machine = pipeline.Machine(environment=passed_on(os.environ), pip={}, python=options.python)
-    planned = pipeline.plan(feedstock, wishes(feedstock, options, configs), machine)
+    planned = pipeline.plan(feedstock, wishes(feedstock, options, configs), machine, on_line=said_of_images)
     for note in planned.notes:
         print(f"note: {note}", file=sys.stderr)
     if options.dry_run:
@@ -128,6 +128,11 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
 
         print(json.dumps(as_json(report), indent=2))
     return exit_code(report, errors)
+
+
+def said_of_images(line: str) -> None:
+    """Show what a container engine says while it fetches an image, which can be gigabytes."""
+    print(f"image: {line}", file=sys.stderr, flush=True)
 
 
 def execute(feedstock: Feedstock, planned: RunPlan) -> tuple[MatrixReport, Mapping[str, KilnError]]:

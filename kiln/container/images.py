@@ -84,6 +84,8 @@ def pull(engine: Engine, image: str, *, on_line: Callable[[str], None] | None = 
     require_name(image)
     if image.startswith(LOCAL):  # an engine would look for a registry on this machine, thrice
         raise unavailable(engine, image, "images named localhost/... are made on this machine, none is called so")
+    if on_line is not None:
+        on_line(f"fetching {image} with {engine.kind.value}")
     result = command.run([engine.executable, "pull", image], env=engine.environment, on_line=on_line)
     if not result.ok:
         raise unavailable(engine, image, result.tail)

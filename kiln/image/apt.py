@@ -57,6 +57,16 @@ def codename(os_release: str) -> str:
     return values.get("VERSION_CODENAME", "") if values.get("ID") == "debian" else ""
 
 
+def names(*, env: Mapping[str, str]) -> frozenset[str]:
+    """Return the names of all packages that this machine's apt knows of."""
+    return frozenset(_ask(("apt-cache", "pkgnames"), env).split())
+
+
+def unknown(said: str) -> tuple[str, ...]:
+    """Return the packages of which apt says that there are none."""
+    return tuple(re.findall(r"^E: Unable to locate package (\S+)$", said, re.MULTILINE))
+
+
 def _os_release() -> str:
     with contextlib.suppress(OSError):
         return Path("/etc/os-release").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kiln import command, files
 from kiln.container import images
-from kiln.errors import BuildFailed, MissingTool, UsageError, excerpt
+from kiln.errors import BuildFailed, MissingTool, UsageError, excerpt, nearest
 from kiln.image import apt
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def base(
         BuildFailed: when mmdebstrap fails.
         ContainerFault: when the engine does not take the archive.
         DiskFull: when there is no room for the making.
-        UsageError: for a tag that both engines would not read the same.
+        UsageError: for a tag that both engines would not read the same, or a package that the suite does not have.
     """
     if not tag.startswith(images.LOCAL):
         raise UsageError(f"{tag!r} is no name for an image made here", hint=f"{images.LOCAL}{tag}")
@@ -162,6 +162,7 @@ def make(what: Recipe, archive: Path, *, env: Mapping[str, str], on_line: Callab
         MissingTool: without mmdebstrap.
         BuildFailed: when mmdebstrap fails.
         DiskFull: when there is no room for it.
+        UsageError: when the suite has no package of a name.
     """
     _require_mmdebstrap(env)
     files.require_room(archive.parent, ROOM, for_what="making the base image")
@@ -170,6 +171,8 @@ def make(what: Recipe, archive: Path, *, env: Mapping[str, str], on_line: Callab
         sources = _private(Path(scratch, "sources.list"), "".join(f"{line}\n" for line in lines)) if lines else None
         settings = _private(Path(scratch, "apt.conf"), apt.settings(env=env))
         words = argv(what, part, sources=sources, settings=settings, keyring=KEYRING if KEYRING.exists() else None)
+        if set(what.packages) - {*PACKAGES, *apt.names(env=env)}:  # told now, not after all else was installed
+            _require_packages(words, what, env=env, on_line=on_line)
         own = {PYTHON: sys.executable, LOCK: str(what.lock)}
         result = command.run(words, env={**env, **own}, on_line=on_line)
         if not result.ok:
@@ -178,6 +181,24 @@ def make(what: Recipe, archive: Path, *, env: Mapping[str, str], on_line: Callab
                 why=f"it ended with exit code {result.exit_code}:\n{excerpt(result.tail)}",
                 hint="see that the machine's own 'apt-get update' works, and that the packages' names are Debian's",
             )
+
+
+def _require_packages(
+    words: tuple[str, ...], what: Recipe, *, env: Mapping[str, str], on_line: Callable[[str], None] | None
+) -> None:
+    """Have mmdebstrap ask the suite's mirrors for the packages alone; other faults are the real run's to tell.
+
+    Raises:
+        UsageError: when there are none of a name.
+    """
+    rehearsed = command.run((words[0], "--simulate", *words[1:]), env=env, on_line=on_line)
+    missing = apt.unknown(rehearsed.tail)
+    if missing:
+        near = nearest(missing[0], apt.names(env=env), most=2)
+        raise UsageError(
+            f"Debian {what.suite} has no package {' and no package '.join(missing)}",
+            hint=near or "apt-cache search finds packages by what they are for",
+        )
 
 
 def argv(what: Recipe, archive: Path, *, sources: Path | None, settings: Path, keyring: Path | None) -> tuple[str, ...]:

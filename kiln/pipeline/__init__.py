@@ -11,7 +11,7 @@ from kiln.pipeline.machine import Machine
 from kiln.pipeline.plan import RunPlan, Wishes, as_text, prepare, run_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from kiln.console import Console
     from kiln.errors import KilnError
@@ -34,11 +34,13 @@ __all__ = [
 ]
 
 
-def plan(feedstock: Feedstock, wishes: Wishes, machine: Machine) -> RunPlan:
-    """Return what a run would do; raises what `prepare` raises."""
+def plan(
+    feedstock: Feedstock, wishes: Wishes, machine: Machine, *, on_line: Callable[[str], None] | None = None
+) -> RunPlan:
+    """Return what a run would do; raises what `prepare` raises. ``on_line`` hears of images while they are fetched."""
     layout = Layout.of(feedstock)
     with Ledger(layout.ledger) as ledger:
-        return prepare(feedstock, wishes, machine=machine, ledger=ledger, layout=layout)
+        return prepare(feedstock, wishes, machine=machine, ledger=ledger, layout=layout, on_line=on_line)
 
 
 def build(feedstock: Feedstock, planned: RunPlan, watcher: Watcher) -> tuple[MatrixReport, Mapping[str, KilnError]]:

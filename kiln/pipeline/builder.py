@@ -49,6 +49,7 @@ class Job:
     """What to build and where: ``extra`` goes into the packages' metadata.
 
     From ``from_step`` on, every step runs again; of those before it, what they left last is taken.
+    ``parent`` is the process that starts the build, where that can be seen: on the host.
     """
 
     root: Path
@@ -60,6 +61,7 @@ class Job:
     extra: Mapping[str, str]
     keep_failed: bool
     from_step: str | None = None
+    parent: int | None = None
 
     @classmethod
     def read(cls, file: Path) -> Job:
@@ -78,8 +80,8 @@ class Job:
 
 def main(job_file: str) -> None:
     """Build what the job says, write the result, and leave past py-rattler's tear-down (see kiln.__main__)."""
-    die_with_parent()
     job = Job.read(Path(job_file))
+    die_with_parent(parent=job.parent)
     voice = Voice()
     result: dict[str, Any] = {"packages": [], "error": None, "outdated": False}
     try:

@@ -52,6 +52,7 @@ class CellJob:
     """A cell to build: ``container`` is an engine's name, or ``none`` for the host; ``memory`` in bytes.
 
     ``variables`` are conda-forge's, ``environment`` what a build on the host has besides; free of secrets, both.
+    ``parent`` is the run's process.
     """
 
     root: str
@@ -70,6 +71,7 @@ class CellJob:
     keep_failed: bool = False
     rebuild: bool = False
     from_step: str | None = None
+    parent: int | None = None
     log: str
 
     def write(self, file: Path) -> None:
@@ -95,8 +97,8 @@ class Outcome:
 
 def main(job_file: str) -> None:
     """Build the cell that a job file names, and tell what became of it as the last line."""
-    die_with_parent(signal.SIGTERM)
     job = CellJob.read(Path(job_file))
+    die_with_parent(signal.SIGTERM, parent=job.parent)
     say("hello", pid=os.getpid())
     with command.termination_as_interrupt():
         try:
@@ -313,6 +315,7 @@ class CellBuild:
             extra={name: self.job.variables[name] for name in contract.EXTRA if name in self.job.variables},
             keep_failed=self.job.keep_failed,
             from_step=self.job.from_step,
+            parent=os.getpid() if on_host else None,
         ).write(self.folder / "job.json")
 
 

@@ -114,7 +114,7 @@ class Run:
             dataclasses.replace(self.cells[planned.config], state=CellState.RUNNING, started=time.time(), log=log)
         )
         self.under[planned.config] = Under(cell=self.cells[planned.config])
-        job = dataclasses.replace(self.plan.jobs_of[planned.config], log=str(log))
+        job = dataclasses.replace(self.plan.jobs_of[planned.config], log=str(log), parent=os.getpid())
         threading.Thread(target=self._listen, args=(job,), daemon=True).start()
 
     def _listen(self, job: CellJob) -> None:

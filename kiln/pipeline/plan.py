@@ -18,7 +18,7 @@ from kiln.pipeline.cell import CellJob
 from kiln.pipeline.cuda import cuda_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from kiln.container import Engine
     from kiln.ledger import Ledger
@@ -84,8 +84,18 @@ class RunPlan:
     notes: tuple[str, ...]
 
 
-def prepare(feedstock: Feedstock, wishes: Wishes, *, machine: Machine, ledger: Ledger, layout: Layout) -> RunPlan:
+def prepare(
+    feedstock: Feedstock,
+    wishes: Wishes,
+    *,
+    machine: Machine,
+    ledger: Ledger,
+    layout: Layout,
+    on_line: Callable[[str], None] | None = None,
+) -> RunPlan:
     """Decide what is built, where, and with what; find what is finished.
+
+    ``on_line`` hears of images while they are fetched.
 
     Raises:
         KilnError: UnknownConfig for a cell that is not there, UsageError and OutOfMemory when the machine has less than
@@ -97,7 +107,7 @@ def prepare(feedstock: Feedstock, wishes: Wishes, *, machine: Machine, ledger: L
     if wishes.from_step is not None:
         require_step(feedstock, cells, wishes.from_step, engine=wishes.engine)
     choice = container.choose(wishes.container, env=wishes.client, executable=wishes.executable)
-    where, notes = _images(cells, wishes, choice.engine)
+    where, notes = _images(cells, wishes, choice.engine, on_line)
     inputs = _inputs(feedstock, cells, where, engine=wishes.engine)
     finished = {} if wishes.rebuild or wishes.from_step else _finished(inputs, ledger, layout)
     groups = {cell.name: group_of(cell) for cell in cells if cell.name not in finished}
@@ -173,7 +183,7 @@ def _state(cell: CellRun) -> str:
 
 
 def _images(
-    cells: list[Cell], wishes: Wishes, engine: Engine | None
+    cells: list[Cell], wishes: Wishes, engine: Engine | None, on_line: Callable[[str], None] | None
 ) -> tuple[dict[str, tuple[str | None, str]], tuple[str, ...]]:
     """Return each cell's image with its digest, fetched when it is not there, and what is to be said of them."""
     if engine is None:
@@ -185,7 +195,7 @@ def _images(
         if described is not None:
             digests[name] = images.digest_of(described)
         elif wishes.fetch:
-            digests[name] = images.pull(engine, name)
+            digests[name] = images.pull(engine, name, on_line=on_line)
         else:
             digests[name] = "unknown"
             notes.append(f"the image {name} is not here and would be fetched")

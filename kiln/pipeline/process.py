@@ -11,9 +11,15 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when the one that started it is gone, killed even."""
+def die_with_parent(number: signal.Signals = signal.SIGKILL, *, parent: int | None = None) -> None:
+    """Have the kernel send this process a signal when the one that started it is gone, killed even.
+
+    ``parent`` is the number of that process, where it is known: if it is gone already, while this one was still
+    starting, this one ends here.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+    if parent is not None and os.getppid() != parent:
+        os._exit(128 + number)
 
 
 def end_orphans(folder: Path) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import pytest
 
 from kiln import cli, image
 from kiln.container import Container, images
-from kiln.errors import BuildFailed
+from kiln.errors import BuildFailed, UsageError
 from kiln.model.container import ContainerRun, User
 from kiln.model.feedstock import Feedstock
 
@@ -68,4 +68,16 @@ def test_a_suite_that_debian_does_not_have_leaves_nothing_half_made(tmp_path: Pa
     with pytest.raises(BuildFailed, match="could not make Debian nosuchsuite") as caught:
         make(image.recipe("nosuchsuite"), tmp_path / "images" / "a.tar", env=os.environ)
     assert "nosuchsuite" in caught.value.why
+    assert list((tmp_path / "images").iterdir()) == []
+
+
+@pytest.mark.needs("mmdebstrap")
+def test_a_package_that_debian_does_not_have_is_told_before_anything_is_installed(tmp_path: Path) -> None:
+    from kiln.image.base import make
+
+    said: list[str] = []
+    wanted = image.recipe("bookworm", ["gcc-kiln-nosuch", "make"])
+    with pytest.raises(UsageError, match=r"Debian bookworm has no package gcc-kiln-nosuch\n"):
+        make(wanted, tmp_path / "images" / "a.tar", env=os.environ, on_line=said.append)
+    assert any("--dry-run" in line for line in said)
     assert list((tmp_path / "images").iterdir()) == []

@@ -24,6 +24,11 @@ def test_help_succeeds(words: list[str], capsys: pytest.CaptureFixture[str]) -> 
     assert "kiln" in capsys.readouterr().out
 
 
+def test_help_names_the_program_that_was_called(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["--called", "build-locally.py", "build", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("usage: build-locally.py [-h]")
+
+
 def test_an_interrupt_has_its_own_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
