@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from kiln.model.artifact import RunReport
     from kiln.model.feedstock import Feedstock
     from kiln.model.run import CellState, MatrixReport
     from kiln.pipeline import Machine, RunPlan, Wishes
@@ -78,14 +77,16 @@ def _rehearsal_arguments(parser: argparse.ArgumentParser) -> None:
         "--rehearse",
         action="store_true",
         help="put the wheel that upstream published in the place of the compile; needs PyPI and minutes, no conda "
-        "channel, and runs on this machine itself. Without CONFIG: the CPU cell of the running Python",
+        "channel, and runs on this machine itself unless --container says otherwise. Without CONFIG: the CPU cell of "
+        "the running Python",
     )
     parser.add_argument(
         "--python",
         metavar="EXECUTABLE",
         type=Path,
         default=Path(sys.executable),
-        help="the interpreter that a rehearsal without CONFIG is for (default: the running one)",
+        help="the interpreter that a rehearsal packages where it is the cell's Python, and whose cell is rehearsed "
+        "without CONFIG (default: the running one)",
     )
 
 
@@ -93,20 +94,13 @@ def run(options: argparse.Namespace, root: Path) -> int:
     """Build or rehearse what was asked for and print the report."""
     from kiln import load
 
-    feedstock = load.find(root)
-    if not options.rehearse:
-        return build(feedstock, options)
-    if options.from_step is not None:
+    if options.rehearse and options.from_step is not None:
         raise UsageError("a rehearsal goes on by itself where it was, and begins at no step", hint="leave --from-step")
-    if options.jobs != 1 or options.container in {"docker", "podman"}:
-        raise UsageError("rehearsals run on this machine itself, one after the other", hint="leave -j and --container")
-    configs = all_configs(feedstock, options) if options.all else chosen(feedstock, options)
-    show([rehearse(feedstock, options, config) for config in configs], as_json=options.json)
-    return 0
+    return build(load.find(root), options)
 
 
 def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
-    """Build cells, and return the exit code of what failed."""
+    """Build or rehearse cells, and return the exit code of what failed."""
     from kiln import pipeline
 
     if options.from_step is not None and options.rebuild:
@@ -115,8 +109,7 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
     if not configs:
         print("nothing failed in the last run, nothing to build", file=sys.stderr)
         return 0
-    machine = pipeline.Machine(environment=passed_on(os.environ), pip={}, python=options.python)
-    planned = pipeline.plan(feedstock, wishes(feedstock, options, configs), machine, on_line=said_of_images)
+    planned = pipeline.plan(feedstock, wishes(feedstock, options, configs), machine_of(options), on_line=said_of_images)
     for note in planned.notes:
         print(f"note: {note}", file=sys.stderr)
     if options.dry_run:
@@ -127,6 +120,10 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
         from kiln.report import as_json
 
         print(json.dumps(as_json(report), indent=2))
+    elif options.rehearse:
+        from kiln.report import rehearsal_text
+
+        print(rehearsal_text(report), end="")
     return exit_code(report, errors)
 
 
@@ -184,8 +181,9 @@ def wishes(feedstock: Feedstock, options: argparse.Namespace, configs: tuple[str
         keep_failed=options.keep_failed,
         from_step=options.from_step,
         fetch=not options.dry_run,
+        rehearsal=options.rehearse,
         given=given(feedstock, environment),
-        client=client(environment),
+        client={**client(environment), **(pip_settings(environment) if options.rehearse else {})},
     )
 
 
@@ -225,6 +223,8 @@ def size(text: str) -> int:
 def wanted(feedstock: Feedstock, options: argparse.Namespace) -> tuple[str, ...]:
     """Return the cells to build: those named, all, those that failed, or the one that a person picks.
 
+    A rehearsal is of the CPU cell of the machine's Python when nothing says which.
+
     Raises:
         UnknownConfig: when a pattern matches no cell.
         UsageError: when nothing says which of several, and there is nobody to ask.
@@ -235,8 +235,12 @@ def wanted(feedstock: Feedstock, options: argparse.Namespace) -> tuple[str, ...]
     if options.failed:
         from kiln import pipeline
 
-        return failed_of(names, pipeline.last_states(feedstock))
-    if options.all or len(names) == 1:
+        return failed_of(names, pipeline.last_states(feedstock, rehearsal=options.rehearse))
+    if options.rehearse and not (options.all or options.filter):
+        from kiln import pipeline
+
+        return (pipeline.cell_of_machine(feedstock, machine_of(options)),)
+    if options.all or options.rehearse or len(names) == 1:
         return names
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
@@ -283,27 +287,11 @@ def menu(names: tuple[str, ...]) -> str:
     return names[int(answer) - 1]
 
 
-def chosen(feedstock: Feedstock, options: argparse.Namespace) -> tuple[str | None, ...]:
-    """Return the cells to rehearse; None stands for the CPU cell of the given Python.
-
-    Raises:
-        UnknownConfig: when a pattern matches no cell.
-    """
-    if not options.filter:
-        return tuple(options.configs) or (None,)
-    return all_configs(feedstock, options)
-
-
-def rehearse(feedstock: Feedstock, options: argparse.Namespace, config: str | None) -> RunReport:
-    """Rehearse one cell, showing the steps on standard error."""
+def machine_of(options: argparse.Namespace) -> Machine:
+    """Return what a run takes from this machine."""
     from kiln import pipeline
-    from kiln.console import Console
 
-    console = Console(sys.stderr, animated=sys.stderr.isatty())
-    machine: Machine = pipeline.Machine(
-        environment=passed_on(os.environ), pip=pip_settings(os.environ), python=options.python
-    )
-    return pipeline.rehearse(feedstock, config, machine=machine, console=console)
+    return pipeline.Machine(environment=passed_on(os.environ), python=options.python)
 
 
 def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
@@ -314,14 +302,3 @@ def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
 def pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what pip alone may see: its settings, which may hold an index with a password, and its cache's place."""
     return {name: value for name, value in environment.items() if name.startswith("PIP_") or name == "XDG_CACHE_HOME"}
-
-
-def show(reports: list[RunReport], *, as_json: bool) -> None:
-    """Print what was rehearsed."""
-    from kiln import report
-
-    if as_json:
-        print(json.dumps([report.as_json(each) for each in reports], indent=2))
-        return
-    for each in reports:
-        print(report.as_text(each))

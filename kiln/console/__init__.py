@@ -1,4 +1,4 @@
-"""What a person sees while work goes on: steps with their times, a run over the matrix, plain tables.
+"""What a person sees while work goes on: a run over the matrix, plain tables.
 
 A run is shown by a `Watcher`: `LiveView` on a terminal, `PlainView` elsewhere, `GitHubView` in GitHub Actions.
 """
@@ -7,18 +7,15 @@ from kiln.console.github import GitHubView
 from kiln.console.live import LiveView
 from kiln.console.plain import PlainView
 from kiln.console.states import BAD, GOOD, SIGNS, counted
-from kiln.console.steps import Console, Step
 from kiln.console.text import clock, duration, one_line, table
 
 __all__ = [
     "BAD",
     "GOOD",
     "SIGNS",
-    "Console",
     "GitHubView",
     "LiveView",
     "PlainView",
-    "Step",
     "clock",
     "counted",
     "duration",

@@ -76,6 +76,14 @@ CREATE TABLE IF NOT EXISTS artifact (
 """
 
 
+# Cells with what is known of their runs, which are rehearsals or builds: neither kind tells anything of the other.
+KNOWN = """
+CREATE TEMP VIEW known AS
+SELECT cell.*, run.owner, coalesce(json_extract(run.detail, '$.rehearsal'), 0) AS rehearsal
+FROM cell JOIN run ON run.id = cell.run
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """A step that ended well: ``finished`` is seconds since the epoch, ``detail`` what the step wants back."""
@@ -232,33 +240,35 @@ class Ledger:
         rows = self._rows("SELECT config, state, at FROM change WHERE run = ? ORDER BY id", run)
         return tuple((config, CellState(state), at) for config, state, at in rows)
 
-    def states(self) -> dict[str, CellState]:
-        """Return what became of each cell in the last run that had it."""
+    def states(self, *, rehearsal: bool = False) -> dict[str, CellState]:
+        """Return what became of each cell in the last run that had it; rehearsals are told apart from builds."""
         known: dict[str, CellState] = {}
         for number in self.runs():
             report = self.report(number)
-            for cell in report.cells if report else ():
+            for cell in report.cells if report and report.rehearsal is rehearsal else ():
                 known.setdefault(cell.config, cell.state)
         return known
 
-    def estimates(self) -> dict[str, float]:
-        """Return the seconds that each cell took when it was last built from beginning to end."""
+    def estimates(self, *, rehearsal: bool = False) -> dict[str, float]:
+        """Return the seconds that each cell took when it was last built, or rehearsed, from beginning to end."""
         rows = self._rows(
-            "SELECT config, finished - started FROM cell WHERE state = ? AND started IS NOT NULL ORDER BY run",
+            "SELECT config, finished - started FROM known WHERE rehearsal = ? AND state = ?"
+            " AND started IS NOT NULL ORDER BY run",
+            rehearsal,
             CellState.DONE.value,
         )
         return dict(rows)
 
-    def peaks(self) -> dict[str, int]:
-        """Return the most memory that each cell held when it was last built, in bytes."""
-        query = "SELECT config, peak_memory FROM cell WHERE peak_memory IS NOT NULL ORDER BY run"
-        return dict(self._rows(query))
+    def peaks(self, *, rehearsal: bool = False) -> dict[str, int]:
+        """Return the most memory that each cell held when it was last built, or rehearsed, in bytes."""
+        query = "SELECT config, peak_memory FROM known WHERE rehearsal = ? AND peak_memory IS NOT NULL ORDER BY run"
+        return dict(self._rows(query, rehearsal))
 
-    def abandoned(self, config: str) -> bool:
+    def abandoned(self, config: str, *, rehearsal: bool = False) -> bool:
         """Whether the last run that had a cell under way is gone without having said so: killed."""
         row = self._row(
-            "SELECT run.owner FROM cell JOIN run ON run.id = cell.run WHERE config = ? AND state = ?"
-            " ORDER BY run.id DESC LIMIT 1",
+            "SELECT owner FROM known WHERE rehearsal = ? AND config = ? AND state = ? ORDER BY run DESC LIMIT 1",
+            rehearsal,
             config,
             CellState.RUNNING.value,
         )
@@ -323,6 +333,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
         raise sqlite3.DatabaseError(f"ledger version {version}")
     if version != VERSION:
         connection.executescript(f"BEGIN IMMEDIATE;{SCHEMA}PRAGMA user_version = {VERSION};COMMIT;")
+    connection.execute(KNOWN)
 
 
 def _write_cell(connection: sqlite3.Connection, run: int, position: int, cell: CellRun) -> None:

@@ -13,7 +13,7 @@ from kiln.model.run import CellRun, CellState, MatrixReport
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-RUN_FIELDS = ("machine", "cores", "jobs", "engine", "container", "image")
+RUN_FIELDS = ("machine", "cores", "jobs", "engine", "container", "image", "rehearsal")
 CELL_FIELDS = ("group", "leader", "estimate", "reason")
 
 

@@ -66,16 +66,3 @@ class PackageReport:
     build_seconds: float
     reused: bool
     tests: TestReport
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunReport:
-    """All that a run of one cell did."""
-
-    config: str
-    rehearsal: bool
-    channel: Path
-    packages: tuple[PackageReport, ...]
-    steps: tuple[StepReport, ...]
-    seconds: float
-    install: str

@@ -50,7 +50,7 @@ class CellRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixReport:
-    """One run: ``finished`` is None while it goes on, or when it was killed."""
+    """One run: ``finished`` is None while it goes on, or when it was killed; ``rehearsal`` when it made no release."""
 
     run: int
     command: str
@@ -62,4 +62,5 @@ class MatrixReport:
     engine: str
     container: str
     image: str | None = None
+    rehearsal: bool = False
     cells: tuple[CellRun, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.ledger import Ledger
+from kiln.pipeline.choice import of_machine as cell_of_machine
 from kiln.pipeline.contract import PASSED_ON as CONTRACT
 from kiln.pipeline.layout import Layout
 from kiln.pipeline.machine import Machine
@@ -13,9 +14,7 @@ from kiln.pipeline.plan import RunPlan, Wishes, as_text, prepare, run_arguments
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kiln.console import Console
     from kiln.errors import KilnError
-    from kiln.model.artifact import RunReport
     from kiln.model.feedstock import Feedstock
     from kiln.model.run import CellState, MatrixReport
     from kiln.model.watch import Watcher
@@ -27,9 +26,9 @@ __all__ = [
     "Wishes",
     "as_text",
     "build",
+    "cell_of_machine",
     "last_states",
     "plan",
-    "rehearse",
     "run_arguments",
 ]
 
@@ -38,7 +37,7 @@ def plan(
     feedstock: Feedstock, wishes: Wishes, machine: Machine, *, on_line: Callable[[str], None] | None = None
 ) -> RunPlan:
     """Return what a run would do; raises what `prepare` raises. ``on_line`` hears of images while they are fetched."""
-    layout = Layout.of(feedstock)
+    layout = Layout.of(feedstock, rehearsal=wishes.rehearsal)
     with Ledger(layout.ledger) as ledger:
         return prepare(feedstock, wishes, machine=machine, ledger=ledger, layout=layout, on_line=on_line)
 
@@ -51,20 +50,13 @@ def build(feedstock: Feedstock, planned: RunPlan, watcher: Watcher) -> tuple[Mat
     """
     from kiln.pipeline.matrix import Run
 
-    layout = Layout.of(feedstock)
+    layout = Layout.of(feedstock, rehearsal=planned.rehearsal)
     with Ledger(layout.ledger) as ledger:
         run = Run(planned, ledger=ledger, layout=layout, watcher=watcher)
         return run.execute(), run.errors
 
 
-def last_states(feedstock: Feedstock) -> Mapping[str, CellState]:
-    """Return what became of each cell in the last run that had it."""
+def last_states(feedstock: Feedstock, *, rehearsal: bool) -> Mapping[str, CellState]:
+    """Return what became of each cell in the last run, of rehearsals or of builds, that had it."""
     with Ledger(Layout.of(feedstock).ledger) as ledger:
-        return ledger.states()
-
-
-def rehearse(feedstock: Feedstock, config: str | None, *, machine: Machine, console: Console) -> RunReport:
-    """Rehearse a cell, see `kiln.pipeline.rehearsal`, which a build has no use for."""
-    from kiln.pipeline.rehearsal import rehearse as whole
-
-    return whole(feedstock, config, machine=machine, console=console)
+        return ledger.states(rehearsal=rehearsal)

@@ -50,6 +50,7 @@ class Job:
 
     From ``from_step`` on, every step runs again; of those before it, what they left last is taken.
     ``parent`` is the process that starts the build, where that can be seen: on the host.
+    ``python`` and ``image`` are a rehearsal's: an interpreter to use, and the image, None on the host.
     """
 
     root: Path
@@ -62,12 +63,15 @@ class Job:
     keep_failed: bool
     from_step: str | None = None
     parent: int | None = None
+    python: Path | None = None
+    image: str | None = None
 
     @classmethod
     def read(cls, file: Path) -> Job:
         """Return the job that a file holds."""
         fields = json.loads(file.read_text())
-        paths = {name: Path(fields[name]) for name in ("root", "recipe", "folder", "cache", "result")}
+        names = ("root", "recipe", "folder", "cache", "result", "python")
+        paths = {name: Path(fields[name]) for name in names if fields[name] is not None}
         return cls(**{**fields, **paths})
 
     def write(self, file: Path) -> None:
@@ -79,13 +83,18 @@ class Job:
 
 
 def main(job_file: str) -> None:
-    """Build what the job says, write the result, and leave past py-rattler's tear-down (see kiln.__main__)."""
+    """Build what the job says and write the result."""
+    carry_out(job_file, lambda job, voice: Builder.of(job, voice).run())
+
+
+def carry_out(job_file: str, do: Callable[[Job, Voice], dict[str, Any]]) -> None:
+    """Do a job, write the result, and leave past py-rattler's tear-down (see kiln.__main__)."""
     job = Job.read(Path(job_file))
     die_with_parent(parent=job.parent)
     voice = Voice()
     result: dict[str, Any] = {"packages": [], "error": None, "outdated": False}
     try:
-        result |= Builder.of(job, voice).run()
+        result |= do(job, voice)
     except KilnError as error:
         told = {"type": type(error).__name__, "what": str(error.what), "why": error.why, "hint": error.hint}
         result["error"] = {**told, "step": voice.failed}
@@ -145,7 +154,7 @@ class Builder:
         tested = [self.test(step.output, package, made, virtual) for step, package in zip(steps, made, strict=True)]
         together = zip(steps, made, tested, strict=True)
         return {
-            "packages": [self.told(step.output, package, tests) for step, package, tests in together],
+            "packages": [package_told(step.output, package, tests, self.job) for step, package, tests in together],
             "outdated": any(each.outdated for each in (*([compiled] if compiled else []), *made, *tested)),
         }
 
@@ -202,21 +211,8 @@ class Builder:
     def execute(self, step: BuildStep | CompileStep, shown: Told) -> Path:
         """Have the engine make something, and tidy up after a failure."""
         environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.job.cache)}
-        with self.tidied(step.folder):
+        with tidied(self.job, step.folder):
             return persistent(lambda: build.execute(step, environment=environment, log=None, on_line=shown.line), shown)
-
-    @contextlib.contextmanager
-    def tidied(self, *folders: Path) -> Iterator[None]:
-        """Remove folders when the block fails, unless what failed is to be kept."""
-        try:
-            yield
-        except KilnError as error:
-            if not self.job.keep_failed:
-                for folder in folders:
-                    files.remove(folder)
-                if isinstance(error, (BuildFailed, TestsFailed)):
-                    error.hint = GONE  # instead of where that was
-            raise
 
     def inputs(self, step: BuildStep | CompileStep) -> dict[str, Any]:
         """What a step's result depends on."""
@@ -249,7 +245,7 @@ class Builder:
         }
 
         def do(shown: Told) -> tuple[Iterable[Path], dict[str, Any]]:
-            with self.tidied(step.folder, step.prefix):
+            with tidied(self.job, step.folder, step.prefix):
                 report = persistent(
                     lambda: check.execute(
                         step,
@@ -271,26 +267,41 @@ class Builder:
         offered, cuda = machine_virtual_packages(), cuda_of(self.rendered.cell)
         return offered if cuda is None or "__cuda" in offered else {**offered, "__cuda": (cuda, "0")}
 
-    def told(self, output: Output, made: Made, tested: Made) -> dict[str, Any]:
-        """Say what became of one package; its path is relative to the cell's folder."""
-        ((path, sha256),) = made.paths.items()
-        artifact = Artifact(
-            path=path.relative_to(self.job.folder),
-            sha256=sha256,
-            size=path.stat().st_size,
-            cell=self.job.config,
-            name=output.name,
-            version=output.version,
-            build_string=output.build_string,
-            subdir=output.subdir,
-        )
-        report = PackageReport(
-            artifact=artifact,
-            build_seconds=round(made.seconds, 3),
-            reused=made.reused,
-            tests=records.tests(tested.detail),
-        )
-        return records.package_as_json(report)
+
+@contextlib.contextmanager
+def tidied(job: Job, *folders: Path) -> Iterator[None]:
+    """Remove folders when the block fails, unless what failed is to be kept."""
+    try:
+        yield
+    except KilnError as error:
+        if not job.keep_failed:
+            for folder in folders:
+                files.remove(folder)
+            if isinstance(error, (BuildFailed, TestsFailed)):
+                error.hint = GONE  # instead of where that was
+        raise
+
+
+def package_told(output: Output, made: Made, tested: Made, job: Job) -> dict[str, Any]:
+    """Say what became of one package; its path is relative to the cell's folder."""
+    ((path, sha256),) = made.paths.items()
+    artifact = Artifact(
+        path=path.relative_to(job.folder),
+        sha256=sha256,
+        size=path.stat().st_size,
+        cell=job.config,
+        name=output.name,
+        version=output.version,
+        build_string=output.build_string,
+        subdir=output.subdir,
+    )
+    report = PackageReport(
+        artifact=artifact,
+        build_seconds=round(made.seconds, 3),
+        reused=made.reused,
+        tests=records.tests(tested.detail),
+    )
+    return records.package_as_json(report)
 
 
 def titles(rendered: Rendered) -> tuple[str, ...]:

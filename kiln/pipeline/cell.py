@@ -18,24 +18,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import command, container, errors, expand, files, load, render
+from kiln import rehearse as parts
 from kiln.build import conda_build, faults
 from kiln.container import Container
 from kiln.errors import AlreadyRunning, BuildFailed, KilnError, MissingTool, OutOfMemory, excerpt
 from kiln.ledger import Ledger, records
-from kiln.model.container import Limits, User
+from kiln.model.container import Limits, Mount, User
 from kiln.model.run import CellState
-from kiln.pipeline import contract, done, foreign
+from kiln.pipeline import contract, done, foreign, rehearsal
 from kiln.pipeline.builder import Job, needs_network
+from kiln.pipeline.choice import python_of
+from kiln.pipeline.cuda import cuda_of
 from kiln.pipeline.done import Inputs
 from kiln.pipeline.layout import Layout
 from kiln.pipeline.listen import Log, Watched
 from kiln.pipeline.process import die_with_parent, end_orphans, memory_kills
-from kiln.pipeline.voice import MARK, say
+from kiln.pipeline.voice import MARK, Voice, say
+from kiln.pipeline.workshop import Workshop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kiln.model.artifact import PackageReport
+    from kiln.model.cell import Cell
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Rendered
 
@@ -52,7 +57,8 @@ class CellJob:
     """A cell to build: ``container`` is an engine's name, or ``none`` for the host; ``memory`` in bytes.
 
     ``variables`` are conda-forge's, ``environment`` what a build on the host has besides; free of secrets, both.
-    ``parent`` is the run's process.
+    ``parent`` is the run's process. ``python`` is an interpreter of this machine for a rehearsal, ``python_home`` its
+    folder where a container can be given it.
     """
 
     root: str
@@ -72,6 +78,9 @@ class CellJob:
     rebuild: bool = False
     from_step: str | None = None
     parent: int | None = None
+    rehearsal: bool = False
+    python: str | None = None
+    python_home: str | None = None
     log: str
 
     def write(self, file: Path) -> None:
@@ -125,13 +134,13 @@ class CellBuild:
     def of(cls, job: CellJob) -> CellBuild:
         """Find the feedstock and open the ledger."""
         feedstock = load.find(Path(job.root))
-        layout = Layout.of(feedstock)
+        layout = Layout.of(feedstock, rehearsal=job.rehearsal)
         return cls(job=job, feedstock=feedstock, layout=layout, ledger=Ledger(layout.ledger))
 
     def run(self) -> dict[str, Any]:
         """Build the cell, alone: nobody else builds it meanwhile."""
         lock = self.layout.lock(self.job.config)
-        gone = lambda: self.ledger.abandoned(self.job.config)  # noqa: E731 - read where it is used
+        gone = lambda: self.ledger.abandoned(self.job.config, rehearsal=self.job.rehearsal)  # noqa: E731 - read where it is used
         with done.waiting(lock, while_true=gone, seconds=TIDYING):
             end_orphans(self.folder)
             return self.build()
@@ -144,7 +153,8 @@ class CellBuild:
     def build(self) -> dict[str, Any]:
         """Build the cell and put its packages into the channel."""
         start = time.monotonic()
-        files.remove(self.layout.canary(self.job.config))
+        if not self.job.rehearsal:
+            files.remove(self.layout.canary(self.job.config))
         if self.job.rebuild:
             files.remove(self.folder)
         result_file = self.folder / "result.json"
@@ -188,6 +198,8 @@ class CellBuild:
         """
         made = [(self.folder / told["artifact"]["path"], told) for told in packages]
         wanted = Inputs(shared=self.job.shared, key=self.job.key)
+        if self.job.rehearsal:
+            return done.remember(self.ledger, self.layout, self.job.config, made, wanted, seconds=seconds)
         if outdated:
             never = f"outdated {secrets.token_hex(16)}"
             wanted = Inputs(shared=never, key=never)
@@ -220,11 +232,25 @@ class CellBuild:
         feedstock = self.feedstock
         rendered = render.render(feedstock, expand.read(feedstock, self.job.config))
         with Log(Path(self.job.log)) as log:
+            if self.job.rehearsal:
+                self.fetch(rendered.cell)
             if self.is_foreign:
                 log.hear(f"{MARK}{json.dumps({'kind': 'step', 'title': self.job.engine})}")
             if self.job.container == "none":
                 return self.on_host(log, rendered)
             return self.in_container(log, rendered)
+
+    def fetch(self, cell: Cell) -> None:
+        """Bring the wheels of a rehearsal here, by pip with its own settings, which nothing else gets to see."""
+        shop = Workshop(cell=self.folder)
+        shop.open()
+        wheels = parts.plan(python=python_of(cell), cuda=cuda_of(cell))
+        rehearsal.fetch(wheels, shop, env=os.environ, log=Path(self.job.log), voice=Voice())
+
+    @property
+    def module(self) -> str:
+        """Whose ``main`` the building process runs."""
+        return "rehearsal" if self.job.rehearsal else "builder"
 
     def write_script(self, rendered: Rendered, seen: Callable[[Path], Path]) -> Path:
         """Write the script of another engine, with paths as it sees them."""
@@ -245,7 +271,7 @@ class CellBuild:
             words = ("bash", str(self.write_script(rendered, lambda path: path)))
         else:
             self.write_job(lambda path: path)
-            words = (sys.executable, "-c", contract.MAIN.format(module="builder"), str(self.folder / "job.json"))
+            words = (sys.executable, "-c", contract.MAIN.format(module=self.module), str(self.folder / "job.json"))
         own = str(Path(sys.executable).parent)
         path = f"{own}{os.pathsep}{self.job.environment.get('PATH', os.defpath)}"
         environment = {**self.job.environment, **self.job.variables, "PATH": path}
@@ -279,8 +305,9 @@ class CellBuild:
                 memory=None if engine.lacks else self.job.memory,
                 processes=None if engine.lacks else contract.PROCESSES,
             ),
-            network=self.is_foreign or needs_network(rendered),
+            network=self.is_foreign or (not self.job.rehearsal and needs_network(rendered)),
             options=(*(contract.NO_ENTRY if self.is_foreign else ()), *self.job.options),
+            mounts=tuple(Mount(source=Path(home), target=home) for home in (self.job.python_home,) if home),
         )
         with Container(engine, plan) as box:
             ended = box.run(on_line=log.hear)
@@ -298,7 +325,7 @@ class CellBuild:
         if self.is_foreign:
             return ("bash", str(seen(self.write_script(rendered, seen))))
         self.write_job(seen)
-        return contract.start(seen(self.folder / "job.json"))
+        return contract.start(seen(self.folder / "job.json"), module=self.module)
 
     def write_job(self, seen: Callable[[Path], Path]) -> None:
         """Write the building process's own job, with paths as it sees them."""
@@ -316,6 +343,8 @@ class CellBuild:
             keep_failed=self.job.keep_failed,
             from_step=self.job.from_step,
             parent=os.getpid() if on_host else None,
+            python=Path(self.job.python) if self.job.python and (on_host or self.job.python_home) else None,
+            image=self.job.image,
         ).write(self.folder / "job.json")
 
 

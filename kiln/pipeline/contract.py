@@ -40,7 +40,7 @@ START = f"""
 for python in {image.ENGINE_HOME}/bin/python /opt/conda/bin/python python3; do
     if "$python" -c 'import rattler, rattler_build' 2>/dev/null; then
         export PATH="$(dirname "$(command -v "$python")"):$PATH"
-        exec "$python" -c '{MAIN.format(module="builder")}' "$1"
+        exec "$python" -c "$2" "$1"
     fi
 done
 exit {NO_ENGINE}
@@ -70,8 +70,9 @@ def run_inside(
     limits: Limits,
     network: bool,
     options: tuple[str, ...],
+    mounts: tuple[Mount, ...] = (),
 ) -> ContainerRun:
-    """Return the container in which ``argv`` builds a cell."""
+    """Return the container in which ``argv`` builds a cell; ``mounts`` are further ones."""
     inside = {
         "HOME": HOME,
         "FEEDSTOCK_ROOT": str(ROOT),
@@ -87,6 +88,7 @@ def run_inside(
             Mount(source=feedstock.recipe, target=str(RECIPE)),
             Mount(source=feedstock.root, target=str(ROOT), read_only=False),
             Mount(source=HOUSE / "kiln", target=f"{HOUSE_INSIDE}/kiln"),
+            *mounts,
         ),
         user=user,
         limits=limits,
@@ -96,9 +98,9 @@ def run_inside(
     )
 
 
-def start(job_file: Path) -> tuple[str, ...]:
-    """Return the program that builds what a job file says, which the container sees under that path."""
-    return ("sh", "-c", START, "kiln", str(job_file))
+def start(job_file: Path, *, module: str) -> tuple[str, ...]:
+    """Return the program that does what a job file says, which the container sees under that path."""
+    return ("sh", "-c", START, "kiln", str(job_file), MAIN.format(module=module))
 
 
 def within(path: Path, feedstock: Feedstock) -> Path:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from kiln.pipeline.layout import Layout
 
 TITLE = "cell"  # what the ledger calls a cell that is finished
-WAIT = 0.05
+REHEARSED = "rehearsed cell"
+WAIT, LONG = 0.05, 86_400.0  # seconds: between two looks at a lock, and until one is given up on that others need long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +50,16 @@ def recipe_digest(feedstock: Feedstock) -> str:
     return digest([folder_digest(feedstock.recipe), files.sha256(settings) if settings.is_file() else ""])
 
 
-def inputs(feedstock: Feedstock, config: str, *, recipe: str, engine: str, where: str) -> Inputs:
-    """Return what decides a cell's packages: recipe, engine, image (``where``: its digest, or the host), variant."""
+def inputs(
+    feedstock: Feedstock, config: str, *, recipe: str, engine: str, where: str, rehearsed_with: str | None = None
+) -> Inputs:
+    """Return what decides a cell's packages: recipe, engine, image (``where``: its digest, or the host), variant.
+
+    ``rehearsed_with`` is a hash of a rehearsal's wheels and Python: none is ever taken for a build, nor the other way.
+    """
     engines = (version("py-rattler-build"), __version__) if engine == "rattler-build" else ()
-    shared = digest([recipe, engine, engines, where])
+    rehearsal = () if rehearsed_with is None else (REHEARSED, rehearsed_with)
+    shared = digest([recipe, engine, engines, where, *rehearsal])
     return Inputs(shared=shared, key=digest([shared, config, files.sha256(feedstock.configs / f"{config}.yaml")]))
 
 
@@ -118,6 +125,28 @@ def publish(
     detail = {"disk": disk, "packages": [records.package_as_json(_relative(layout, report)) for report in told]}
     ledger.record(wanted.key, config=config, title=TITLE, seconds=seconds, detail=detail)
     return told
+
+
+def remember(
+    ledger: Ledger,
+    layout: Layout,
+    config: str,
+    made: Sequence[tuple[Path, dict[str, Any]]],
+    wanted: Inputs,
+    *,
+    seconds: float,
+) -> tuple[PackageReport, ...]:
+    """Write a rehearsed cell down as done; its packages lie in a channel of their own already, and stay there."""
+    told = []
+    for source, fields in made:
+        report = records.package(fields)
+        path = str(source.relative_to(layout.root))
+        kept = _kept(layout, path, report, config, wanted)
+        ledger.keep(kept)
+        told.append(_told(layout, report, kept))
+    detail = {"packages": [records.package_as_json(_relative(layout, report)) for report in told]}
+    ledger.record(wanted.key, config=config, title=REHEARSED, seconds=seconds, detail=detail)
+    return tuple(told)
 
 
 def _place(report: PackageReport) -> str:

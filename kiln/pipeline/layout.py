@@ -15,14 +15,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where builds keep what they make, remember and say; the folder itself is a channel of what is finished."""
+    """Where builds keep what they make, remember and say; the folder itself is a channel of what is finished.
+
+    A ``rehearsal`` has places of its own for all but the memory and the logs.
+    """
 
     root: Path
+    rehearsal: bool = False
 
     @classmethod
-    def of(cls, feedstock: Feedstock) -> Layout:
+    def of(cls, feedstock: Feedstock, *, rehearsal: bool = False) -> Layout:
         """Return the folders of a feedstock."""
-        return cls(root=feedstock.artifacts)
+        return cls(root=feedstock.artifacts, rehearsal=rehearsal)
 
     @property
     def channel(self) -> Channel:
@@ -46,11 +50,15 @@ class Layout:
 
     def lock(self, name: str) -> Path:
         """Held by the one process that builds a cell, or changes the channel."""
-        return self.root / "locks" / f"{name}.lock"
+        return self.root / "locks" / f"{'rehearsal-' if self.rehearsal else ''}{name}.lock"
 
     def work(self, config: str) -> Path:
-        """Where a cell is built; gone once it is finished."""
-        return self.root / "work" / config
+        """Where a cell is built; gone once it is finished, but for a rehearsal's, which has its channel there."""
+        return self.root / ("rehearsal" if self.rehearsal else "work") / config
+
+    def job(self, config: str) -> Path:
+        """What a cell's process is told, for as long as it takes to read."""
+        return self.work(config).with_name(f"{config}.job.json")
 
     def log(self, run: int, config: str) -> Path:
         """What a cell's build said in a run."""

@@ -95,6 +95,7 @@ class Run:
             engine=plan.engine,
             container=plan.container,
             image=plan.image,
+            rehearsal=plan.rehearsal,
             cells=tuple(self.cells.values()),
         )
 
@@ -120,7 +121,7 @@ class Run:
     def _listen(self, job: CellJob) -> None:
         """Run a cell's process and hand on what it says; the last thing handed on is how it ended."""
         config = job.config
-        file = self.layout.root / "work" / f"{config}.job.json"
+        file = self.layout.job(config)
         try:
             job.write(file)
             words = (sys.executable, "-c", contract.MAIN.format(module="cell"), str(file))

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kiln import container, expand, files, render
+from kiln import container, expand, files, image, render
+from kiln import rehearse as parts
 from kiln.console import duration
-from kiln.container import images
+from kiln.container import Choice, images
 from kiln.errors import UsageError, nearest
 from kiln.model.run import CellRun, CellState
-from kiln.pipeline import contract, done, order, preflight
+from kiln.pipeline import choice, contract, done, order, preflight, rehearsal
 from kiln.pipeline.builder import titles
 from kiln.pipeline.cell import CellJob
 from kiln.pipeline.cuda import cuda_of
+from kiln.pipeline.workshop import Workshop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from kiln.ledger import Ledger
     from kiln.model.cell import Cell
     from kiln.model.feedstock import Feedstock
+    from kiln.pipeline.choice import Means
     from kiln.pipeline.done import Finished, Inputs
     from kiln.pipeline.layout import Layout
     from kiln.pipeline.machine import Machine
@@ -40,7 +44,7 @@ class Wishes:
 
     ``image``, ``executable`` and ``options`` are conda-forge's DOCKER_IMAGE, DOCKER_EXECUTABLE and
     CONDA_FORGE_DOCKER_RUN_ARGS, ``given`` further variables of the caller's that a build sees, ``client`` what a
-    container engine's client needs.
+    container engine's client needs, and pip for a ``rehearsal``.
     """
 
     configs: tuple[str, ...]
@@ -57,6 +61,7 @@ class Wishes:
     keep_failed: bool = False
     from_step: str | None = None
     fetch: bool = True
+    rehearsal: bool = False
     given: Mapping[str, str] = field(default_factory=dict)
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -82,6 +87,7 @@ class RunPlan:
     disk: int
     each: Share
     notes: tuple[str, ...]
+    rehearsal: bool = False
 
 
 def prepare(
@@ -106,14 +112,15 @@ def prepare(
     cells = [expand.read(feedstock, config) for config in wishes.configs]
     if wishes.from_step is not None:
         require_step(feedstock, cells, wishes.from_step, engine=wishes.engine)
-    choice = container.choose(wishes.container, env=wishes.client, executable=wishes.executable)
-    where, notes = _images(cells, wishes, choice.engine, on_line)
-    inputs = _inputs(feedstock, cells, where, engine=wishes.engine)
+    place = _place(wishes)
+    where, notes = _images(cells, wishes, place.engine, on_line)
+    means = _means(cells, wishes, machine)
+    inputs = _inputs(feedstock, cells, where, means, engine=wishes.engine)
     finished = {} if wishes.rebuild or wishes.from_step else _finished(inputs, ledger, layout)
     groups = {cell.name: group_of(cell) for cell in cells if cell.name not in finished}
-    waiting = order.arrange(groups, ledger.estimates())
-    disk = _require(ledger, layout, waiting, each, wishes) if waiting else 0
-    kind = HOST if choice.engine is None else choice.engine.kind.value
+    waiting = order.arrange(groups, ledger.estimates(rehearsal=wishes.rehearsal))
+    disk = _require(ledger, layout, waiting, each, wishes, means) if waiting else 0
+    kind = HOST if place.engine is None else place.engine.kind.value
     return RunPlan(
         command=wishes.command,
         jobs=wishes.jobs,
@@ -124,7 +131,10 @@ def prepare(
         cells=(*(_found(cell, finished[cell.name]) for cell in cells if cell.name in finished), *map(_waits, waiting)),
         waiting=waiting,
         jobs_of={
-            cell.name: _job(feedstock, cell, inputs[cell.name], where[cell.name][0], each, wishes, machine, kind)
+            cell.name: dataclasses.replace(
+                _job(feedstock, cell, inputs[cell.name], where[cell.name][0], each, wishes, machine, kind),
+                **_rehearsing(means.get(cell.name)),
+            )
             for cell in cells
             if cell.name in groups
         },
@@ -132,7 +142,8 @@ def prepare(
         seconds=order.whole_time(waiting, wishes.jobs),
         disk=disk,
         each=each,
-        notes=(*choice.notes, *notes),
+        notes=(*place.notes, *notes),
+        rehearsal=wishes.rehearsal,
     )
 
 
@@ -152,6 +163,43 @@ def require_step(feedstock: Feedstock, cells: list[Cell], step: str, *, engine: 
                 why=f"its steps are {', '.join(map(repr, known))}",
                 hint=nearest(step, known) or "name one of these",
             )
+
+
+def _place(wishes: Wishes) -> Choice:
+    """Return where to build; a rehearsal is this machine's own affair unless a container is asked for.
+
+    Raises:
+        UsageError: for a rehearsal by another engine, whose compile nothing can stand in for.
+    """
+    if wishes.rehearsal and wishes.engine != "rattler-build":
+        raise UsageError(f"a rehearsal is no affair of {wishes.engine}", hint="leave --engine, or --rehearse")
+    if wishes.rehearsal and wishes.container in {None, HOST}:
+        return Choice(engine=None, notes=())
+    return container.choose(wishes.container, env=wishes.client, executable=wishes.executable)
+
+
+def _means(cells: list[Cell], wishes: Wishes, machine: Machine) -> dict[str, Means]:
+    """Return what each cell is rehearsed with; nothing for a build.
+
+    Raises:
+        UnsupportedPython: when none of the cells can be rehearsed on this machine for want of its Python.
+    """
+    if not wishes.rehearsal:
+        return {}
+    found = choice.means(cells, machine)
+    if wishes.container in {None, HOST} and not any(each.interpreter for each in found.values()):
+        for each in found.values():
+            parts.find(each.wheels.python, first=(machine.python,), env=machine.environment)
+    return found
+
+
+def _rehearsing(means: Means | None) -> dict[str, Any]:
+    """Return what a cell's job says of a rehearsal."""
+    if means is None:
+        return {}
+    python = None if means.interpreter is None else str(means.interpreter.executable)
+    home = None if means.portable is None else str(means.portable)
+    return {"rehearsal": True, "python": python, "python_home": home}
 
 
 def group_of(cell: Cell) -> str:
@@ -189,7 +237,8 @@ def _images(
     if engine is None:
         return {cell.name: (None, "host") for cell in cells}, ()
     digests: dict[str, str] = {}
-    notes = []
+    wishes, said = _with_base_image(wishes, engine)
+    notes = [*said]
     for name in sorted({_image_of(cell, wishes) for cell in cells}):
         described = images.inspect(engine, name)
         if described is not None:
@@ -200,6 +249,16 @@ def _images(
             digests[name] = "unknown"
             notes.append(f"the image {name} is not here and would be fetched")
     return {cell.name: (name := _image_of(cell, wishes), digests[name]) for cell in cells}, tuple(notes)
+
+
+def _with_base_image(wishes: Wishes, engine: Engine) -> tuple[Wishes, tuple[str, ...]]:
+    """Let a rehearsal run in kiln's base image where that is here: conda-forge's images lack its engine."""
+    base = image.default_tag(image.SUITE)
+    if not wishes.rehearsal or wishes.image is not None or images.inspect(engine, base) is None:
+        return wishes, ()
+    return dataclasses.replace(wishes, image=base), (
+        f"rehearsing in {base}, which is here (DOCKER_IMAGE names another)",
+    )
 
 
 def _image_of(cell: Cell, wishes: Wishes) -> str:
@@ -213,11 +272,23 @@ def _image_of(cell: Cell, wishes: Wishes) -> str:
 
 
 def _inputs(
-    feedstock: Feedstock, cells: list[Cell], where: Mapping[str, tuple[str | None, str]], *, engine: str
+    feedstock: Feedstock,
+    cells: list[Cell],
+    where: Mapping[str, tuple[str | None, str]],
+    means: Mapping[str, Means],
+    *,
+    engine: str,
 ) -> dict[str, Inputs]:
     recipe = done.recipe_digest(feedstock)
     return {
-        cell.name: done.inputs(feedstock, cell.name, recipe=recipe, engine=engine, where=where[cell.name][1])
+        cell.name: done.inputs(
+            feedstock,
+            cell.name,
+            recipe=recipe,
+            engine=engine,
+            where=where[cell.name][1],
+            rehearsed_with=means[cell.name].key if cell.name in means else None,
+        )
         for cell in cells
     }
 
@@ -227,14 +298,32 @@ def _finished(inputs: Mapping[str, Inputs], ledger: Ledger, layout: Layout) -> d
     return {config: finished for config, finished in found.items() if finished is not None}
 
 
-def _require(ledger: Ledger, layout: Layout, waiting: tuple[Planned, ...], each: Share, wishes: Wishes) -> int:
+def _require(
+    ledger: Ledger,
+    layout: Layout,
+    waiting: tuple[Planned, ...],
+    each: Share,
+    wishes: Wishes,
+    means: Mapping[str, Means],
+) -> int:
     """Refuse to begin without enough memory and disk; returns the bytes of disk that the run takes."""
     configs = tuple(planned.config for planned in waiting)
-    peaks = {config: peak for config, peak in ledger.peaks().items() if config in configs}
+    peaks = {config: peak for config, peak in ledger.peaks(rehearsal=wishes.rehearsal).items() if config in configs}
     preflight.require_memory(peaks, each, jobs=wishes.jobs)
+    if wishes.rehearsal:
+        return _require_room_to_rehearse(layout, {config: means[config] for config in configs}, wishes.jobs)
     used = {step.config: int(step.detail.get("disk", 0)) for step in reversed(ledger.latest(done.TITLE))}
     disk = preflight.disk_needed(used, configs, jobs=wishes.jobs)
     files.require_room(layout.root, disk, for_what=f"building {wishes.jobs} at a time")
+    return disk
+
+
+def _require_room_to_rehearse(layout: Layout, means: Mapping[str, Means], jobs: int) -> int:
+    missing = choice.missing_size(means, Workshop(cell=layout.work(min(means))).wheels)
+    upstream = max(each.wheels.upstream.size for each in means.values())
+    disk = rehearsal.room_needed(missing, upstream, jobs=min(jobs, len(means)))
+    fetched = f" with {files.size_text(missing)} to fetch" if missing else ""
+    files.require_room(layout.root, disk, for_what=f"rehearsing {', '.join(means)}{fetched}")
     return disk
 
 
@@ -258,7 +347,7 @@ def _job(
     feedstock: Feedstock,
     cell: Cell,
     inputs: Inputs,
-    image: str | None,
+    image_name: str | None,
     each: Share,
     wishes: Wishes,
     machine: Machine,
@@ -273,7 +362,7 @@ def _job(
         engine=wishes.engine,
         container=kind,
         executable=wishes.executable,
-        image=image,
+        image=image_name,
         options=wishes.options,
         cores=each.cores,
         memory=None if kind == HOST else each.memory,

@@ -1,21 +1,26 @@
-"""A rehearsal: the whole pipeline for one cell, with upstream's wheel in the place of the compile."""
+"""A cell rehearsed by a process of its own: the whole pipeline, with upstream's wheel in the place of the compile.
+
+The wheels are there already, fetched by the cell's process: this one, in a container or on the host, needs no
+network.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import time
+import os
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from kiln import build, check, command, files, render
+from kiln import build, check, expand, files, load, render
 from kiln import rehearse as parts
 from kiln.channel import machine_virtual_packages
-from kiln.errors import RecipeFault
-from kiln.ledger import Ledger
+from kiln.errors import RecipeFault, UnsupportedPython
+from kiln.ledger import Ledger, records
 from kiln.matchspec import package_name
-from kiln.model.artifact import Artifact, PackageReport, RunReport, TestReport, Verdict
-from kiln.pipeline.choice import choose, python_of
+from kiln.pipeline import builder, done
+from kiln.pipeline.builder import RENDERED, file_name, package_told, tidied
+from kiln.pipeline.choice import python_of
 from kiln.pipeline.cuda import cuda_of
 from kiln.pipeline.memo import Made, Memo, folder_digest
 from kiln.pipeline.workshop import Workshop
@@ -25,80 +30,90 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.channel import VirtualPackages
-    from kiln.console import Console, Step
     from kiln.model.feedstock import Feedstock
     from kiln.model.plan import BuildStep
     from kiln.model.rendered import Output, Rendered
-    from kiln.pipeline.machine import Machine
+    from kiln.pipeline.builder import Job
+    from kiln.pipeline.voice import Told, Voice
 
-RENDERED = ("meta.yaml", "conda_build_config.yaml")  # they act through what was rendered from them
 # Bytes of room for each byte of a wheel, as measured: fetched, converted and unpacked; and while a package is made of
 # upstream's, taken apart, staged and packed.
 ROOM_FOR_WHEELS, ROOM_FOR_BUILD = 4, 8
+NOT_FOR_TESTS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")  # they lead this process to kiln, and would lead tests astray
 
 
-def rehearse(feedstock: Feedstock, config: str | None, *, machine: Machine, console: Console) -> RunReport:
-    """Rehearse one cell, ``config`` or the CPU cell of the machine's Python, and report what was made and tested.
+def main(job_file: str) -> None:
+    """Rehearse what the job says and write the result."""
+    builder.carry_out(job_file, lambda job, voice: Rehearsal.of(job, voice).run())
 
-    A step that an earlier run finished, and whose inputs are the same, is found and not repeated.
+
+def fetch(wheels: parts.RehearsalPlan, shop: Workshop, *, env: Mapping[str, str], log: Path, voice: Voice) -> None:
+    """Bring a cell's wheels here, one cell after the other; ``env`` is pip's.
 
     Raises:
-        KilnError: UnknownConfig, UnsupportedPython, DownloadFailed, HashMismatch, DiskFull, BuildFailed, SolveFailed,
-            TestsFailed, AlreadyRunning and what loading and rendering raise.
+        KilnError: DownloadFailed, HashMismatch, DiskFull.
     """
-    start = time.monotonic()
-    cell, interpreter = choose(feedstock, config, machine)
-    shop = Workshop.of(feedstock, cell.name)
-    with files.locked(shop.lock), command.termination_as_interrupt():
-        shop.open()
-        rehearsal = Rehearsal(
-            feedstock=feedstock,
-            rendered=render.finalise(render.render(feedstock, cell)),
-            interpreter=interpreter,
-            wheels=parts.plan(python=python_of(cell), cuda=cuda_of(cell)),
-            shop=shop,
-            machine=machine,
-            memo=Memo(config=cell.name, ledger=Ledger(shop.ledger), console=console),
-            console=console,
-        )
-        packages = rehearsal.run()
-    return RunReport(
-        config=cell.name,
-        rehearsal=True,
-        channel=shop.channel.root,
-        packages=packages,
-        steps=tuple(console.steps),
-        seconds=round(time.monotonic() - start, 3),
-        install=f"conda create -n tensorflow --override-channels -c {shop.channel.url} tensorflow",
-    )
+    size = sum(wheel.size for wheel in parts.missing(wheels, shop.wheels))
+    title = f"fetch wheels, {files.size_text(size)}" if size else "verify the fetched wheels"
+    with voice.step(title) as step, done.waiting(shop.lock, seconds=done.LONG):
+        parts.fetch(wheels, shop.wheels, env=env, log=log, on_line=step.line)
+
+
+def room_needed(missing: int, upstream: int, *, jobs: int) -> int:
+    """Return the bytes of disk that rehearsals take: for the wheels that are missing, and for each job while it works.
+
+    ``upstream`` is the size of the wheel that packages are made of.
+    """
+    return ROOM_FOR_WHEELS * missing + jobs * ROOM_FOR_BUILD * upstream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
     """One rehearsal under way; its methods are its steps, in their order."""
 
+    job: Job
     feedstock: Feedstock
     rendered: Rendered
-    interpreter: parts.Interpreter
     wheels: parts.RehearsalPlan
     shop: Workshop
-    machine: Machine
-    memo: Memo[Step]
-    console: Console
+    memo: Memo[Told]
+    voice: Voice
 
-    def run(self) -> tuple[PackageReport, ...]:
-        """Fetch, convert, build and test; returns the cell's packages."""
+    @classmethod
+    def of(cls, job: Job, voice: Voice) -> Rehearsal:
+        """Render the cell and open its folders."""
+        with voice.step("render"):
+            feedstock = load.find(job.root)
+            cell = expand.read(feedstock, job.config)
+            rendered = render.finalise(render.render(feedstock, cell))
+        shop = Workshop(cell=job.folder)
+        shop.open()
+        return cls(
+            job=job,
+            feedstock=feedstock,
+            rendered=rendered,
+            wheels=parts.plan(python=python_of(cell), cuda=cuda_of(cell)),
+            shop=shop,
+            memo=Memo(config=job.config, ledger=Ledger(job.folder / "steps.sqlite"), console=voice),
+            voice=voice,
+        )
+
+    def run(self) -> dict[str, Any]:
+        """Convert, build and test; returns the packages as JSON values."""
         self.require_same_version()
-        wheel = self.fetch()
-        dependencies = self.convert()
-        steps = self.plan(wheel)
+        dependencies = self.convert(self.interpreter())
+        steps = self.plan()
         self.fill_channel(dependencies, steps)
         needed = [package.name for package in dependencies]
         built: dict[str, Made] = {}
         for step in steps:
             built[step.output.name] = self.build(step, built, needed)
         virtual = self.virtual_packages()
-        return tuple(self.report(step.output, built, self.test(step.output, built, needed, virtual)) for step in steps)
+        tested = {step.output.name: self.test(step.output, built, needed, virtual) for step in steps}
+        packages = [
+            package_told(each.output, built[each.output.name], tested[each.output.name], self.job) for each in steps
+        ]
+        return {"packages": packages}
 
     def require_same_version(self) -> None:
         """Refuse to put the wheel of one version into packages that say another.
@@ -113,47 +128,56 @@ class Rehearsal:
                 hint="lock the wheels of this version: docs/how-to/update-the-locks.md",
             )
 
-    def fetch(self) -> Path:
-        """Fetch the wheels that are not here yet, and return upstream's."""
-        size = parts.missing_size(self.wheels, self.shop.wheels)
-        title = f"fetch wheels, {files.size_text(size)}" if size else "verify the fetched wheels"
-        if size:
-            room = ROOM_FOR_WHEELS * size + self.room_for_build
-            self.console.say(f"fetching {files.size_text(size)}; this needs {files.size_text(room)} of disk in all")
-            files.require_room(self.shop.root, room, for_what=f"rehearsing {self.rendered.cell.name}")
-        log = self.shop.logs / "fetch.log"
-        with self.memo.console.step(title) as step:
-            parts.fetch(self.wheels, self.shop.wheels, env=self.machine.for_pip(), log=log, on_line=step.line)
-            return parts.upstream_wheel(self.wheels, self.shop.wheels)
+    def interpreter(self) -> parts.Interpreter:
+        """Return the cell's Python: in a container the image's own before one that it was given.
 
-    def convert(self) -> tuple[Path, ...]:
+        Raises:
+            UnsupportedPython: when there is none.
+        """
+        given = (self.job.python,) if self.job.python else ()
+        python = self.wheels.python
+        if self.job.image is None:
+            return parts.find(python, first=given, env=os.environ)
+        try:
+            return parts.find(python, last=given, env=os.environ)
+        except UnsupportedPython as error:
+            raise UnsupportedPython(
+                f"the image {self.job.image} has no Python {python} for {self.job.config}",
+                why=f"it could be given none of this machine that works in it: {error.why}",
+                hint=f"name an image with Python {python} (DOCKER_IMAGE), install one with pyenv or uv, which is given "
+                "to the container, or rehearse on this machine: --container none",
+            ) from error
+
+    def convert(self, interpreter: parts.Interpreter) -> tuple[Path, ...]:
         """Make conda packages of the interpreter and of the wheels; those that are there are not made again."""
         folder = self.shop.converted
-        with self.memo.console.step(f"package Python {self.interpreter.version} and the wheels"):
+        title = f"package Python {interpreter.version} and the wheels"
+        with self.voice.step(title), done.waiting(self.shop.lock, seconds=done.LONG):
+            files.remove_leftovers(folder)
             return (
-                *parts.python_packages(self.interpreter, folder, env=self.machine.with_own_tools()),
+                *parts.python_packages(interpreter, folder, env=os.environ),
                 *parts.dependency_packages(self.wheels, self.shop.wheels, folder),
             )
 
     @property
     def room_for_build(self) -> int:
         """Bytes of disk that the making of one package takes for a while."""
-        return ROOM_FOR_BUILD * self.wheels.upstream.size
+        return room_needed(0, self.wheels.upstream.size, jobs=1)
 
-    def plan(self, wheel: Path) -> tuple[BuildStep, ...]:
+    def plan(self) -> tuple[BuildStep, ...]:
         """Plan the cell's own packages."""
         return build.plan(
             self.rendered,
-            recipe_folder=self.feedstock.recipe,
+            recipe_folder=self.job.recipe,
             folder=self.shop.work,
             channels=(self.shop.channel.url,),
-            wheel=wheel,
+            wheel=parts.upstream_wheel(self.wheels, self.shop.wheels),
         )
 
     def fill_channel(self, dependencies: tuple[Path, ...], steps: Iterable[BuildStep]) -> None:
         """Have exactly what this rehearsal needs in the channel, and what it made before."""
         channel = self.shop.channel
-        with self.memo.console.step("index the channel"):
+        with self.voice.step("index the channel"):
             channel.keep_only({package.name for package in dependencies} | {file_name(step.output) for step in steps})
             there = {package.name for package in channel.packages()}
             fresh = [(package, parts.SUBDIR) for package in dependencies if package.name not in there]
@@ -163,13 +187,12 @@ class Rehearsal:
     def build(self, step: BuildStep, built: Mapping[str, Made], needed: list[str]) -> Made:
         """Make one package and put it into the channel."""
         output = step.output
-        log = self.shop.logs / f"build-{output.name}.log"
 
-        def do(shown: Step) -> tuple[Iterable[Path], dict[str, Any]]:
-            files.remove(log)
+        def do(shown: Told) -> tuple[Iterable[Path], dict[str, Any]]:
             files.require_room(self.shop.work, self.room_for_build, for_what=f"making {output.name}")
-            environment = self.machine.with_own_tools(RATTLER_CACHE_DIR=str(self.shop.cache))
-            package = build.execute(step, environment=environment, log=log, on_line=shown.line)
+            environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.shop.cache)}
+            with tidied(self.job, step.folder):
+                package = build.execute(step, environment=environment, log=None, on_line=shown.line)
             placed = self.shop.channel.add([(package, output.subdir)])
             files.remove(step.folder)
             return placed, {}
@@ -177,7 +200,7 @@ class Rehearsal:
         inputs = {
             "recipe": step.recipe,
             "index": step.index,
-            "files": folder_digest(self.feedstock.recipe, without={*RENDERED, *self.test_files()}),
+            "files": folder_digest(self.job.recipe, without={*RENDERED, *self.test_files()}),
             "wheel": self.wheels.upstream.sha256,
             "engine": version("py-rattler-build"),
             "packages": needed,
@@ -185,34 +208,33 @@ class Rehearsal:
         }
         return self.memo.once(f"build {output.name}", inputs, do)
 
-    def test(
-        self, output: Output, built: Mapping[str, Made], needed: list[str], virtual: VirtualPackages
-    ) -> TestReport:
+    def test(self, output: Output, built: Mapping[str, Made], needed: list[str], virtual: VirtualPackages) -> Made:
         """Install one package into a fresh prefix and run its tests there."""
         channel = self.shop.channel
         step = check.plan(
             output,
-            recipe_folder=self.feedstock.recipe,
+            recipe_folder=self.job.recipe,
             folder=self.shop.work / f"test-{output.name}",
             prefix=self.shop.prefixes / output.name,
             available=channel.names(),
         )
         log = self.shop.logs / f"test-{output.name}.log"
 
-        def do(shown: Step) -> tuple[Iterable[Path], dict[str, Any]]:
+        def do(shown: Told) -> tuple[Iterable[Path], dict[str, Any]]:
             files.remove(log)
-            report = check.execute(
-                step,
-                channels=(channel.url,),
-                cache=self.shop.cache / "pkgs",
-                virtual_packages=virtual,
-                environment=self.machine.environment,
-                log=log,
-                on_line=shown.line,
-            )
+            with tidied(self.job, step.folder, step.prefix):
+                report = check.execute(
+                    step,
+                    channels=(channel.url,),
+                    cache=self.shop.cache / "pkgs",
+                    virtual_packages=virtual,
+                    environment={name: value for name, value in os.environ.items() if name not in NOT_FOR_TESTS},
+                    log=log,
+                    on_line=shown.line,
+                )
             for note in report.notes:
                 shown.note(note)
-            return (), dataclasses.asdict(dataclasses.replace(report, log=None))
+            return (), records.tests_as_json(dataclasses.replace(report, log=None))
 
         inputs = {
             "script": step.script,
@@ -221,31 +243,15 @@ class Rehearsal:
             "packages": needed,
             "outputs": {name: sorted(made.paths.values()) for name, made in built.items()},
         }
-        made = self.memo.once(f"test {output.name}", inputs, do)
-        return test_report(made, log)
-
-    def report(self, output: Output, built: Mapping[str, Made], tests: TestReport) -> PackageReport:
-        """Say what became of one package."""
-        made = built[output.name]
-        ((path, sha256),) = made.paths.items()
-        artifact = Artifact(
-            path=path,
-            sha256=sha256,
-            size=path.stat().st_size,
-            cell=self.rendered.cell.name,
-            name=output.name,
-            version=output.version,
-            build_string=output.build_string,
-            subdir=output.subdir,
-        )
-        return PackageReport(artifact=artifact, build_seconds=round(made.seconds, 3), reused=made.reused, tests=tests)
+        return self.memo.once(f"test {output.name}", inputs, do)
 
     def virtual_packages(self) -> VirtualPackages:
         """Return what the machine offers; for a CUDA cell on a machine without a driver, as if it had one."""
         offered = machine_virtual_packages()
         if self.wheels.cuda is None or "__cuda" in offered:
             return offered
-        self.console.say(f"no GPU driver here: solving as if there were one for CUDA {self.wheels.cuda}")
+        with self.voice.step("look for a GPU driver") as step:
+            step.note(f"there is none: solving as if there were one for CUDA {self.wheels.cuda}")
         return {**offered, "__cuda": (self.wheels.cuda, "0")}
 
     def test_files(self) -> set[str]:
@@ -253,18 +259,7 @@ class Rehearsal:
         return {name for output in self.rendered.outputs for name in output.tests.files}
 
 
-def file_name(output: Output) -> str:
-    """Return the name of an output's package file."""
-    return f"{output.name}-{output.version}-{output.build_string}.conda"
-
-
 def needed_hashes(output: Output, built: Mapping[str, Made]) -> dict[str, list[str]]:
     """Return the hashes of the cell's own packages that an output needs to be built."""
     needs = {package_name(spec) for spec in (*output.requirements.host, *output.requirements.run)}
     return {name: sorted(made.paths.values()) for name, made in built.items() if name in needs}
-
-
-def test_report(made: Made, log: Path) -> TestReport:
-    """Return the report that a test left, now or in an earlier run."""
-    fields = {**made.detail, "verdict": Verdict(made.detail["verdict"]), "notes": tuple(made.detail["notes"])}
-    return TestReport(**{**fields, "log": log})

@@ -11,37 +11,29 @@ from kiln.channel import Channel
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.feedstock import Feedstock
-
 SIGN = "REHEARSAL.txt"
 SIGN_TEXT = """\
 The packages in this channel are a rehearsal of a release, not a release: what is compiled in them was published by
-TensorFlow's own project as a wheel, and the Python in them comes from the machine that they were made on. They are for
-trying this feedstock on this machine. kiln refuses to publish them.
+TensorFlow's own project as a wheel, and the Python in them comes from the machine, or the container's image, that they
+were made on. They are for trying this feedstock there. kiln refuses to publish them.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workshop:
-    """Where a rehearsal of one cell keeps what it fetches, makes and says."""
+    """Where a rehearsal of one cell keeps what it fetches, makes and says: ``cell`` is this cell's alone."""
 
-    root: Path
-    config: str
+    cell: Path
 
-    @classmethod
-    def of(cls, feedstock: Feedstock, config: str) -> Workshop:
-        """Return the folders for a cell of a feedstock."""
-        return cls(root=feedstock.artifacts / "rehearsal", config=config)
+    @property
+    def root(self) -> Path:
+        """What all cells share."""
+        return self.cell.parent
 
     @property
     def lock(self) -> Path:
-        """Held by the one process that works here."""
+        """Held by the one process that fetches wheels, or converts them."""
         return self.root / ".lock"
-
-    @property
-    def ledger(self) -> Path:
-        """What earlier runs finished."""
-        return self.root / "ledger.sqlite"
 
     @property
     def wheels(self) -> Path:
@@ -57,11 +49,6 @@ class Workshop:
     def cache(self) -> Path:
         """The package cache, from which prefixes are linked."""
         return self.root / "cache"
-
-    @property
-    def cell(self) -> Path:
-        """All that is this cell's alone."""
-        return self.root / self.config
 
     @property
     def channel(self) -> Channel:
@@ -80,13 +67,14 @@ class Workshop:
 
     @property
     def logs(self) -> Path:
-        """A log file a step."""
+        """What the tests said."""
         return self.cell / "logs"
 
     def open(self) -> None:
         """Make the folders, sweep out what a killed run left half-done, and mark the channel as a rehearsal's."""
         for folder in (self.wheels, self.converted, self.work, self.prefixes, self.logs):
             folder.mkdir(parents=True, exist_ok=True)
-            files.remove_leftovers(folder)
+            if folder.parent == self.cell:
+                files.remove_leftovers(folder)
         self.channel.mend()
         files.write_text(self.channel.root / SIGN, SIGN_TEXT)

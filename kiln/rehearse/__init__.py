@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from kiln.rehearse.lock import LockedWheel
+
 __all__ = [
     "SUBDIR",
     "Interpreter",
@@ -30,7 +32,7 @@ __all__ = [
     "dependency_packages",
     "fetch",
     "find",
-    "missing_size",
+    "missing",
     "plan",
     "probe",
     "python_packages",
@@ -38,9 +40,9 @@ __all__ = [
 ]
 
 
-def missing_size(planned: RehearsalPlan, store: Path) -> int:
-    """Return how many bytes ``fetch`` would have to bring into ``store``."""
-    return sum(wheel.size for wheel in wheels.missing(planned.wheels, store))
+def missing(planned: RehearsalPlan, store: Path) -> tuple[LockedWheel, ...]:
+    """Return the wheels that ``fetch`` would have to bring into ``store``."""
+    return wheels.missing(planned.wheels, store)
 
 
 def fetch(

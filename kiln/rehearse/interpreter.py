@@ -57,17 +57,19 @@ def probe(executable: Path, *, env: Mapping[str, str]) -> Interpreter:
     Raises UnsupportedPython, saying why and what would work, for all that is not CPython 3.10-3.13 on Linux x86-64.
     """
     facts = _ask(executable, env)
+    if facts.get("virtual"):  # Debian's own looks for packages elsewhere than the environments made from it
+        facts = _ask(Path(facts["executable"]), env)
     require_supported(executable, facts)
     return described(facts)
 
 
-def find(python: str, *, first: Iterable[Path] = (), env: Mapping[str, str]) -> Interpreter:
-    """Return an interpreter of a minor version, ``3.12``: of ``first``, on PATH, of pyenv or of uv.
+def find(python: str, *, first: Iterable[Path] = (), last: Iterable[Path] = (), env: Mapping[str, str]) -> Interpreter:
+    """Return an interpreter of a minor version, ``3.12``: of ``first``, on PATH, of pyenv, of uv, or of ``last``.
 
     Raises UnsupportedPython when none is at hand.
     """
     tried = []
-    for executable in dict.fromkeys([*first, *candidates(python, env)]):
+    for executable in dict.fromkeys([*first, *candidates(python, env), *last]):
         try:
             found = probe(executable, env=env)
         except UnsupportedPython as error:

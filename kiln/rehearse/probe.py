@@ -68,6 +68,7 @@ def facts() -> "dict[str, object]":
         "bits": sys.maxsize.bit_length() + 1,
         "libc": platform.libc_ver()[0],
         "executable": os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable),
+        "virtual": sys.prefix != base,
         "base_prefix": os.path.realpath(base),
         "stdlib": os.path.realpath(str(Path(os.__file__).parent)),
         "lib_dynload": [os.path.realpath(path) for path in sys.path if Path(path).name == "lib-dynload"],

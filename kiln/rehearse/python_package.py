@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from kiln.rehearse.interpreter import Interpreter
 
-MAKER = 1  # raised whenever the same interpreter gives another package
+MAKER = 2  # raised whenever the same interpreter gives another package
 _LEFT_OUT = frozenset(
     {
         *("site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test", "turtledemo"),

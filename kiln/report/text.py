@@ -1,4 +1,4 @@
-"""The report of one cell's run as text, and any report as JSON."""
+"""What was rehearsed as text, and any run as JSON."""
 
 from __future__ import annotations
 
@@ -12,32 +12,38 @@ from kiln.console import duration, table
 from kiln.model.artifact import Verdict
 
 if TYPE_CHECKING:
-    from kiln.model.artifact import PackageReport, RunReport
-    from kiln.model.run import MatrixReport
+    from collections.abc import Iterator
+
+    from kiln.model.artifact import PackageReport
+    from kiln.model.run import CellRun, MatrixReport
 
 
-def as_json(report: RunReport | MatrixReport) -> dict[str, Any]:
+SPEC = "tensorflow"  # what a person who rehearses wants installed
+
+
+def as_json(report: MatrixReport) -> dict[str, Any]:
     """Return the report as plain JSON values; times are in seconds, sizes in bytes."""
     plain: dict[str, Any] = _plain(dataclasses.asdict(report))
     return plain
 
 
-def as_text(report: RunReport) -> str:
-    """Return the report as a person wants it: the packages, then where they lie and how to install them."""
+def rehearsal_text(report: MatrixReport) -> str:
+    """Return the rehearsed cells as a person wants them: packages, where they lie and how to install them."""
+    cells = [cell for cell in report.cells if cell.packages]
+    return "".join(f"\n{line}\n" for cell in cells for line in ("\n".join(_rehearsed(cell)),))
+
+
+def _rehearsed(cell: CellRun) -> Iterator[str]:
     header = ("package", "version", "build string", "size", "built", "tests", "tested")
-    rows = [_row(package) for package in report.packages]
-    kind = "rehearsal" if report.rehearsal else "build"
-    lines = [
-        table(header, rows, right=(3,)),
-        "",
-        *_notes(report),
-        f"The {kind} of {report.config} took {duration(report.seconds)}.",
-        f"channel  {report.channel}",
-        f"install  {report.install}",
-    ]
-    if report.rehearsal:
-        lines.append("These packages are a rehearsal: their compiled parts are upstream's. They cannot be released.")
-    return "\n".join(lines)
+    yield table(header, [_row(package) for package in cell.packages], right=(3,))
+    yield ""
+    yield from _notes(cell)
+    seconds = cell.finished - cell.started if cell.started and cell.finished else None
+    yield f"The rehearsal of {cell.config} " + ("was found." if seconds is None else f"took {duration(seconds)}.")
+    channel = cell.packages[0].artifact.path.parents[1]
+    yield f"channel  {channel}"
+    yield f"install  conda create -n {SPEC} --override-channels -c {channel.absolute().as_uri()} {SPEC}"
+    yield "These packages are a rehearsal: their compiled parts are upstream's. They cannot be released."
 
 
 def _row(package: PackageReport) -> tuple[str, ...]:
@@ -49,8 +55,8 @@ def _row(package: PackageReport) -> tuple[str, ...]:
     return (artifact.name, artifact.version, artifact.build_string, size, built, told, tested)
 
 
-def _notes(report: RunReport) -> list[str]:
-    told = [(package.tests.package, note) for package in report.packages for note in package.tests.notes]
+def _notes(cell: CellRun) -> list[str]:
+    told = [(package.tests.package, note) for package in cell.packages for note in package.tests.notes]
     return [f"{package}: {note}" for package, note in told] + [""] * bool(told)
 
 

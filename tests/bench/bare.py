@@ -20,6 +20,7 @@ from kiln import rehearse as parts
 from kiln.build.worker import run_engine
 from kiln.channel import SUBDIRS
 from kiln.pipeline.choice import cpu_cell, python_of
+from kiln.pipeline.layout import Layout
 from kiln.pipeline.workshop import Workshop
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def planned(root: Path, bare: Path) -> tuple[Path, tuple[BuildStep, ...]]:
     """Return the channel of the rehearsal and the very recipes that it handed to the engine."""
     feedstock = load.find(root)
     cell = cpu_cell(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}")
-    shop = Workshop.of(feedstock, cell.name)
+    shop = Workshop(cell=Layout.of(feedstock, rehearsal=True).work(cell.name))
     return shop.channel.root, build.plan(
         render.finalise(render.render(feedstock, cell)),
         recipe_folder=feedstock.recipe,

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import load, render
+from kiln import image, load, render
 from kiln.archive import read_info
 from kiln.channel import Channel
-from kiln.errors import DiskFull, HashMismatch, Interrupted, ReleaseRefused, UnsupportedPython
+from kiln.container import choose
+from kiln.errors import AlreadyRunning, DiskFull, HashMismatch, Interrupted, ReleaseRefused, UnsupportedPython
 from kiln.expand import read
+from kiln.files import link_or_copy
+from kiln.model.feedstock import Feedstock
 from kiln.pipeline.choice import cpu_cell
 
 if TYPE_CHECKING:
@@ -57,9 +60,15 @@ def report() -> dict[str, Any]:
     """This clone's rehearsal of the running Python's CPU cell, made now or found."""
     ended = kiln(ROOT, "build", "--rehearse", "--json")
     assert ended.returncode == 0, ended.stderr
-    (found,) = json.loads(ended.stdout)
-    assert isinstance(found, dict)
-    return found
+    return cell_of(ended.stdout)
+
+
+def cell_of(told: str) -> dict[str, Any]:
+    """The only cell of a run, with its channel."""
+    run = json.loads(told)
+    assert run["rehearsal"] is True
+    (cell,) = run["cells"]
+    return {**cell, "channel": str(Path(cell["packages"][0]["artifact"]["path"]).parents[1])}
 
 
 def test_all_packages_are_built_and_pass_their_tests(report: dict[str, Any]) -> None:
@@ -105,7 +114,8 @@ def test_a_fresh_prefix_from_the_channel_computes(report: dict[str, Any], tmp_pa
 
 def test_the_same_rehearsal_again_finds_everything(report: dict[str, Any]) -> None:
     ended = kiln(ROOT, "build", "--rehearse", "--json", report["config"])
-    (again,) = json.loads(ended.stdout)
+    again = cell_of(ended.stdout)
+    assert again["state"] == "found"
     assert all(package["reused"] for package in again["packages"])
     assert [package["artifact"] for package in again["packages"]] == [each["artifact"] for each in report["packages"]]
 
@@ -119,29 +129,77 @@ def test_a_rehearsal_is_marked_and_refused_as_a_release(report: dict[str, Any], 
     assert not (tmp_path / "channel").exists()
 
 
-def test_a_stopped_rehearsal_leaves_nothing_half_written_and_goes_on(tmp_path: Path) -> None:
+@pytest.mark.needs("docker")
+def test_a_rehearsal_in_a_container_that_is_killed_and_stopped_goes_on_to_its_end(
+    report: dict[str, Any], base_image: str, tmp_path: Path
+) -> None:
     feedstock = copy_of_feedstock(tmp_path)
+    link_wheels(report, feedstock)
     assert stopped(feedstock, signal.SIGKILL, during="build libtensorflow_cc") == -signal.SIGKILL
-    (channel,) = (feedstock / "build_artifacts" / "rehearsal").glob("*/channel")
+    channel = feedstock / "build_artifacts" / "rehearsal" / INSIDE / "channel"
     assert_whole(channel, has="libtensorflow_framework", lacks="libtensorflow_cc")
-    told: list[str] = []
-    assert stopped(feedstock, signal.SIGINT, during="build tensorflow-base", told=told) == Interrupted.exit_code
-    assert told[told.index("- build libtensorflow_framework") + 1].split()[0] == "found"
-    assert told[told.index("- build libtensorflow_cc") + 1].split()[0] == "done"
+    assert stopped(feedstock, signal.SIGINT, during="build tensorflow-base") == Interrupted.exit_code
     assert_whole(channel, has="libtensorflow_cc", lacks="tensorflow-base")
+    ended = kiln(feedstock, "build", "--rehearse", "--container", "docker", "--json", INSIDE)
+    assert ended.returncode == 0, ended.stderr
+    assert (json.loads(ended.stdout)["container"], json.loads(ended.stdout)["image"]) == ("docker", base_image)
+    cell = cell_of(ended.stdout)
+    steps = {step["title"]: step["reused"] for step in cell["steps"]}
+    assert (steps["build libtensorflow_framework"], steps["build libtensorflow_cc"]) == (True, True)
+    assert steps["build tensorflow-base"] is False
+    assert {package["tests"]["verdict"] for package in cell["packages"]} == {"passed"}
+    assert [path for path in channel.rglob("*") if path.stat().st_uid != os.getuid()] == []
+    (python,) = channel.glob("linux-64/python-3.*.conda")
+    assert read_info(python, "about.json")["extra"]["interpreter"].startswith("/usr/bin/python3")
+    assert states_told(feedstock, "docker", "--rehearse") == "done"
+    assert states_told(feedstock, "none", "--rehearse") == "build", "what a container made is not the host's"
+    assert states_told(feedstock, "none") == "build", "a rehearsal is no build"
+    assert not (feedstock / "build_artifacts" / f"conda-forge-build-done-{INSIDE}").exists()
 
 
-def stopped(feedstock: Path, number: signal.Signals, *, during: str, told: list[str] | None = None) -> int:
-    """Send a signal to a rehearsal once it says that a step begins; returns its exit code."""
-    argv = (sys.executable, "-m", "kiln", "-C", str(feedstock), "build", "--rehearse")
+INSIDE = "linux_64_cuda_compiler_versionNonepython3.11.____cpython"  # the CPU cell of the base image's Python
+
+
+@pytest.fixture
+def base_image() -> str:
+    """The base image in Docker, found or made."""
+    engine = choose("docker", env=os.environ).engine
+    assert engine is not None
+    folder = Feedstock(root=ROOT).artifacts / "images"
+    tag = image.default_tag(image.SUITE)
+    return image.base(engine, image.recipe(), tag=tag, folder=folder, env=os.environ).tag
+
+
+def link_wheels(report: dict[str, Any], feedstock: Path) -> Path:
+    """Give a copy of the feedstock the wheels that a rehearsal of this clone has fetched."""
+    store = feedstock / "build_artifacts" / "rehearsal" / "wheels"
+    store.mkdir(parents=True)
+    for wheel in (Path(report["channel"]).parents[1] / "wheels").glob("*.whl"):
+        link_or_copy(wheel, store / wheel.name)
+    return store
+
+
+def states_told(feedstock: Path, container: str, *words: str) -> str:
+    """What a dry run says of the cell."""
+    ended = kiln(feedstock, "build", "--dry-run", "--container", container, *words, INSIDE)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.split()[0]
+
+
+def stopped(feedstock: Path, number: signal.Signals, *, during: str) -> int:
+    """Send a signal to a rehearsal in a container once it says that a step begins; returns its exit code."""
+    words = ("-m", "kiln", "-C", str(feedstock), "build", "--rehearse", "--container", "docker", INSIDE)
+    argv = (sys.executable, *words)
     with subprocess.Popen(argv, cwd=ROOT, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
         assert process.stderr is not None
+        said = []
         for line in process.stderr:
-            if told is not None:
-                told.append(line.rstrip("\n"))
-            if line == f"- {during}\n":
+            said.append(line)
+            if line.endswith(f": {during}\n"):
                 process.send_signal(number)
                 break
+        else:
+            pytest.fail("".join(said))
         process.stderr.read()
     return process.returncode
 
@@ -158,10 +216,7 @@ def assert_whole(channel: Path, *, has: str, lacks: str) -> None:
 
 def test_a_tampered_wheel_is_refused_and_nothing_is_made_of_it(report: dict[str, Any], tmp_path: Path) -> None:
     feedstock = copy_of_feedstock(tmp_path)
-    store = feedstock / "build_artifacts" / "rehearsal" / "wheels"
-    store.mkdir(parents=True)
-    for wheel in (Path(report["channel"]).parents[1] / "wheels").glob("*.whl"):
-        os.link(wheel, store / wheel.name)
+    store = link_wheels(report, feedstock)
     victim = next(store.glob("gast-*.whl"))
     content = victim.read_bytes()
     victim.unlink()
@@ -192,19 +247,21 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(small_disk:
     assert not list(small_disk.rglob("*.whl"))
 
 
-def test_two_at_once_are_refused(tmp_path: Path) -> None:
+def test_two_of_one_cell_at_once_are_refused(tmp_path: Path) -> None:
     feedstock = copy_of_feedstock(tmp_path)
-    (feedstock / "build_artifacts" / "rehearsal").mkdir(parents=True)
+    config = cpu_cell(load.find(feedstock), PYTHON).name
+    lock = feedstock / "build_artifacts" / "locks" / f"rehearsal-{config}.lock"
+    lock.parent.mkdir(parents=True)
     holder = (
         "import sys, kiln.files as f, pathlib\nwith f.locked(pathlib.Path(sys.argv[1])): print(flush=True); input()"
     )
-    lock = feedstock / "build_artifacts" / "rehearsal" / ".lock"
     argv = (sys.executable, "-c", holder, str(lock))
     with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         ended = kiln(feedstock, "build", "--rehearse")
         process.communicate(b"\n")
+    assert ended.returncode == AlreadyRunning.exit_code
     assert f"process {process.pid}" in ended.stderr
 
 

@@ -128,6 +128,15 @@ def test_an_interpreter_and_real_wheels_run_in_a_fresh_prefix(executable: Path, 
     assert ran(prefix, "normalizer", "--version").startswith("Charset-Normalizer")
 
 
+SYSTEM = [path for path in interpreters() if path.parent == Path("/usr/bin")]
+
+
+@pytest.mark.parametrize("executable", SYSTEM, ids=str)
+def test_a_virtual_environment_of_the_systems_python_answers_as_that_does(executable: Path, tmp_path: Path) -> None:
+    subprocess.run((executable, "-m", "venv", "--without-pip", tmp_path / "v"), check=True)
+    assert rehearse.probe(tmp_path / "v" / "bin" / "python", env=ENV) == rehearse.probe(executable, env=ENV)
+
+
 def test_a_second_run_fetches_and_makes_nothing(store: Path, tmp_path: Path) -> None:
     python = "{}.{}".format(*sys.version_info)
     chosen = some(python)

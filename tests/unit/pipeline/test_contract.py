@@ -29,7 +29,7 @@ def test_the_variables_are_conda_forges() -> None:
 def test_the_container_sees_the_recipe_read_only_and_writes_below_the_feedstock() -> None:
     plan = run_inside(
         FEEDSTOCK,
-        start(within(FEEDSTOCK.artifacts / "work" / "c" / "job.json", FEEDSTOCK)),
+        start(within(FEEDSTOCK.artifacts / "work" / "c" / "job.json", FEEDSTOCK), module="builder"),
         image_name="localhost/i:1",
         environment={"CONFIG": "c"},
         user=User(uid=1, gid=2),
@@ -42,7 +42,7 @@ def test_the_container_sees_the_recipe_read_only_and_writes_below_the_feedstock(
         Mount(source=Path("/f/some-feedstock"), target="/home/conda/feedstock_root", read_only=False),
         Mount(source=HOUSE / "kiln", target="/opt/kiln-package/kiln"),
     )
-    assert plan.argv[-1] == "/home/conda/feedstock_root/build_artifacts/work/c/job.json"
+    assert plan.argv[-2] == "/home/conda/feedstock_root/build_artifacts/work/c/job.json"
     assert plan.environment["CONFIG"] == "c"
     assert plan.environment["HOME"] == "/home/conda"
     assert (plan.image, plan.user, plan.limits, plan.network, plan.options) == (
