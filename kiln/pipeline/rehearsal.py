@@ -101,7 +101,7 @@ class Rehearsal:
     def run(self) -> dict[str, Any]:
         """Convert, build and test; returns the packages as JSON values."""
         self.require_same_version()
-        dependencies = self.convert(self.interpreter())
+        dependencies = self.convert(the_python(self.wheels.python, self.job))
         steps = self.plan()
         self.fill_channel(dependencies, steps)
         needed = [package.name for package in dependencies]
@@ -127,26 +127,6 @@ class Rehearsal:
                 f"the recipe makes version {', '.join(sorted(versions))}, but a rehearsal's wheel is {upstream.file}",
                 hint="lock the wheels of this version: docs/how-to/update-the-locks.md",
             )
-
-    def interpreter(self) -> parts.Interpreter:
-        """Return the cell's Python: in a container the image's own before one that it was given.
-
-        Raises:
-            UnsupportedPython: when there is none.
-        """
-        given = (self.job.python,) if self.job.python else ()
-        python = self.wheels.python
-        if self.job.image is None:
-            return parts.find(python, first=given, env=os.environ)
-        try:
-            return parts.find(python, last=given, env=os.environ)
-        except UnsupportedPython as error:
-            raise UnsupportedPython(
-                f"the image {self.job.image} has no Python {python} for {self.job.config}",
-                why=f"it could be given none of this machine that works in it: {error.why}",
-                hint=f"name an image with Python {python} (DOCKER_IMAGE), install one with pyenv or uv, which is given "
-                "to the container, or rehearse on this machine: --container none",
-            ) from error
 
     def convert(self, interpreter: parts.Interpreter) -> tuple[Path, ...]:
         """Make conda packages of the interpreter and of the wheels; those that are there are not made again."""
@@ -257,6 +237,26 @@ class Rehearsal:
     def test_files(self) -> set[str]:
         """Return the recipe's files that only tests use; they do not decide what is built."""
         return {name for output in self.rendered.outputs for name in output.tests.files}
+
+
+def the_python(python: str, job: Job) -> parts.Interpreter:
+    """Return an interpreter of a minor version: in a container the image's own before one that it was given.
+
+    Raises:
+        UnsupportedPython: when there is none.
+    """
+    given = (job.python,) if job.python else ()
+    if job.image is None:
+        return parts.find(python, first=given, env=os.environ)
+    try:
+        return parts.find(python, last=given, env=os.environ)
+    except UnsupportedPython as error:
+        raise UnsupportedPython(
+            f"the image {job.image} has no Python {python} for {job.config}",
+            why="this machine has none that works in it either: " + "; ".join(filter(None, (error.what, error.why))),
+            hint=f"name an image with Python {python} (DOCKER_IMAGE), install one with uv, which a container can be "
+            "given, or rehearse on this machine: --container none",
+        ) from error
 
 
 def needed_hashes(output: Output, built: Mapping[str, Made]) -> dict[str, list[str]]:

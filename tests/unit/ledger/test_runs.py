@@ -175,3 +175,23 @@ def test_eight_writers_lose_nothing_and_take_a_thousand_changes_a_second(tmp_pat
     with Ledger(tmp_path / "l.sqlite") as ledger:
         assert [len(ledger.changes(number)) for number in first] == [each] * 8
     assert seconds < 8 * each / 1000 * 5, "five times slower than promised, on whatever runs beside the tests"
+
+
+def test_rehearsals_and_builds_tell_nothing_of_each_other(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        for seconds, rehearsal in ((100.0, False), (5.0, True)):
+            cell = CellRun(
+                config="a",
+                state=CellState.DONE if rehearsal else CellState.FAILED,
+                group="cpu",
+                started=1.0,
+                finished=1.0 + seconds,
+                peak_memory=int(seconds),
+            )
+            ledger.begin(dataclasses.replace(RUN, cells=(cell,), rehearsal=rehearsal))
+        assert (ledger.states(), ledger.states(rehearsal=True)) == ({"a": CellState.FAILED}, {"a": CellState.DONE})
+        assert (ledger.estimates(), ledger.estimates(rehearsal=True)) == ({}, {"a": 5.0})
+        assert (ledger.peaks(), ledger.peaks(rehearsal=True)) == ({"a": 100}, {"a": 5})
+        latest = ledger.report()
+        assert latest is not None
+        assert latest.rehearsal
