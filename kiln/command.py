@@ -89,6 +89,31 @@ def capture(
         return _execute(_native(argv), env=env, cwd=cwd, timeout=timeout, listener=listener, apart=True)
 
 
+def hand_over(argv: Sequence[str | os.PathLike[str]], *, env: Mapping[str, str], cwd: Path | None = None) -> int:
+    """Run a program that has the terminal, or whatever this process reads and writes, to itself; returns its exit code.
+
+    Nothing of what it says is kept. Ctrl-C is the program's affair until it has ended.
+    Raises MissingTool when the program is not there.
+    """
+    words = _native(argv)
+    LOGGER.info("hand over to: %s", _CREDENTIALS.sub("***", shlex.join(words)))
+    program = words[0] if "/" in words[0] else str(find(words[0], env=env))
+    before = signal.signal(signal.SIGINT, _left_to_the_program)
+    try:
+        with subprocess.Popen(words, executable=program, env=dict(env), cwd=cwd) as process:
+            try:
+                return process.wait()
+            except BaseException:
+                process.terminate()
+                raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _left_to_the_program(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing; a signal that is ignored altogether would be ignored by the program, too."""
+
+
 def find(program: str, *, env: Mapping[str, str]) -> Path:
     """Return where ``program`` lies on the PATH of ``env``; raises MissingTool when it is nowhere."""
     found = shutil.which(program, path=env.get("PATH", os.defpath))

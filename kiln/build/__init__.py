@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln import command, files
 from kiln.build import faults, shared
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kiln.errors import KilnError
     from kiln.model.rendered import Output, Rendered
 
-__all__ = ["execute", "in_order", "is_single", "plan", "plan_compile", "plan_outputs", "script_lines"]
+__all__ = ["execute", "in_order", "is_single", "plan", "plan_compile", "plan_outputs", "prepare", "script_lines"]
 
 COMPILE = "kiln-compile"  # what the engine calls the step that the outputs share
 
@@ -203,19 +203,43 @@ def execute(
         DownloadFailed: when what failed was the way to a channel or a source.
         DiskFull: when there was no room left.
     """
+    of_kind = {"index": step.index} if isinstance(step, BuildStep) else {"keep": True}
+    return Path(_engine(step, "package", of_kind, environment=environment, log=log, on_line=on_line)["package"])
+
+
+def prepare(
+    step: BuildStep | CompileStep, *, environment: Mapping[str, str], on_line: Callable[[str], None] | None = None
+) -> Mapping[str, str]:
+    """Make everything that a step's script needs, without running it; returns the places, by their names.
+
+    They are ``work``, the script's folder, ``script`` itself, ``environment``, what it sources, and the prefixes
+    ``host`` and ``build``. Raises what `execute` does.
+    """
+    return _engine(step, "script", {"debug": True}, environment=environment, log=None, on_line=on_line)
+
+
+def _engine(
+    step: BuildStep | CompileStep,
+    wanted: str,
+    of_kind: Mapping[str, Any],
+    *,
+    environment: Mapping[str, str],
+    log: Path | None,
+    on_line: Callable[[str], None] | None,
+) -> Mapping[str, str]:
+    """Run the engine's process in the step's folder, and return its answer, which holds what is ``wanted``."""
     files.remove(step.folder)
     step.folder.mkdir(parents=True)
     job, answer = step.folder / "job.json", step.folder / "result.json"
     places = {"folder": str(step.folder), "result": str(answer), "parent": os.getpid()}
-    of_kind = {"index": step.index} if isinstance(step, BuildStep) else {"keep": True}
     fields = {"recipe": step.recipe, "channels": step.channels, **of_kind}
     files.write_text(job, json.dumps({**places, **fields}, indent=1))
     argv = (sys.executable, "-m", "kiln.build.worker", str(job))
     ended = command.run(argv, env={**environment, **step.environment}, cwd=HOUSE, log=log, on_line=on_line)
-    result = json.loads(answer.read_text()) if answer.exists() else {}
-    if "package" not in result:
+    result: dict[str, str] = json.loads(answer.read_text()) if answer.exists() else {}
+    if wanted not in result:
         raise failure(step, result.get("error", f"the engine ended with exit code {ended.exit_code}"), ended.tail, log)
-    return Path(result["package"])
+    return result
 
 
 def failure(step: BuildStep | CompileStep, reason: str, tail: str, log: Path | None) -> KilnError:

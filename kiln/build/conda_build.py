@@ -56,9 +56,30 @@ def argv(call: Call) -> tuple[str, ...]:
     )
 
 
-def script(call: Call) -> str:
-    """Return the bash script that enters conda's base environment, where there is one, and runs the engine."""
-    program = PROGRAMS[call.engine]
+def debug_argv(call: Call, output: str) -> tuple[str, ...]:
+    """Return the command line that makes an output ready to be built by hand: conda-build's, boa has none of its own.
+
+    ``output`` is a pattern; nothing leaves the choice to conda-build. Source: ``conda debug`` in conda-smithy's
+    build_steps.sh.
+    """
+    return (
+        *("conda", "debug", str(call.recipe)),
+        *("-m", str(call.variant_file)),
+        *(("--output-id", output) if output else ()),
+        *("--clobber-file", str(call.clobber_file)),
+    )
+
+
+def script(call: Call, *, debug: str | None = None) -> str:
+    """Return the bash script that enters conda's base environment, where there is one, and runs the engine.
+
+    With ``debug``, an output's pattern or nothing, that output is made ready, and a shell is opened.
+    """
+    program = PROGRAMS[call.engine] if debug is None else "conda-debug"
+    last: tuple[str, ...] = (f"exec {shlex.join(argv(call))}",)
+    if debug is not None:
+        shell = "if [ -t 0 ]; then exec bash -i; else exec bash -s; fi"
+        last = (f"{shlex.join(debug_argv(call, debug))} </dev/null", shell)
     return "\n".join(
         (
             "set -euo pipefail",
@@ -67,7 +88,7 @@ def script(call: Call) -> str:
             "    set +u; . /opt/conda/etc/profile.d/conda.sh; conda activate base; set -u",
             "fi",
             f"command -v {program} >/dev/null || exit {MISSING}",
-            f"exec {shlex.join(argv(call))}",
+            *last,
             "",
         )
     )

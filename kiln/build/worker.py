@@ -18,7 +18,7 @@ from kiln import files
 from kiln.build.stamp import stamp
 
 if TYPE_CHECKING:
-    from rattler_build import BuildResult
+    from rattler_build import BuildResult, RenderedVariant
     from rattler_build.progress import LogEvent
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -44,7 +44,7 @@ def main(job_file: str) -> None:
     job = json.loads(Path(job_file).read_text())
     die_with_parent(job["parent"])
     try:
-        result = {"package": str(build(job))}
+        result = prepare(job) if job.get("debug") else {"package": str(build(job))}
     except Exception as error:  # noqa: BLE001 - whatever the engine raises is the build's failure
         result = {"error": str(error)}
     files.write_text(Path(job["result"]), json.dumps(result))
@@ -70,20 +70,42 @@ def build(job: dict[str, Any]) -> Path:
     return package
 
 
-def run_engine(recipe: dict[str, Any], folder: Path, channels: list[str], *, keep: bool = False) -> BuildResult:
-    """Hand a concrete recipe to rattler-build; ``keep`` what the build left in its work directory."""
-    from rattler_build import (
-        PlatformConfig,
-        RenderConfig,
-        Stage0Recipe,
-        ToolConfiguration,
-        VariantConfig,
-    )
+def prepare(job: dict[str, Any]) -> dict[str, str]:
+    """Make all that the engine makes before it runs the script, and return where: environments, sources, the script."""
+    from rattler_build import DebugSession, ToolConfiguration
+
+    folder = Path(job["folder"])
+    paths = DebugSession.create(
+        rendered(job["recipe"], folder),
+        tool_config=ToolConfiguration(test_strategy="skip", keep_build=True),
+        output_dir=folder / "output",
+        channels=job["channels"],
+        progress_callback=Log(),
+    ).paths
+    return {
+        "work": str(paths.work_dir),
+        "script": str(paths.build_script),
+        "environment": str(paths.build_env_script),
+        "host": str(paths.host_prefix),
+        "build": str(paths.build_prefix),
+    }
+
+
+def rendered(recipe: dict[str, Any], folder: Path) -> RenderedVariant:
+    """Hand a concrete recipe to rattler-build, which finds nothing left to decide in it."""
+    from rattler_build import PlatformConfig, RenderConfig, Stage0Recipe, VariantConfig
 
     (variant,) = Stage0Recipe.from_dict(recipe, recipe_dir=folder / "recipe").render(
         VariantConfig(), RenderConfig(platform=PlatformConfig(target_platform="linux-64"))
     )
-    return variant.run_build(
+    return variant
+
+
+def run_engine(recipe: dict[str, Any], folder: Path, channels: list[str], *, keep: bool = False) -> BuildResult:
+    """Have rattler-build make a package; ``keep`` what the build left in its work directory."""
+    from rattler_build import ToolConfiguration
+
+    return rendered(recipe, folder).run_build(
         ToolConfiguration(test_strategy="skip", keep_build=keep),
         output_dir=folder / "output",
         channels=channels,

@@ -51,6 +51,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="run this step of a cell and all after it again, and take what those before it left as it is; steps are "
         "called as in the log: 'compile', 'build NAME', 'test NAME'",
     )
+    parser.add_argument(
+        "--debug",
+        action="store_true",
+        help="open a shell where a script of the cell runs, with its environments, its sources and what was compiled",
+    )
+    parser.add_argument(
+        "--output-id",
+        metavar="GLOB",
+        help="with --debug: the output whose script it is (default: the recipe's own, or the only output's)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="show what would be built, in which order, and stop")
     parser.add_argument("--keep-failed", action="store_true", help="keep the folder of a step that failed")
     parser.add_argument(
@@ -93,7 +103,12 @@ def _rehearsal_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, root: Path) -> int:
     """Build or rehearse what was asked for and print the report."""
     from kiln import load
+    from kiln.cli import debug
 
+    if debug.wanted(options, os.environ) and not options.rehearse:
+        return debug.run(options, load.find(root))
+    if options.rehearse and options.debug:
+        raise UsageError("a rehearsal has no compile to look into, and so no --debug", hint="leave one of them")
     if options.rehearse and options.from_step is not None:
         raise UsageError("a rehearsal goes on by itself where it was, and begins at no step", hint="leave --from-step")
     return build(load.find(root), options)

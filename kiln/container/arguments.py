@@ -34,6 +34,8 @@ def create(engine: Engine, run: ContainerRun, *, name: str, labels: Mapping[str,
         *_privileges(engine, run),
         *user(engine, run.user),
         *([] if run.network else ["--network", "none"]),
+        *(["--interactive"] if run.interactive else []),
+        *(["--tty"] if run.terminal else []),
         *_limits(run.limits),
         *(word for mount in run.mounts for word in ("--mount", _mount(mount))),
         *variables(run.environment, run.secrets),
@@ -54,13 +56,14 @@ def require_name(image: str) -> None:
         raise UsageError(f"{image!r} is no name of a container image", hint="[REGISTRY/]NAME[:TAG][@DIGEST]")
 
 
-def start(engine: Engine, name: str) -> tuple[str, ...]:
-    """Return the command line that starts a container and hands on its output until it ends.
+def start(engine: Engine, name: str, *, interactive: bool = False) -> tuple[str, ...]:
+    """Return the command line that starts a container and hands on its output, and what it reads, until it ends.
 
     Podman's client would pass the request to end on to the program and wait for it; Docker's ends by itself.
     """
     deaf = ("--sig-proxy=false",) if engine.kind is Kind.PODMAN else ()
-    return (engine.executable, "start", "--attach", *deaf, name)
+    reads = ("--interactive",) if interactive else ()
+    return (engine.executable, "start", "--attach", *reads, *deaf, name)
 
 
 def user(engine: Engine, who: User | None) -> tuple[str, ...]:

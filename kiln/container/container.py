@@ -52,9 +52,10 @@ class Container:
         remove_leftovers(self.engine)
         images.ensure(self.engine, self.plan.image)
         self.engine = trial.workable(self.engine, self.plan.image)
-        watched = dataclasses.replace(self.plan, argv=watch.watched(self.plan.argv))
+        argv = self.plan.argv if self.plan.interactive else watch.watched(self.plan.argv)
+        plan = dataclasses.replace(self.plan, argv=argv)
         try:
-            argv = arguments.create(self.engine, watched, name=self.name, labels={LABEL: str(Owner.here())})
+            argv = arguments.create(self.engine, plan, name=self.name, labels={LABEL: str(Owner.here())})
             self._must("create", self._command(argv))
         except BaseException:
             self.remove()
@@ -94,6 +95,11 @@ class Container:
             peak_memory=self.plan.limits.memory if kills and self.plan.limits.memory else peak,
             memory_kills=max(kills, int(state["OOMKilled"])),
         )
+
+    def hand_over(self) -> int:
+        """Run the plan's program, with what this process reads and writes; returns its exit code."""
+        argv = arguments.start(self.engine, self.name, interactive=True)
+        return command.hand_over(argv, env={**self.engine.environment, **self.plan.secrets}, cwd=ASIDE)
 
     def start(self) -> None:
         """Start the plan's program without waiting for it, so that others can be run beside it."""

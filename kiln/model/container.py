@@ -43,6 +43,7 @@ class ContainerRun:
     ``argv`` is handed to the image's entry point, where it has one. ``secrets`` are environment variables whose values
     appear in no command line, log or representation. Without ``user`` the image says who runs: its entry point may
     start as root and change to another user, for which it needs some of ``capabilities``; all others are dropped.
+    ``interactive`` programs read what this process reads, from a terminal where ``terminal`` says that there is one.
     ``options`` go to the engine as they are and come last, so they prevail.
     """
 
@@ -57,6 +58,8 @@ class ContainerRun:
     workdir: str | None = None
     capabilities: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
+    interactive: bool = False
+    terminal: bool = False
     options: tuple[str, ...] = ()
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "as_text",
     "build",
     "cell_of_machine",
+    "debug",
     "last_states",
     "plan",
     "run_arguments",
@@ -54,6 +55,15 @@ def build(feedstock: Feedstock, planned: RunPlan, watcher: Watcher) -> tuple[Mat
     with Ledger(layout.ledger) as ledger:
         run = Run(planned, ledger=ledger, layout=layout, watcher=watcher)
         return run.execute(), run.errors
+
+
+def debug(
+    feedstock: Feedstock, planned: RunPlan, *, terminal: Mapping[str, str] | None, say: Callable[[str], None]
+) -> int:
+    """Open a shell where an output's script runs, see `kiln.pipeline.debug`, and return its exit code."""
+    from kiln.pipeline.debug import debug as opened
+
+    return opened(feedstock, planned, terminal=terminal, say=say)
 
 
 def last_states(feedstock: Feedstock, *, rehearsal: bool) -> Mapping[str, CellState]:

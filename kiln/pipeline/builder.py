@@ -13,13 +13,14 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kiln import build, check, expand, files, load, render
 from kiln.channel import Channel, machine_virtual_packages
-from kiln.errors import BuildFailed, DownloadFailed, KilnError, TestsFailed
+from kiln.errors import BuildFailed, DownloadFailed, KilnError, TestsFailed, UsageError, nearest
 from kiln.ledger import Ledger, records
 from kiln.matchspec import package_name
 from kiln.model.artifact import Artifact, PackageReport
@@ -49,6 +50,7 @@ class Job:
     """What to build and where: ``extra`` goes into the packages' metadata.
 
     From ``from_step`` on, every step runs again; of those before it, what they left last is taken.
+    ``debug`` names the output whose script is to be run by hand, by a pattern; nothing stands for the recipe's own.
     ``parent`` is the process that starts the build, where that can be seen: on the host.
     ``python`` and ``image`` are a rehearsal's: an interpreter to use, and the image, None on the host.
     """
@@ -65,6 +67,7 @@ class Job:
     parent: int | None = None
     python: Path | None = None
     image: str | None = None
+    debug: str | None = None
 
     @classmethod
     def read(cls, file: Path) -> Job:
@@ -83,8 +86,14 @@ class Job:
 
 
 def main(job_file: str) -> None:
-    """Build what the job says and write the result."""
-    carry_out(job_file, lambda job, voice: Builder.of(job, voice).run())
+    """Build what the job says, or make an output ready for a person, and write the result."""
+    carry_out(job_file, do)
+
+
+def do(job: Job, voice: Voice) -> dict[str, Any]:
+    """Return the result of a job."""
+    builder = Builder.of(job, voice)
+    return builder.run() if job.debug is None else {"debug": builder.debug(job.debug)}
 
 
 def carry_out(job_file: str, do: Callable[[Job, Voice], dict[str, Any]]) -> None:
@@ -157,6 +166,31 @@ class Builder:
             "packages": [package_told(step.output, package, tests, self.job) for step, package, tests in together],
             "outdated": any(each.outdated for each in (*([compiled] if compiled else []), *made, *tested)),
         }
+
+    def debug(self, pattern: str) -> dict[str, str]:
+        """Make everything that one script needs, what comes before it included; returns the places of it."""
+        rendered, folder = self.rendered, self.job.folder / "debug"
+        if not pattern and not build.is_single(rendered):
+            step: BuildStep | CompileStep | None = build.plan_compile(
+                rendered, recipe_folder=self.job.recipe, folder=folder, channels=self.sources
+            )
+            assert step is not None, "a recipe that is no single package has a step of its own"
+            return self.prepare("compile", step)
+        chosen = matching(rendered, pattern)
+        compiled = self.compile()
+        for planned in self.plan(compiled):
+            if planned.output == chosen:
+                return self.prepare(chosen.name, dataclasses.replace(planned, folder=folder), compiled)
+            self.make(planned, compiled)
+        raise AssertionError("one of the outputs was chosen")
+
+    def prepare(self, name: str, step: BuildStep | CompileStep, compiled: Made | None = None) -> dict[str, str]:
+        """Have the engine make everything that a script needs."""
+        environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.job.cache)}
+        with self.voice.step(f"prepare {name}") as shown:
+            places = persistent(lambda: build.prepare(step, environment=environment, on_line=shown.line), shown)
+        sources = compiled.detail["work"] if compiled else places["work"]
+        return {**places, "name": name, "sources": sources}
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -310,6 +344,26 @@ def titles(rendered: Rendered) -> tuple[str, ...]:
     compiling = () if build.is_single(rendered) else ("compile",)
     every = ("render", *compiling, *(f"build {name}" for name in outputs), *(f"test {name}" for name in outputs))
     return tuple(dict.fromkeys(every))
+
+
+def matching(rendered: Rendered, pattern: str) -> Output:
+    """Return the one output whose name, or package's file name, a pattern matches; the only one without a pattern.
+
+    Raises:
+        UsageError: when there is none, or more than one.
+    """
+    outputs = build.in_order(rendered.outputs)
+    found = [
+        each for each in outputs if any(fnmatchcase(name, pattern or "*") for name in (each.name, file_name(each)))
+    ]
+    if len(found) == 1:
+        return found[0]
+    names = [output.name for output in outputs]
+    what = f"{len(found)} outputs match {pattern!r}" if found else f"no output matches {pattern!r}"
+    told = ", ".join(sorted({output.name for output in found})) if found else ", ".join(names)
+    raise UsageError(
+        what, why=f"{'they' if found else 'the outputs'} are {told}", hint=nearest(pattern, names) or "--output-id NAME"
+    )
 
 
 def file_name(output: Output) -> str:

@@ -39,8 +39,10 @@ from kiln.pipeline.workshop import Workshop
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from kiln.container import Engine
     from kiln.model.artifact import PackageReport
     from kiln.model.cell import Cell
+    from kiln.model.container import ContainerRun
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Rendered
 
@@ -57,8 +59,9 @@ class CellJob:
     """A cell to build: ``container`` is an engine's name, or ``none`` for the host; ``memory`` in bytes.
 
     ``variables`` are conda-forge's, ``environment`` what a build on the host has besides; free of secrets, both.
-    ``parent`` is the run's process. ``python`` is an interpreter of this machine for a rehearsal, ``python_home`` its
-    folder where a container can be given it.
+    ``parent`` is the run's process. ``debug`` names an output that is to be made ready for a person, not built.
+    ``python`` is an interpreter of this machine for a rehearsal, ``python_home`` its folder where a container can be
+    given it.
     """
 
     root: str
@@ -81,6 +84,7 @@ class CellJob:
     rehearsal: bool = False
     python: str | None = None
     python_home: str | None = None
+    debug: str | None = None
     log: str
 
     def write(self, file: Path) -> None:
@@ -153,7 +157,7 @@ class CellBuild:
     def build(self) -> dict[str, Any]:
         """Build the cell and put its packages into the channel."""
         start = time.monotonic()
-        if not self.job.rehearsal:
+        if self.job.debug is None and not self.job.rehearsal:
             files.remove(self.layout.canary(self.job.config))
         if self.job.rebuild:
             files.remove(self.folder)
@@ -167,6 +171,8 @@ class CellBuild:
             if self.is_foreign and not self.job.keep_failed:
                 files.remove(self.folder)
             return {**failure(error), **common}
+        if self.job.debug is not None:
+            return {"state": CellState.DONE.value, "reason": "", "debug": result["debug"], **common}
         packages = self.publish(result["packages"], time.monotonic() - start, outdated=result.get("outdated", False))
         return {
             "state": CellState.DONE.value,
@@ -262,6 +268,7 @@ class CellBuild:
             engine=self.job.engine,
             variables=self.job.variables,
             seen=seen,
+            debug=self.job.debug,
         )
 
     def on_host(self, log: Log, rendered: Rendered) -> Outcome:
@@ -272,29 +279,41 @@ class CellBuild:
         else:
             self.write_job(lambda path: path)
             words = (sys.executable, "-c", contract.MAIN.format(module=self.module), str(self.folder / "job.json"))
-        own = str(Path(sys.executable).parent)
-        path = f"{own}{os.pathsep}{self.job.environment.get('PATH', os.defpath)}"
-        environment = {**self.job.environment, **self.job.variables, "PATH": path}
+        environment = self.on_host_environment()
         kills = memory_kills()
         with Watched() as watched:
             ended = command.run(words, env=environment, cwd=contract.HOUSE, on_line=log.hear)
         if self.is_foreign and ended.exit_code == contract.NO_ENGINE:
             raise MissingTool(
                 f"{conda_build.PROGRAMS[self.job.engine]} is not on this machine",
-                why=f"PATH is {path!r}",
+                why=f"PATH is {environment['PATH']!r}",
                 hint=f"install the package {conda_build.PACKAGES[self.job.engine]}, or take another --engine",
             )
         error = ended_badly("the build's process", ended.exit_code, ended.tail)
         starved = memory_kills() > kills
         return Outcome(error=None if ended.ok else error, peak_memory=watched.most or None, starved=starved)
 
+    def on_host_environment(self) -> dict[str, str]:
+        """What a build on this machine finds in its environment, kiln's own programs among them."""
+        own = str(Path(sys.executable).parent)
+        path = f"{own}{os.pathsep}{self.job.environment.get('PATH', os.defpath)}"
+        return {**self.job.environment, **self.job.variables, "PATH": path}
+
     def in_container(self, log: Log, rendered: Rendered) -> Outcome:
         """Build in a container."""
         engine = container.choose(self.job.container, env=os.environ, executable=self.job.executable).engine
         assert engine is not None, "an engine was asked for"
+        with Container(engine, self.container_run(engine, self.argv_inside(rendered), rendered)) as box:
+            ended = box.run(on_line=log.hear)
+        if ended.exit_code == contract.NO_ENGINE:
+            raise no_engine(self.job.image, conda_build.PACKAGES.get(self.job.engine, "py-rattler-build"))
+        error = ended_badly("the container", ended.exit_code, ended.tail)
+        return Outcome(error=None if ended.ok else error, peak_memory=ended.peak_memory, starved=ended.memory_kills > 0)
+
+    def container_run(self, engine: Engine, argv: tuple[str, ...], rendered: Rendered) -> ContainerRun:
+        """Return the container in which a program of the cell's runs."""
         assert self.job.image is not None, "a container has an image"
-        argv = self.argv_inside(rendered)
-        plan = contract.run_inside(
+        return contract.run_inside(
             self.feedstock,
             argv,
             image_name=self.job.image,
@@ -309,12 +328,6 @@ class CellBuild:
             options=(*(contract.NO_ENTRY if self.is_foreign else ()), *self.job.options),
             mounts=tuple(Mount(source=Path(home), target=home) for home in (self.job.python_home,) if home),
         )
-        with Container(engine, plan) as box:
-            ended = box.run(on_line=log.hear)
-        if ended.exit_code == contract.NO_ENGINE:
-            raise no_engine(self.job.image, conda_build.PACKAGES.get(self.job.engine, "py-rattler-build"))
-        error = ended_badly("the container", ended.exit_code, ended.tail)
-        return Outcome(error=None if ended.ok else error, peak_memory=ended.peak_memory, starved=ended.memory_kills > 0)
 
     def argv_inside(self, rendered: Rendered) -> tuple[str, ...]:
         """Write what the program in the container reads, and return the program."""
@@ -345,6 +358,7 @@ class CellBuild:
             parent=os.getpid() if on_host else None,
             python=Path(self.job.python) if self.job.python and (on_host or self.job.python_home) else None,
             image=self.job.image,
+            debug=self.job.debug,
         ).write(self.folder / "job.json")
 
 
@@ -363,7 +377,7 @@ def ended_badly(who: str, exit_code: int, tail: str) -> KilnError:
     return kind.error(f"{who} ended with exit code {exit_code}", why=f"it said\n{excerpt(tail)}", hint=kind.hint)
 
 
-def no_engine(image: str, package: str) -> MissingTool:
+def no_engine(image: str | None, package: str) -> MissingTool:
     """Return the failure of an image that has no engine."""
     return MissingTool(
         f"the image {image} has no {package}",

@@ -31,10 +31,12 @@ def prepare(
     engine: str,
     variables: Mapping[str, str],
     seen: Callable[[Path], Path],
+    debug: str | None = None,
 ) -> Path:
     """Write the script that runs the engine, with what it reads, into a fresh cell's folder; returns the script.
 
-    ``seen`` turns a path of this process into the engine's.
+    ``seen`` turns a path of this process into the engine's. ``debug``, an output's pattern or nothing, has the script
+    make that output ready and end in a shell instead.
     """
     files.remove(folder)
     config = rendered.cell.name
@@ -53,7 +55,7 @@ def prepare(
     (cache / "conda").mkdir(parents=True, exist_ok=True)
     files.write_text(folder / f"clobber_{config}.yaml", conda_build.clobber(rendered))
     files.write_text(folder / "condarc", conda_build.condarc(call))
-    files.write_text(folder / "build.sh", conda_build.script(call))
+    files.write_text(folder / "build.sh", conda_build.script(call, debug=debug))
     return folder / "build.sh"
 
 

@@ -60,6 +60,7 @@ class Wishes:
     rebuild: bool = False
     keep_failed: bool = False
     from_step: str | None = None
+    debug: str | None = None
     fetch: bool = True
     rehearsal: bool = False
     given: Mapping[str, str] = field(default_factory=dict)
@@ -116,7 +117,8 @@ def prepare(
     where, notes = _images(cells, wishes, place.engine, on_line)
     means = _means(cells, wishes, machine)
     inputs = _inputs(feedstock, cells, where, means, engine=wishes.engine)
-    finished = {} if wishes.rebuild or wishes.from_step else _finished(inputs, ledger, layout)
+    anyway = wishes.rebuild or wishes.from_step is not None or wishes.debug is not None
+    finished = {} if anyway else _finished(inputs, ledger, layout)
     groups = {cell.name: group_of(cell) for cell in cells if cell.name not in finished}
     waiting = order.arrange(groups, ledger.estimates(rehearsal=wishes.rehearsal))
     disk = _require(ledger, layout, waiting, each, wishes, means) if waiting else 0
@@ -371,6 +373,7 @@ def _job(
         keep_failed=wishes.keep_failed,
         rebuild=wishes.rebuild,
         from_step=wishes.from_step,
+        debug=wishes.debug,
         log="",
     )
 

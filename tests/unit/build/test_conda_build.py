@@ -48,6 +48,16 @@ def test_mambabuild_is_told_the_same() -> None:
     assert "'remote_url=https://g/a b'" in script(mamba)
 
 
+def test_a_shell_is_opened_where_conda_debug_has_made_an_output_ready() -> None:
+    lines = script(CALL, debug="libsmall-*").splitlines()
+    assert "command -v conda-debug >/dev/null || exit 97" in lines
+    variant = "-m /f/.ci_support/linux_64_.yaml"
+    clobbered = "--clobber-file /w/clobber_linux_64_.yaml"
+    ready = f"conda debug /home/conda/recipe_root {variant} --output-id 'libsmall-*' {clobbered} </dev/null"
+    assert lines[-2:] == [ready, "if [ -t 0 ]; then exec bash -i; else exec bash -s; fi"]
+    assert "--output-id" not in script(CALL, debug="")
+
+
 def test_conda_is_told_where_to_work_and_which_channels_to_ask() -> None:
     told = json.loads(condarc(CALL))
     assert told["conda-build"] == {"root-dir": "/w/croot", "pkg_format": "2"}
