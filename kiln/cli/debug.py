@@ -39,8 +39,7 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
     wishes = build.wishes(feedstock, options, configs)
     variables = {"BUILD_WITH_CONDA_DEBUG": "1", **({"BUILD_OUTPUT_ID": pattern} if pattern else {})}
     wishes = dataclasses.replace(wishes, debug=pattern, given={**wishes.given, **variables})
-    machine = pipeline.Machine(environment=build.passed_on(os.environ), python=options.python)
-    planned = pipeline.plan(feedstock, wishes, machine, on_line=build.said_of_images)
+    planned = pipeline.plan(feedstock, wishes, build.machine_of(options), on_line=build.said_of_images)
     for note in planned.notes:
         print(f"note: {note}", file=sys.stderr)
     if options.dry_run:
