@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kiln.console import table
 
-SECTIONS = ("start", "matrix", "rehearsal", "view")
+SECTIONS = ("start", "matrix", "finished", "ledger", "view", "container", "rehearsal")
 
 
 def main() -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -164,17 +163,14 @@ def test_a_killed_writer_leaves_all_that_it_had_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_eight_writers_lose_nothing_and_take_a_thousand_changes_a_second(tmp_path: Path) -> None:
+def test_eight_writers_lose_nothing(tmp_path: Path) -> None:
     each = 250
     writers = [writer(tmp_path / "l.sqlite", each) for _ in range(8)]
     first = [int(process.stdout.readline()) for process in writers if process.stdout]
-    start = time.monotonic()
     for process in writers:
         process.communicate()
-    seconds = time.monotonic() - start
     with Ledger(tmp_path / "l.sqlite") as ledger:
         assert [len(ledger.changes(number)) for number in first] == [each] * 8
-    assert seconds < 8 * each / 1000 * 5, "five times slower than promised, on whatever runs beside the tests"
 
 
 def test_rehearsals_and_builds_tell_nothing_of_each_other(tmp_path: Path) -> None:

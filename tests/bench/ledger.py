@@ -1,0 +1,100 @@
+"""How many changes of state the ledger takes from eight processes at once, and whether it keeps every one of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln.ledger import Ledger
+from kiln.model.run import CellRun, CellState, MatrixReport
+from tests.bench.timing import ROOT
+
+if TYPE_CHECKING:
+    from tests.bench.timing import Row
+
+WRITERS, CHANGES, LEAST = 8, 500, 1_000  # changes of each writer; a second
+STATES = (CellState.RUNNING, CellState.WAITING)
+
+
+def rows() -> list[Row]:
+    """Let each writer change a cell of its own; the clock runs from when all are ready until the last has ended."""
+    with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
+        place = Path(folder) / "ledger.sqlite"
+        with Ledger(place) as ledger:
+            run = ledger.begin(report())
+            took = written(place, run)
+            changes = ledger.changes(run)
+    kept = sum(ordered([state for config, state, _ in changes if config == name]) for name in names())
+    rate = WRITERS * CHANGES / took
+    return [
+        (f"ledger, changes from {WRITERS} writers", f"{rate:,.0f} /s", f"{LEAST:,} /s at least"),
+        ("  of these lost", f"{WRITERS * CHANGES - kept:,}", "0"),
+    ]
+
+
+def names() -> list[str]:
+    """Return the cells' names."""
+    return [f"cell{number}" for number in range(WRITERS)]
+
+
+def report() -> MatrixReport:
+    """Return a run that begins, with a cell for each writer."""
+    cells = tuple(CellRun(config=name, state=CellState.WAITING, group="cpu") for name in names())
+    return MatrixReport(
+        run=0,
+        command="",
+        started=time.time(),
+        finished=None,
+        machine="",
+        cores=1,
+        jobs=WRITERS,
+        engine="",
+        container="",
+        cells=cells,
+    )
+
+
+def written(place: Path, run: int) -> float:
+    """Start the writers, let them go at once, and return the seconds until all have ended."""
+    argv = (sys.executable, "-m", "tests.bench.ledger", str(place), str(run))
+    writers = [
+        subprocess.Popen((*argv, name), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for name in names()
+    ]
+    for writer in writers:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+    began = time.monotonic()
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.close()
+    ended = [writer.wait() for writer in writers]
+    if any(ended):
+        raise RuntimeError(f"a writer failed: {ended}")
+    took = time.monotonic() - began
+    for writer in writers:
+        assert writer.stdout is not None
+        writer.stdout.close()
+    return took
+
+
+def ordered(states: list[CellState]) -> int:
+    """Return how many changes of one writer stand in the ledger, in their order; the first is the run's beginning."""
+    wanted = [STATES[number % 2] for number in range(CHANGES)]
+    return CHANGES if states[1:] == wanted else len(states) - 1
+
+
+def write(place: Path, run: int, name: str) -> None:
+    """Say that all is ready, wait for the word, and write."""
+    with Ledger(place) as ledger:
+        print(flush=True)
+        sys.stdin.read()
+        for number in range(CHANGES):
+            ledger.change(run, CellRun(config=name, state=STATES[number % 2], group="cpu", started=float(number)))
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
