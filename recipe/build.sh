@@ -2,15 +2,14 @@
 # The compile step: from TensorFlow's sources in $SRC_DIR to exactly one wheel in $SRC_DIR/dist, hours of work for many
 # cores. Everything else that this recipe makes, it makes from that wheel (split.sh), whoever built it.
 #
-# Which flags Bazel gets stands in compile.ini; compile_plan.py makes them of it and of the cell's variant. The caller
-# may say more: BAZEL_DISK_CACHE (a folder), BAZEL_REMOTE_CACHE (a URL), BAZEL_BUILD_EVENTS (a file to write, JSON),
+# Which flags Bazel gets stands in compile.ini; compile_plan.py makes them of it and of the cell's variant
+# (cuda_compiler_version, cudnn, python; microarch_level and cuda_compute_capabilities where the recipe has them). The
+# caller may say more: BAZEL_DISK_CACHE (a folder), BAZEL_REMOTE_CACHE (a URL), BAZEL_BUILD_EVENTS (a file to write, JSON),
 # BAZEL_CPUS, BAZEL_MEMORY_MB (what may be used, else the container's limits), BAZEL_DISTDIR (a folder of downloads).
 #
 # Bazel brings its own Clang 18.1.8, sysroot, Python and CUDA ("hermetic" in upstream's words) and downloads them, so
 # nothing of the conda compilers may reach it.
 set -euo pipefail
-# What compile_plan.py reads of the variant: a script that names a key of it is told its value, and is made anew with it.
-: "${cuda_compiler_version:?}" "${cudnn:?}" "${PY_VER:?}" "${microarch_level:-}" "${cuda_compute_capabilities:-}"
 unset CC CXX CPP AR AS LD NM RANLIB STRIP CFLAGS CXXFLAGS CPPFLAGS LDFLAGS
 
 plan() {

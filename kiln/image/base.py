@@ -45,8 +45,10 @@ WHEELS = "/tmp/kiln-wheels"  # noqa: S108 - in the image that is being made
 REQUIREMENTS = Path(__file__).parents[2] / "requirements" / "run.txt"
 
 # Hooks get the new root as $1. The machine's credentials and certificates serve the making and stay out of the image.
+# Java's packages, which Bazel needs, do not install without the folder of manual pages, although these are left out.
 BEFORE = (
-    'mkdir -p "$1/etc/apt/auth.conf.d"; cp /etc/apt/auth.conf.d/*.conf "$1/etc/apt/auth.conf.d/" 2>/dev/null || true'
+    'mkdir -p "$1/usr/share/man/man1" "$1/etc/apt/auth.conf.d"; '
+    'cp /etc/apt/auth.conf.d/*.conf "$1/etc/apt/auth.conf.d/" 2>/dev/null || true'
 )
 AFTER = (
     'rm -f "$1"/etc/apt/auth.conf.d/* "$1/etc/apt/apt.conf.d/99mmdebstrap" "$1/etc/hostname" "$1/etc/resolv.conf"',

@@ -1,0 +1,197 @@
+"""The small workspace in the shape of TensorFlow: its image, the compilers of its two CUDAs, its two Pythons.
+
+All of it comes from Debian's mirror and PyPI. Its feedstock is fixtures/small-tensorflow, whose scripts are links to
+the real recipe's; `feedstock` copies it with what they link to.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln import files, image
+from kiln.channel import Channel
+from kiln.image import apt
+from kiln.image.base import KEYRING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kiln.container import Engine
+
+ROOT = Path(__file__).parents[1]
+FIXTURE = ROOT / "tests" / "fixtures" / "small-tensorflow"
+STORE = ROOT / "build_artifacts" / "small-tensorflow"
+IMAGE = "localhost/kiln-bazel:trixie"
+# Bazel, the rules that it would download, and the newest host compiler that both CUDAs accept (12.4: GCC below 14).
+BAZEL = ("bazel-bootstrap", "bazel-rules-cc", "bazel-rules-java", "bazel-rules-proto", "g++-13")
+# CUDA 12.4's nvcc, unpacked alone: the packages that it depends on have 2.5 GB, and their headers are in the wheels.
+NVCC = "nvidia-cuda-toolkit"
+HEADERS = "libpython{python}-dev"
+# Python 3.13 is the image's own; 3.11 is Debian 12's, which runs there too.
+INTERPRETER = ("python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib")
+PYTHONS = {"3.11": "bookworm", "3.13": "trixie"}
+
+PROFILE = """\
+TOP = $(_HERE_)/..
+NVVMIR_LIBRARY_DIR = $(TOP)/nvvm/libdevice
+PATH += $(TOP)/nvvm/bin:$(_HERE_):
+INCLUDES += "-I$(TOP)/include" $(_SPACE_)
+"""
+# Run in the image: an interpreter as a conda package, as a rehearsal makes it.
+PACK = """\
+import os, sys
+from pathlib import Path
+from kiln.rehearse import interpreter, python_package
+for executable in sys.argv[2:]:
+    found = interpreter.probe(Path(executable), env=os.environ)
+    python_package.python_packages(found, Path(sys.argv[1]), env=os.environ)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """What the feedstock needs besides itself, in a folder that stays: Bazel's downloads, and a channel of Pythons."""
+
+    downloads: Path
+    channel: Path
+
+
+def ready(engine: Engine, folder: Path = STORE) -> Store:
+    """Have the image in the engine and the downloads and packages in a folder; what is there is not made again."""
+    image.base(
+        engine,
+        image.recipe("trixie", BAZEL),
+        tag=IMAGE,
+        folder=ROOT / "build_artifacts" / "images",
+        env=os.environ,
+    )
+    store = Store(downloads=folder / "downloads", channel=folder / "channel")
+    with files.locked(folder / ".lock"):
+        if not (folder / "complete").exists():
+            with tempfile.TemporaryDirectory(prefix="small-tensorflow-") as scratch:
+                make(store, Path(scratch), engine.executable)
+            (folder / "complete").touch()
+    return store
+
+
+def feedstock(target: Path, store: Store) -> Path:
+    """Copy the feedstock, with the scripts that it links to and the channel that its variants name."""
+    shutil.copytree(FIXTURE, target)
+    shutil.copytree(store.channel, target / "channel")
+    return target
+
+
+def make(store: Store, scratch: Path, docker: str) -> None:
+    """Fetch everything and put it into the store."""
+    for place in (store.downloads, store.channel):
+        files.remove(place)
+        place.mkdir(parents=True)
+    wheels = fetch_wheels(scratch / "wheels")
+    debian = {suite: scratch / suite for suite in ("trixie", "bookworm")}
+    fetch_debian("trixie", (NVCC, HEADERS.format(python="3.13")), debian["trixie"])
+    fetch_debian("bookworm", (HEADERS.format(python="3.11"), *INTERPRETER), debian["bookworm"])
+    pack(cuda_12(scratch / "12", debian["trixie"], wheels), store.downloads / "cuda_nvcc-12.4.1.tar")
+    pack(cuda_13(scratch / "13", wheels), store.downloads / "cuda_nvcc-13.0.0.tar")
+    for python, suite in PYTHONS.items():
+        pack(debian[suite] / "usr", store.downloads / f"python-{python}.tar", only="include")
+    pack_interpreters(store.channel, debian["bookworm"], scratch / "packages", docker)
+
+
+def fetch_wheels(folder: Path) -> Path:
+    """Fetch and unpack NVIDIA's wheels, with the hashes that the fixture has of them; returns the folder with all."""
+    words = ("--quiet", "--require-hashes", "--no-deps", "--only-binary", ":all:", "--dest", str(folder))
+    run((sys.executable, "-m", "pip", "download", *words, "--requirement", str(FIXTURE / "toolkits.txt")))
+    for wheel in folder.glob("*.whl"):
+        run((sys.executable, "-m", "zipfile", "-e", str(wheel), str(folder)))
+    return folder / "nvidia"
+
+
+def fetch_debian(suite: str, packages: Iterable[str], folder: Path) -> None:
+    """Fetch packages of a suite of Debian with this machine's mirrors, apart from its own apt, and unpack them."""
+    lists = folder / "apt"
+    (lists / "lists" / "partial").mkdir(parents=True)
+    trust = f"[signed-by={KEYRING}] " if KEYRING.exists() else ""
+    lines = (line.replace("deb ", f"deb {trust}", 1) + " non-free" for line in apt.sources(suite, env=os.environ))
+    (lists / "sources.list").write_text("".join(f"{line}\n" for line in lines))
+    settings = {
+        "Dir::Etc::sourcelist": lists / "sources.list",
+        "Dir::Etc::sourceparts": "/dev/null",
+        "Dir::State::lists": lists / "lists",
+        "Dir::Cache": lists / "cache",
+        "APT::Sandbox::User": "root",
+        "Acquire::Languages": "none",
+    }
+    words = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
+    run(("apt-get", *words, "-q", "update"), cwd=lists)
+    run(("apt-get", *words, "-q", "download", *packages), cwd=lists)
+    for package in lists.glob("*.deb"):
+        run(("dpkg-deb", "-x", str(package), str(folder)))
+
+
+def cuda_12(folder: Path, debian: Path, wheels: Path) -> Path:
+    """Lay out CUDA 12.4 as one folder: Debian's programs, the wheels' headers."""
+    inside = debian / "usr" / "lib" / "nvidia-cuda-toolkit"
+    programs = [
+        inside / "bin" / "nvcc",
+        *(debian / "usr" / "bin" / name for name in ("cudafe++", "fatbinary", "ptxas")),
+    ]
+    copy({program: f"bin/{program.name}" for program in programs}, folder)
+    copy({inside / "bin" / "cicc": "nvvm/bin/cicc"}, folder)
+    shutil.copytree(inside / "bin" / "crt", folder / "bin" / "crt")
+    shutil.copytree(inside / "libdevice", folder / "nvvm" / "libdevice")
+    for name in ("cuda_nvcc", "cuda_runtime"):
+        shutil.copytree(wheels / name / "include", folder / "include", dirs_exist_ok=True)
+    (folder / "bin" / "nvcc.profile").write_text(PROFILE)
+    return folder
+
+
+def cuda_13(folder: Path, wheels: Path) -> Path:
+    """Lay out CUDA 13.0 as one folder: all of it is in the wheels."""
+    for name in ("bin", "nvvm", "include"):
+        shutil.copytree(wheels / "cu13" / name, folder / name)
+    (folder / "bin" / "nvlink").unlink()
+    (folder / "bin" / "nvcc.profile").write_text(PROFILE)
+    return folder
+
+
+def copy(places: Mapping[Path, str], folder: Path) -> None:
+    """Copy files to places in a folder."""
+    for source, place in places.items():
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, folder / place)
+
+
+def pack(folder: Path, archive: Path, *, only: str = "") -> None:
+    """Put a folder into an archive, with the right to run what is in bin/, which programs from a wheel have lost."""
+
+    def executable(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.mode |= 0o111 if "/bin/" in f"/{member.name}" else 0
+        return member
+
+    with tarfile.open(archive, "w") as tar:
+        tar.add(folder / only, arcname=only or ".", filter=executable)
+
+
+def pack_interpreters(channel: Path, debian: Path, folder: Path, docker: str) -> None:
+    """Make conda packages of the two Pythons in the image, where both run, and put them into a channel."""
+    folder.mkdir()
+    mounts = {ROOT / "kiln": "/opt/house/kiln", debian: "/opt/bookworm", folder: "/opt/packages"}
+    words = [word for source, target in mounts.items() for word in ("--volume", f"{source}:{target}")]
+    inside = (f"{image.ENGINE_HOME}/bin/python", "-B", "-c", PACK, "/opt/packages")
+    pythons = ("/usr/bin/python3.13", "/opt/bookworm/usr/bin/python3.11")
+    run((docker, "run", "--rm", "--env", "PYTHONPATH=/opt/house", *words, IMAGE, *inside, *pythons))
+    Channel(root=channel).add((package, "linux-64") for package in sorted(folder.glob("*.conda")))
+
+
+def run(words: tuple[str, ...], cwd: Path | None = None) -> None:
+    """Run a program, and fail with all that it said."""
+    ended = subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, f"{' '.join(words)}\n{ended.stdout}{ended.stderr}"
