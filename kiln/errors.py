@@ -189,10 +189,45 @@ class OutOfMemory(KilnError):
     exit_code = 25
 
 
+class FleetLimit(KilnError):
+    """A run of the fleet would cost or take more than it may, or came to that."""
+
+    exit_code = 50
+
+
+class MachinesRefused(KilnError):
+    """The provider gives none of the machines that were asked for."""
+
+    exit_code = 51
+
+
+class CredentialsRefused(KilnError):
+    """The provider does not accept the credentials, or they are missing."""
+
+    exit_code = 52
+
+
+class MachinesLost(KilnError):
+    """Machines died under a cell more often than they may."""
+
+    exit_code = 53
+
+
+class MachinesLeft(KilnError):
+    """Machines of the fleet could not be given back, and may still cost money."""
+
+    exit_code = 54
+
+
 class Interrupted(KilnError):
     """The run was stopped by the user; what was finished is kept."""
 
     exit_code = 130
+
+
+def kind_of(exit_code: int) -> type[KilnError]:
+    """Return the kind of failure that an exit code stands for, a failed build where it stands for none of them."""
+    return next((kind for kind in KilnError.__subclasses__() if kind.exit_code == exit_code), BuildFailed)
 
 
 def nearest(word: str, known: Iterable[str], *, most: int = 3) -> str:

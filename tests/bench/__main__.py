@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kiln.console import table
 
-SECTIONS = ("start", "matrix", "finished", "ledger", "view", "container", "rehearsal")
+SECTIONS = ("start", "matrix", "finished", "ledger", "view", "container", "rehearsal", "fleet")
 
 
 def main() -> None:
