@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import sys
 import tarfile
 import zipfile
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.errors import BrokenPackage
@@ -18,10 +19,11 @@ else:
     from backports import zstd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip file knows
+_BROKEN = (zipfile.BadZipFile, zstd.ZstdError, tarfile.TarError, ValueError, EOFError)
 LARGEST_INFO = 1 << 28  # bytes; metadata beyond that is an attack or a mistake
 
 
@@ -36,8 +38,30 @@ def read_info(package: Path, name: str) -> Any:
             member = next((member for member in archive if member.name == f"info/{name}"), None)
             content = archive.extractfile(member) if member else None
             return json.loads(content.read()) if content else {}
-    except (zipfile.BadZipFile, zstd.ZstdError, tarfile.TarError, ValueError, StopIteration) as error:
+    except _BROKEN as error:
         raise BrokenPackage(f"{package} is no .conda package", why=str(error) or "it has no metadata") from error
+
+
+@contextlib.contextmanager
+def reading(package: Path) -> Iterator[Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]]:
+    """Yield every member of a package, metadata first, with its content where it is a plain file; nothing is unpacked.
+
+    Raises:
+        BrokenPackage: when the file is no .conda package, or damaged.
+    """
+    try:
+        with zipfile.ZipFile(package) as file:
+            yield _members(file)
+    except (*_BROKEN, KeyError) as error:
+        raise BrokenPackage(f"{package} is no .conda package", why=str(error) or "it has no metadata") from error
+
+
+def _members(file: zipfile.ZipFile) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
+    payload = [name for name in file.namelist() if name.startswith("pkg-") and name.endswith(".tar.zst")]
+    for name in (_info_member(file), *payload):
+        with file.open(name) as packed, zstd.open(packed) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+            for member in archive:
+                yield member, archive.extractfile(member) if member.isreg() else None
 
 
 def rewrite_info(package: Path, target: Path, edit: Callable[[str, bytes], bytes]) -> None:
@@ -55,7 +79,10 @@ def rewrite_info(package: Path, target: Path, edit: Callable[[str, bytes], bytes
 
 
 def _info_member(file: zipfile.ZipFile) -> str:
-    return next(name for name in file.namelist() if name.startswith("info-") and name.endswith(".tar.zst"))
+    found = [name for name in file.namelist() if name.startswith("info-") and name.endswith(".tar.zst")]
+    if not found:
+        raise ValueError("it has no metadata")
+    return found[0]
 
 
 def _opened(compressed: bytes) -> tarfile.TarFile:

@@ -219,6 +219,42 @@ class MachinesLeft(KilnError):
     exit_code = 54
 
 
+class BrokenIndex(KilnError):
+    """The index of a channel, or the journal of a publication, is not what it should be."""
+
+    exit_code = 40
+
+
+class PublicationPending(KilnError):
+    """An earlier publication to the channel is neither finished nor taken back."""
+
+    exit_code = 41
+
+
+class UploadFailed(KilnError):
+    """A server would not take a package, or could not be reached."""
+
+    exit_code = 42
+
+
+class TokenRefused(KilnError):
+    """A server does not know the token, or there is none."""
+
+    exit_code = 43
+
+
+class ProvenanceBroken(KilnError):
+    """What is recorded of a package's making does not hold."""
+
+    exit_code = 44
+
+
+class NotReproduced(KilnError):
+    """A package built again from its record is not the same, byte for byte."""
+
+    exit_code = 45
+
+
 class Interrupted(KilnError):
     """The run was stopped by the user; what was finished is kept."""
 

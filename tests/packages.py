@@ -15,8 +15,31 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def conda_package(path: Path, info: Mapping[str, object]) -> Path:
-    """Write a .conda file whose metadata is ``info``: file names below info/ with their JSON values."""
+def release_package(folder: Path, name: str, version: str = "1", build: str = "0", **more: object) -> Path:
+    """Write a package that is fit to be published, with a file of its own; ``more`` goes into its index.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    index = {"name": name, "version": version, "build": build, "build_number": 0, "subdir": "linux-64", "depends": []}
+    info = {
+        "index.json": {**index, **more},
+        "about.json": {"license": "CC0-1.0"},
+        "paths.json": {"paths": [], "paths_version": 1},
+        "run_exports.json": {"weak": [f"{name} >={version}"]},
+        "licenses/LICENCE": "do as you like",
+    }
+    return conda_package(folder / f"{name}-{version}-{build}.conda", info, payload={f"share/{name}": name.encode()})
+
+
+def conda_package(
+    path: Path,
+    info: Mapping[str, object],
+    *,
+    payload: Mapping[str, bytes] | None = None,
+    links: Mapping[str, str] | None = None,
+) -> Path:
+    """Write a .conda file whose metadata is ``info``: file names below info/ with their JSON values.
+
+    ``payload`` are the files that it installs, ``links`` symbolic links beside them.
+    """
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for name, value in info.items():
@@ -29,6 +52,22 @@ def conda_package(path: Path, info: Mapping[str, object]) -> Path:
         tar.addfile(link)
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("metadata.json", "{}")
-        file.writestr(f"pkg-{path.stem}.tar.zst", b"payload")
+        file.writestr(f"pkg-{path.stem}.tar.zst", _payload(payload, links or {}))
         file.writestr(f"info-{path.stem}.tar.zst", zstd.compress(archive.getvalue()))
     return path
+
+
+def _payload(payload: Mapping[str, bytes] | None, links: Mapping[str, str]) -> bytes:
+    if payload is None and not links:
+        return b"payload"
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name, data in (payload or {}).items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+        for name, aim in links.items():
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = tarfile.SYMTYPE, aim
+            tar.addfile(member)
+    return zstd.compress(archive.getvalue())

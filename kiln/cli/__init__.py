@@ -22,7 +22,7 @@ COMMANDS = {
     "render": "show every output of a cell: version, build string, requirements, tests",
     "build": "build cells, or rehearse one from upstream's wheel (--rehearse)",
     "report": "write a run over the matrix as one web page",
-    "publish": "put packages into a channel; rehearsals are refused",
+    "publish": "put what was built into a channel, all or nothing, or withdraw a package",
     "image": "make container images: the base image that cells build in",
 }
 

@@ -1,24 +1,102 @@
-"""``kiln publish``: put packages into a channel."""
+"""``kiln publish``: put a run's packages into a channel, all at once, or withdraw one."""
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from kiln.cli.build import passed_on
+from kiln.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
 
+    from kiln.publish.channel import ChannelTarget
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln publish``."""
-    parser.add_argument("packages", nargs="+", metavar="PACKAGE", type=Path, help=".conda files")
-    parser.add_argument("--to", required=True, metavar="FOLDER", type=Path, help="the channel's folder")
+    parser.add_argument("packages", nargs="*", metavar="PACKAGE", type=Path, help="these alone (default: all)")
+    parser.add_argument("--to", required=True, metavar="CHANNEL", help="the channel's folder")
+    parser.add_argument("--partial", action="append", default=[], metavar="CONFIG", help="a cell that may be missing")
+    parser.add_argument("--check", action="store_true", help="tell what speaks against a release, and publish nothing")
+    parser.add_argument("--abort", action="store_true", help="take back a publication that was interrupted")
+    parser.add_argument("--yank", action="append", default=[], metavar="FILE", help="withdraw a package from the index")
+    parser.add_argument("--delete", action="store_true", help="with --yank: remove the file, too")
+    parser.add_argument("--patch", metavar="JSON", help="with --yank: keep it, but tell these fields of its record so")
+    parser.add_argument("--reindex", action="store_true", help="index what lies in the channel's folder")
+    parser.add_argument("--json", action="store_true", help="the paths as JSON on standard output")
 
 
-def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - packages carry all that is needed
-    """Publish and print where the packages lie now."""
-    from kiln import publish
+def run(options: argparse.Namespace, root: Path) -> int:
+    """Publish, or do what else was asked for, and print the paths in the channel that changed."""
+    from kiln import command
+    from kiln.publish.targets import target
 
-    for place in publish.publish(options.packages, options.to):
-        print(place)
+    where = target(options.to, os.environ)
+    with command.termination_as_interrupt():
+        if options.abort:
+            show(options, aborted=where.abort())
+        elif options.yank:
+            show(options, **yank(where, options))
+        elif options.reindex:
+            show(options, read=reindex(where))
+        else:
+            show(options, **publish(where, options, root))
     return 0
+
+
+def publish(where: ChannelTarget, options: argparse.Namespace, root: Path) -> dict[str, Any]:
+    """Publish what the ledger says was built."""
+    from kiln import load
+    from kiln.pipeline import release
+
+    built = release.Built.of(load.find(root))
+    held = where.held()
+    wanted = built.release(options.packages, partial=options.partial, held=held)
+    paths, entries = release.judged(wanted)
+    if options.check:
+        return {"ready": tuple(path.name for path in paths)}
+    trial = release.trial(
+        built,
+        wanted,
+        known=(where.store.url(""),) if held else (),
+        environment=passed_on(os.environ),
+        on_line=lambda line: print(line, file=sys.stderr),
+    )
+    return {"published": where.publish(paths, entries, trial)}
+
+
+def yank(where: ChannelTarget, options: argparse.Namespace) -> dict[str, Any]:
+    """Withdraw packages, or have the index tell one otherwise."""
+    if options.patch is None:
+        return {"yanked": where.yank(options.yank, delete=options.delete)}
+    try:
+        fields = json.loads(options.patch)
+    except ValueError as error:
+        raise UsageError("--patch is no JSON", why=str(error)) from error
+    if not isinstance(fields, dict):
+        raise UsageError("--patch is no JSON object", hint="""--patch '{"depends": ["python >=3.11"]}'""")
+    return {"patched": [where.patch(name, fields) for name in options.yank]}
+
+
+def reindex(where: ChannelTarget) -> int:
+    """Index what lies in a folder, and return how many packages were read."""
+    from kiln import repodata
+
+    return where.reindex(lambda path: repodata.read(Path(where.name) / path))
+
+
+def show(options: argparse.Namespace, **what: Any) -> None:
+    """Print what was done."""
+    if options.json:
+        print(json.dumps(what))
+        return
+    for done, paths in what.items():
+        for path in paths if isinstance(paths, (tuple, list)) else (str(paths),):
+            print(f"{done} {path}")
+        if paths == ():
+            print(f"nothing was {done}", file=sys.stderr)

@@ -7,6 +7,7 @@ import dataclasses
 import time
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import __version__, files
@@ -16,7 +17,6 @@ from kiln.pipeline.memo import digest, folder_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from kiln.ledger import Ledger
     from kiln.model.artifact import PackageReport
@@ -155,7 +155,7 @@ def _place(report: PackageReport) -> str:
 
 def _others(ledger: Ledger, layout: Layout, path: str, wanted: Inputs, config: str) -> Kept | None:
     kept = ledger.kept(path)
-    if kept is None or kept.config == config or not _is_kept(ledger, layout, layout.root / path, wanted):
+    if kept is None or kept.config == config or not _is_kept(ledger, layout, Path(path), wanted):
         return None
     return kept
 

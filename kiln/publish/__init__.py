@@ -1,44 +1,31 @@
-"""The publish stage: packages go into a channel folder, all or none, and only when they are a release."""
+"""The publish stage: packages go to a channel, all or none, and only when they are a release."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from kiln import archive
-from kiln.channel import Channel
 from kiln.errors import ReleaseRefused
+from kiln.publish.gate import REHEARSAL, reasons
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
-REHEARSAL = "rehearsal"  # the key in a package's about.json, below extra
+    from kiln.model.release import Release
 
 
-def publish(packages: Sequence[Path], folder: Path) -> tuple[Path, ...]:
-    """Put packages into the channel at ``folder`` and index it; returns where they lie.
-
-    Raises:
-        ReleaseRefused: when one of them is a rehearsal; none is published then.
-        BrokenPackage: when one of them is no package; likewise.
-    """
-    require_release(packages)
-    subdirs = [(package, str(archive.read_info(package, "index.json")["subdir"])) for package in packages]
-    return Channel(root=folder).add(subdirs)
-
-
-def require_release(packages: Sequence[Path]) -> None:
-    """Refuse packages that a rehearsal made.
+def require_release(release: Release) -> None:
+    """Refuse what is no release.
 
     Raises:
-        ReleaseRefused: naming all of them.
+        ReleaseRefused: with every reason.
     """
-    rehearsals = [package for package in packages if is_rehearsal(package)]
-    if rehearsals:
+    found = reasons(release)
+    if found:
         raise ReleaseRefused(
-            f"a rehearsal is no release: {', '.join(package.name for package in rehearsals)}",
-            why="what is compiled in it is upstream's, not built from this recipe",
-            hint="publish what 'kiln build CONFIG' made",
+            f"this is no release, for {len(found)} reason{'s' if len(found) > 1 else ''}",
+            why="".join(f"\n    {reason}" for reason in found).strip(),
+            hint="docs/how-to/publish.md tells what each kind of reason means, and what to do",
         )
 
 

@@ -186,6 +186,8 @@ def test_the_whole_matrix_is_built_once_and_then_found(small: Path, where: str) 
     assert ended.returncode == 0, ended.stderr
     assert set(states(small).values()) == {CellState.DONE}
     assert len(packages(small)) == 6, "both cells of a CUDA version make the same library"
+    told = [package.artifact for cell in report(small).cells for package in cell.packages]
+    assert {each.path: each.sha256 for each in told} == {each.path: files.sha256(each.path) for each in told}
     leaders = {cell.group for cell in report(small).cells[:2] if cell.leader}
     assert leaders == {"cpu", "cuda12.9"}
     before = {file: file.stat().st_mtime_ns for file in (small / "build_artifacts").glob("*/*.conda")}

@@ -1,0 +1,100 @@
+"""Publications of a few small packages, as functions of a folder that tests call, also in processes of their own."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import msgpack
+from backports import zstd
+
+from kiln import repodata
+from kiln.publish.channel import ChannelTarget
+from kiln.publish.folder import Folder
+from tests.packages import release_package
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OLD = ("old", "kept")
+NEW = ("fresh", "app")
+
+
+def target(folder: Path) -> ChannelTarget:
+    """The channel in ``folder``."""
+    return ChannelTarget(store=Folder(root=folder / "channel"))
+
+
+def packages(folder: Path, names: tuple[str, ...]) -> list[Path]:
+    """Package files, made where they are not."""
+    paths = [folder / "built" / f"{name}-1-0.conda" for name in names]
+    for name, path in zip(names, paths, strict=True):
+        if not path.is_file():
+            release_package(folder / "built", name, subdir="noarch" if name == "app" else "linux-64")
+    return paths
+
+
+def put(folder: Path, names: tuple[str, ...]) -> None:
+    """Publish packages."""
+    paths = packages(folder, names)
+    target(folder).publish(paths, [repodata.read(path) for path in paths], lambda _: None)
+
+
+def publish_old(folder: Path) -> None:
+    """Bring the channel to its state before."""
+    put(folder, OLD)
+
+
+def publish_new(folder: Path) -> None:
+    """Publish the new packages."""
+    put(folder, NEW)
+
+
+def abort(folder: Path) -> None:
+    """Take the publication back."""
+    target(folder).abort()
+
+
+def yank(folder: Path) -> None:
+    """Withdraw an old package."""
+    target(folder).yank(["old-1-0.conda"], delete=True)
+
+
+def seen(channel: Path) -> set[str]:
+    """What a reader sees: the same names by every form of the index, and each of their files as the index says.
+
+    The subdirs change together, so this is the state before or after, of all.
+    """
+    found = {form: offered(channel, form) for form in ("plain", "packed", "current", "exports", "shards")}
+    assert len({frozenset(names) for names in found.values()}) == 1, found
+    return found["plain"]
+
+
+def offered(channel: Path, form: str) -> set[str]:
+    """The names that one form of the index offers, their files being there."""
+    names = set()
+    for subdir in ("linux-64", "noarch"):
+        for file, digest in listed(channel / subdir, form).items():
+            place = channel / subdir / file
+            assert place.is_file(), f"{form} names {file}, which is not there"
+            if digest:
+                assert repodata.read(place).sha256 == digest
+            names.add(file)
+    return names
+
+
+def listed(subdir: Path, form: str) -> dict[str, str]:
+    """The files that one form of a subdir's index names, with their hashes where it tells them."""
+    if form == "shards":
+        listing = msgpack.unpackb(zstd.decompress((subdir / "repodata_shards.msgpack.zst").read_bytes()))
+        shards = [
+            (subdir / "shards" / f"{digest.hex()}.msgpack.zst").read_bytes() for digest in listing["shards"].values()
+        ]
+        told = [msgpack.unpackb(zstd.decompress(data))["packages.conda"] for data in shards]
+        return {file: record["sha256"].hex() for each in told for file, record in each.items()}
+    name = {"plain": "repodata.json", "packed": "repodata.json.zst", "current": "current_repodata.json"}.get(
+        form, "run_exports.json"
+    )
+    data = (subdir / name).read_bytes()
+    records = json.loads(zstd.decompress(data) if name.endswith(".zst") else data)["packages.conda"]
+    return {file: record.get("sha256", "") for file, record in records.items()}
