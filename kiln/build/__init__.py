@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import command, files
 from kiln.build import faults, shared
-from kiln.build.recipe import compiling, concrete, exports, script_lines
+from kiln.build.recipe import compiling, concrete, exports, given, names, script_lines
 from kiln.errors import BuildFailed, excerpt
 from kiln.matchspec import package_name
 from kiln.model.plan import BuildStep, CompileStep
@@ -22,7 +22,18 @@ if TYPE_CHECKING:
     from kiln.errors import KilnError
     from kiln.model.rendered import Output, Rendered
 
-__all__ = ["execute", "in_order", "is_single", "plan", "plan_compile", "plan_outputs", "prepare", "script_lines"]
+__all__ = [
+    "callers_variables",
+    "execute",
+    "in_order",
+    "is_single",
+    "plan",
+    "plan_compile",
+    "plan_outputs",
+    "prepare",
+    "script_lines",
+    "test_sources",
+]
 
 COMPILE = "kiln-compile"  # what the engine calls the step that the outputs share
 
@@ -93,7 +104,7 @@ def plan_compile(
     """Plan the build step that the outputs share, in ``folder``; None for a recipe that is a single package."""
     if is_single(rendered):
         return None
-    environment = {**chosen(rendered), "RECIPE_DIR": str(recipe_folder)}
+    environment = {**chosen(rendered), "RECIPE_DIR": str(recipe_folder), **given(rendered.compile_script_env)}
     script = (
         *exports(environment),
         *shared.before_compile(folder),
@@ -107,6 +118,7 @@ def plan_compile(
         requirements=rendered.compile_requirements,
         sources=rendered.sources,
         recipe_folder=recipe_folder,
+        script_env=rendered.compile_script_env,
     )
     return CompileStep(recipe=recipe, folder=folder, channels=channels, environment=cuda_override(rendered))
 
@@ -127,13 +139,12 @@ def plan_outputs(
     """
 
     def step(output: Output) -> BuildStep:
-        licences = _licences(output)
         recipe = concrete(
             output,
             recipe_folder=recipe_folder,
             environment=script_environment(output, rendered, recipe_folder),
-            prologue=shared.before_output(compiled, output) if compiled else (),
-            epilogue=('cd "$SRC_DIR"', *shared.after_output(licences)) if compiled else (),
+            prologue=shared.before_output(compiled, output, rendered.name) if compiled else (),
+            epilogue=_epilogue(output, folder, shared_work=compiled is not None),
             sources=() if compiled else rendered.sources,
             extra=extra,
         )
@@ -147,6 +158,19 @@ def plan_outputs(
         )
 
     return tuple(step(output) for output in in_order(rendered.outputs))
+
+
+def _epilogue(output: Output, folder: Path, *, shared_work: bool) -> tuple[str, ...]:
+    """Return what runs after an output's script, in the work directory."""
+    wanted = output.tests.source_files
+    kept = shared.kept_sources(wanted, test_sources(folder, output)) if wanted else ()
+    licences = shared.after_output(_licences(output)) if shared_work else ()
+    return ('cd "$SRC_DIR"', *kept, *licences) if kept or shared_work else ()
+
+
+def test_sources(folder: Path, output: Output) -> Path:
+    """Return where a build in ``folder`` keeps what an output's tests want of its sources."""
+    return folder / "test-sources" / f"{output.name}-{output.build_string}"
 
 
 def is_single(rendered: Rendered) -> bool:
@@ -163,6 +187,12 @@ def index_of(output: Output) -> dict[str, str]:
 def _licences(output: Output) -> tuple[str, ...]:
     given = output.about.get("license_file", ())
     return (given,) if isinstance(given, str) else tuple(given)
+
+
+def callers_variables(rendered: Rendered) -> tuple[str, ...]:
+    """Return the names of the caller's variables that scripts of a cell get, from ``build/script_env``."""
+    outputs = (name for output in rendered.outputs for name in output.script_env)
+    return names((*rendered.compile_script_env, *outputs))
 
 
 def cuda_override(rendered: Rendered) -> dict[str, str]:

@@ -58,7 +58,12 @@ def concrete(
     the script installs as it is: no search path is rewritten, no binary searched for the prefix, no module compiled.
     """
     left_out = set(without)
-    script = [*exports(environment), *prologue, *script_lines(output.script, recipe_folder), *epilogue]
+    script = [
+        *exports({**environment, **given(output.script_env)}),
+        *prologue,
+        *script_lines(output.script, recipe_folder),
+        *epilogue,
+    ]
     fetched = [source(each, recipe_folder) for each in sources]
     return {
         "package": {"name": output.name, "version": output.version},
@@ -78,6 +83,7 @@ def compiling(
     requirements: Requirements,
     sources: Iterable[Source],
     recipe_folder: Path,
+    script_env: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Return the recipe of the compile step: a package without content, for what its script leaves beside it."""
     return {
@@ -86,7 +92,7 @@ def compiling(
         "build": {
             "number": 0,
             "string": "compile",
-            "script": {"content": list(script)},
+            "script": {"content": list(script), **passed(script_env)},
             "files": [".kiln-none"],
             **AS_IT_IS,
         },
@@ -120,6 +126,23 @@ def exports(environment: Mapping[str, str]) -> list[str]:
     return [f"export {name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
 
 
+def given(script_env: Iterable[str]) -> dict[str, str]:
+    """Return the variables of ``build/script_env`` whose values stand in the recipe."""
+    pairs = (entry.split("=", 1) for entry in script_env if "=" in entry)
+    return {name: value for name, value in pairs if name.isidentifier()}
+
+
+def names(script_env: Iterable[str]) -> tuple[str, ...]:
+    """Return the variables of ``build/script_env`` whose values are the caller's."""
+    return tuple(sorted({entry for entry in script_env if entry.isidentifier()}))
+
+
+def passed(script_env: Iterable[str]) -> dict[str, list[str]]:
+    """Return what hands the caller's variables to a script: as secrets, since tokens are among them."""
+    found = names(script_env)
+    return {"secrets": list(found)} if found else {}
+
+
 def script_lines(script: Script, recipe_folder: Path) -> tuple[str, ...]:
     """Return the shell lines that run a script: a file of the recipe by its kind, or the lines themselves."""
     if script.file is None:
@@ -132,7 +155,7 @@ def _build(output: Output, script: list[str], *, as_it_is: bool) -> dict[str, An
     build: dict[str, Any] = {
         "number": output.build_number,
         "string": output.build_string,
-        "script": {"content": script},
+        "script": {"content": script, **passed(output.script_env)},
         **(AS_IT_IS if as_it_is else _binaries(output)),
     }
     build["python"] = {**build.get("python", {}), "entry_points": list(output.entry_points)}

@@ -7,6 +7,7 @@ around it. Nothing is copied: a compile's tree can have tens of gigabytes.
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING
 
@@ -40,16 +41,34 @@ def after_compile(folder: Path) -> tuple[str, ...]:
     )
 
 
-def before_output(folder: Path, output: Output) -> tuple[str, ...]:
-    """Return the lines that lead an output's script into the work directory of the compile step in ``folder``."""
+def before_output(folder: Path, output: Output, top: str) -> tuple[str, ...]:
+    """Return the lines that lead an output's script into the work directory of the compile step in ``folder``.
+
+    ``top`` is the name of the recipe itself.
+    """
     place = shlex.quote(str(folder))
     enter = ('kiln_own="$PWD"', f'export SRC_DIR="$(cat {place}/{WORK})"', 'cd "$SRC_DIR"')
-    return (*enter, *(_installed(place) if picks_files(output) else ()))
+    return (*enter, *(_installed(place) if picks_files(output, top) else ()))
 
 
-def picks_files(output: Output) -> bool:
-    """Whether an output has no script and names files that the compile step installed."""
-    return bool(output.files) and output.script.file is None and not output.script.lines
+def picks_files(output: Output, top: str) -> bool:
+    """Whether an output has no script, and takes files that the compile step installed.
+
+    They are those that it names, or all for the one that is named as the recipe is (conda-build's ``build.build``).
+    """
+    return (bool(output.files) or output.name == top) and output.script.file is None and not output.script.lines
+
+
+def kept_sources(patterns: Iterable[str], place: Path) -> tuple[str, ...]:
+    """Return the lines that keep, in ``place``, what a test wants out of the work directory; globs are the shell's."""
+    kept = shlex.quote(str(place))
+    copies = (f"cp -r --parents -- {glob(pattern)} {kept}/" for pattern in patterns)
+    return (f"rm -rf {kept}", f"mkdir -p {kept}", *copies)
+
+
+def glob(pattern: str) -> str:
+    """Return a pattern as the shell expands it, all but its wildcards quoted."""
+    return re.sub(r"[^*?\[\]]+", lambda part: shlex.quote(part[0]), pattern)
 
 
 def after_output(licences: Iterable[str]) -> tuple[str, ...]:

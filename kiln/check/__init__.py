@@ -82,7 +82,10 @@ def run_tests(step: TestStep, *, environment: Mapping[str, str], log: Path, on_l
     files.remove(step.folder)
     step.folder.mkdir(parents=True)
     for file in step.files:
-        (shutil.copytree if file.is_dir() else shutil.copy2)(file, step.folder / file.name)
+        if file.is_dir():
+            shutil.copytree(file, step.folder / file.name, dirs_exist_ok=True)
+        else:
+            shutil.copy2(file, step.folder / file.name)
     script = step.folder / "run_test.sh"
     files.write_text(script, "\n".join([*step.script, ""]))
     ended = command.run(

@@ -29,8 +29,9 @@ def plan(
     folder: Path,
     prefix: Path,
     available: Collection[str] | None = None,
+    sources: Path | None = None,
 ) -> TestStep:
-    """Plan the test of one package.
+    """Plan the test of one package; ``sources`` is the folder with what it wants of the package's sources.
 
     ``available`` are the names of the packages that can be had, when that is known beforehand: what a test requires
     beyond them is left out and said so (a rehearsal has no compiler packages, for one; its tests use the machine's).
@@ -45,11 +46,15 @@ def plan(
         script=(*SCRIPT_HEAD, *lines),
         commands=len(lines),
         environment=_environment(output, prefix),
-        files=tuple(recipe_folder / name for name in output.tests.files),
+        files=(*(recipe_folder / name for name in output.tests.files), *_kept(output, sources)),
         folder=folder,
         prefix=prefix,
         notes=(f"tested without {', '.join(missing)}, which this channel lacks",) if missing else (),
     )
+
+
+def _kept(output: Output, sources: Path | None) -> tuple[Path, ...]:
+    return tuple(sorted(sources.iterdir())) if sources is not None and output.tests.source_files else ()
 
 
 def test_lines(output: Output) -> tuple[str, ...]:

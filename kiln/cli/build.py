@@ -181,6 +181,7 @@ def wishes(feedstock: Feedstock, options: argparse.Namespace, configs: tuple[str
     from kiln import pipeline
 
     environment = os.environ
+    asked = pipeline.callers_variables(feedstock, configs)
     return pipeline.Wishes(
         configs=configs,
         command=shlex.join(("kiln", *sys.argv[1:])),
@@ -198,7 +199,11 @@ def wishes(feedstock: Feedstock, options: argparse.Namespace, configs: tuple[str
         fetch=not options.dry_run,
         rehearsal=options.rehearse,
         given=given(feedstock, environment),
-        client={**client(environment), **(pip_settings(environment) if options.rehearse else {})},
+        client={
+            **client(environment),
+            **(pip_settings(environment) if options.rehearse else {}),
+            **{name: environment[name] for name in asked if name in environment},
+        },
     )
 
 

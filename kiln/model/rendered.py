@@ -66,7 +66,7 @@ class Output:
     ``pins`` are the bounds still open: the field (``run``, or ``run_exports/weak``), the position in it, and the pin.
     ``platform`` is the subdir that the output was rendered for, which for ``noarch`` packages is not the ``subdir`` of
     the channel that they go to. ``variant`` are the values of the keys that vary inside the cell, such as each of
-    several Pythons.
+    several Pythons. ``script_env`` are variables of the caller's that the script gets: ``NAME``, or ``NAME=value``.
     """
 
     name: str
@@ -89,6 +89,7 @@ class Output:
     pins: tuple[tuple[str, int, Pin], ...] = ()
     platform: str = ""
     variant: Mapping[str, str] = field(default_factory=dict)
+    script_env: tuple[str, ...] = ()
     binary_relocation: bool | tuple[str, ...] = True
     detect_binary_files_with_prefix: bool = True
 
@@ -108,10 +109,12 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """All outputs of a cell, and the compile step that they share (the recipe's top level)."""
+    """All outputs of a cell, and the compile step that they share (the recipe's top level, of this ``name``)."""
 
     cell: Cell
+    name: str = ""
     sources: tuple[Source, ...] = ()
     compile: Script = Script()
     compile_requirements: Requirements = Requirements()
+    compile_script_env: tuple[str, ...] = ()
     outputs: tuple[Output, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kiln import expand, render
 from kiln.ledger import Ledger
 from kiln.pipeline.choice import of_machine as cell_of_machine
 from kiln.pipeline.contract import PASSED_ON as CONTRACT
@@ -12,7 +13,7 @@ from kiln.pipeline.machine import Machine
 from kiln.pipeline.plan import RunPlan, Wishes, as_text, prepare, run_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from kiln.errors import KilnError
     from kiln.model.feedstock import Feedstock
@@ -26,6 +27,7 @@ __all__ = [
     "Wishes",
     "as_text",
     "build",
+    "callers_variables",
     "cell_of_machine",
     "debug",
     "last_states",
@@ -41,6 +43,17 @@ def plan(
     layout = Layout.of(feedstock, rehearsal=wishes.rehearsal)
     with Ledger(layout.ledger) as ledger:
         return prepare(feedstock, wishes, machine=machine, ledger=ledger, layout=layout, on_line=on_line)
+
+
+def callers_variables(feedstock: Feedstock, configs: Iterable[str]) -> frozenset[str]:
+    """Return the names of the caller's variables that the recipe hands to its scripts, see ``build/script_env``."""
+    from kiln.build import callers_variables as of
+
+    if "script_env" not in feedstock.meta.read_text(encoding="utf-8", errors="replace"):
+        return frozenset()
+    return frozenset(
+        name for config in configs for name in of(render.render(feedstock, expand.read(feedstock, config)))
+    )
 
 
 def build(feedstock: Feedstock, planned: RunPlan, watcher: Watcher) -> tuple[MatrixReport, Mapping[str, KilnError]]:

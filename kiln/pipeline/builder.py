@@ -266,6 +266,7 @@ class Builder:
             recipe_folder=self.job.recipe,
             folder=self.job.folder / f"test-{name}",
             prefix=self.job.folder / "prefixes" / name,
+            sources=build.test_sources(self.job.folder, output),
         )
         inputs = {
             "package": sorted(package.paths.values()),

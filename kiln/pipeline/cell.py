@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import command, container, errors, expand, files, load, render
 from kiln import rehearse as parts
-from kiln.build import conda_build, faults
+from kiln.build import callers_variables, conda_build, faults
 from kiln.container import Container
 from kiln.errors import AlreadyRunning, BuildFailed, KilnError, MissingTool, OutOfMemory, excerpt
 from kiln.ledger import Ledger, records
@@ -279,9 +279,9 @@ class CellBuild:
         else:
             self.write_job(lambda path: path)
             words = (sys.executable, "-c", contract.MAIN.format(module=self.module), str(self.folder / "job.json"))
-        environment = self.on_host_environment()
+        environment = {**self.on_host_environment(), **scripted(rendered)}
         kills = memory_kills()
-        with Watched() as watched:
+        with Watched(self.job.memory) as watched:
             ended = command.run(words, env=environment, cwd=contract.HOUSE, on_line=log.hear)
         if self.is_foreign and ended.exit_code == contract.NO_ENGINE:
             raise MissingTool(
@@ -290,7 +290,7 @@ class CellBuild:
                 hint=f"install the package {conda_build.PACKAGES[self.job.engine]}, or take another --engine",
             )
         error = ended_badly("the build's process", ended.exit_code, ended.tail)
-        starved = memory_kills() > kills
+        starved = watched.exceeded or memory_kills() > kills
         return Outcome(error=None if ended.ok else error, peak_memory=watched.most or None, starved=starved)
 
     def on_host_environment(self) -> dict[str, str]:
@@ -318,6 +318,7 @@ class CellBuild:
             argv,
             image_name=self.job.image,
             environment=self.job.variables,
+            secrets=scripted(rendered),
             user=User(uid=os.getuid(), gid=os.getgid()),
             limits=Limits(
                 cores=None if engine.lacks else self.job.cores,
@@ -360,6 +361,11 @@ class CellBuild:
             image=self.job.image,
             debug=self.job.debug,
         ).write(self.folder / "job.json")
+
+
+def scripted(rendered: Rendered) -> dict[str, str]:
+    """Return the caller's variables that the recipe wants, so far as they are set; this process has them, no file."""
+    return {name: os.environ[name] for name in callers_variables(rendered) if name in os.environ}
 
 
 def failure(error: KilnError) -> dict[str, Any]:

@@ -71,6 +71,7 @@ def run_inside(
     network: bool,
     options: tuple[str, ...],
     mounts: tuple[Mount, ...] = (),
+    secrets: Mapping[str, str] | None = None,
 ) -> ContainerRun:
     """Return the container in which ``argv`` builds a cell; ``mounts`` are further ones."""
     inside = {
@@ -84,6 +85,7 @@ def run_inside(
         image=image_name,
         argv=argv,
         environment={**environment, **inside},
+        secrets=secrets or {},
         mounts=(
             Mount(source=feedstock.recipe, target=str(RECIPE)),
             Mount(source=feedstock.root, target=str(ROOT), read_only=False),

@@ -9,7 +9,7 @@ import threading
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from kiln.pipeline.process import held_memory
+from kiln.pipeline.process import end_below, held_memory
 from kiln.pipeline.voice import MARK, heard, say
 
 if TYPE_CHECKING:
@@ -56,16 +56,25 @@ class Log:
 
 
 class Watched:
-    """Looks every second at the memory that the processes below this one hold."""
+    """Looks every second at the memory that the processes below this one hold, and ends them past ``limit`` bytes.
 
-    def __init__(self) -> None:
+    That is the bound where no container has one; a build may be over it for as long as a second.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
         self.most = 0
+        self.limit = limit
+        self.exceeded = False
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def _look(self) -> None:
         while not self._over.wait(LOOK):
-            self.most = max(self.most, held_memory(os.getpid()))
+            held = held_memory(os.getpid())
+            self.most = max(self.most, held)
+            if self.limit is not None and held > self.limit:
+                self.exceeded = True
+                end_below(os.getpid())
 
     def __enter__(self) -> Watched:
         self._thread.start()

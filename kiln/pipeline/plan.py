@@ -367,7 +367,7 @@ def _job(
         image=image_name,
         options=wishes.options,
         cores=each.cores,
-        memory=None if kind == HOST else each.memory,
+        memory=wishes.memory if kind == HOST else each.memory,
         variables=variables,
         environment=dict(machine.environment),
         keep_failed=wishes.keep_failed,

@@ -7,6 +7,10 @@ import ctypes
 import os
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -53,16 +57,33 @@ def _session(entry: Path) -> int:
         return os.getpid()
 
 
+def end_below(root: int) -> None:
+    """Kill all processes below one."""
+    parents = {pid: int(fields["PPid"]) for pid, fields in _status()}
+    for pid in parents:
+        if pid != root and _descends(pid, root, parents):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
 def held_memory(root: int) -> int:
     """Return the memory that a process and all below it hold by themselves, in bytes; files in memory do not count."""
     parents: dict[int, int] = {}
     held: dict[int, int] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = dict(line.split(":", 1) for line in (entry / "status").read_text().splitlines() if ":" in line)
-            parents[int(entry.name)] = int(fields["PPid"])
-            held[int(entry.name)] = 1024 * int(fields.get("RssAnon", "0").split()[0])
+    for pid, fields in _status():
+        parents[pid] = int(fields["PPid"])
+        held[pid] = 1024 * int(fields.get("RssAnon", "0").split()[0])
     return sum(size for pid, size in held.items() if _descends(pid, root, parents))
+
+
+def _status() -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield what the kernel tells of each process that is there when it is looked at."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            lines = (entry / "status").read_text().splitlines()
+            fields = dict(line.split(":", 1) for line in lines if ":" in line)
+            if "PPid" in fields:
+                yield int(entry.name), fields
 
 
 def _descends(pid: int, root: int, parents: dict[int, int]) -> bool:

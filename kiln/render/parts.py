@@ -72,6 +72,7 @@ def output(package: Metadata, *, variant: Mapping[str, str], pins: tuple[tuple[s
         platform=package.host_subdir,
         pins=pins,
         variant=variant,
+        script_env=texts(package.value("build", "script_env")),
         binary_relocation=relocation(package.value("build", "binary_relocation")),
         detect_binary_files_with_prefix=_yes(package.value("build", "detect_binary_files_with_prefix")),
     )

@@ -8,7 +8,7 @@ from kiln.model.rendered import Rendered
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.source import RecipeSource
 from kiln.render.open_pins import marker, pins_of
-from kiln.render.parts import compile_step, output, sources
+from kiln.render.parts import compile_step, output, sources, texts
 from kiln.variants.combine import combine
 from kiln.variants.files import Source, variant_file
 from kiln.variants.platform import Platform
@@ -109,9 +109,11 @@ def _rendered(cell: Cell, recipe: Recipe, packages: list[Metadata], open_ends: R
     script, requirements = compile_step(top)
     return Rendered(
         cell=cell,
+        name=top.name,
         sources=sources(top),
         compile=script,
         compile_requirements=requirements,
+        compile_script_env=texts(top.value("build", "script_env")),
         outputs=tuple(outputs),
     )
 

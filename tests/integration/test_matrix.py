@@ -364,6 +364,15 @@ def test_a_cell_that_runs_out_of_memory_is_told_as_such(small: Path, docker: str
     assert "held 600 MB of memory when it was last built" in refused.stderr
 
 
+def test_memory_is_bounded_on_the_host_too(small: Path) -> None:
+    hog = "import time; x = bytearray(900_000_000); time.sleep(600)"
+    replace(small, "build.sh", "mkdir", f"/usr/bin/python3 -c '{hog}' || exit 1\nmkdir")
+    ended = kiln(small, CPU_311, "--container", "none", "--memory", "600MB")
+    assert ended.returncode == OutOfMemory.exit_code, ended.stderr
+    assert states(small) == {CPU_311: CellState.OUT_OF_MEMORY}
+    assert "needed more memory than 600 MB" in ended.stderr
+
+
 def test_of_two_runs_at_once_each_cell_is_built_by_one(small: Path) -> None:
     replace(small, "install-app.sh", "mkdir", f'if [ "$cuda_compiler_version" = 12.9 ]; then {HOLD.strip()}; fi\nmkdir')
     (small / "hold").touch()
@@ -489,6 +498,63 @@ outputs:
   - name: picked-dev
     files:
       - include/*
+"""
+
+
+def test_scripts_get_the_callers_variables_that_the_recipe_names_and_tests_their_sources(
+    tmp_path: Path, where: str
+) -> None:
+    """As conda-build: script_env, test/source_files, and the output that is named as the recipe is."""
+    source = tmp_path / "recipe" / "src" / "data"
+    source.mkdir(parents=True)
+    (source / "a.txt").write_text("from the source\n")
+    (tmp_path / ".ci_support").mkdir()
+    config = f"docker_image:\n- {BASE}\ntarget_platform:\n- linux-64\n"
+    (tmp_path / ".ci_support" / "linux_64_.yaml").write_text(config)
+    (tmp_path / "recipe" / "meta.yaml").write_text(NAMED_AS_THE_RECIPE)
+    (tmp_path / "recipe" / "part.sh").write_text("mkdir -p $PREFIX/share; echo part > $PREFIX/share/part\n")
+    ended = kiln(tmp_path, "linux_64_", "--container", where, TOKEN_OF_OURS="hunter2", NOT_ASKED_FOR="here")
+    assert ended.returncode == 0, ended.stderr
+    made = {file.name.rsplit("-", 2)[0]: file for file in Channel(root=tmp_path / "build_artifacts").packages()}
+    assert {
+        name: [each["_path"] for each in read_info(file, "paths.json")["paths"]] for name, file in made.items()
+    } == {
+        "whole": ["share/length", "share/mode"],
+        "part": ["share/part"],
+    }
+    (cell,) = report(tmp_path).cells
+    assert cell.log is not None
+    assert "hunter2" not in cell.log.read_text() + ended.stderr
+    assert b"hunter2" not in made["whole"].read_bytes()
+
+
+NAMED_AS_THE_RECIPE = """
+package:
+  name: whole
+  version: "1"
+source:
+  path: src
+build:
+  script_env:
+    - TOKEN_OF_OURS
+    - MODE=quick
+    - NEVER_SET
+  script:
+    - mkdir -p $PREFIX/share
+    - test -z "${NOT_ASKED_FOR-}"
+    - printf %s "$TOKEN_OF_OURS" | wc -c > $PREFIX/share/length
+    - echo $MODE > $PREFIX/share/mode
+outputs:
+  - name: whole
+    test:
+      source_files:
+        - data/*.txt
+      commands:
+        - test "$(cat data/a.txt)" = "from the source"
+        - test "$(cat $PREFIX/share/length)" = 7
+        - test "$(cat $PREFIX/share/mode)" = quick
+  - name: part
+    script: part.sh
 """
 
 
