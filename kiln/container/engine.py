@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tempfile
 from dataclasses import dataclass, field
@@ -51,6 +52,19 @@ class Engine:
     notes: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(repr=False, compare=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the engine as JSON values, for another process of this machine; its environment is not among them."""
+        fields = {
+            each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "environment"
+        }
+        return {**fields, "kind": self.kind.value}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any], *, environment: Mapping[str, str]) -> Engine:
+        """Return the engine that another process has found."""
+        lists = {name: tuple(value) for name, value in told.items() if isinstance(value, (list, tuple))}
+        return cls(**{**told, **lists, "kind": Kind(told["kind"]), "environment": environment})
 
     def ask(self, *words: str) -> command.Result:
         """Run one of the engine's quick commands; its answer is the result's ``stdout``, its complaint the ``tail``."""

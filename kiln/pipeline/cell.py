@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import command, container, errors, expand, files, load, render
+from kiln import command, errors, expand, files, load, render
 from kiln import rehearse as parts
 from kiln.build import callers_variables, conda_build, faults
-from kiln.container import Container
+from kiln.container import Container, Engine, trial
 from kiln.errors import AlreadyRunning, BuildFailed, KilnError, MissingTool, OutOfMemory, excerpt
 from kiln.ledger import Ledger, records
 from kiln.model.container import Limits, Mount, User
@@ -39,7 +39,6 @@ from kiln.pipeline.workshop import Workshop
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kiln.container import Engine
     from kiln.model.artifact import PackageReport
     from kiln.model.cell import Cell
     from kiln.model.container import ContainerRun
@@ -58,6 +57,7 @@ STATES = {
 class CellJob:
     """A cell to build: ``container`` is an engine's name, or ``none`` for the host; ``memory`` in bytes.
 
+    ``found`` is the engine as the run has found it to work, which takes many times longer than to tell it.
     ``variables`` are conda-forge's, ``environment`` what a build on the host has besides; free of secrets, both.
     ``parent`` is the run's process. ``debug`` names an output that is to be made ready for a person, not built.
     ``python`` is an interpreter of this machine for a rehearsal, ``python_home`` its folder where a container can be
@@ -71,6 +71,7 @@ class CellJob:
     engine: str
     container: str
     executable: str | None = None
+    found: dict[str, Any] | None = None
     image: str | None = None
     options: tuple[str, ...] = ()
     cores: int
@@ -301,8 +302,8 @@ class CellBuild:
 
     def in_container(self, log: Log, rendered: Rendered) -> Outcome:
         """Build in a container."""
-        engine = container.choose(self.job.container, env=os.environ, executable=self.job.executable).engine
-        assert engine is not None, "an engine was asked for"
+        assert self.job.found is not None, "the run has found an engine"
+        engine = trial.trust(Engine.from_json(self.job.found, environment=os.environ))
         with Container(engine, self.container_run(engine, self.argv_inside(rendered), rendered)) as box:
             ended = box.run(on_line=log.hear)
         if ended.exit_code == contract.NO_ENGINE:

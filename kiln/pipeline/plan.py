@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import container, expand, files, image, render
 from kiln import rehearse as parts
 from kiln.console import duration
-from kiln.container import Choice, images
+from kiln.container import Choice, images, trial
 from kiln.errors import UsageError, nearest
 from kiln.model.run import CellRun, CellState
 from kiln.pipeline import choice, contract, done, order, preflight, rehearsal
@@ -108,6 +108,7 @@ def prepare(
         KilnError: UnknownConfig for a cell that is not there, UsageError and OutOfMemory when the machine has less than
             was asked for, DiskFull, DownloadFailed for an image that cannot be had, MissingTool for an engine.
     """
+    found: dict[str, Any] | None = None
     resources = preflight.Resources.here()
     each = preflight.share(resources, jobs=wishes.jobs, cores=wishes.cores, memory=wishes.memory)
     cells = [expand.read(feedstock, config) for config in wishes.configs]
@@ -123,6 +124,8 @@ def prepare(
     waiting = order.arrange(groups, ledger.estimates(rehearsal=wishes.rehearsal))
     disk = _require(ledger, layout, waiting, each, wishes, means) if waiting else 0
     kind = HOST if place.engine is None else place.engine.kind.value
+    if place.engine is not None and waiting and wishes.fetch:
+        found = trial.workable(place.engine, str(where[waiting[0].config][0])).as_json()
     return RunPlan(
         command=wishes.command,
         jobs=wishes.jobs,
@@ -135,6 +138,7 @@ def prepare(
         jobs_of={
             cell.name: dataclasses.replace(
                 _job(feedstock, cell, inputs[cell.name], where[cell.name][0], each, wishes, machine, kind),
+                found=found,
                 **_rehearsing(means.get(cell.name)),
             )
             for cell in cells
