@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kiln.console import table
 
-SECTIONS = ("start", "matrix", "finished", "ledger", "view", "container", "rehearsal", "fleet")
+SECTIONS = ("start", "matrix", "finished", "ledger", "view", "container", "rehearsal", "fleet", "publish")
 
 
 def main() -> None:
