@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shutil
 import sys
 import tarfile
 import zipfile
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip file knows
 _BROKEN = (zipfile.BadZipFile, zstd.ZstdError, tarfile.TarError, ValueError, EOFError)
+_LEVEL = 1  # as the engine packs: a gigabyte in seconds
+_CHUNK = 1 << 20
 LARGEST_INFO = 1 << 28  # bytes; metadata beyond that is an attack or a mistake
 
 
@@ -64,18 +67,37 @@ def _members(file: zipfile.ZipFile) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]
                 yield member, archive.extractfile(member) if member.isreg() else None
 
 
-def rewrite_info(package: Path, target: Path, edit: Callable[[str, bytes], bytes]) -> None:
+def rewrite_info(package: Path, target: Path, edit: Callable[[str, bytes], bytes], *, mtime: int | None = None) -> None:
     """Write ``package`` to ``target`` with each file of its metadata passed through ``edit`` (name, content).
 
-    Nothing of the payload is packed again; the same edit of the same package gives the same bytes.
+    The same edit of the same package gives the same bytes. With ``mtime``, in seconds, every file in the package is of
+    that moment, and so the same content gives the same bytes, too; without it, nothing of the payload is packed again.
     """
     with files.replacing(target) as part, zipfile.ZipFile(package) as old, zipfile.ZipFile(part, "w") as new:
         info = _info_member(old)
-        for member in old.namelist():
-            data = old.read(member)
-            if member == info:
-                data = zstd.compress(_edited(data, edit))
-            new.writestr(zipfile.ZipInfo(member, EPOCH), data, compress_type=zipfile.ZIP_STORED)
+        for name in old.namelist():
+            member = zipfile.ZipInfo(name, EPOCH)
+            if name == info:
+                new.writestr(member, zstd.compress(_edited(old.read(name), edit, mtime)))
+                continue
+            with old.open(name) as source, new.open(member, "w", force_zip64=True) as sink:
+                if mtime is not None and name.endswith(".tar.zst"):
+                    _restamp(source, sink, mtime)
+                else:
+                    shutil.copyfileobj(source, sink, _CHUNK)
+
+
+def _restamp(source: IO[bytes], sink: IO[bytes], mtime: int) -> None:
+    """Copy a packed archive with all of its members of one moment."""
+    with (
+        zstd.open(source) as plain,
+        zstd.open(sink, "wb", level=_LEVEL) as packed,
+        tarfile.open(fileobj=plain, mode="r|") as old,
+        tarfile.open(fileobj=packed, mode="w|") as new,
+    ):
+        for member in old:
+            member.mtime, member.pax_headers = mtime, {}
+            new.addfile(member, old.extractfile(member) if member.isreg() else None)
 
 
 def _info_member(file: zipfile.ZipFile) -> str:
@@ -91,11 +113,13 @@ def _opened(compressed: bytes) -> tarfile.TarFile:
     return tarfile.open(fileobj=io.BytesIO(plain))
 
 
-def _edited(compressed: bytes, edit: Callable[[str, bytes], bytes]) -> bytes:
+def _edited(compressed: bytes, edit: Callable[[str, bytes], bytes], mtime: int | None) -> bytes:
     changed = io.BytesIO()
     with _opened(compressed) as old, tarfile.open(fileobj=changed, mode="w") as new:
         for member in old:
             content = old.extractfile(member) if member.isreg() else None
+            if mtime is not None:
+                member.mtime, member.pax_headers = mtime, {}
             if content is None:
                 new.addfile(member)
                 continue

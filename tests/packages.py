@@ -35,15 +35,16 @@ def conda_package(
     *,
     payload: Mapping[str, bytes] | None = None,
     links: Mapping[str, str] | None = None,
+    mtime: int = 0,
 ) -> Path:
     """Write a .conda file whose metadata is ``info``: file names below info/ with their JSON values.
 
-    ``payload`` are the files that it installs, ``links`` symbolic links beside them.
+    ``payload`` are the files that it installs, all of the moment ``mtime``, ``links`` symbolic links beside them.
     """
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for name, value in info.items():
-            data = json.dumps(value).encode()
+            data = value.encode() if name.endswith(".yaml") and isinstance(value, str) else json.dumps(value).encode()
             member = tarfile.TarInfo(f"info/{name}")
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
@@ -52,19 +53,19 @@ def conda_package(
         tar.addfile(link)
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("metadata.json", "{}")
-        file.writestr(f"pkg-{path.stem}.tar.zst", _payload(payload, links or {}))
+        file.writestr(f"pkg-{path.stem}.tar.zst", _payload(payload, links or {}, mtime))
         file.writestr(f"info-{path.stem}.tar.zst", zstd.compress(archive.getvalue()))
     return path
 
 
-def _payload(payload: Mapping[str, bytes] | None, links: Mapping[str, str]) -> bytes:
+def _payload(payload: Mapping[str, bytes] | None, links: Mapping[str, str], mtime: int) -> bytes:
     if payload is None and not links:
         return b"payload"
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for name, data in (payload or {}).items():
             member = tarfile.TarInfo(name)
-            member.size = len(data)
+            member.size, member.mtime = len(data), mtime
             tar.addfile(member, io.BytesIO(data))
         for name, aim in links.items():
             member = tarfile.TarInfo(name)

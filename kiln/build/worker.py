@@ -66,7 +66,8 @@ def build(job: dict[str, Any]) -> Path:
     if job.get("keep"):
         return built
     package = folder / built.name
-    stamp(built, package, index=job["index"])
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    stamp(built, package, index=job["index"], epoch=int(epoch) if epoch.isdecimal() else None)
     return package
 
 

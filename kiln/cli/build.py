@@ -208,7 +208,7 @@ def wishes(feedstock: Feedstock, options: argparse.Namespace, configs: tuple[str
 
 
 def given(feedstock: Feedstock, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a build sees: conda-forge's, the way to the network, and the commit it is of."""
+    """Return the variables that a build sees: conda-forge's, the way to the network, and the commit with its time."""
     from kiln import command, pipeline
     from kiln.errors import MissingTool
 
@@ -216,9 +216,11 @@ def given(feedstock: Feedstock, environment: Mapping[str, str]) -> dict[str, str
     found = {name: value for name, value in environment.items() if name in names or PROXIES.match(name)}
     if "sha" not in found:
         with contextlib.suppress(MissingTool):
-            asked = command.capture(("git", "rev-parse", "HEAD"), env=passed_on(environment), cwd=feedstock.root)
-            if asked.ok:
-                found["sha"] = asked.stdout.strip()
+            words = ("git", "log", "-1", "--format=%H %ct")
+            asked = command.capture(words, env=passed_on(environment), cwd=feedstock.root)
+            if asked.ok and asked.stdout:
+                found["sha"], commit_time = asked.stdout.split()
+                found.setdefault("SOURCE_DATE_EPOCH", commit_time)
     return found
 
 

@@ -42,6 +42,7 @@ RENDERED = ("meta.yaml", "conda_build_config.yaml")  # they act through what was
 GONE = "--failed --keep-failed runs it again and keeps what it leaves"
 Result = TypeVar("Result")
 
+EPOCH = "SOURCE_DATE_EPOCH"
 ATTEMPTS, PAUSE = 3, 2.0  # for what the network spoils; seconds, doubled each time
 
 
@@ -186,7 +187,7 @@ class Builder:
 
     def prepare(self, name: str, step: BuildStep | CompileStep, compiled: Made | None = None) -> dict[str, str]:
         """Have the engine make everything that a script needs."""
-        environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.job.cache)}
+        environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.job.cache), **moment()}
         with self.voice.step(f"prepare {name}") as shown:
             places = persistent(lambda: build.prepare(step, environment=environment, on_line=shown.line), shown)
         sources = compiled.detail["work"] if compiled else places["work"]
@@ -244,7 +245,7 @@ class Builder:
 
     def execute(self, step: BuildStep | CompileStep, shown: Told) -> Path:
         """Have the engine make something, and tidy up after a failure."""
-        environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.job.cache)}
+        environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.job.cache), **moment()}
         with tidied(self.job, step.folder):
             return persistent(lambda: build.execute(step, environment=environment, log=None, on_line=shown.line), shown)
 
@@ -365,6 +366,14 @@ def matching(rendered: Rendered, pattern: str) -> Output:
     raise UsageError(
         what, why=f"{'they' if found else 'the outputs'} are {told}", hint=nearest(pattern, names) or "--output-id NAME"
     )
+
+
+def moment() -> dict[str, str]:
+    """Return the moment that packages are said to be of, in whole seconds: the caller's, else now.
+
+    A package built again as of the same moment is the same; the variable is described at reproducible-builds.org.
+    """
+    return {EPOCH: os.environ.get(EPOCH) or str(int(time.time()))}
 
 
 def file_name(output: Output) -> str:

@@ -25,7 +25,7 @@ HOME = "/home/conda"
 # What is handed on as it is, where it is set.
 PASSED_ON = (
     *("BUILD_WITH_CONDA_DEBUG", "BUILD_OUTPUT_ID", "CI", "GIT_BRANCH", "UPLOAD_ON_BRANCH"),
-    *("flow_run_id", "remote_url", "sha", "GITHUB_ACTIONS"),
+    *("flow_run_id", "remote_url", "sha", "GITHUB_ACTIONS", "SOURCE_DATE_EPOCH"),
 )
 EXTRA = ("flow_run_id", "remote_url", "sha")  # these go into each package's metadata too
 NO_ENGINE = 97

@@ -36,7 +36,7 @@ def publishing(folder: Path) -> list[Row]:
     os.sync()
     plain = seconds(lambda: copied_and_hashed(built, folder / "copy"))
     shutil.rmtree(folder / "copy")
-    judged = seconds(lambda: [contents.read(package, contents.sought([str(ROOT)])) for package in built])
+    judged = seconds(lambda: judge(built))
     put = seconds(lambda: publish(built, folder / "channel"))
     shutil.rmtree(folder / "channel")
     shutil.rmtree(folder / "built")
@@ -52,6 +52,12 @@ def publish(packages: list[Path], folder: Path) -> None:
     """Stage, promote and index packages."""
     target = ChannelTarget(store=Folder(root=folder))
     target.publish(packages, [repodata.read(package) for package in packages], lambda _: None)
+
+
+def judge(packages: list[Path]) -> None:
+    """Read packages as the gate does."""
+    for package in packages:
+        contents.read(package, contents.sought([str(ROOT)]))
 
 
 def copied_and_hashed(packages: list[Path], folder: Path) -> None:
