@@ -114,6 +114,11 @@ def _left_to_the_program(_number: int, _frame: FrameType | None) -> None:
     """Do nothing; a signal that is ignored altogether would be ignored by the program, too."""
 
 
+def without_credentials(text: str) -> str:
+    """Return text with the user and password in every URL blotted out."""
+    return _CREDENTIALS.sub("***", text)
+
+
 def find(program: str, *, env: Mapping[str, str]) -> Path:
     """Return where ``program`` lies on the PATH of ``env``; raises MissingTool when it is nowhere."""
     found = shutil.which(program, path=env.get("PATH", os.defpath))
@@ -174,7 +179,7 @@ class _Listener:
     def blot(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, "***")
-        return _CREDENTIALS.sub("***", text)
+        return without_credentials(text)
 
     def note(self, text: str) -> None:
         """Write a line of our own into the log file."""

@@ -125,6 +125,16 @@ def size_text(size: int) -> str:
     return f"{amount:.0f} {unit}" if amount >= 10 or unit == "B" else f"{amount:.1f} {unit}"
 
 
+def size_on_disk(folder: Path) -> int:
+    """Return the bytes that what lies below a folder takes on the disk; what goes meanwhile does not count."""
+    size = 0
+    for place, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            with contextlib.suppress(FileNotFoundError):
+                size += 512 * os.lstat(os.path.join(place, name)).st_blocks  # noqa: PTH118 - of many files
+    return size
+
+
 def require_room(folder: Path, needed: int, *, for_what: str) -> None:
     """Raise DiskFull, with both numbers, when fewer than ``needed`` bytes are free where ``folder`` is or will be."""
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())

@@ -99,14 +99,25 @@ def plan(
 
 
 def plan_compile(
-    rendered: Rendered, *, recipe_folder: Path, folder: Path, channels: tuple[str, ...]
+    rendered: Rendered,
+    *,
+    recipe_folder: Path,
+    folder: Path,
+    channels: tuple[str, ...],
+    settings: Path,
+    secrets: tuple[str, ...] = (),
 ) -> CompileStep | None:
-    """Plan the build step that the outputs share, in ``folder``; None for a recipe that is a single package."""
+    """Plan the build step that the outputs share, in ``folder``; None for a recipe that is a single package.
+
+    ``settings`` is a file of shell lines that the script reads first: what changes from run to run, and not the result.
+    ``secrets`` are variables of the same kind that must stand in no file.
+    """
     if is_single(rendered):
         return None
     environment = {**chosen(rendered), "RECIPE_DIR": str(recipe_folder), **given(rendered.compile_script_env)}
     script = (
         *exports(environment),
+        f". {shlex.quote(str(settings))}",
         *shared.before_compile(folder),
         *script_lines(rendered.compile, recipe_folder),
         'cd "$SRC_DIR"',
@@ -120,7 +131,9 @@ def plan_compile(
         recipe_folder=recipe_folder,
         script_env=rendered.compile_script_env,
     )
-    return CompileStep(recipe=recipe, folder=folder, channels=channels, environment=cuda_override(rendered))
+    return CompileStep(
+        recipe=recipe, folder=folder, channels=channels, environment=cuda_override(rendered), secrets=secrets
+    )
 
 
 def plan_outputs(
@@ -262,7 +275,7 @@ def _engine(
     step.folder.mkdir(parents=True)
     job, answer = step.folder / "job.json", step.folder / "result.json"
     places = {"folder": str(step.folder), "result": str(answer), "parent": os.getpid()}
-    fields = {"recipe": step.recipe, "channels": step.channels, **of_kind}
+    fields = {"recipe": recipe_of(step), "channels": step.channels, **of_kind}
     files.write_text(job, json.dumps({**places, **fields}, indent=1))
     argv = (sys.executable, "-m", "kiln.build.worker", str(job))
     ended = command.run(argv, env={**environment, **step.environment}, cwd=HOUSE, log=log, on_line=on_line)
@@ -270,6 +283,15 @@ def _engine(
     if wanted not in result:
         raise failure(step, result.get("error", f"the engine ended with exit code {ended.exit_code}"), ended.tail, log)
     return result
+
+
+def recipe_of(step: BuildStep | CompileStep) -> dict[str, Any]:
+    """Return the recipe that the engine gets: the plan's, with the names of what is secret in it."""
+    if isinstance(step, BuildStep) or not step.secrets:
+        return dict(step.recipe)
+    build = step.recipe["build"]
+    secrets = [*build["script"].get("secrets", ()), *step.secrets]
+    return {**step.recipe, "build": {**build, "script": {**build["script"], "secrets": secrets}}}
 
 
 def failure(step: BuildStep | CompileStep, reason: str, tail: str, log: Path | None) -> KilnError:

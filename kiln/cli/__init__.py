@@ -21,6 +21,7 @@ COMMANDS = {
     "rerender": "write .ci_support and the CI's workflow from the recipe and the variant files, or check them",
     "render": "show every output of a cell: version, build string, requirements, tests",
     "build": "build cells, or rehearse one from upstream's wheel (--rehearse)",
+    "cache": "show what compiles have left in their caches, and remove what is no longer wanted",
     "report": "write a run over the matrix as one web page",
     "publish": "put what was built into a channel, all or nothing, or withdraw a package",
     "image": "make container images: the base image that cells build in",

@@ -78,8 +78,34 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--memory", metavar="SIZE", help="the most memory for each cell, such as 16GB (default: a share)"
     )
     parser.add_argument("--cores", metavar="N", type=int, help="the cores for each cell (default: a share)")
+    _compile_arguments(parser)
     _rehearsal_arguments(parser)
     parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
+
+
+def _compile_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--remote-cache",
+        metavar="URL",
+        help="where several machines share what Bazel compiles: http(s):// or grpc(s)://; or the variable "
+        "BAZEL_REMOTE_CACHE, which no list of processes shows",
+    )
+    parser.add_argument(
+        "--distdir", metavar="FOLDER", type=Path, help="files that Bazel would download, fetched before"
+    )
+    parser.add_argument(
+        "--stall",
+        metavar="MINUTES",
+        type=float,
+        default=20.0,
+        help="say so when a compile has shown no sign of life for that long (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--cache-size",
+        metavar="SIZE",
+        default="200GB",
+        help="the most that compiles may leave in their caches (default: %(default)s)",
+    )
 
 
 def _rehearsal_arguments(parser: argparse.ArgumentParser) -> None:
@@ -179,12 +205,13 @@ def exit_code(report: MatrixReport, errors: Mapping[str, KilnError]) -> int:
 def wishes(feedstock: Feedstock, options: argparse.Namespace, configs: tuple[str, ...]) -> Wishes:
     """Return what was asked for, on the command line and in conda-forge's variables."""
     from kiln import pipeline
+    from kiln.command import without_credentials
 
     environment = os.environ
     asked = pipeline.callers_variables(feedstock, configs)
     return pipeline.Wishes(
         configs=configs,
-        command=shlex.join(("kiln", *sys.argv[1:])),
+        command=without_credentials(shlex.join(("kiln", *sys.argv[1:]))),
         jobs=options.jobs,
         engine=options.engine,
         container=options.container,
@@ -204,7 +231,35 @@ def wishes(feedstock: Feedstock, options: argparse.Namespace, configs: tuple[str
             **(pip_settings(environment) if options.rehearse else {}),
             **{name: environment[name] for name in asked if name in environment},
         },
+        remote_cache=remote_cache(options.remote_cache or environment.get("BAZEL_REMOTE_CACHE")),
+        distdir=folder(options.distdir),
+        stall=60 * options.stall,
+        cache_bound=size(options.cache_size),
     )
+
+
+def remote_cache(url: str | None) -> str | None:
+    """Return the address of a cache as Bazel takes it.
+
+    Raises:
+        UsageError: when it is none; it is not repeated, for it may hold a password.
+    """
+    if url and not re.match(r"(?:https?|grpcs?)://[^/\s]+\S*$", url):
+        raise UsageError(
+            "--remote-cache is no address of a cache", hint="--remote-cache https://HOST/PATH, or grpcs://"
+        )
+    return url or None
+
+
+def folder(path: Path | None) -> Path | None:
+    """Return a folder that is there.
+
+    Raises:
+        UsageError: when it is not.
+    """
+    if path is not None and not path.is_dir():
+        raise UsageError(f"there is no folder {path}", hint="--distdir FOLDER, with the files that Bazel would fetch")
+    return path
 
 
 def given(feedstock: Feedstock, environment: Mapping[str, str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ A run is shown by a `Watcher`: `LiveView` on a terminal, `PlainView` elsewhere, 
 from kiln.console.github import GitHubView
 from kiln.console.live import LiveView
 from kiln.console.plain import PlainView
+from kiln.console.progress import Journal, in_words
 from kiln.console.states import BAD, GOOD, SIGNS, counted
 from kiln.console.text import clock, duration, one_line, table
 
@@ -14,11 +15,13 @@ __all__ = [
     "GOOD",
     "SIGNS",
     "GitHubView",
+    "Journal",
     "LiveView",
     "PlainView",
     "clock",
     "counted",
     "duration",
+    "in_words",
     "one_line",
     "table",
 ]

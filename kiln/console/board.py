@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kiln.console.progress import Journal, in_words
 from kiln.console.states import BAD, GOOD
 from kiln.console.text import one_line
 from kiln.model.run import CellState
@@ -13,6 +14,7 @@ from kiln.model.run import CellState
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from kiln.model.compile import Progress
     from kiln.model.run import CellRun, MatrixReport
 
 TAIL = 20  # lines that are kept of each step, to be shown when it fails
@@ -20,10 +22,12 @@ TAIL = 20  # lines that are kept of each step, to be shown when it fails
 
 @dataclass(slots=True)
 class Voice:
-    """What a cell says: its step, and the last lines of that step's output as they came."""
+    """What a cell says: its step, the last lines of that step's output as they came, how far its compile is."""
 
     step: str = ""
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL))
+    progress: Progress | None = None
+    journal: Journal = field(default_factory=Journal)
 
 
 class Board:
@@ -52,6 +56,12 @@ class Board:
         if line:
             voice.lines.append(line)
 
+    def advance(self, config: str, progress: Progress) -> str:
+        """Keep how far a compile is; return what is worth a line of it, mostly nothing."""
+        voice = self.voices.setdefault(config, Voice())
+        voice.progress = progress
+        return voice.journal.worth_saying(progress)
+
     def label(self, config: str) -> str:
         """Return what a cell is called: by what varies, if that is known, or by the name of its file."""
         return self._labels.get(config, config)
@@ -61,8 +71,10 @@ class Board:
         return one_line(self.voices[config].step) if config in self.voices else ""
 
     def last_line(self, config: str) -> str:
-        """Return the last line that says something."""
+        """Return how far the compile is, or else the last line that says something."""
         voice = self.voices.get(config)
+        if voice and voice.progress:
+            return in_words(voice.progress)
         return next((text for line in reversed(voice.lines) if (text := one_line(line))), "") if voice else ""
 
     def tail(self, config: str) -> list[str]:

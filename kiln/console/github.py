@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING
 
 from kiln.console.board import Board
-from kiln.console.plain import headline, told
+from kiln.console.plain import compiled, headline, told
 from kiln.console.states import counted
 from kiln.console.text import one_line, plain
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
 
+    from kiln.model.compile import Progress
     from kiln.model.run import CellRun, MatrixReport
 
 
@@ -54,6 +55,8 @@ class GitHubView(AbstractContextManager["GitHubView"]):
         before = self._board.cells.get(cell.config)
         self._board.change(cell)
         if before is not None and before.state is cell.state:
+            if said := compiled(before, cell):
+                self._say(f"{self._board.label(cell.config)}: {said}")
             return
         self._open.close()
         if cell.started and cell.finished and not self._alone:
@@ -73,6 +76,11 @@ class GitHubView(AbstractContextManager["GitHubView"]):
             self._open.enter_context(self._fold(step))
         if line:
             self._say(plain(line).rstrip())
+
+    def cell_progress(self, config: str, progress: Progress) -> None:
+        """Tell of each tenth of a compile, and of a stall."""
+        if said := self._board.advance(config, progress):
+            self._say(_harmless(plain(f"{self._board.label(config)}: {said}")))
 
     def run_ended(self, report: MatrixReport) -> None:
         """Annotate what failed, and tell the sum."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from kiln.console.frame import Line
+    from kiln.model.compile import Progress
     from kiln.model.run import CellRun, MatrixReport
 
 SECONDS = 0.5  # between two pictures
@@ -72,6 +73,11 @@ class LiveView(AbstractContextManager["LiveView"]):
         """Keep a line."""
         with self._lock:
             self._board.hear(config, step, line)
+
+    def cell_progress(self, config: str, progress: Progress) -> None:
+        """Keep how far a compile is; it takes the place of the last line."""
+        with self._lock:
+            self._board.advance(config, progress)
 
     def run_ended(self, report: MatrixReport) -> None:
         """Draw all cells a last time, and why those failed that did."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
 
+    from kiln.model.compile import Progress
     from kiln.model.run import CellRun, MatrixReport
 
 
@@ -45,6 +46,8 @@ class PlainView(AbstractContextManager["PlainView"]):
         self._board.change(cell)
         if before is None or before.state is not cell.state:
             self._say(headline(self._board, cell))
+        elif told := compiled(before, cell):
+            self._say(f"{SIGNS[CellState.RUNNING]} {self._board.label(cell.config)}: {told}")
 
     def cell_line(self, config: str, step: str, line: str) -> None:
         """Tell of a step that begins."""
@@ -52,6 +55,11 @@ class PlainView(AbstractContextManager["PlainView"]):
         self._board.hear(config, step, line)
         if step and (voice is None or voice.step != step):
             self._say(f"{SIGNS[CellState.RUNNING]} {self._board.label(config)}: {one_line(step)}")
+
+    def cell_progress(self, config: str, progress: Progress) -> None:
+        """Tell of each tenth of a compile, and of a stall."""
+        if said := self._board.advance(config, progress):
+            self._say(f"{SIGNS[CellState.RUNNING]} {self._board.label(config)}: {said}")
 
     def run_ended(self, report: MatrixReport) -> None:
         """Tell why cells failed, and the sum."""
@@ -70,6 +78,12 @@ def headline(board: Board, cell: CellRun) -> str:
     expected = f", about {duration(cell.estimate)}" if cell.estimate and cell.state is CellState.RUNNING else ""
     why = f" ({one_line(cell.reason.partition(chr(10))[0])})" if cell.reason else ""
     return f"{SIGNS[cell.state]} {board.label(cell.config)}: {cell.state.value}{took}{expected}{why}"
+
+
+def compiled(before: CellRun, cell: CellRun) -> str:
+    """Return what a compile's actions came from, when it is what is new of a cell."""
+    fresh = cell.steps[len(before.steps) :]
+    return "; ".join(f"compiled {step.compile}" for step in fresh if step.compile)
 
 
 def told(board: Board, cell: CellRun) -> Iterator[str]:

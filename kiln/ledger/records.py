@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.model.artifact import Artifact, PackageReport, StepReport, TestReport, Verdict
+from kiln.model.compile import CompileReport, Progress
 from kiln.model.run import CellRun, CellState, MatrixReport
 
 if TYPE_CHECKING:
@@ -72,7 +73,14 @@ def cell(
 
 def step(told: Mapping[str, Any]) -> StepReport:
     """A step from JSON values."""
-    return StepReport(**{**told, "notes": tuple(told["notes"])})
+    compiled = told.get("compile")
+    fields = {**told, "notes": tuple(told["notes"]), "compile": compiled and CompileReport(**compiled)}
+    return StepReport(**fields)
+
+
+def progress(told: Mapping[str, Any]) -> Progress:
+    """How far a compile is, from JSON values, which may hold more."""
+    return Progress(**{field.name: told[field.name] for field in dataclasses.fields(Progress)})
 
 
 def package_as_json(report: PackageReport) -> dict[str, Any]:

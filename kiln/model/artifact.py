@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kiln.model.compile import CompileReport
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
@@ -50,12 +52,13 @@ class TestReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """One step of a run; ``reused`` when an earlier run's result was found."""
+    """One step of a run; ``reused`` when an earlier run's result was found, ``compile`` what Bazel did in it."""
 
     title: str
     seconds: float
     reused: bool = False
     notes: tuple[str, ...] = ()
+    compile: CompileReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

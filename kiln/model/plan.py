@@ -34,13 +34,15 @@ class CompileStep:
     """The recipe's own build step, in whose work directory the outputs' scripts then run.
 
     ``recipe``, ``folder``, ``channels`` and ``environment`` are as in a BuildStep; the package that the engine makes of
-    it is empty and of no use.
+    it is empty and of no use. ``secrets`` are names of variables whose values the engine hands to the script, and which
+    stand in no file and no log.
     """
 
     recipe: Mapping[str, Any]
     folder: Path
     channels: tuple[str, ...]
     environment: Mapping[str, str]
+    secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from kiln.model.compile import Progress
     from kiln.model.run import CellRun, MatrixReport
 
 
@@ -23,6 +24,9 @@ class Watcher(Protocol):
 
     def cell_line(self, config: str, step: str, line: str) -> None:
         """Hear a line of output of a cell's step; the line is empty when the step begins."""
+
+    def cell_progress(self, config: str, progress: Progress) -> None:
+        """Hear how far the compile of a cell's step is, twice a second at most."""
 
     def run_ended(self, report: MatrixReport) -> None:
         """Hear that the run is over, finished or stopped, with what became of every cell."""

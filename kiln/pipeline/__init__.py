@@ -67,7 +67,10 @@ def build(feedstock: Feedstock, planned: RunPlan, watcher: Watcher) -> tuple[Mat
     layout = Layout.of(feedstock, rehearsal=planned.rehearsal)
     with Ledger(layout.ledger) as ledger:
         run = Run(planned, ledger=ledger, layout=layout, watcher=watcher)
-        return run.execute(), run.errors
+        try:
+            return run.execute(), run.errors
+        finally:
+            layout.compile_caches.trim(planned.cache_bound)
 
 
 def debug(

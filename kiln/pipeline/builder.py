@@ -12,18 +12,20 @@ import json
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kiln import build, check, expand, files, load, render
+from kiln import bazel, build, check, expand, files, load, render
 from kiln.channel import Channel, machine_virtual_packages
-from kiln.errors import BuildFailed, DownloadFailed, KilnError, TestsFailed, UsageError, nearest
+from kiln.errors import BuildFailed, DownloadFailed, KilnError, UsageError, nearest
 from kiln.ledger import Ledger, records
 from kiln.matchspec import package_name
 from kiln.model.artifact import Artifact, PackageReport
+from kiln.model.plan import CompileStep
+from kiln.pipeline import compiling
 from kiln.pipeline.cuda import cuda_of
 from kiln.pipeline.memo import Made, Memo, file_or_folder_digest, folder_digest
 from kiln.pipeline.process import die_with_parent
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
     from kiln.channel import VirtualPackages
     from kiln.model.cell import Cell
-    from kiln.model.plan import BuildStep, CompileStep
+    from kiln.model.plan import BuildStep
     from kiln.model.rendered import Output, Rendered
     from kiln.pipeline.voice import Told
 
@@ -54,6 +56,9 @@ class Job:
     ``debug`` names the output whose script is to be run by hand, by a pattern; nothing stands for the recipe's own.
     ``parent`` is the process that starts the build, where that can be seen: on the host.
     ``python`` and ``image`` are a rehearsal's: an interpreter to use, and the image, None on the host.
+    ``compile`` are variables for the compile step alone, which do not decide its result; after ``stall`` seconds
+    without any sign of life it is told to stand still. ``taken`` are reports of packages that another cell has made,
+    which lie in ``channel``.
     """
 
     root: Path
@@ -69,12 +74,16 @@ class Job:
     python: Path | None = None
     image: str | None = None
     debug: str | None = None
+    compile: Mapping[str, str] = field(default_factory=dict)
+    stall: float
+    taken: Sequence[Mapping[str, Any]] = ()
+    channel: Path
 
     @classmethod
     def read(cls, file: Path) -> Job:
         """Return the job that a file holds."""
         fields = json.loads(file.read_text())
-        names = ("root", "recipe", "folder", "cache", "result", "python")
+        names = ("root", "recipe", "folder", "cache", "result", "channel", "python")
         paths = {name: Path(fields[name]) for name in names if fields[name] is not None}
         return cls(**{**fields, **paths})
 
@@ -93,7 +102,8 @@ def main(job_file: str) -> None:
 
 def do(job: Job, voice: Voice) -> dict[str, Any]:
     """Return the result of a job."""
-    builder = Builder.of(job, voice)
+    secrets = {name: os.environ.pop(name) for name in compiling.secrets(os.environ)}  # for the compile step alone
+    builder = Builder.of(job, voice, secrets)
     return builder.run() if job.debug is None else {"debug": builder.debug(job.debug)}
 
 
@@ -125,9 +135,10 @@ class Builder:
     sources: tuple[str, ...]
     memo: Memo[Told]
     voice: Voice
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, job: Job, voice: Voice) -> Builder:
+    def of(cls, job: Job, voice: Voice, secrets: Mapping[str, str]) -> Builder:
         """Render the cell and open its folders."""
         with voice.step("render"):
             feedstock = load.find(job.root)
@@ -152,19 +163,26 @@ class Builder:
                 again=() if job.from_step is None else known[first:],
             ),
             voice=voice,
+            secrets=secrets,
         )
 
     def run(self) -> dict[str, Any]:
         """Compile, make every package, then test every package; returns the result's packages as JSON values."""
         compiled = self.compile()
-        steps = self.plan(compiled)
-        self.channel.keep_only(file_name(step.output) for step in steps)  # an earlier recipe's would be found too
+        planned = self.plan(compiled)
+        self.channel.keep_only(file_name(step.output) for step in planned)  # an earlier recipe's would be found too
+        taken = {name: report for step in planned if (report := self.take(name := file_name(step.output), step.output))}
+        steps = [step for step in planned if file_name(step.output) not in taken]
         made = [self.make(step, compiled) for step in steps]
         virtual = self.virtual_packages()
-        tested = [self.test(step.output, package, made, virtual) for step, package in zip(steps, made, strict=True)]
+        beside = sorted([report["artifact"]["sha256"] for report in taken.values()] + hashes(*made))
+        tested = [self.test(step.output, package, beside, virtual) for step, package in zip(steps, made, strict=True)]
         together = zip(steps, made, tested, strict=True)
         return {
-            "packages": [package_told(step.output, package, tests, self.job) for step, package, tests in together],
+            "packages": [
+                *taken.values(),
+                *(package_told(step.output, package, tests, self.job) for step, package, tests in together),
+            ],
             "outdated": any(each.outdated for each in (*([compiled] if compiled else []), *made, *tested)),
         }
 
@@ -172,10 +190,9 @@ class Builder:
         """Make everything that one script needs, what comes before it included; returns the places of it."""
         rendered, folder = self.rendered, self.job.folder / "debug"
         if not pattern and not build.is_single(rendered):
-            step: BuildStep | CompileStep | None = build.plan_compile(
-                rendered, recipe_folder=self.job.recipe, folder=folder, channels=self.sources
-            )
+            step = self.plan_compile(folder)
             assert step is not None, "a recipe that is no single package has a step of its own"
+            self.write_settings()
             return self.prepare("compile", step)
         chosen = matching(rendered, pattern)
         compiled = self.compile()
@@ -211,14 +228,12 @@ class Builder:
 
     def compile(self) -> Made | None:
         """Run the recipe's own build step, whose work directory stays for the outputs."""
-        step = build.plan_compile(
-            self.rendered, recipe_folder=self.job.recipe, folder=self.job.folder / "compile", channels=self.sources
-        )
+        step = self.plan_compile(self.job.folder / "compile")
         if step is None:
             return None
 
         def do(shown: Told) -> tuple[Iterable[Path], dict[str, Any]]:
-            package = self.execute(step, shown)
+            package = self.watched(step, shown)
             return [package], {"work": (step.folder / "work_directory").read_text().strip()}
 
         made = self.memo.once("compile", self.inputs(step), do)
@@ -229,11 +244,55 @@ class Builder:
             return self.compile()
         return made
 
+    def plan_compile(self, folder: Path) -> CompileStep | None:
+        """Plan the recipe's own build step in a folder; None for a recipe that is a single package."""
+        return build.plan_compile(
+            self.rendered,
+            recipe_folder=self.job.recipe,
+            folder=folder,
+            channels=self.sources,
+            settings=self.job.folder / "compile.env",
+            secrets=tuple(self.secrets),
+        )
+
+    def write_settings(self) -> Path:
+        """Tell the compile step of its place, and return where its Bazel is to write its events."""
+        events = self.job.folder / "bazel-events.json"
+        files.remove(events)
+        variables = {**self.job.compile, compiling.EVENTS: str(events)}
+        files.write_text(self.job.folder / "compile.env", compiling.settings(variables))
+        return events
+
+    def watched(self, step: CompileStep, shown: Told) -> Path:
+        """Run the compile step, its Bazel followed by the events that it writes."""
+        events = self.write_settings()
+        with tidied(self.job, step.folder), bazel.watched(events, tell=shown.progress, stall=self.job.stall) as watch:
+            try:
+                package = self.execute(step, shown)
+            except BuildFailed as error:
+                raise watch.explained(error) from error
+            if report := watch.report():
+                shown.compiled(report)
+            return package
+
+    def take(self, name: str, output: Output) -> dict[str, Any] | None:
+        """Take a package that another cell has made into this cell's channel; None when there is none to take."""
+        found = [dict(told) for told in self.job.taken if Path(told["artifact"]["path"]).name == name]
+        if not found or f"build {output.name}" in self.memo.again:
+            return None
+        (told,) = found
+        with self.voice.step(f"take {output.name}") as shown:
+            shown.found()
+            shown.note(told["tests"]["notes"][-1])
+            (placed,) = self.channel.add([(self.job.channel / output.subdir / name, output.subdir)])
+        return {**told, "artifact": {**told["artifact"], "path": str(placed.relative_to(self.job.folder))}}
+
     def make(self, step: BuildStep, compiled: Made | None) -> Made:
         """Make one package and put it into the cell's channel."""
 
         def do(shown: Told) -> tuple[Iterable[Path], dict[str, Any]]:
-            package = self.execute(step, shown)
+            with tidied(self.job, step.folder):
+                package = self.execute(step, shown)
             placed = self.channel.add([(package, step.output.subdir)])
             files.remove(step.folder)
             return placed, {}
@@ -244,10 +303,10 @@ class Builder:
         return self.memo.once(f"build {step.output.name}", inputs, do, leaves=file_name(step.output))
 
     def execute(self, step: BuildStep | CompileStep, shown: Told) -> Path:
-        """Have the engine make something, and tidy up after a failure."""
-        environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.job.cache), **moment()}
-        with tidied(self.job, step.folder):
-            return persistent(lambda: build.execute(step, environment=environment, log=None, on_line=shown.line), shown)
+        """Have the engine make something."""
+        secrets = self.secrets if isinstance(step, CompileStep) else {}
+        environment = {**os.environ, **secrets, "RATTLER_CACHE_DIR": str(self.job.cache), **moment()}
+        return persistent(lambda: build.execute(step, environment=environment, log=None, on_line=shown.line), shown)
 
     def inputs(self, step: BuildStep | CompileStep) -> dict[str, Any]:
         """What a step's result depends on."""
@@ -259,8 +318,8 @@ class Builder:
             "folder": str(step.folder),
         }
 
-    def test(self, output: Output, package: Made, made: Sequence[Made], virtual: VirtualPackages) -> Made:
-        """Install one package into a fresh prefix and run its tests there; ``made`` are all packages of the cell."""
+    def test(self, output: Output, package: Made, beside: list[str], virtual: VirtualPackages) -> Made:
+        """Install one package into a fresh prefix and run its tests there; ``beside`` are the hashes of the cell's."""
         name = f"{output.name}-{output.build_string}"
         step = check.plan(
             output,
@@ -270,8 +329,8 @@ class Builder:
             sources=build.test_sources(self.job.folder, output),
         )
         inputs = {
-            "package": sorted(package.paths.values()),
-            "beside": sorted(sha256 for each in made for sha256 in each.paths.values()),
+            "package": hashes(package),
+            "beside": beside,
             "channels": self.channels,
             "specs": step.specs,
             "script": step.script,
@@ -313,7 +372,7 @@ def tidied(job: Job, *folders: Path) -> Iterator[None]:
         if not job.keep_failed:
             for folder in folders:
                 files.remove(folder)
-            if isinstance(error, (BuildFailed, TestsFailed)):
+            if any(str(folder) in error.hint for folder in folders):
                 error.hint = GONE  # instead of where that was
         raise
 
@@ -374,6 +433,11 @@ def moment() -> dict[str, str]:
     A package built again as of the same moment is the same; the variable is described at reproducible-builds.org.
     """
     return {EPOCH: os.environ.get(EPOCH) or str(int(time.time()))}
+
+
+def hashes(*made: Made) -> list[str]:
+    """Return the hashes of what steps left, in order."""
+    return sorted(sha256 for each in made for sha256 in each.paths.values())
 
 
 def file_name(output: Output) -> str:

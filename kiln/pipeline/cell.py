@@ -25,7 +25,7 @@ from kiln.errors import AlreadyRunning, BuildFailed, KilnError, MissingTool, Out
 from kiln.ledger import Ledger, records
 from kiln.model.container import Limits, Mount, User
 from kiln.model.run import CellState
-from kiln.pipeline import contract, done, foreign, rehearsal
+from kiln.pipeline import compiling, contract, done, foreign, rehearsal
 from kiln.pipeline.builder import Job, needs_network
 from kiln.pipeline.choice import python_of
 from kiln.pipeline.cuda import cuda_of
@@ -62,6 +62,8 @@ class CellJob:
     ``parent`` is the run's process. ``debug`` names an output that is to be made ready for a person, not built.
     ``python`` is an interpreter of this machine for a rehearsal, ``python_home`` its folder where a container can be
     given it.
+    ``parent`` is the run's process. ``group`` are the cells that share a compile, whose ``leader`` is built first,
+    ``cache_key`` names their cache, and ``share`` is the memory in bytes that a compile should do with, everywhere.
     """
 
     root: str
@@ -87,6 +89,12 @@ class CellJob:
     python_home: str | None = None
     debug: str | None = None
     log: str
+    group: str
+    leader: bool = False
+    cache_key: str
+    share: int
+    stall: float
+    distdir: str | None = None
 
     def write(self, file: Path) -> None:
         """Write the job into a file."""
@@ -164,7 +172,9 @@ class CellBuild:
             files.remove(self.folder)
         result_file = self.folder / "result.json"
         files.remove(result_file)
-        outcome = self.outcome()
+        what_for = f"{self.job.group}, {self.job.image or 'this machine'}"
+        with self.layout.compile_caches.using(self.job.cache_key, what_for):
+            outcome = self.outcome()
         result = self.result(result_file, outcome)
         common = {"steps": result["steps"], "peak_memory": outcome.peak_memory}
         error = self.error_of(result, outcome)
@@ -210,7 +220,7 @@ class CellBuild:
         if outdated:
             never = f"outdated {secrets.token_hex(16)}"
             wanted = Inputs(shared=never, key=never)
-        disk = done.size_of(self.folder)
+        disk = files.size_on_disk(self.folder)
         placed = done.publish(self.ledger, self.layout, self.job.config, made, wanted, seconds=seconds, disk=disk)
         self.layout.canary(self.job.config).touch()
         if not outdated:
@@ -278,12 +288,18 @@ class CellBuild:
         if self.is_foreign:
             words = ("bash", str(self.write_script(rendered, lambda path: path)))
         else:
-            self.write_job(lambda path: path)
+            self.write_job(rendered, lambda path: path)
             words = (sys.executable, "-c", contract.MAIN.format(module=self.module), str(self.folder / "job.json"))
-        environment = {**self.on_host_environment(), **scripted(rendered)}
+        environment = {**self.on_host_environment(), **scripted(rendered), **self.secrets}
         kills = memory_kills()
         with Watched(self.job.memory) as watched:
-            ended = command.run(words, env=environment, cwd=contract.HOUSE, on_line=log.hear)
+            ended = command.run(
+                words,
+                env=environment,
+                cwd=contract.HOUSE,
+                on_line=log.hear,
+                secrets=tuple(self.secrets.values()),
+            )
         if self.is_foreign and ended.exit_code == contract.NO_ENGINE:
             raise MissingTool(
                 f"{conda_build.PROGRAMS[self.job.engine]} is not on this machine",
@@ -319,17 +335,54 @@ class CellBuild:
             argv,
             image_name=self.job.image,
             environment=self.job.variables,
-            secrets=scripted(rendered),
+            secrets={**scripted(rendered), **self.secrets},
             user=User(uid=os.getuid(), gid=os.getgid()),
             limits=Limits(
                 cores=None if engine.lacks else self.job.cores,
                 memory=None if engine.lacks else self.job.memory,
                 processes=None if engine.lacks else contract.PROCESSES,
             ),
-            network=self.is_foreign or (not self.job.rehearsal and needs_network(rendered)),
+            network=self.is_foreign or bool(self.secrets) or (not self.job.rehearsal and needs_network(rendered)),
             options=(*(contract.NO_ENTRY if self.is_foreign else ()), *self.job.options),
-            mounts=tuple(Mount(source=Path(home), target=home) for home in (self.job.python_home,) if home),
+            mounts=(
+                *self.compile_mounts(),
+                *(Mount(source=Path(home), target=home) for home in (self.job.python_home,) if home),
+            ),
         )
+
+    @property
+    def cache(self) -> Path:
+        """Bazel's cache for this cell's compile."""
+        return self.layout.compile_caches.folder(self.job.cache_key)
+
+    def compile_mounts(self) -> tuple[Mount, ...]:
+        """Return what a container sees for its compile, of which a rehearsal has none."""
+        if self.job.rehearsal:
+            return ()
+        caches = self.layout.compile_caches
+        caches.prepare(self.job.cache_key)
+        return contract.compile_mounts(self.feedstock, caches, self.job.cache_key, self.distdir)
+
+    @property
+    def distdir(self) -> Path | None:
+        """The folder of downloads."""
+        return None if self.job.distdir is None else Path(self.job.distdir)
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        """What reaches the compile step by its environment alone; other engines hand nothing of the kind to scripts."""
+        compiles = not (self.is_foreign or self.job.rehearsal)
+        return {} if not compiles else {name: os.environ[name] for name in compiling.secrets(os.environ)}
+
+    def compile_settings(self, *, on_host: bool) -> dict[str, str]:
+        """Return what the compile step is told of its place."""
+        distdir = self.distdir if on_host or self.distdir is None else contract.DISTDIR_INSIDE
+        return {
+            compiling.DISK_CACHE: str(self.cache if on_host else contract.CACHE_INSIDE),
+            compiling.CPUS: str(self.job.cores),
+            compiling.MEMORY: str(self.job.share // 10**6),
+            **({} if distdir is None else {compiling.DISTDIR: str(distdir)}),
+        }
 
     def argv_inside(self, rendered: Rendered) -> tuple[str, ...]:
         """Write what the program in the container reads, and return the program."""
@@ -339,10 +392,19 @@ class CellBuild:
 
         if self.is_foreign:
             return ("bash", str(seen(self.write_script(rendered, seen))))
-        self.write_job(seen)
+        self.write_job(rendered, seen)
         return contract.start(seen(self.folder / "job.json"), module=self.module)
 
-    def write_job(self, seen: Callable[[Path], Path]) -> None:
+    def taken(self, rendered: Rendered) -> list[dict[str, Any]]:
+        """Return the packages that another cell has made, as JSON values; to --rebuild, a leader makes them anew."""
+        if self.job.rehearsal or (self.job.rebuild and self.job.leader):
+            return []
+        wanted = Inputs(shared=self.job.shared, key=self.job.key)
+        outputs = render.finalise(rendered).outputs
+        found = done.taken(self.ledger, self.layout, outputs, wanted, self.job.config)
+        return [records.package_as_json(report) for report in found]
+
+    def write_job(self, rendered: Rendered, seen: Callable[[Path], Path]) -> None:
         """Write the building process's own job, with paths as it sees them."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.layout.cache.mkdir(parents=True, exist_ok=True)
@@ -356,6 +418,10 @@ class CellBuild:
             result=seen(self.folder / "result.json"),
             extra={name: self.job.variables[name] for name in contract.EXTRA if name in self.job.variables},
             keep_failed=self.job.keep_failed,
+            compile=self.compile_settings(on_host=on_host),
+            stall=self.job.stall,
+            taken=self.taken(rendered),
+            channel=seen(self.layout.root),
             from_step=self.job.from_step,
             parent=os.getpid() if on_host else None,
             python=Path(self.job.python) if self.job.python and (on_host or self.job.python_home) else None,

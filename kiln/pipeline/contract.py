@@ -15,12 +15,14 @@ from kiln.model.container import ContainerRun, Limits, Mount, User
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kiln.bazel.cache import Caches
     from kiln.model.feedstock import Feedstock
 
 ROOT, RECIPE = Path("/home/conda/feedstock_root"), Path("/home/conda/recipe_root")
 HOUSE = Path(__file__).parents[2]  # the folder that holds the kiln package
 HOUSE_INSIDE = "/opt/kiln-package"
 HOME = "/home/conda"
+CACHE_INSIDE, DISTDIR_INSIDE = Path(HOME, "compile-cache"), Path(HOME, "distdir")
 
 # What is handed on as it is, where it is set.
 PASSED_ON = (
@@ -73,7 +75,7 @@ def run_inside(
     mounts: tuple[Mount, ...] = (),
     secrets: Mapping[str, str] | None = None,
 ) -> ContainerRun:
-    """Return the container in which ``argv`` builds a cell; ``mounts`` are further ones."""
+    """Return the container in which ``argv`` builds a cell; ``mounts`` come after those of every cell."""
     inside = {
         "HOME": HOME,
         "FEEDSTOCK_ROOT": str(ROOT),
@@ -98,6 +100,13 @@ def run_inside(
         workdir=HOME,
         options=options,
     )
+
+
+def compile_mounts(feedstock: Feedstock, caches: Caches, key: str, distdir: Path | None) -> tuple[Mount, ...]:
+    """Return what a cell's compile needs beside the feedstock: of all caches its own alone, and downloads."""
+    hidden = Mount(source=caches.nothing, target=str(within(caches.root, feedstock)))
+    own = Mount(source=caches.folder(key), target=str(CACHE_INSIDE), read_only=False)
+    return (hidden, own, *(() if distdir is None else (Mount(source=distdir, target=str(DISTDIR_INSIDE)),)))
 
 
 def start(job_file: Path, *, module: str) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ import dataclasses
 import time
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import __version__, files
@@ -17,10 +16,12 @@ from kiln.pipeline.memo import digest, folder_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from kiln.ledger import Ledger
     from kiln.model.artifact import PackageReport
     from kiln.model.feedstock import Feedstock
+    from kiln.model.rendered import Output
     from kiln.pipeline.layout import Layout
 
 TITLE = "cell"  # what the ledger calls a cell that is finished
@@ -82,7 +83,7 @@ def finished(ledger: Ledger, layout: Layout, wanted: Inputs) -> Finished | None:
     return Finished(packages=found, seconds=known.seconds)
 
 
-def _is_kept(ledger: Ledger, layout: Layout, path: Path, wanted: Inputs) -> bool:
+def _is_kept(ledger: Ledger, layout: Layout, path: Path | str, wanted: Inputs) -> bool:
     """Whether a package made of the same inputs lies in the channel; read again only when its time has changed."""
     kept, place = ledger.kept(str(path)), layout.root / path
     if kept is None or kept.inputs != wanted.shared or not place.is_file():
@@ -149,13 +150,42 @@ def remember(
     return tuple(told)
 
 
+def taken(
+    ledger: Ledger, layout: Layout, outputs: Sequence[Output], wanted: Inputs, config: str
+) -> tuple[PackageReport, ...]:
+    """Return which of a cell's packages another cell has made of the same recipe under the same name, and tested.
+
+    They are told as that cell told of them, with a note of whose they are.
+    """
+    places = {
+        f"{each.subdir}/{each.name}-{each.version}-{each.build_string}.conda" for each in outputs if not each.skip
+    }
+    kept = [found for place in sorted(places) if (found := _others(ledger, layout, place, wanted, config))]
+    reports = [(each, _report_of(ledger, each)) for each in kept]
+    return tuple(_whose(layout, report, each) for each, report in reports if report is not None)
+
+
+def _report_of(ledger: Ledger, kept: Kept) -> PackageReport | None:
+    """What the cell that made a package told of it."""
+    told = (package for known in ledger.latest(TITLE, kept.config) for package in known.detail["packages"])
+    reports = (records.package(each) for each in told)
+    same = (each for each in reports if (str(each.artifact.path), each.artifact.sha256) == (kept.path, kept.sha256))
+    return next(same, None)
+
+
+def _whose(layout: Layout, report: PackageReport, kept: Kept) -> PackageReport:
+    note = f"made and tested by {kept.config}"
+    tests = dataclasses.replace(report.tests, notes=(*report.tests.notes, note))
+    return dataclasses.replace(_told(layout, report, kept), reused=True, tests=tests)
+
+
 def _place(report: PackageReport) -> str:
     return f"{report.artifact.subdir}/{report.artifact.path.name}"
 
 
 def _others(ledger: Ledger, layout: Layout, path: str, wanted: Inputs, config: str) -> Kept | None:
     kept = ledger.kept(path)
-    if kept is None or kept.config == config or not _is_kept(ledger, layout, Path(path), wanted):
+    if kept is None or kept.config == config or not _is_kept(ledger, layout, path, wanted):
         return None
     return kept
 
@@ -180,11 +210,6 @@ def _told(layout: Layout, report: PackageReport, kept: Kept) -> PackageReport:
 def _relative(layout: Layout, report: PackageReport) -> PackageReport:
     artifact = dataclasses.replace(report.artifact, path=report.artifact.path.relative_to(layout.root))
     return dataclasses.replace(report, artifact=artifact)
-
-
-def size_of(folder: Path) -> int:
-    """Return the bytes that a folder's files take on the disk."""
-    return sum(512 * file.lstat().st_blocks for file in folder.rglob("*"))
 
 
 @contextlib.contextmanager

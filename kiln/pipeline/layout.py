@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kiln.bazel.cache import Caches
 from kiln.channel import Channel
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ class Layout:
     def cache(self) -> Path:
         """Fetched packages, shared by all cells and runs."""
         return self.root / "cache"
+
+    @property
+    def compile_caches(self) -> Caches:
+        """Bazel's caches, one for each key."""
+        return Caches(root=self.root / "compile-cache")
 
     def lock(self, name: str) -> Path:
         """Held by the one process that builds a cell, or changes the channel."""

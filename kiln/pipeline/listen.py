@@ -9,6 +9,8 @@ import threading
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from kiln.console import Journal
+from kiln.ledger import records
 from kiln.pipeline.process import end_below, held_memory
 from kiln.pipeline.voice import MARK, heard, say
 
@@ -24,6 +26,7 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.journal = Journal()
 
     def __enter__(self) -> Log:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,6 +49,10 @@ class Log:
             self.write(f"=== {told.get('title')}")
         elif told["kind"] == "done":
             self.write(f"--- {told.get('title')}: {told.get('seconds')} s")
+            for note in told.get("notes", ()):
+                self.write(f"    {note}")
+        elif told["kind"] == "progress" and (said := self.journal.worth_saying(records.progress(told))):
+            self.write(f"    {said}")
         say(**told)
 
     def write(self, line: str) -> None:

@@ -19,7 +19,7 @@ from kiln.errors import BuildFailed, DiskFull, KilnError
 from kiln.ledger import records
 from kiln.model.run import CellRun, CellState, MatrixReport
 from kiln.pipeline import contract
-from kiln.pipeline.order import Planned, pick
+from kiln.pipeline.order import pick, succeed
 from kiln.pipeline.voice import heard
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kiln.model.watch import Watcher
     from kiln.pipeline.cell import CellJob
     from kiln.pipeline.layout import Layout
+    from kiln.pipeline.order import Planned
     from kiln.pipeline.plan import RunPlan
 
 RESERVE = 1 << 20  # bytes of disk, for writing down that it is full
@@ -101,21 +102,25 @@ class Run:
 
     def _work(self) -> None:
         while self.waiting or self.under:
-            while self.waiting and len(self.under) < self.plan.jobs:
-                self._begin()
+            while len(self.under) < self.plan.jobs and (planned := self._next()):
+                self._begin(planned)
             self._take(*self.heard.get())
 
-    def _begin(self) -> None:
-        """Start the process of the next cell."""
+    def _next(self) -> Planned | None:
         leading = {under.cell.group for under in self.under.values() if under.cell.leader}
-        planned = pick(self.waiting, leading)
+        return pick(self.waiting, leading if self.plan.compiles else ())
+
+    def _begin(self, planned: Planned) -> None:
+        """Start the process of a cell."""
         self.waiting.remove(planned)
         log = self.layout.log(self.number, planned.config)
         self._change(
             dataclasses.replace(self.cells[planned.config], state=CellState.RUNNING, started=time.time(), log=log)
         )
         self.under[planned.config] = Under(cell=self.cells[planned.config])
-        job = dataclasses.replace(self.plan.jobs_of[planned.config], log=str(log), parent=os.getpid())
+        job = dataclasses.replace(
+            self.plan.jobs_of[planned.config], log=str(log), parent=os.getpid(), leader=planned.leader
+        )
         threading.Thread(target=self._listen, args=(job,), daemon=True).start()
 
     def _listen(self, job: CellJob) -> None:
@@ -127,7 +132,8 @@ class Run:
             words = (sys.executable, "-c", contract.MAIN.format(module="cell"), str(file))
             result = command.run(
                 words,
-                env=self.plan.client,
+                env={**self.plan.client, **self.plan.secrets},
+                secrets=tuple(self.plan.secrets.values()),
                 cwd=contract.HOUSE,
                 on_line=lambda line: self.heard.put((config, line)),
             )
@@ -146,18 +152,26 @@ class Run:
         told = heard(what)
         if told is None:
             self.watcher.cell_line(config, under.step, what)
-        elif told["kind"] == "hello":
-            under.pid = told["pid"]
-            if self.stopping:
-                self._signal(signal.SIGTERM)
-        elif told["kind"] == "step":
-            under.step = str(told["title"])
-            self.watcher.cell_line(config, under.step, "")
-        elif told["kind"] == "done":
-            step = records.step({name: told[name] for name in ("title", "seconds", "reused", "notes")})
-            self._change(dataclasses.replace(self.cells[config], steps=(*self.cells[config].steps, step)))
-        elif told["kind"] == "result":
-            under.result = told
+        else:
+            self._hear(config, under, told)
+
+    def _hear(self, config: str, under: Under, told: Mapping[str, Any]) -> None:
+        """Take what a cell's process says itself."""
+        match told["kind"]:
+            case "hello":
+                under.pid = told["pid"]
+                if self.stopping:
+                    self._signal(signal.SIGTERM)
+            case "step":
+                under.step = str(told["title"])
+                self.watcher.cell_line(config, under.step, "")
+            case "progress":
+                self.watcher.cell_progress(config, records.progress(told))
+            case "done":
+                step = records.step({name: value for name, value in told.items() if name not in {"kind", "failed"}})
+                self._change(dataclasses.replace(self.cells[config], steps=(*self.cells[config].steps, step)))
+            case "result":
+                under.result = dict(told)
 
     def _end(self, config: str, under: Under, how: command.Result | KilnError) -> None:
         """Write down what became of a cell; a process that did not say was killed."""
@@ -165,6 +179,8 @@ class Run:
         told = under.result or {"state": CellState.FAILED.value, "reason": _silent(how)}
         if told.get("error"):
             self.errors[config] = error_from(told["error"])
+        if under.cell.leader and told["state"] != CellState.DONE.value:
+            self._replace_leader(under.cell.group)
         self._change(
             dataclasses.replace(
                 self.cells[config],
@@ -175,6 +191,13 @@ class Run:
                 packages=tuple(records.package(package) for package in told.get("packages", ())),
             )
         )
+
+    def _replace_leader(self, group: str) -> None:
+        """Let the next cell of a group lead, whose leader has failed."""
+        self.waiting = list(succeed(self.waiting, group))
+        for planned in self.waiting:
+            if planned.group == group and planned.leader:
+                self._change(dataclasses.replace(self.cells[planned.config], leader=True))
 
     def _change(self, cell: CellRun) -> None:
         self.cells[cell.config] = cell

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,12 +44,19 @@ def _expected(config: str, groups: Mapping[str, str], estimates: Mapping[str, fl
     return sum(known) / len(known) if known else None
 
 
-def pick(waiting: Sequence[Planned], leading: Collection[str]) -> Planned:
+def pick(waiting: Sequence[Planned], leading: Collection[str]) -> Planned | None:
     """Return the cell to begin with next, ``leading`` being the groups whose leader is being built.
 
-    A follower comes before its leader has ended only when there is nothing else to do.
+    A follower waits for its leader: beside it, it would compile all that it finds in the cache a little later. None
+    when there are only such followers.
     """
-    return next((each for each in waiting if each.leader or each.group not in leading), waiting[0])
+    return next((each for each in waiting if each.leader or each.group not in leading), None)
+
+
+def succeed(waiting: Sequence[Planned], group: str) -> tuple[Planned, ...]:
+    """Return the cells that wait after a group's leader has failed: the next of its group leads."""
+    heir = next((each for each in waiting if each.group == group), None)
+    return tuple(replace(each, leader=True) if each is heir else each for each in waiting)
 
 
 def whole_time(cells: Iterable[Planned], jobs: int) -> float | None:

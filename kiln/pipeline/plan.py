@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import container, expand, files, image, render
 from kiln import rehearse as parts
+from kiln.build import is_single
 from kiln.console import duration
 from kiln.container import Choice, images, trial
 from kiln.errors import UsageError, nearest
@@ -17,11 +18,12 @@ from kiln.model.run import CellRun, CellState
 from kiln.pipeline import choice, contract, done, order, preflight, rehearsal
 from kiln.pipeline.builder import titles
 from kiln.pipeline.cell import CellJob
-from kiln.pipeline.cuda import cuda_of
+from kiln.pipeline.compiling import REMOTE_CACHE, cache_key, group_of, toolchain
 from kiln.pipeline.workshop import Workshop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from kiln.container import Engine
     from kiln.ledger import Ledger
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from kiln.pipeline.preflight import Share
 
 HOST = "none"
+STALL = 20 * 60.0  # seconds; a large link works all the while, so only what waits for something is told
+CACHE_BOUND = 200_000_000_000  # bytes
 FOUND = "same recipe, variant, engine and image as before"
 
 
@@ -45,6 +49,10 @@ class Wishes:
     ``image``, ``executable`` and ``options`` are conda-forge's DOCKER_IMAGE, DOCKER_EXECUTABLE and
     CONDA_FORGE_DOCKER_RUN_ARGS, ``given`` further variables of the caller's that a build sees, ``client`` what a
     container engine's client needs, and pip for a ``rehearsal``.
+
+    For compiles by Bazel: ``remote_cache`` is the address of a cache, which may hold a password, ``distdir`` a folder
+    of downloads, ``stall`` the seconds without any event or work after which a compile is told to stand still,
+    ``cache_bound`` the bytes that all caches on the disk may take together.
     """
 
     configs: tuple[str, ...]
@@ -65,13 +73,18 @@ class Wishes:
     rehearsal: bool = False
     given: Mapping[str, str] = field(default_factory=dict)
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    remote_cache: str | None = field(default=None, repr=False)
+    distdir: Path | None = None
+    stall: float = STALL
+    cache_bound: int = CACHE_BOUND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
     """A run that may begin: all cells in the order of work, those that wait, and the job of each of these.
 
-    ``notes`` are sentences for whoever starts it.
+    ``notes`` are sentences for whoever starts it, ``secrets`` variables that reach the compile steps alone,
+    ``compiles`` whether there is one whose result later cells of a group find in a cache.
     """
 
     command: str
@@ -89,6 +102,9 @@ class RunPlan:
     each: Share
     notes: tuple[str, ...]
     rehearsal: bool = False
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cache_bound: int
+    compiles: bool = False
 
 
 def prepare(
@@ -120,9 +136,10 @@ def prepare(
     inputs = _inputs(feedstock, cells, where, means, engine=wishes.engine)
     anyway = wishes.rebuild or wishes.from_step is not None or wishes.debug is not None
     finished = {} if anyway else _finished(inputs, ledger, layout)
+    keys = {cell.name: cache_key(cell, where=_compilers(where[cell.name][1], machine)) for cell in cells}
     groups = {cell.name: group_of(cell) for cell in cells if cell.name not in finished}
     waiting = order.arrange(groups, ledger.estimates(rehearsal=wishes.rehearsal))
-    disk = _require(ledger, layout, waiting, each, wishes, means) if waiting else 0
+    disk = _require(ledger, layout, waiting, each, wishes, means, keys) if waiting else 0
     kind = HOST if place.engine is None else place.engine.kind.value
     if place.engine is not None and waiting and wishes.fetch:
         found = trial.workable(place.engine, str(where[waiting[0].config][0])).as_json()
@@ -139,6 +156,7 @@ def prepare(
             cell.name: dataclasses.replace(
                 _job(feedstock, cell, inputs[cell.name], where[cell.name][0], each, wishes, machine, kind),
                 found=found,
+                cache_key=keys[cell.name],
                 **_rehearsing(means.get(cell.name)),
             )
             for cell in cells
@@ -150,6 +168,9 @@ def prepare(
         each=each,
         notes=(*place.notes, *notes),
         rehearsal=wishes.rehearsal,
+        compiles=bool(waiting) and not wishes.rehearsal and _compiles(feedstock, cells),
+        secrets={} if wishes.remote_cache is None else {REMOTE_CACHE: wishes.remote_cache},
+        cache_bound=wishes.cache_bound,
     )
 
 
@@ -206,12 +227,6 @@ def _rehearsing(means: Means | None) -> dict[str, Any]:
     python = None if means.interpreter is None else str(means.interpreter.executable)
     home = None if means.portable is None else str(means.portable)
     return {"rehearsal": True, "python": python, "python_home": home}
-
-
-def group_of(cell: Cell) -> str:
-    """Return what a cell shares a compile with: its CUDA version, or ``cpu``."""
-    cuda = cuda_of(cell)
-    return "cpu" if cuda is None else f"cuda{cuda}"
 
 
 def as_text(plan: RunPlan) -> str:
@@ -304,6 +319,11 @@ def _finished(inputs: Mapping[str, Inputs], ledger: Ledger, layout: Layout) -> d
     return {config: finished for config, finished in found.items() if finished is not None}
 
 
+def _compiles(feedstock: Feedstock, cells: list[Cell]) -> bool:
+    """Whether a recipe has a compile that its outputs share."""
+    return not is_single(render.render(feedstock, cells[0]))
+
+
 def _require(
     ledger: Ledger,
     layout: Layout,
@@ -311,8 +331,12 @@ def _require(
     each: Share,
     wishes: Wishes,
     means: Mapping[str, Means],
+    caches: Mapping[str, str],
 ) -> int:
-    """Refuse to begin without enough memory and disk; returns the bytes of disk that the run takes."""
+    """Refuse to begin without enough memory and disk; returns the bytes of disk that the run takes.
+
+    Where the disk is short, caches of compiles that no cell of the run uses go first.
+    """
     configs = tuple(planned.config for planned in waiting)
     peaks = {config: peak for config, peak in ledger.peaks(rehearsal=wishes.rehearsal).items() if config in configs}
     preflight.require_memory(peaks, each, jobs=wishes.jobs)
@@ -320,6 +344,8 @@ def _require(
         return _require_room_to_rehearse(layout, {config: means[config] for config in configs}, wishes.jobs)
     used = {step.config: int(step.detail.get("disk", 0)) for step in reversed(ledger.latest(done.TITLE))}
     disk = preflight.disk_needed(used, configs, jobs=wishes.jobs)
+    if wishes.fetch:
+        layout.compile_caches.make_room(disk, keep=set(caches.values()))
     files.require_room(layout.root, disk, for_what=f"building {wishes.jobs} at a time")
     return disk
 
@@ -379,7 +405,17 @@ def _job(
         from_step=wishes.from_step,
         debug=wishes.debug,
         log="",
+        group=group_of(cell),
+        cache_key="",
+        share=each.memory,
+        stall=wishes.stall,
+        distdir=None if wishes.distdir is None else str(wishes.distdir.resolve()),
     )
+
+
+def _compilers(where: str, machine: Machine) -> str:
+    """The digest of the image that a cell is compiled in, or a hash of the machine's own compilers."""
+    return toolchain(machine.environment.get("PATH", os.defpath)) if where == "host" else where
 
 
 def run_arguments(text: str) -> tuple[str, ...]:

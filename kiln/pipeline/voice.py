@@ -6,8 +6,10 @@ A line of its own begins with a character that no build prints, and holds JSON.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +18,23 @@ from kiln.model.artifact import StepReport
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kiln.model.compile import CompileReport, Progress
+
 MARK = "\x1e"
+
+
+_ONE_AT_A_TIME = threading.Lock()  # a compile is told of by a thread of its own
 
 
 def say(kind: str, **fields: Any) -> None:
     """Print a line of one's own."""
-    sys.stdout.write(f"{MARK}{json.dumps({'kind': kind, **fields})}\n")
-    sys.stdout.flush()
+    _write(f"{MARK}{json.dumps({'kind': kind, **fields})}")
+
+
+def _write(line: str) -> None:
+    with _ONE_AT_A_TIME:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
 
 
 def heard(line: str) -> dict[str, Any] | None:
@@ -42,6 +54,7 @@ class Told:
     def __init__(self) -> None:
         self.reused = False
         self.notes: list[str] = []
+        self.compile: CompileReport | None = None
 
     def note(self, text: str) -> None:
         """Keep a line that is shown below the step and in the report."""
@@ -53,8 +66,16 @@ class Told:
 
     def line(self, text: str) -> None:
         """Hand on a line of the step's output."""
-        sys.stdout.write(f"{text.lstrip(MARK)}\n")
-        sys.stdout.flush()
+        _write(text.lstrip(MARK))
+
+    def progress(self, progress: Progress) -> None:
+        """Tell how far the step's compile is."""
+        say("progress", **dataclasses.asdict(progress))
+
+    def compiled(self, report: CompileReport) -> None:
+        """Keep what the step's compile came from."""
+        self.compile = report
+        self.note(f"Bazel: {report}")
 
 
 class Voice:
@@ -77,5 +98,8 @@ class Voice:
             raise
         finally:
             seconds = round(time.monotonic() - start, 3)
-            self.steps.append(StepReport(title=title, seconds=seconds, reused=step.reused, notes=tuple(step.notes)))
-            say("done", title=title, seconds=seconds, reused=step.reused, notes=step.notes, failed=self.failed == title)
+            report = StepReport(
+                title=title, seconds=seconds, reused=step.reused, notes=tuple(step.notes), compile=step.compile
+            )
+            self.steps.append(report)
+            say("done", **dataclasses.asdict(report), failed=self.failed == title)

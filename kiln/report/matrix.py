@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from kiln.model.run import CellRun, MatrixReport
     from kiln.variants.axes import Variants
 
-HEADER = ("cell", "state", "took", "memory", "packages", "tests", "why")
-_RIGHT = (2, 3, 4)
+HEADER = ("cell", "state", "took", "memory", "cached", "packages", "tests", "why")
+_RIGHT = (2, 3, 4, 5)
 _MARKED = re.compile(r"([\\`*_{}\[\]<>()#+!|~&:@-])")
 
 
@@ -47,6 +47,7 @@ def _row(cell: CellRun, name: str, end: float) -> tuple[str, ...]:
         f"{SIGNS[cell.state]} {cell.state.value}",
         "" if seconds is None else duration(seconds),
         "" if cell.peak_memory is None else files.size_text(cell.peak_memory),
+        totals.cached(cell),
         f"{len(cell.packages)}, {files.size_text(totals.size(cell.packages))}" if cell.packages else "",
         str(totals.tests(cell.packages)),
         cut(one_line(cell.reason.partition("\n")[0]), 80),

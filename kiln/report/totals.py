@@ -58,6 +58,13 @@ def took(cell: CellRun, end: float) -> float | None:
     return None if cell.started is None else max(0.0, (cell.finished or end) - cell.started)
 
 
+def cached(cell: CellRun) -> str:
+    """Return how many of a compile's actions were found in a cache, of those that could be; nothing without any."""
+    compiles = [step.compile for step in cell.steps if step.compile]
+    hits, sought = sum(each.hits for each in compiles), sum(each.hits + each.misses for each in compiles)
+    return f"{hits:,} of {sought:,}" if compiles else ""
+
+
 def size(packages: Iterable[PackageReport]) -> int:
     """Return the bytes of packages together."""
     return sum(package.artifact.size for package in packages)

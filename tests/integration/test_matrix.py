@@ -190,6 +190,13 @@ def test_the_whole_matrix_is_built_once_and_then_found(small: Path, where: str) 
     assert {each.path: each.sha256 for each in told} == {each.path: files.sha256(each.path) for each in told}
     leaders = {cell.group for cell in report(small).cells[:2] if cell.leader}
     assert leaders == {"cpu", "cuda12.9"}
+    for cell in report(small).cells:
+        titles = [step.title for step in cell.steps]
+        assert ("build libsmall" if cell.leader else "take libsmall") in titles
+        assert ("test libsmall" in titles) is cell.leader
+        notes = {package.artifact.name: package.tests.notes for package in cell.packages}
+        whose = CUDA_311 if cell.group == "cuda12.9" else CPU_311
+        assert notes == {"libsmall": () if cell.leader else (f"made and tested by {whose}",), "small": ()}
     before = {file: file.stat().st_mtime_ns for file in (small / "build_artifacts").glob("*/*.conda")}
     again = kiln(small, "--all", "-j", "2", "--container", where)
     assert again.returncode == 0
@@ -331,6 +338,17 @@ def test_a_step_that_is_none_is_told_with_those_that_are(small: Path) -> None:
     assert "has no step 'build smal'" in ended.stderr
     assert "'compile', 'build libsmall', 'build small', 'test libsmall', 'test small'" in ended.stderr
     assert "did you mean 'build small'" in ended.stderr
+
+
+def test_when_the_leader_of_a_group_fails_the_next_cell_leads(small: Path) -> None:
+    broken = 'if [ "$cuda_compiler_version$interpreter" = None3.11 ]; then exit 3; fi\n'
+    replace(small, "build.sh", "mkdir", f"{broken}mkdir")
+    assert kiln(small, CPU_311, CPU_312, "-j", "2", "--container", "none").returncode == BuildFailed.exit_code
+    first, second = sorted(report(small).cells, key=lambda cell: cell.started or 0.0)
+    assert (first.config, first.leader, first.state) == (CPU_311, True, CellState.FAILED)
+    assert (second.config, second.leader, second.state) == (CPU_312, True, CellState.DONE)
+    assert (second.started or 0.0) >= (first.finished or 0.0) > 0.0
+    assert "build libsmall" in [step.title for step in second.steps]
 
 
 def test_a_package_whose_tests_fail_does_not_get_into_the_channel(small: Path) -> None:

@@ -14,8 +14,8 @@ FLOORS = tuple(
     set(rooms.split())
     for rooms in (
         "errors model bootstrap",
-        """yamltext template versions variants recipe matchspec archive repodata command container channel console files
-        ledger""",
+        """yamltext template versions variants recipe matchspec archive repodata command bazel container channel console
+        files ledger""",
         "load expand render build check publish support rehearse compat image report provenance",
         "pipeline fleet",
         "cli __main__",

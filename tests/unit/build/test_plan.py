@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.build import in_order, plan, plan_compile, plan_outputs
+from kiln.build import in_order, plan, plan_compile, plan_outputs, recipe_of
 from kiln.errors import BuildFailed
 from kiln.model.cell import Cell
 from kiln.model.rendered import Output, Rendered, Requirements, Script, Source, Tests
@@ -125,7 +125,7 @@ def test_a_recipe_decides_what_becomes_of_its_binaries() -> None:
 
 def test_a_single_package_has_the_sources_itself() -> None:
     rendered = Rendered(cell=CPU, outputs=(LIB,), sources=(Source(url=("https://a/b",), sha256="5"),))
-    assert plan_compile(rendered, recipe_folder=Path("/r"), folder=Path("/c"), channels=()) is None
+    assert plan_compile(rendered, recipe_folder=Path("/r"), folder=Path("/c"), channels=(), settings=Path("/s")) is None
     (step,) = planned(rendered)
     assert step.recipe["source"] == [{"url": ["https://a/b"], "sha256": "5"}]
 
@@ -138,13 +138,23 @@ def test_several_packages_share_what_the_compile_step_left() -> None:
         compile_requirements=Requirements(host=("python 3.11.*",)),
         sources=(Source(git_url="https://g", git_rev="v1", folder="src", patches=("a.patch",)),),
     )
-    step = plan_compile(rendered, recipe_folder=Path("/r"), folder=Path("/c"), channels=("x",))
+    step = plan_compile(
+        rendered,
+        recipe_folder=Path("/r"),
+        folder=Path("/c"),
+        channels=("x",),
+        settings=Path("/cell/compile.env"),
+        secrets=("REMOTE",),
+    )
     assert step is not None
     assert step.recipe["source"] == [
         {"git": "https://g", "rev": "v1", "target_directory": "src", "patches": ["/r/a.patch"]}
     ]
     assert step.recipe["requirements"] == {"build": [], "host": ["python 3.11.*"]}
-    assert "bash -e /r/build.sh" in step.recipe["build"]["script"]["content"]
+    content = step.recipe["build"]["script"]["content"]
+    assert content.index(". /cell/compile.env") < content.index("bash -e /r/build.sh")
+    assert "secrets" not in step.recipe["build"]["script"], "what a run is told in secret does not decide the result"
+    assert recipe_of(step)["build"]["script"] == {"content": content, "secrets": ["REMOTE"]}
     lib, app = planned(rendered, compiled=Path("/c"))
     assert "source" not in lib.recipe
     assert 'export SRC_DIR="$(cat /c/work_directory)"' in app.recipe["build"]["script"]["content"]

@@ -79,6 +79,8 @@ def test_an_image_without_the_cells_python_is_told_with_both(tmp_path: Path, mon
         result=tmp_path,
         extra={},
         keep_failed=False,
+        stall=60.0,
+        channel=tmp_path,
         image="localhost/base:1",
     )
     with pytest.raises(UnsupportedPython, match=r"the image localhost/base:1 has no Python 3\.12 for some_cell"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiln.pipeline.order import Planned, arrange, pick, whole_time
+from kiln.pipeline.order import Planned, arrange, pick, succeed, whole_time
 
 GROUPS = {"a10": "cuda12.5", "a11": "cuda12.5", "b10": "cuda12.9", "b11": "cuda12.9", "c10": "cpu"}
 
@@ -28,12 +28,19 @@ def test_what_was_never_built_takes_as_long_as_its_like() -> None:
     assert {each.estimate for each in arrange(GROUPS, {})} == {None}
 
 
-def test_a_follower_waits_for_its_leader_while_there_is_other_work() -> None:
+def test_a_follower_waits_for_its_leader() -> None:
     follower = Planned(config="a11", group="a", leader=False, estimate=None)
     other = Planned(config="b11", group="b", leader=False, estimate=None)
     assert pick([follower, other], {"a"}) is other
-    assert pick([follower], {"a"}) is follower
+    assert pick([follower], {"a"}) is None
+    assert pick([], set()) is None
     assert pick([follower, other], set()) is follower
+
+
+def test_the_next_of_a_group_leads_when_its_leader_has_failed() -> None:
+    waiting = [Planned(config=name, group=name[0], leader=False, estimate=None) for name in ("b11", "a11", "a12")]
+    assert [each.config for each in succeed(waiting, "a") if each.leader] == ["a11"]
+    assert succeed(waiting, "c") == tuple(waiting)
 
 
 def test_the_whole_takes_as_long_as_the_longest_row_of_cells() -> None:

@@ -164,7 +164,7 @@ def test_markdown_is_a_table_that_a_build_cannot_break() -> None:
     shown = as_markdown(replace(report, cells=cells), VARIANTS)
     lines = [line for line in shown.splitlines() if line]
     assert lines[0].startswith("### run 7: 1 failed, 2 done in ")
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines[1:]} == {8}
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines[1:]} == {9}
     assert "<script>" not in shown
     assert "](https" not in shown
 

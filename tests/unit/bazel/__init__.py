@@ -1,0 +1,1 @@
+"""What Bazel leaves beside a build."""

@@ -1,0 +1,125 @@
+"""A build followed: its file read as it grows, its pace, its standstill, and what is told of its failure."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.bazel.processes import at_work, below, parse
+from kiln.bazel.watch import EventFile, Pace, Stall, Watch, watched
+from kiln.errors import BuildFailed
+from tests.unit.bazel.test_events import EVENTS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.model.compile import Progress
+
+
+def watch_of(name: str, told: list[Progress] | None = None) -> Watch:
+    return Watch(file=EventFile(EVENTS / f"{name}.json"), tell=([] if told is None else told).append, stall=Stall(60))
+
+
+def test_a_file_is_read_as_it_grows_whole_lines_alone(tmp_path: Path) -> None:
+    content, path = (EVENTS / "first.json").read_bytes(), tmp_path / "events.json"
+    file = EventFile(path)
+    file.read()
+    assert file.build.events == 0
+    seen = []
+    with path.open("wb", buffering=0) as growing:
+        for start in range(0, len(content), 1000):
+            growing.write(content[start : start + 1000])
+            file.read()
+            seen.append(file.build.done)
+    assert seen == sorted(seen)
+    assert seen[-1] == 8
+    assert len(set(seen)) > 3
+    assert file.build.events == len(content.splitlines())
+
+
+def test_a_second_call_of_bazel_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "events.json"
+    file = EventFile(path)
+    path.write_bytes((EVENTS / "failed.json").read_bytes())
+    file.read()
+    assert file.build.failures
+    path.unlink()
+    path.write_bytes((EVENTS / "again.json").read_bytes())
+    file.read()
+    assert not file.build.failures
+    assert file.build.exit_name == "SUCCESS"
+
+
+def test_progress_is_told_once_and_only_when_it_has_changed() -> None:
+    told: list[Progress] = []
+    watch = watch_of("again", told)
+    watch.look(100.0)
+    watch.look(100.5)
+    assert [(each.done, each.total) for each in told] == [(8, 8)]
+
+
+def test_the_pace_of_the_last_minutes_counts() -> None:
+    pace = Pace()
+    assert pace.left(0.0, 0, None) is None
+    assert pace.left(10.0, 100, 1000) == pytest.approx(90.0)
+    later = [pace.left(float(second), 100 + second // 10, 1000) for second in range(20, 800, 10)]
+    assert later[-1] == pytest.approx((1000 - 179) * 10, rel=0.02), "an action every ten seconds"
+
+
+def test_a_standstill_is_noticed_only_without_events_and_without_work() -> None:
+    stall = Stall(60.0)
+    assert [stall.seconds(now, 1, lambda: 5.0) for now in (0.0, 1.0, 59.0)] == [None] * 3
+    assert stall.seconds(62.0, 1, lambda: 5.0) == pytest.approx(61.0)
+    assert stall.seconds(63.0, 2, lambda: 5.0) is None, "an event has come"
+    busy = iter((64.0, 124.0, 190.0))
+    assert [stall.seconds(now, 2, busy.__next__) for now in (64.0, 124.0, 190.0)] == [None] * 3, "a linker works"
+
+
+def test_a_server_that_only_waits_does_not_count_as_work() -> None:
+    stall = Stall(60.0)
+    stall.seconds(0.0, 1, lambda: 0.0)
+    stall.seconds(0.5, 1, lambda: 0.0)
+    assert stall.seconds(80.0, 1, lambda: 80 * 0.005) == pytest.approx(79.5)
+
+
+def test_a_failure_is_told_by_the_action_and_by_its_cause() -> None:
+    watch = watch_of("refused")
+    watch.file.read()
+    error = watch.explained(BuildFailed("the script failed", why="the end of the log"))
+    assert error.what.startswith("the compile failed: something that the build fetches itself could not be fetched\n")
+    assert "Connection refused" in error.what
+    assert "--distdir" in error.hint
+    assert error.why == "the end of the log"
+
+
+def test_a_failure_without_events_is_told_by_what_the_log_says_if_that_is_known() -> None:
+    watch = Watch(file=EventFile(EVENTS / "none.json"), tell=print, stall=Stall(60))
+    unknown = BuildFailed("the script failed", why="no luck", hint="read the log")
+    assert watch.explained(unknown) is unknown
+    known = watch.explained(BuildFailed("the script failed", why="g++: error: unrecognized command-line option '-x'"))
+    assert known.what == "the compile failed: the compiler rejects a flag"
+
+
+def test_what_is_read_at_the_end_of_a_build_is_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "events.json"
+    with watched(path, tell=lambda _: None, stall=60.0) as watch:
+        path.write_bytes((EVENTS / "again.json").read_bytes())
+    report = watch.report()
+    assert report is not None
+    assert report.hits == 6
+
+
+def test_processes_are_read_whatever_they_are_called() -> None:
+    stat = "42 (a) (b) S 7 42 42 0 -1 4194304 100 0 0 0 250 50 100 0 20 0 1 0 12345 0 0"
+    process = parse(stat)
+    assert (process.pid, process.parent, process.name, process.state) == (42, 7, "a) (b", "S")
+    assert process.busy == pytest.approx(400 / os.sysconf("SC_CLK_TCK"))
+
+
+def test_this_process_is_below_itself_and_at_work() -> None:
+    here = below({os.getpid()})
+    assert os.getpid() in {process.pid for process in here}
+    assert f"(process {os.getpid()}, since" in at_work(here)
+    assert at_work(here, without={process.pid for process in here}) == ""
