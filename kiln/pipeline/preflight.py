@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files
@@ -13,22 +11,11 @@ from kiln.errors import OutOfMemory, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kiln.resources import Resources
+
 SPARED = 0.9  # of the machine's memory, the rest is the system's
 LEAST_DISK = 500_000_000  # bytes a job, where nothing is known from earlier runs
 MARGIN = 1.25  # over what a cell used before
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
-    """What a machine has for builds: cores, and bytes of memory."""
-
-    cores: int
-    memory: int
-
-    @classmethod
-    def here(cls) -> Resources:
-        """What this process may use of its machine."""
-        return cls(cores=len(os.sched_getaffinity(0)), memory=min(_machine_memory(), _group_limit()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,17 +70,3 @@ def disk_needed(used: Mapping[str, int], configs: tuple[str, ...], *, jobs: int)
     """Return the bytes of disk that a run takes for a while, from what its cells used before."""
     largest = sorted((int(MARGIN * used.get(config, 0)) for config in configs), reverse=True)
     return sum(max(LEAST_DISK, size) for size in largest[:jobs])
-
-
-def _machine_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _group_limit() -> int:
-    """The limit of the control group that this process is in, in bytes; beyond all bounds when there is none."""
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        try:
-            return int(Path("/sys/fs/cgroup", name).read_text())
-        except (OSError, ValueError):
-            continue
-    return 1 << 62

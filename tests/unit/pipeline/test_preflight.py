@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kiln.errors import OutOfMemory, UsageError
-from kiln.pipeline.preflight import LEAST_DISK, Resources, Share, disk_needed, require_memory, share
+from kiln.pipeline.preflight import LEAST_DISK, Share, disk_needed, require_memory, share
+from kiln.resources import Resources
 
 GB = 10**9
 MACHINE = Resources(cores=8, memory=20 * GB)
