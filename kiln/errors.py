@@ -255,6 +255,12 @@ class NotReproduced(KilnError):
     exit_code = 45
 
 
+class IncompatibleVersions(KilnError):
+    """Versions, a GPU or a machine cannot work together."""
+
+    exit_code = 61
+
+
 class Interrupted(KilnError):
     """The run was stopped by the user; what was finished is kept."""
 

@@ -24,6 +24,7 @@ COMMANDS = {
     "cache": "show what compiles have left in their caches, and remove what is no longer wanted",
     "report": "write a run over the matrix as one web page",
     "publish": "put what was built into a channel, all or nothing, or withdraw a package",
+    "doctor": "tell whether versions, a GPU and a machine work together, and what a failure means",
     "image": "make container images: the base image that cells build in",
 }
 

@@ -15,11 +15,12 @@ from kiln.console import duration
 from kiln.container import Choice, images, trial
 from kiln.errors import UsageError, nearest
 from kiln.model.run import CellRun, CellState
-from kiln.pipeline import choice, contract, done, order, preflight, rehearsal
+from kiln.pipeline import choice, compatibility, contract, done, order, preflight, rehearsal
 from kiln.pipeline.builder import titles
 from kiln.pipeline.cell import CellJob
 from kiln.pipeline.compiling import REMOTE_CACHE, cache_key, group_of, toolchain
 from kiln.pipeline.workshop import Workshop
+from kiln.resources import Resources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -122,14 +123,16 @@ def prepare(
 
     Raises:
         KilnError: UnknownConfig for a cell that is not there, UsageError and OutOfMemory when the machine has less than
-            was asked for, DiskFull, DownloadFailed for an image that cannot be had, MissingTool for an engine.
+            was asked for, IncompatibleVersions for a cell that cannot work, DiskFull, DownloadFailed for an image
+            that cannot be had, MissingTool for an engine.
     """
     found: dict[str, Any] | None = None
-    resources = preflight.Resources.here()
+    resources = Resources.here()
     each = preflight.share(resources, jobs=wishes.jobs, cores=wishes.cores, memory=wishes.memory)
     cells = [expand.read(feedstock, config) for config in wishes.configs]
     if wishes.from_step is not None:
         require_step(feedstock, cells, wishes.from_step, engine=wishes.engine)
+    compatibility.require(feedstock, cells)
     place = _place(wishes)
     where, notes = _images(cells, wishes, place.engine, on_line)
     means = _means(cells, wishes, machine)

@@ -15,7 +15,7 @@ FLOORS = tuple(
     for rooms in (
         "errors model bootstrap",
         """yamltext template versions variants recipe matchspec archive repodata command bazel container channel console
-        files ledger""",
+        files ledger resources""",
         "load expand render build check publish support rehearse compat image report provenance",
         "pipeline fleet",
         "cli __main__",

@@ -1,0 +1,279 @@
+"""What this machine has: driver, GPUs, C library, compilers, Bazel, container engine. What cannot be seen is said so.
+
+GPUs are asked of NVML, the driver's own library, and of nvidia-smi where that cannot be loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln import command, container
+from kiln.compat.combination import Combination, Gpu
+from kiln.container.engine import ASIDE
+from kiln.errors import KilnError, MissingTool
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.container import Engine
+
+MODULE = Path("/proc/driver/nvidia/version")
+PROCESSOR = Path("/proc/cpuinfo")
+CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))  # where the container device interface's descriptions lie
+SECONDS = 20.0  # for a program to tell its version
+_NAME_BYTES = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE
+_VERSION_BYTES = 80  # NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
+_VERSION = re.compile(r"\d{1,6}(?:\.\d{1,6}){1,3}")
+_MODULE = re.compile(r"Kernel Module(?: for \S{1,40})? {1,8}(\d{1,6}(?:\.\d{1,6}){1,3})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A GPU of this machine; ``memory`` in bytes, 0 when it is not told."""
+
+    name: str
+    capability: str
+    memory: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFacts:
+    """What was seen; None is what was not found, and ``notes`` say why.
+
+    ``driver`` is the version of the driver's libraries, ``loaded`` that of its module in the kernel, ``cuda`` the
+    newest CUDA that the driver knows. ``engine_gpus`` says how containers get GPUs, nothing when they do not.
+    """
+
+    system: str
+    kernel: str
+    glibc: str | None
+    avx: bool | None
+    driver: str | None
+    loaded: str | None
+    cuda: str | None
+    cards: tuple[Card, ...]
+    gcc: str | None
+    clang: str | None
+    nvcc: str | None
+    bazel: str | None
+    engine: str | None
+    engine_gpus: str
+    notes: tuple[str, ...]
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the facts for programs."""
+        data: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        data["cards"] = [{each.name: getattr(card, each.name) for each in fields(Card)} for card in self.cards]
+        return {**data, "notes": list(self.notes)}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> MachineFacts:
+        """Return the facts that ``as_data`` made data of."""
+        cards = tuple(Card(**card) for card in data["cards"])
+        return cls(**{**data, "cards": cards, "notes": tuple(data["notes"])})
+
+    def running(self) -> Combination:
+        """Return what matters to a program that runs here."""
+        return Combination(
+            driver=self.driver,
+            loaded=self.loaded if self.driver else None,
+            glibc=self.glibc,
+            avx=self.avx,
+            gpus=tuple(dict.fromkeys(Gpu(name=card.name, capability=card.capability) for card in self.cards)),
+        )
+
+    def building(self) -> Combination:
+        """Return what matters to a build here, outside of containers."""
+        return Combination(bazel=self.bazel, host=f"gcc {self.gcc}" if self.gcc else None)
+
+
+def probe(env: Mapping[str, str]) -> MachineFacts:
+    """Look at this machine; programs are asked with the environment ``env``."""
+    notes: list[str] = []
+    driver, cards = _gpus(env, notes)
+    library, cuda = _user_mode_driver(notes)
+    engine, engine_gpus = _engine(env, notes)
+    return MachineFacts(
+        system=_system(),
+        kernel=platform.release(),
+        glibc=_glibc(),
+        avx=_avx(PROCESSOR),
+        driver=library or driver,
+        loaded=_loaded(MODULE),
+        cuda=cuda,
+        cards=cards,
+        gcc=_told("gcc", ("-dumpfullversion", "-dumpversion"), env),
+        clang=_told("clang", ("--version",), env),
+        nvcc=_told("nvcc", ("--version",), env, after="release "),
+        bazel=_told("bazel", ("--version",), env),
+        engine=engine,
+        engine_gpus=engine_gpus,
+        notes=tuple(notes),
+    )
+
+
+def _gpus(env: Mapping[str, str], notes: list[str]) -> tuple[str | None, tuple[Card, ...]]:
+    try:
+        return nvml()
+    except OSError as error:
+        notes.append(f"NVML: {error}")
+    try:
+        return nvidia_smi(env)
+    except (MissingTool, ValueError) as error:
+        notes.append(f"nvidia-smi: {error}".splitlines()[0])
+        return None, ()
+
+
+def nvml(library: str = "libnvidia-ml.so.1") -> tuple[str, tuple[Card, ...]]:
+    """Return the driver's version and the GPUs, as the driver's management library tells.
+
+    Raises:
+        OSError: when the library is not there, or refuses.
+    """
+    functions = ctypes.CDLL(library)
+    _call(functions, "nvmlInit_v2")
+    try:
+        version = ctypes.create_string_buffer(_VERSION_BYTES)
+        _call(functions, "nvmlSystemGetDriverVersion", version, ctypes.c_uint(_VERSION_BYTES))
+        count = ctypes.c_uint()
+        _call(functions, "nvmlDeviceGetCount_v2", ctypes.byref(count))
+        cards = tuple(_card(functions, index) for index in range(count.value))
+        return version.value.decode(errors="replace"), cards
+    finally:
+        functions.nvmlShutdown()
+
+
+class _Memory(ctypes.Structure):
+    """nvmlMemory_t."""
+
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+def _card(functions: ctypes.CDLL, index: int) -> Card:
+    handle, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
+    name, memory = ctypes.create_string_buffer(_NAME_BYTES), _Memory()
+    _call(functions, "nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+    _call(functions, "nvmlDeviceGetName", handle, name, ctypes.c_uint(_NAME_BYTES))
+    _call(functions, "nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
+    if functions.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):
+        memory = _Memory()  # a GPU that shares the machine's memory tells none
+    capability = f"{major.value}.{minor.value}"
+    return Card(name=name.value.decode(errors="replace"), capability=capability, memory=int(memory.total))
+
+
+def _call(functions: ctypes.CDLL, name: str, *arguments: Any) -> None:
+    """Call a function of NVML; anything but 0 is an error."""
+    try:
+        code = getattr(functions, name)(*arguments)
+    except AttributeError as error:
+        raise OSError(f"the library has no {name}") from error
+    if code:
+        functions.nvmlErrorString.restype = ctypes.c_char_p
+        raise OSError(f"{name}: {(functions.nvmlErrorString(code) or b'').decode(errors='replace')} ({code})")
+
+
+def nvidia_smi(env: Mapping[str, str]) -> tuple[str | None, tuple[Card, ...]]:
+    """Return the driver's version and the GPUs, as nvidia-smi tells.
+
+    Raises:
+        MissingTool: without that program.
+        ValueError: when it says something else.
+    """
+    query = ("nvidia-smi", "--query-gpu=driver_version,name,compute_cap,memory.total", "--format=csv,noheader,nounits")
+    answer = command.capture(query, env=env, timeout=SECONDS)
+    if not answer.ok:
+        raise ValueError((answer.stdout or answer.tail).strip() or f"exit code {answer.exit_code}")
+    return smi_answer(answer.stdout)
+
+
+def smi_answer(text: str) -> tuple[str | None, tuple[Card, ...]]:
+    """Return what nvidia-smi's table holds: driver, name, capability and MiB of memory in each line.
+
+    Raises:
+        ValueError: when a line is something else.
+    """
+    rows = [[part.strip() for part in line.split(",")] for line in text.splitlines() if line.strip()]
+    if any(len(row) != 4 for row in rows):
+        raise ValueError(f"nvidia-smi answers {text.strip()[:200]!r}")
+    cards = tuple(
+        Card(name=name, capability=capability, memory=int(memory) << 20 if memory.isdecimal() else 0)
+        for _, name, capability, memory in rows
+    )
+    return (rows[0][0] if rows else None), cards
+
+
+def _user_mode_driver(notes: list[str]) -> tuple[str | None, str | None]:
+    """The version of libcuda, by its file's name, and of the newest CUDA that it knows."""
+    try:
+        functions = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        notes.append(f"CUDA's driver library: {error}")
+        return None, None
+    version = ctypes.c_int()
+    told = not functions.cuDriverGetVersion(ctypes.byref(version)) and version.value
+    named = re.search(r"libcuda\.so\.(\d{1,6}(?:\.\d{1,6}){1,3})$", _text(Path("/proc/self/maps")), re.MULTILINE)
+    return (named[1] if named else None), (f"{version.value // 1000}.{version.value % 1000 // 10}" if told else None)
+
+
+def _loaded(file: Path) -> str | None:
+    found = _MODULE.search(_text(file))
+    return found[1] if found else None
+
+
+def _system() -> str:
+    names = dict(line.split("=", 1) for line in _text(Path("/etc/os-release")).splitlines() if "=" in line)
+    return f"{names.get('PRETTY_NAME', platform.system()).strip(chr(34))}, {platform.machine()}"
+
+
+def _glibc() -> str | None:
+    told = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None
+    found = _VERSION.search(told or "")
+    return found[0] if found else None
+
+
+def _avx(file: Path) -> bool | None:
+    flags = next((line for line in _text(file).splitlines() if line.startswith("flags")), None)
+    return None if flags is None else "avx" in flags.split()
+
+
+def _told(program: str, arguments: tuple[str, ...], env: Mapping[str, str], *, after: str = "") -> str | None:
+    """The version that a program says it is; None when it is not there."""
+    try:
+        answer = command.capture((program, *arguments), env=env, cwd=ASIDE, timeout=SECONDS)
+    except MissingTool:
+        return None
+    found = _VERSION.search(answer.stdout.partition(after)[2] if after else answer.stdout)
+    return found[0] if answer.ok and found else None
+
+
+def _engine(env: Mapping[str, str], notes: list[str]) -> tuple[str | None, str]:
+    """The container engine that answers, and how its containers get GPUs."""
+    try:
+        choice = container.choose(None, env=env)
+    except KilnError as error:
+        notes.append(f"container engine: {error.what}")
+        return None, ""
+    if choice.engine is None:
+        notes.append(f"container engine: {'; '.join(choice.notes[:2])}")
+        return None, ""
+    return f"{choice.engine.kind.value} {choice.engine.version}", _handed_in(choice.engine)
+
+
+def _handed_in(engine: Engine) -> str:
+    if any("nvidia" in file.name for folder in CDI if folder.is_dir() for file in folder.iterdir()):
+        return "CDI"
+    runtimes = engine.ask("info", "--format", "{{json .Runtimes}}") if engine.kind is container.Kind.DOCKER else None
+    return "nvidia runtime" if runtimes is not None and runtimes.ok and '"nvidia"' in runtimes.stdout else ""
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

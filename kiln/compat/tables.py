@@ -1,0 +1,115 @@
+"""The tables in ``data/``: rows of facts, each with the source that says so. Rules read them; no fact is code."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln.compat import lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+DATA = Path(__file__).parent / "data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A row of a table: ``line`` counts from 1 in its file, ``cells`` are its columns in order, ``source`` the last."""
+
+    table: str
+    line: int
+    cells: tuple[tuple[str, str], ...]
+
+    def __getitem__(self, column: str) -> str:
+        return dict(self.cells)[column]
+
+    @property
+    def source(self) -> str:
+        """Who says so."""
+        return self["source"]
+
+    @property
+    def place(self) -> str:
+        """Where the row stands: ``tensorflow.csv:5``."""
+        return f"{self.table}.csv:{self.line}"
+
+    @property
+    def text(self) -> str:
+        """The row in short: ``tf 2.18.0, cuda 12.5``."""
+        return ", ".join(f"{column} {value}" for column, value in self.cells if value and column != "source")
+
+
+@cache
+def table(name: str) -> tuple[Row, ...]:
+    """Return the rows of a table, in the file's order."""
+    with (DATA / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        return tuple(Row(table=name, line=reader.line_num, cells=tuple(row.items())) for row in reader)
+
+
+@cache
+def tensorflow(version: str) -> Row | None:
+    """Return how upstream tests a release of TensorFlow; a patch release is tested as its minor release is."""
+    minor = lines.numbers(version)[:2]
+    return next((row for row in table("tensorflow") if lines.numbers(row["tf"])[: len(minor)] == minor), None)
+
+
+@cache
+def serving(version: str) -> Row | None:
+    """Return what a release of TensorFlow Serving is built with."""
+    return newest(overlapping(table("serving"), version))
+
+
+@cache
+def compiler(cuda: str) -> Row | None:
+    """Return what CUDA's compiler compiles for, and with which host compilers."""
+    return newest(overlapping(table("cuda_compiler"), cuda))
+
+
+@cache
+def first_cuda(capability: int) -> Row | None:
+    """Return the oldest CUDA in the tables that compiles for a compute capability, 70 for 7.0."""
+    knowing = (row for row in table("cuda_compiler") if str(capability) in row["capabilities"].split())
+    return min(knowing, key=lambda row: lines.numbers(row["first"]), default=None)
+
+
+@cache
+def driver(cuda: str) -> Row | None:
+    """Return the oldest driver that came with a release of CUDA."""
+    found = overlapping(table("cuda_driver"), cuda)
+    return min(found, key=lambda row: lines.numbers(row["driver"]), default=None)
+
+
+@cache
+def minor_version_driver(cuda: str) -> Row | None:
+    """Return the oldest driver that runs any release of CUDA's major version; none is known before CUDA 11."""
+    return next((row for row in table("cuda_minor") if lines.agree(row["cuda"], cuda)), None)
+
+
+@cache
+def cudnn(version: str, cuda: str) -> tuple[Row, ...]:
+    """Return what NVIDIA says of a cuDNN with a CUDA."""
+    return tuple(
+        row for row in overlapping(table("cudnn"), version) if lines.overlaps(cuda, row["cuda_first"], row["cuda_last"])
+    )
+
+
+@cache
+def cuda_lines() -> tuple[str, ...]:
+    """Return every ``x.y`` of CUDA that there is a driver for, newest first."""
+    short = (".".join(row["first"].split(".")[:2]) for row in table("cuda_driver"))
+    return tuple(dict.fromkeys(short))
+
+
+def overlapping(rows: Iterable[Row], version: str) -> tuple[Row, ...]:
+    """Return the rows whose ``first`` to ``last`` hold a release that a version stands for."""
+    return tuple(row for row in rows if lines.overlaps(version, row["first"], row["last"]))
+
+
+def newest(rows: Iterable[Row]) -> Row | None:
+    """Return the row that begins last."""
+    return max(rows, key=lambda row: lines.numbers(row["first"]), default=None)

@@ -1,0 +1,103 @@
+"""``kiln doctor`` on the command line: what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kiln import cli
+from kiln.errors import IncompatibleVersions, UnknownConfig, UsageError
+
+ROOT = Path(__file__).parents[3]
+CELL = "linux_64_cuda_compiler_version12.9python3.12.____cpython"
+
+
+def test_what_works_is_told_with_its_row_and_source(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["doctor", "--tf", "2.18", "--cuda", "12.5", "--gpu", "p3"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("works: TensorFlow 2.18, CUDA 12.5, V100 of p3 (7.0)\n")
+    assert "tensorflow.csv:5: tf 2.18.0" in out
+    assert "tensorflow/docs, site/en/install/source.md" in out
+    assert '    cuda_compiler_version:\n      - "12.5"' in out
+
+
+def test_what_cannot_work_has_its_own_exit_code_and_names_what_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["doctor", "--tf", "2.18", "--cuda", "13.0", "--cc", "7.0"]) == IncompatibleVersions.exit_code
+    out = capsys.readouterr().out
+    assert "  ✗ CUDA 13.0 compiles for 7.5 to 12.1; 7.0 is older than all of them" in out
+    assert "nearest that work:\n  TensorFlow 2.18, CUDA 12.5, 7.0 (changed: cuda)" in out
+
+
+def test_the_answer_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        cli.run(["doctor", "--tf", "2.18", "--cuda", "13.0", "--gpu", "p3", "--json"]) == IncompatibleVersions.exit_code
+    )
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["verdict"] == "cannot work"
+    assert answer["combination"]["gpus"] == [{"name": "V100 of p3", "capability": "7.0"}]
+    assert answer["findings"][1]["rows"][0]["place"].startswith("cuda_compiler.csv:")
+    assert answer["nearest"][0]["changes"] == ["cuda"]
+
+
+def test_a_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["-C", str(ROOT), "doctor", f".ci_support/{CELL}.yaml", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["combination"]["cuda"] == "12.9"
+    assert answer["combination"]["host"] == "gcc 13"
+    assert answer["combination"]["built_for"][-1] == "compute_120"
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / ".ci_support").glob("*.yaml")), ids=lambda file: file.stem)
+def test_no_cell_of_this_feedstock_is_one_that_cannot_work(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["-C", str(ROOT), "doctor", file.stem]) == 0
+
+
+def test_a_cell_that_is_not_there() -> None:
+    assert cli.run(["-C", str(ROOT), "doctor", "linux_64_nothing"]) == UnknownConfig.exit_code
+
+
+@pytest.mark.parametrize(
+    "words", [["--tf", "two"], ["--gpu", "Voodoo"], [CELL, "--tf", "2.18"], ["--log", "/no/such.log"]]
+)
+def test_what_cannot_be_asked(words: list[str]) -> None:
+    assert cli.run(["-C", str(ROOT), "doctor", *words]) == UsageError.exit_code
+
+
+def test_an_error_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["doctor", "--error", "nvcc fatal   : Unsupported gpu architecture 'compute_120'"]) == 0
+    out = capsys.readouterr().out
+    assert "cause: This nvcc does not compile for compute_120. CUDA that does: 12.8 to 13.2." in out
+    assert "seen: https://" in out
+
+
+def test_a_log_is_made_harmless_before_it_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"fine\n\x1b[31mIllegal instruction\x1b[0m \x07(core dumped)\n")
+    assert cli.run(["doctor", "--log", str(log)]) == 0
+    assert "illegal instruction: line 2\n    | Illegal instruction (core dumped)\n" in capsys.readouterr().out
+    assert cli.run(["doctor", "--log", str(log), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["line"] == 2
+
+
+def test_a_log_that_tells_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["doctor", "--error", "it does not work"]) == 0
+    assert "nothing in it is known" in capsys.readouterr().out
+
+
+@pytest.mark.processes
+def test_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.run(["-C", str(tmp_path), "doctor", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert set(told) == {"machine", "cudas", "answers"}
+    assert told["machine"]["memory"] > 0
+    cli.run(["-C", str(tmp_path), "doctor"])
+    assert "NVIDIA driver " in capsys.readouterr().out
+
+
+@pytest.mark.processes
+def test_a_combination_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.run(["doctor", "--tf", "2.21", "--glibc", "2.17", "--here", "--json"])
+    asked = json.loads(capsys.readouterr().out)["combination"]
+    assert (asked["tf"], asked["glibc"]) == ("2.21", "2.17")

@@ -1,0 +1,126 @@
+"""What a machine tells is read into facts, and the facts into what runs on it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from kiln.compat import Verdict, outlook, probe
+from kiln.compat.probe import Card, MachineFacts
+
+MACHINES = sorted((Path(__file__).parents[2] / "fixtures" / "machines").glob("*.json"))
+
+
+def facts(**changes: object) -> MachineFacts:
+    """A machine with a V100 and a driver of CUDA 12.2."""
+    known: dict[str, object] = {
+        "system": "Debian",
+        "kernel": "6.1",
+        "glibc": "2.36",
+        "avx": True,
+        "driver": "535.104.05",
+        "loaded": "535.104.05",
+        "cuda": "12.2",
+        "cards": [{"name": "Tesla V100-SXM2-16GB", "capability": "7.0", "memory": 16 << 30}],
+        "gcc": "12.2.0",
+        "clang": None,
+        "nvcc": None,
+        "bazel": None,
+        "engine": None,
+        "engine_gpus": "",
+        "notes": [],
+    }
+    return MachineFacts.from_data({**known, **changes})
+
+
+def test_facts_survive_json() -> None:
+    made = facts()
+    assert MachineFacts.from_data(json.loads(json.dumps(made.as_data()))) == made
+
+
+def test_what_nvidia_smi_tells() -> None:
+    text = "535.104.05, Tesla V100-SXM2-16GB, 7.0, 16384\n535.104.05, NVIDIA GH200, 9.0, [N/A]\n"
+    assert probe.smi_answer(text) == (
+        "535.104.05",
+        (
+            Card(name="Tesla V100-SXM2-16GB", capability="7.0", memory=16 << 30),
+            Card(name="NVIDIA GH200", capability="9.0", memory=0),
+        ),
+    )
+    with pytest.raises(ValueError, match="nvidia-smi answers"):
+        probe.smi_answer("No devices were found\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  384.130  Wed Mar 21 03:37:26 PDT 2018\n", "384.130"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (x)\n", "580.95.05"),
+        ("something else\n", None),
+    ],
+)
+def test_the_drivers_part_in_the_kernel(tmp_path: Path, text: str, version: str | None) -> None:
+    (tmp_path / "version").write_text(text)
+    assert probe._loaded(tmp_path / "version") == version
+    assert probe._loaded(tmp_path / "nothing") is None
+
+
+def test_the_processors_flags(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("processor : 0\nflags\t\t: fpu sse4_2\n")
+    (tmp_path / "new").write_text("processor : 0\nflags\t\t: fpu sse4_2 avx avx2\n")
+    answers = [probe._avx(tmp_path / name) for name in ("old", "new", "nothing")]
+    assert answers == [False, True, None]
+
+
+def test_a_library_that_is_not_there_is_an_error_of_the_system() -> None:
+    with pytest.raises(OSError, match="libnothing"):
+        probe.nvml("libnothing.so.1")
+    with pytest.raises(OSError, match="the library has no nvmlInit_v2"):
+        probe.nvml("libc.so.6")
+
+
+@pytest.mark.processes
+def test_this_machine_is_looked_at() -> None:
+    found = probe.probe(os.environ)
+    assert found.system.endswith(os.uname().machine)
+    assert found.glibc is None or float(found.glibc) > 2
+    assert (found.driver is None) is any("CUDA's driver library" in note for note in found.notes)
+
+
+def test_a_v100_and_what_runs_on_it() -> None:
+    ranges = outlook.ranges(outlook.cudas(facts()))
+    assert ranges["works"] == "9.0 to 12.2"
+    assert ranges["works with a cost"] == "12.3 to 12.9, 7.0 to 8.0"
+    assert ranges["cannot work"].startswith("13.0 to 13.2")
+
+
+def test_the_newest_tensorflow_on_it() -> None:
+    answers = outlook.answers(facts())
+    assert answers["running"].combination.cuda == "12.5"
+    assert answers["running"].verdict is Verdict.COSTS
+    assert set(answers) == {"running", "building"}
+    assert set(outlook.answers(facts(gcc=None))) == {"running"}
+
+
+def test_a_machine_without_gpu_runs_the_cpu_build() -> None:
+    bare = facts(driver=None, loaded=None, cuda=None, cards=[])
+    assert outlook.cudas(bare) == {}
+    running = outlook.answers(bare)["running"]
+    assert (running.combination.cuda, running.verdict) == (None, Verdict.WORKS)
+
+
+def test_a_driver_that_is_not_the_kernels() -> None:
+    answers = outlook.answers(facts(loaded="525.60.13"))
+    assert answers["running"].verdict is Verdict.CANNOT
+
+
+@pytest.mark.parametrize("file", MACHINES, ids=lambda file: file.stem)
+def test_a_real_machine_is_judged_today_as_it_was(file: Path) -> None:
+    told = json.loads(file.read_text())
+    own = {name: value for name, value in told["machine"].items() if name not in {"cores", "memory", "disk_free"}}
+    real = MachineFacts.from_data(own)
+    assert {cuda: verdict.value for cuda, verdict in outlook.cudas(real).items()} == told["cudas"]
+    assert outlook.answers(real)["running"].verdict.value == told["answers"]["running"]["verdict"]

@@ -1,0 +1,249 @@
+"""Combinations and what is said of them: the verdict, the rule that decides, the row that it rests on."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.compat import Verdict, combination, judge, tables
+from kiln.compat.rules import findings
+from kiln.errors import UsageError
+
+if TYPE_CHECKING:
+    from kiln.compat import Finding
+
+WORKS, COSTS, UNKNOWN, CANNOT = "works", "works with a cost", "unknown", "cannot work"
+
+
+def said(rule: str, **asked: str) -> Finding:
+    (found,) = [finding for finding in findings(combination(asked)) if finding.rule == rule]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rule", "asked", "verdict", "reason", "table"),
+    [
+        ("TensorFlow and CUDA", {"tf": "2.18", "cuda": "12.5.1"}, WORKS, "tested with CUDA 12.5", "tensorflow"),
+        (
+            "TensorFlow and CUDA",
+            {"tf": "2.18", "cuda": "12.9"},
+            COSTS,
+            "same major version, and untested",
+            "tensorflow",
+        ),
+        ("TensorFlow and CUDA", {"tf": "2.19.1", "cuda": "12.8"}, COSTS, "conda-forge built it", "tensorflow"),
+        ("TensorFlow and CUDA", {"tf": "2.6.0", "cuda": "10.2"}, COSTS, "conda-forge built it", "tensorflow"),
+        ("TensorFlow and CUDA", {"tf": "2.18", "cuda": "11.8"}, UNKNOWN, "another major version", "tensorflow"),
+        ("TensorFlow and CUDA", {"tf": "3.0", "cuda": "12.5"}, UNKNOWN, "no table has TensorFlow 3.0", None),
+        ("TensorFlow and cuDNN", {"tf": "2.18", "cudnn": "9.3"}, WORKS, "tested with cuDNN 9.3", "tensorflow"),
+        ("TensorFlow and cuDNN", {"tf": "2.18", "cudnn": "9.10.2"}, WORKS, "takes a newer minor version", "tensorflow"),
+        ("TensorFlow and cuDNN", {"tf": "2.18", "cudnn": "9.0"}, COSTS, "refuses the older 9.0", "tensorflow"),
+        ("TensorFlow and cuDNN", {"tf": "2.18", "cudnn": "8.9"}, UNKNOWN, "another major version", "tensorflow"),
+        ("TensorFlow and Python", {"tf": "2.18", "python": "3.9.7"}, WORKS, "for Python 3.9-3.12", "tensorflow"),
+        ("TensorFlow and Python", {"tf": "2.18", "python": "3.8"}, CANNOT, "not for 3.8", "tensorflow"),
+        ("TensorFlow and Python", {"tf": "2.0", "python": "3.2"}, CANNOT, "not for 3.2", "tensorflow"),
+        ("TensorFlow and Python", {"tf": "2.19.1", "python": "3.13"}, COSTS, "conda-forge built it", "tensorflow"),
+        (
+            "TensorFlow and Python",
+            {"tf": "2.18", "python": "3.14"},
+            UNKNOWN,
+            "there is no wheel for 3.14",
+            "tensorflow",
+        ),
+        ("TensorFlow and Python", {"tf": "1.3", "python": "3.6"}, UNKNOWN, "no table has the Pythons", None),
+        ("TensorFlow and Bazel", {"tf": "2.18", "bazel": "6.5.0"}, WORKS, "built with Bazel 6.5.0", "tensorflow"),
+        ("TensorFlow and Bazel", {"tf": "2.18", "bazel": "6.6.0"}, COSTS, "6.6.0 is untested", "tensorflow"),
+        ("TensorFlow and Bazel", {"tf": "2.18", "bazel": "7.4.1"}, UNKNOWN, "nobody has told", "tensorflow"),
+        ("TensorFlow and Bazel", {"tf": "1.7.0", "bazel": "0.10.0"}, WORKS, "built with Bazel 0.10.0", "tensorflow"),
+        ("TensorFlow and Bazel", {"tf": "1.7.0", "bazel": "0.9.0", "cuda": "9"}, WORKS, "Bazel 0.9.0", "tensorflow"),
+        ("TensorFlow and compiler", {"tf": "2.18", "compiler": "clang-17"}, WORKS, "clang 17.0.6", "tensorflow"),
+        ("TensorFlow and compiler", {"tf": "2.18", "compiler": "gcc-13"}, COSTS, "gcc 13 is untested", "tensorflow"),
+        ("Serving and Bazel", {"serving": "1.12", "bazel": "0.15.0"}, WORKS, "Bazel 0.15.0", "serving"),
+        ("Serving and CUDA", {"serving": "1.12", "cuda": "9.0"}, WORKS, "built with CUDA 9.0", "serving"),
+        ("Serving and CUDA", {"serving": "2.20", "cuda": "12.9"}, COSTS, "untested", "serving"),
+        ("Serving and CUDA", {"serving": "1.12", "cuda": "10.0"}, UNKNOWN, "nobody has told", "serving"),
+        ("Serving and cuDNN", {"serving": "1.12", "cudnn": "7"}, WORKS, "cuDNN 7.2.1.38", "serving"),
+        ("Serving and TensorFlow", {"serving": "2.20"}, WORKS, "that TensorFlow is tested with", "serving"),
+        (
+            "Serving and TensorFlow",
+            {"serving": "2.18"},
+            COSTS,
+            "another CUDA 12.2.0 (TensorFlow: 12.5) and cuDNN",
+            "serving",
+        ),
+        ("Serving and TensorFlow", {"serving": "1.7"}, COSTS, "CUDA 8.0 (TensorFlow: 9)", "serving"),
+        ("Serving and TensorFlow", {"serving": "2.18", "tf": "2.17"}, CANNOT, "of its own minor version", "serving"),
+        ("CUDA and GPU", {"cuda": "12.9", "gpu": "p3"}, WORKS, "V100 of p3 (7.0) among them", "cuda_compiler"),
+        ("CUDA and GPU", {"cuda": "9.0", "gpu": "7.0"}, WORKS, "7.0 among them", "cuda_compiler"),
+        ("CUDA and GPU", {"cuda": "13.0", "gpu": "V100"}, CANNOT, "older than all of them", "cuda_compiler"),
+        ("CUDA and GPU", {"cuda": "8.0", "gpu": "Tesla V100-SXM2-16GB"}, COSTS, "PTX of an older one", "cuda_compiler"),
+        ("CUDA and GPU", {"cuda": "12.5", "gpu": "p6"}, COSTS, "minutes to half an hour", "cuda_compiler"),
+        ("CUDA and GPU", {"cuda": "11.0", "gpu": "8.6"}, WORKS, "machine code of an older GPU", "cuda_compiler"),
+        ("CUDA and GPU", {"cuda": "14.0", "gpu": "8.6"}, UNKNOWN, "no table has the GPUs", None),
+        ("what is built and GPU", {"tf": "2.18", "gpu": "g5.xlarge"}, WORKS, "machine code for A10G of g5", "upstream"),
+        ("what is built and GPU", {"tf": "2.18", "gpu": "p2"}, CANNOT, "neither machine code nor PTX", "upstream"),
+        (
+            "what is built and GPU",
+            {"tf": "2.18", "gpu": "12.0"},
+            COSTS,
+            "PTX is compiled at the first start",
+            "upstream",
+        ),
+        ("what is built and GPU", {"serving": "1.7", "gpu": "p3"}, COSTS, "PTX is compiled", "serving"),
+        ("what is built and GPU", {"serving": "1.8.0", "gpu": "p3"}, WORKS, "machine code for", "serving"),
+        ("what is built and GPU", {"built_for": "sm_80,sm_90", "gpu": "10.0"}, CANNOT, "neither machine code", None),
+        ("what is built and GPU", {"built_for": "sm_86", "gpu": "8.0"}, CANNOT, "neither machine code", None),
+        (
+            "CUDA and what is built",
+            {"cuda": "12.5", "built_for": "sm_70,compute_90"},
+            WORKS,
+            "all that is",
+            "cuda_compiler",
+        ),
+        (
+            "CUDA and what is built",
+            {"cuda": "12.5", "built_for": "sm_35,sm_90,sm_120"},
+            CANNOT,
+            "sm_35, sm_120",
+            "cuda_compiler",
+        ),
+        ("CUDA and host compiler", {"cuda": "12.5", "compiler": "gcc-13.2"}, WORKS, "below 14", "cuda_compiler"),
+        ("CUDA and host compiler", {"cuda": "12.5", "host": "gcc 14"}, CANNOT, "refuses GCC 14", "cuda_compiler"),
+        ("CUDA and host compiler", {"cuda": "9.0", "host": "gcc-7"}, CANNOT, "must be below 7", "cuda_compiler"),
+        (
+            "CUDA and driver",
+            {"cuda": "12.5", "driver": "555.42.06"},
+            WORKS,
+            "came with driver 555.42.02",
+            "cuda_driver",
+        ),
+        ("CUDA and driver", {"cuda": "12.5", "driver": "535"}, COSTS, "minor-version compatibility", "cuda_driver"),
+        ("CUDA and driver", {"cuda": "12.5", "driver": "520.61.05"}, CANNOT, "needs driver 525", "cuda_minor"),
+        ("CUDA and driver", {"cuda": "10.2", "driver": "418.39"}, CANNOT, "needs driver 440.33", "cuda_driver"),
+        ("cuDNN and CUDA", {"cudnn": "9.3", "cuda": "12.5"}, WORKS, "tested together", "tensorflow"),
+        ("cuDNN and CUDA", {"cudnn": "8.9.6", "cuda": "12.1"}, WORKS, "made for each other", "cudnn"),
+        ("cuDNN and CUDA", {"cudnn": "7.6.5", "cuda": "9.1"}, CANNOT, "does not support", "cudnn"),
+        ("cuDNN and CUDA", {"cudnn": "9.8", "cuda": "12.9"}, UNKNOWN, "no table has cuDNN 9.8 and CUDA 12.9", None),
+        ("cuDNN and GPU", {"cudnn": "9.5.1", "cuda": "12.6", "gpu": "B200"}, CANNOT, "no kernels for B200", "cudnn"),
+        ("cuDNN and GPU", {"cudnn": "9.10.2", "cuda": "12.9", "gpu": "B200"}, WORKS, "has kernels for B200", "cudnn"),
+        ("cuDNN and GPU", {"cudnn": "8.5.0", "cuda": "11.7", "gpu": "3.0"}, CANNOT, "no kernels for 3.0", "cudnn"),
+        (
+            "cuDNN and driver",
+            {"cudnn": "7.6.0", "cuda": "9.0", "driver": "384.81"},
+            CANNOT,
+            "needs driver 384.111",
+            "cudnn",
+        ),
+        ("driver and GPU", {"driver": "535", "gpu": "B200"}, UNKNOWN, "whether 535 knows the GPU", "cuda_compiler"),
+        (
+            "driver and GPU",
+            {"driver": "535", "gpu": "H100"},
+            WORKS,
+            "not older than that of the first CUDA",
+            "cuda_compiler",
+        ),
+        (
+            "driver and PTX",
+            {"tf": "2.21", "cuda": "12.5", "driver": "535", "gpu": "B200"},
+            CANNOT,
+            "compile PTX",
+            "cuda_driver",
+        ),
+        ("wheel and glibc", {"tf": "2.21", "glibc": "2.27"}, WORKS, "glibc 2.27", "wheel"),
+        ("wheel and glibc", {"tf": "2.21", "glibc": "2.17"}, CANNOT, "2.17 is older", "wheel"),
+        ("wheel and glibc", {"tf": "2.9", "glibc": "2.17"}, UNKNOWN, "no table has the glibc", None),
+    ],
+)
+def test_a_rule(rule: str, asked: dict[str, str], verdict: str, reason: str, table: str | None) -> None:
+    found = said(rule, **asked)
+    assert (found.verdict.value, reason in found.reason) == (verdict, True), found.reason
+    assert [row.table for row in found.rows[:1]] == ([table] if table else [])
+
+
+@pytest.mark.parametrize("row", tables.table("tensorflow"), ids=lambda row: row["tf"])
+def test_every_release_works_with_what_it_is_tested_with(row: tables.Row) -> None:
+    pythons: list[str | None] = [*row["python"].replace("-", " ").split()] or [None]
+    for python in pythons:
+        asked = {name: row[name] or None for name in ("tf", "cuda", "cudnn", "bazel", "compiler")}
+        answer = judge(combination({**asked, "python": python}), suggest=False)
+        assert answer.verdict is Verdict.WORKS, [f.reason for f in answer.findings if f.verdict is not Verdict.WORKS]
+
+
+@pytest.mark.parametrize("row", tables.table("serving"), ids=lambda row: row["last"])
+def test_no_release_of_serving_is_refused_with_what_it_is_built_with(row: tables.Row) -> None:
+    asked = {"serving": row["last"], **{name: row[name] for name in ("cuda", "cudnn", "bazel")}}
+    assert judge(combination(asked), suggest=False).verdict in {Verdict.WORKS, Verdict.COSTS}
+
+
+def test_the_p3_case() -> None:
+    asked = {
+        "serving": "1.12",
+        "tf": "1.12",
+        "cuda": "9.0",
+        "cudnn": "7",
+        "gpu": "p3",
+        "compiler": "gcc-4.8",
+        "bazel": "0.15.0",
+    }
+    answer = judge(combination(asked))
+    assert answer.verdict is Verdict.WORKS
+    assert answer.variants[:2] == ("cuda_compiler_version:", '  - "9.0"')
+
+
+def test_the_worst_finding_decides() -> None:
+    assert judge(combination({"tf": "2.18", "cuda": "13.0", "gpu": "p3"})).verdict is Verdict.CANNOT
+    assert judge(combination({"tf": "2.18", "cuda": "13.0"})).verdict is Verdict.UNKNOWN
+    assert judge(combination({"tf": "2.18", "cuda": "12.6"})).verdict is Verdict.COSTS
+
+
+def test_without_a_pair_nothing_is_known() -> None:
+    answer = judge(combination({"tf": "2.18"}))
+    assert (answer.verdict, answer.findings, answer.nearest) == (Verdict.UNKNOWN, (), ())
+
+
+def test_a_driver_that_was_updated_without_a_reboot() -> None:
+    asked = combination({"driver": "470.57.02"}).with_versions(loaded="460.91.3")
+    (finding,) = findings(asked)
+    assert finding.verdict is Verdict.CANNOT
+    assert "470.57.02, and the kernel has 460.91.3 loaded" in finding.reason
+
+
+def test_a_processor_without_avx_runs_no_wheel() -> None:
+    asked = combination({"tf": "2.18"})
+    assert [f.verdict for f in findings(dataclasses.replace(asked, avx=False))] == [Verdict.CANNOT]
+    assert findings(dataclasses.replace(asked, avx=True)) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "capability"),
+    [
+        ("p3.16xlarge", "7.0"),
+        ("sm_90a", "9.0"),
+        ("compute_120", "12.0"),
+        ("8.6", "8.6"),
+        ("NVIDIA H200", "9.0"),
+        ("p6-b200.48xlarge", "10.0"),
+        ("NVIDIA A100-SXM4-40GB", "8.0"),
+        ("nvidia l40s", "8.9"),
+        ("NVIDIA L4", "8.9"),
+        ("NVIDIA GeForce RTX 5080", "12.0"),
+    ],
+)
+def test_a_gpu_by_any_name(name: str, capability: str) -> None:
+    assert combination({"gpu": name}).gpus[0].capability == capability
+
+
+@pytest.mark.parametrize(
+    ("asked", "what"),
+    [
+        ({"gpu": "Voodoo 2"}, "no table has a GPU 'Voodoo 2'"),
+        ({"cuda": "twelve"}, "--cuda 'twelve' is no version"),
+        ({"compiler": "icc"}, "'icc' is no compiler"),
+        ({"built_for": "sm_x"}, "'sm_x' is no compute capability"),
+    ],
+)
+def test_what_is_not_known_is_refused(asked: dict[str, str], what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        combination(asked)

@@ -1,0 +1,173 @@
+"""The tables hold facts with their sources, and do not contradict themselves."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from kiln.compat import lines, tables
+from kiln.compat.combination import gpu, plain
+
+# How many rows each table has at least: a row that is lost is noticed.
+ROWS = {
+    "built": 6,
+    "cloud": 13,
+    "cuda_compiler": 17,
+    "cuda_driver": 54,
+    "cuda_minor": 3,
+    "cudnn": 36,
+    "gpu": 17,
+    "processor": 1,
+    "serving": 18,
+    "tensorflow": 38,
+    "upstream": 1,
+    "wheel": 3,
+}
+
+
+def test_every_table_is_counted() -> None:
+    assert {file.stem for file in tables.DATA.glob("*.csv")} == set(ROWS)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_every_row_has_a_source_and_none_stands_twice(name: str) -> None:
+    rows = tables.table(name)
+    assert len(rows) >= ROWS[name]
+    assert [row.place for row in rows if len(row.source) < 8] == []
+    assert len({row.cells for row in rows}) == len(rows)
+    assert [name for name, _ in rows[0].cells][-1] == "source"
+
+
+@pytest.mark.parametrize("name", ["cuda_compiler", "cuda_driver", "serving", "upstream", "wheel"])
+def test_ranges_do_not_overlap(name: str) -> None:
+    rows = sorted(tables.table(name), key=lambda row: lines.numbers(row["first"]))
+    assert all(lines.numbers(row["first"]) <= lines.numbers(row["last"]) for row in rows)
+    pairs = itertools.pairwise(rows)
+    assert [(a.text, b.text) for a, b in pairs if not lines.below(a["last"], b["first"]) and not _patches(a, b)] == []
+
+
+def _patches(one: tables.Row, other: tables.Row) -> bool:
+    """Whether two rows are of patch releases of one line, ``8.0.44`` and ``8.0.61``."""
+    return lines.numbers(one["last"]) < lines.numbers(other["first"])
+
+
+def test_a_newer_cuda_came_with_a_newer_driver_and_takes_a_newer_gcc() -> None:
+    drivers = sorted(tables.table("cuda_driver"), key=lambda row: lines.numbers(row["first"]))
+    assert all(lines.numbers(a["driver"]) < lines.numbers(b["driver"]) for a, b in itertools.pairwise(drivers))
+    compilers = tables.table("cuda_compiler")
+    assert all(lines.numbers(a["gcc_below"]) <= lines.numbers(b["gcc_below"]) for a, b in itertools.pairwise(compilers))
+
+
+def test_every_cuda_that_is_tested_or_shipped_has_its_compiler_and_its_driver() -> None:
+    wanted = {row["cuda"] for name in ("tensorflow", "serving", "built", "upstream") for row in tables.table(name)}
+    assert [
+        cuda for cuda in (*wanted, *tables.cuda_lines()) if not (tables.compiler(cuda) and tables.driver(cuda))
+    ] == []
+
+
+def test_every_gpu_of_a_cloud_is_a_gpu_that_some_cuda_compiles_for() -> None:
+    for machine in tables.table("cloud"):
+        assert tables.first_cuda(plain(gpu(machine["machine"]).capability)) is not None
+
+
+@pytest.mark.parametrize(
+    ("version", "python", "compiler", "bazel", "cudnn", "cuda"),
+    [
+        ("2.21.0", "3.10-3.13", "clang 18.1.8", "7.4.1", "9.3", "12.5"),
+        ("2.16.2", "3.9-3.12", "clang 17.0.6", "6.5.0", "8.9", "12.3"),
+        ("2.12", "3.8-3.11", "gcc 9.3.1", "5.3.0", "8.6", "11.8"),
+        ("2.4.4", "3.6-3.8", "gcc 7.3.1", "3.1.0", "8.0", "11.0"),
+        ("1.15.5", "2.7 3.3-3.7", "gcc 7.3.1", "0.26.1", "7.4", "10.0"),
+        ("1.12", "2.7 3.3-3.6", "gcc 4.8", "0.15.0", "7", "9"),
+        ("1.0", "", "", "0.4.2", "5.1", "8"),
+    ],
+)
+def test_tensorflow(version: str, python: str, compiler: str, bazel: str, cudnn: str, cuda: str) -> None:
+    row = tables.tensorflow(version)
+    assert row is not None
+    assert [row[name] for name in ("python", "compiler", "bazel", "cudnn", "cuda")] == [
+        python,
+        compiler,
+        bazel,
+        cudnn,
+        cuda,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "bazel", "cuda", "cudnn", "newest"),
+    [
+        ("1.7.1", "0.5.4", "8.0", "6", 61),
+        ("1.8.0", "0.11.1", "9.0", "7", 70),
+        ("1.9.0", "0.11.1", "9.0", "7", 70),
+        ("1.12.3", "0.15.0", "9.0", "7.2.1.38", 70),
+        ("2.1.4", "0.24.1", "10.0", "7.4.1.5", 70),
+        ("2.11", "5.1.1", "11.2.1", "8.1.0.77", 80),
+        ("2.19.1", "6.5.0", "12.2.0", "8.9.4.25", 90),
+        ("2.20.0", "7.4.1", "12.5.1", "9.3.0.75", 90),
+    ],
+)
+def test_serving(version: str, bazel: str, cuda: str, cudnn: str, newest: int) -> None:
+    row = tables.serving(version)
+    assert row is not None
+    assert [row[name] for name in ("bazel", "cuda", "cudnn")] == [bazel, cuda, cudnn]
+    assert max(plain(each) for each in row["capabilities"].split(",")) == newest
+
+
+@pytest.mark.parametrize(
+    ("cuda", "lowest", "highest", "gcc"),
+    [
+        ("8.0", 20, 62, "6"),
+        ("9.0", 30, 72, "7"),
+        ("10.2", 30, 75, "9"),
+        ("11.0", 35, 80, "10"),
+        ("11.4.0", 35, 87, "10"),
+        ("11.4", 35, 87, "11.2"),
+        ("11.8", 35, 90, "12"),
+        ("12.3", 50, 90, "13"),
+        ("12.6", 50, 90, "14"),
+        ("12.8", 50, 120, "15"),
+        ("12.9", 50, 121, "15"),
+        ("13.2", 75, 121, "16"),
+    ],
+)
+def test_what_cuda_compiles_for(cuda: str, lowest: int, highest: int, gcc: str) -> None:
+    row = tables.compiler(cuda)
+    assert row is not None
+    known = [int(number) for number in row["capabilities"].split()]
+    assert (known[0], known[-1], row["gcc_below"]) == (lowest, highest, gcc)
+    assert known == sorted(known)
+
+
+def test_v100_is_compiled_for_by_cuda_9_0_to_12_9() -> None:
+    knowing = [row for row in tables.table("cuda_compiler") if "70" in row["capabilities"].split()]
+    assert (knowing[0]["first"], knowing[-1]["last"]) == ("9.0", "12.9")
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver"),
+    [
+        ("13.2", "595.45.04"),
+        ("12.9", "575.51.03"),
+        ("12.5.1", "555.42.06"),
+        ("12.5", "555.42.02"),
+        ("11.8", "520.61.05"),
+        ("11.3.1", "465.19.01"),
+        ("10.1", "418.39"),
+        ("9.0", "384.81"),
+        ("8.0", "367.48"),
+        ("7.0", "346.46"),
+    ],
+)
+def test_the_driver_that_came_with_cuda(cuda: str, driver: str) -> None:
+    row = tables.driver(cuda)
+    assert row is not None
+    assert row["driver"] == driver
+
+
+def test_a_row_says_where_it_stands_and_what_it_holds() -> None:
+    row = tables.table("cuda_minor")[1]
+    assert row.place == "cuda_minor.csv:3"
+    assert row.text == "cuda 12, driver 525"
+    assert (tables.DATA / "cuda_minor.csv").read_text().splitlines()[2].startswith("12,525,")
