@@ -23,7 +23,7 @@ ANSWER_SECONDS = 30.0
 ON_THE_HOST = (
     "without a container the build sees the whole file system of this machine, and may write where its user may",
     "without a container the build reaches the network at every step",
-    "without a container nothing bounds the memory, the cores and the processes of the build",
+    "without a container nothing bounds the cores and processes of the build, and its memory only what --memory says",
     "without a container the build uses this machine's compilers and libraries instead of the cell's image",
 )
 
