@@ -123,8 +123,10 @@ def solve(
         ) from error
 
 
-def install(records: list[RepoDataRecord], prefix: Path, *, cache: Path) -> None:
+def install(records: list[RepoDataRecord], prefix: Path, *, cache: Path, seen_at: str | None = None) -> None:
     """Install solved packages into a prefix, their link scripts not run.
+
+    ``seen_at`` is the path that the files are to name as their prefix, where they will be used at another one.
 
     Raises:
         DownloadFailed: when a package cannot be fetched.
@@ -136,7 +138,14 @@ def install(records: list[RepoDataRecord], prefix: Path, *, cache: Path) -> None
     with files.no_room_as_disk_full(prefix.parent):
         try:
             asyncio.run(
-                rattler.install(records, prefix, cache_dir=cache, show_progress=False, execute_link_scripts=False)
+                rattler.install(
+                    records,
+                    prefix,
+                    cache_dir=cache,
+                    show_progress=False,
+                    execute_link_scripts=False,
+                    alternative_target_prefix=seen_at,
+                )
             )
         except InstallerError as error:
             if NO_ROOM in str(error):

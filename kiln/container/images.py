@@ -127,3 +127,16 @@ def load(engine: Engine, archive: Path, tag: str, *, changes: Sequence[str] = ()
             f"{engine.kind.value} cannot import {archive} as {tag}", why=f"it says:\n{excerpt(result.tail)}"
         )
     return digest(engine, tag)
+
+
+def take(engine: Engine, archive: Path) -> None:
+    """Load an image that lies in an archive, under the name that it carries.
+
+    Raises:
+        ContainerFault: when the engine does not take it.
+    """
+    result = command.run([engine.executable, "load", "--quiet", "--input", archive], env=engine.environment)
+    if not result.ok:
+        raise ContainerFault(
+            f"{engine.kind.value} cannot load the image in {archive}", why=f"it says:\n{excerpt(result.tail)}"
+        )

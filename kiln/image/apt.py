@@ -24,7 +24,7 @@ def sources(suite: str, *, env: Mapping[str, str]) -> tuple[str, ...]:
     Nothing when this machine is no Debian: mmdebstrap knows Debian's own mirror.
     """
     targets = _ask(("apt-get", "indextargets", "--format", _TARGETS, "Created-By: Packages"), env)
-    return lines(suite, targets, codename=codename(_os_release()))
+    return lines(suite, targets, codename=codename(os_release()))
 
 
 def lines(suite: str, targets: str, *, codename: str) -> tuple[str, ...]:
@@ -67,7 +67,8 @@ def unknown(said: str) -> tuple[str, ...]:
     return tuple(re.findall(r"^E: Unable to locate package (\S+)$", said, re.MULTILINE))
 
 
-def _os_release() -> str:
+def os_release() -> str:
+    """The text of this machine's os-release file; empty when there is none."""
     with contextlib.suppress(OSError):
         return Path("/etc/os-release").read_text(encoding="utf-8")
     return ""

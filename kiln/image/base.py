@@ -166,12 +166,12 @@ def make(what: Recipe, archive: Path, *, env: Mapping[str, str], on_line: Callab
         DiskFull: when there is no room for it.
         UsageError: when the suite has no package of a name.
     """
-    _require_mmdebstrap(env)
+    require_mmdebstrap(env)
     files.require_room(archive.parent, ROOM, for_what="making the base image")
     with tempfile.TemporaryDirectory(prefix="kiln-image-") as scratch, files.replacing(archive) as part:
         lines = apt.sources(what.suite, env=env)
-        sources = _private(Path(scratch, "sources.list"), "".join(f"{line}\n" for line in lines)) if lines else None
-        settings = _private(Path(scratch, "apt.conf"), apt.settings(env=env))
+        sources = private(Path(scratch, "sources.list"), "".join(f"{line}\n" for line in lines)) if lines else None
+        settings = private(Path(scratch, "apt.conf"), apt.settings(env=env))
         words = argv(what, part, sources=sources, settings=settings, keyring=KEYRING if KEYRING.exists() else None)
         if set(what.packages) - {*PACKAGES, *apt.names(env=env)}:  # told now, not after all else was installed
             _require_packages(words, what, env=env, on_line=on_line)
@@ -223,14 +223,15 @@ def argv(what: Recipe, archive: Path, *, sources: Path | None, settings: Path, k
     )
 
 
-def _private(path: Path, text: str) -> Path:
+def private(path: Path, text: str) -> Path:
     """Write a file that may hold a proxy's or mirror's password."""
     path.touch(mode=0o600)
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def _require_mmdebstrap(env: Mapping[str, str]) -> None:
+def require_mmdebstrap(env: Mapping[str, str]) -> None:
+    """Raise MissingTool, with the way to get it, when mmdebstrap is not there."""
     try:
         command.find("mmdebstrap", env=env)
     except MissingTool as error:

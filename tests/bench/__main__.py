@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kiln.console import table
 
-SECTIONS = ("start", "matrix", "finished", "ledger", "view", "container", "rehearsal", "fleet", "publish")
+SECTIONS = ("start", "matrix", "finished", "ledger", "view", "container", "rehearsal", "fleet", "publish", "image")
 
 
 def main() -> None:

@@ -1,0 +1,147 @@
+"""An image as files: the OCI image layout, which also carries the list that ``docker load`` looks for.
+
+Written after the OCI image specification 1.1 (image-layout, manifest, config) and, for ``Healthcheck`` and
+``manifest.json``, Docker's image specification 1.3.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from kiln import files
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from kiln.image.layers import Packed
+
+_OCI = "application/vnd.oci.image"
+_SECOND = 1_000_000_000  # Docker counts the times of a health check in nanoseconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """A program that tells by its exit code whether a container is well; times are in seconds."""
+
+    argv: tuple[str, ...]
+    interval: int = 30
+    timeout: int = 10
+    start_period: int = 120
+    retries: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What an engine does with an image when it is run."""
+
+    entrypoint: tuple[str, ...]
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    user: str = ""
+    folder: str = "/"
+    ports: tuple[int, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    health: Health | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """An image that lies on the disk; ``digest`` is its manifest's, ``config_digest`` the image id of engines."""
+
+    path: Path
+    digest: str
+    config_digest: str
+
+
+def write(folder: Path, layers: Sequence[Packed], config: Config, *, tag: str, epoch: int) -> Written:
+    """Complete a folder that holds the packed layers under ``blobs/sha256`` to an image layout."""
+    image = _blob(folder, document(config, layers, epoch=epoch))
+    manifest = _blob(
+        folder,
+        {
+            "schemaVersion": 2,
+            "mediaType": f"{_OCI}.manifest.v1+json",
+            "config": {"mediaType": f"{_OCI}.config.v1+json", **image},
+            "layers": [
+                {"mediaType": f"{_OCI}.layer.v1.tar+gzip", "digest": layer.digest, "size": layer.size}
+                for layer in layers
+            ],
+        },
+    )
+    names = {"io.containerd.image.name": tag, "org.opencontainers.image.ref.name": tag.rpartition(":")[2]}
+    top = {"mediaType": f"{_OCI}.manifest.v1+json", **manifest, "annotations": names}
+    _json(folder / "index.json", {"schemaVersion": 2, "mediaType": f"{_OCI}.index.v1+json", "manifests": [top]})
+    _json(folder / "oci-layout", {"imageLayoutVersion": "1.0.0"})
+    listed = {"Config": _place(image["digest"]), "RepoTags": [tag], "Layers": [_place(each.digest) for each in layers]}
+    _json(folder / "manifest.json", [listed])
+    return Written(path=folder, digest=manifest["digest"], config_digest=image["digest"])
+
+
+def document(config: Config, layers: Sequence[Packed], *, epoch: int) -> dict[str, Any]:
+    """The image's configuration, as the OCI specification lays it out."""
+    created = datetime.fromtimestamp(epoch, tz=timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    settings = {
+        "User": config.user,
+        "ExposedPorts": {f"{port}/tcp": {} for port in config.ports},
+        "Env": [f"{name}={value}" for name, value in sorted(config.environment.items())],
+        "Entrypoint": list(config.entrypoint),
+        "Cmd": list(config.command),
+        "WorkingDir": config.folder,
+        "Labels": dict(sorted(config.labels.items())),
+    }
+    if config.health is not None:
+        settings["Healthcheck"] = {
+            "Test": ["CMD", *config.health.argv],
+            "Interval": config.health.interval * _SECOND,
+            "Timeout": config.health.timeout * _SECOND,
+            "StartPeriod": config.health.start_period * _SECOND,
+            "Retries": config.health.retries,
+        }
+    return {
+        "created": created,
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {name: value for name, value in settings.items() if value},
+        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
+        "history": [{"created": created, "created_by": f"kiln image: {layer.title}"} for layer in layers],
+    }
+
+
+def archive(folder: Path, target: Path) -> None:
+    """Put an image layout into one tar archive, whole or not at all, always with the same bytes."""
+    with files.no_room_as_disk_full(target.parent), files.replacing(target) as part, tarfile.open(part, "w") as file:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            member = tarfile.TarInfo(path.relative_to(folder).as_posix())
+            member.size, member.mode = path.stat().st_size, 0o644
+            with path.open("rb") as content:
+                file.addfile(member, content)
+
+
+def blob_path(folder: Path, digest: str) -> Path:
+    """Where a blob lies in a layout."""
+    return folder / _place(digest)
+
+
+def _place(digest: str) -> str:
+    return f"blobs/{digest.replace(':', '/')}"
+
+
+def _blob(folder: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    data = _encoded(content)
+    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    blob_path(folder, digest).write_bytes(data)
+    return {"digest": digest, "size": len(data)}
+
+
+def _json(path: Path, content: Any) -> None:
+    path.write_bytes(_encoded(content))
+
+
+def _encoded(content: Any) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
