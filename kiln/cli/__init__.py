@@ -25,6 +25,7 @@ COMMANDS = {
     "report": "write a run over the matrix as one web page",
     "publish": "put what was built into a channel, all or nothing, or withdraw a package",
     "doctor": "tell whether versions, a GPU and a machine work together, and what a failure means",
+    "fleet": "build cells on many machines at once: plan, run, status, down, sweep",
     "image": "make container images: the base image that cells build in",
 }
 

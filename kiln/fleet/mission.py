@@ -22,8 +22,9 @@ class Mission:
 
     ``most`` machines at a time, ``attempts`` for each cell, ``replacements`` for machines that die; ``lease`` is how
     long a machine lives without being heard of, ``patience`` how long one may be silent before it counts as dead.
-    ``budget`` and ``limit`` stop the run. ``found`` are cells that need no building, ``before`` is what an earlier
-    process of the same run has written down; what cells say goes into files below ``logs``.
+    ``budget`` and ``limit`` stop the run. ``key`` is a hash over what is built, and how. ``found`` are cells that need
+    no building, ``before`` is what an earlier process of the same run has written down; what cells say goes into files
+    below ``logs``.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Mission:
     limit: float | None = None
     up: float = 300.0
     down: float = 60.0
+    key: str = ""
     found: tuple[CellRun, ...] = ()
     before: FleetRun | None = None
     logs: Path | None = None

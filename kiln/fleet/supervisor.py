@@ -49,7 +49,7 @@ from kiln.fleet.orders import (
 )
 from kiln.fleet.queue import Queue
 from kiln.fleet.yard import OVER, Yard
-from kiln.model.fleet import JobState, MachineState
+from kiln.model.fleet import FleetRun, JobState, MachineState
 from kiln.model.run import CellRun, CellState, MatrixReport
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ class Supervisor:
                 MachinesRefused, CredentialsRefused.
         """
         self.number = self.book.begin(self.report())
+        self.book.begin_fleet(self._fleet())
         self.watcher.run_began(self.report())
         try:
             self._take_up()
@@ -128,6 +129,19 @@ class Supervisor:
             engine="rattler-build",
             container=f"fleet {self.mission.id}",
             cells=tuple(self.cells.values()),
+        )
+
+    def _fleet(self) -> FleetRun:
+        flavour = self.mission.flavour
+        return FleetRun(
+            id=self.mission.id,
+            provider=flavour.provider,
+            type=flavour.type,
+            started=self.started,
+            finished=None,
+            number=self.number,
+            lives=True,
+            key=self.mission.key,
         )
 
     def _over(self) -> bool:

@@ -32,6 +32,9 @@ class Book(Protocol):
     def end(self, run: int) -> None:
         """Write down that a run is over."""
 
+    def begin_fleet(self, run: FleetRun) -> None:
+        """Write down that a fleet run begins, or goes on."""
+
     def end_fleet(self, run: str) -> None:
         """Write down that nothing is left of a fleet run."""
 

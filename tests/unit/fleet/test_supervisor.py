@@ -294,14 +294,7 @@ def started(ledger: FleetLedger, world: World, before: FleetRun | None = None, *
     found = () if before is None else (ledger.report(before.number) or pytest.fail("no report")).cells
     done = tuple(cell for cell in found if cell.state is CellState.DONE)
     left = tuple(work for work in world.works.values() if work.config not in {cell.config for cell in done})
-    run = Supervisor(mission(left, found=done, before=before, **more), hands=world, book=ledger, watcher=Nobody())
-    if before is None:
-        ledger.begin_fleet(
-            FleetRun(
-                id="r1", provider="local", type="compute-16", started=world.clock, finished=None, number=1, lives=True
-            )
-        )
-    return run
+    return Supervisor(mission(left, found=done, before=before, **more), hands=world, book=ledger, watcher=Nobody())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+"""A build on another machine, followed by one look after the other: what became of it, and what it has said since."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import re
+import shlex
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+AT_ONCE = 1 << 20  # bytes of a log that one look brings
+JOBS = "/var/lib/kiln/jobs"
+STEP = re.compile(r"(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d === (?P<title>.+)")
+
+
+class Log:
+    """What a build says, brought here piece by piece: a look that failed, or another process, goes on where it stopped.
+
+    ``more`` is set while there is more to be had at once.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._file: IO[bytes] | None = None
+        self._offset = 0
+        self._rest = b""
+        self.step = "build"
+        self.more = False
+
+    def __enter__(self) -> Log:
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("ab")
+            self._offset = self._file.tell()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def question(self, config: str) -> str:
+        """Return the command that brings the state of all jobs, and what a cell's has said since the last look."""
+        log = shlex.quote(f"{JOBS}/{config}/log")
+        piece = f"sudo tail -c +{self._offset + 1} {log} 2>/dev/null | head -c {AT_ONCE} | base64 -w 0"
+        return f"sudo kiln-job status && printf '\\n\\036\\n' && {piece}"
+
+    def take(self, answer: str, config: str) -> tuple[Mapping[str, Any], list[tuple[str, str]]]:
+        """Return the state of a cell's job, and the lines that came with the steps that they belong to."""
+        told, _, piece = answer.partition("\x1e")
+        data = base64.b64decode(piece.strip())
+        self.more = len(data) >= AT_ONCE
+        self._offset += len(data)
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # a full disk here is no reason to lose a build there
+                self._file.write(data)
+                self._file.flush()
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return dict(json.loads(told).get(config, {})), [self._line(line) for line in lines]
+
+    def _line(self, raw: bytes) -> tuple[str, str]:
+        text = raw.decode("utf-8", "replace")
+        if match := STEP.match(text):
+            self.step = match["title"]
+            return self.step, ""
+        return self.step, text
+
+
+def status_of(job: Mapping[str, Any]) -> tuple[str, str, int | None]:
+    """Return a job's state, how it ended, and with what exit code; a machine that knows of no such job has lost it."""
+    code = job.get("exit_code")
+    return str(job.get("state", "lost")), str(job.get("result", "")), None if code is None else int(code)

@@ -1,0 +1,116 @@
+"""One playbook in a process of its own, run by ansible-runner in the fleet's environment, told as lines of JSON.
+
+``python -I -m kiln.fleet.playbook SPEC`` runs what a file says. It ends when it is asked to, and by itself when whoever
+started it is gone: ansible-runner's own children ignore the loss of their terminal, and would go on for ever.
+
+ansible-runner writes the environment of what it starts to the disk. So it gets one without secrets, and what it starts
+is this module again (``--exec``), which takes them from the environment of its parent and becomes ansible-playbook.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+SECRET = re.compile(r"AWS_|OS_|PIP_|ANSIBLE_VAULT_|KILN_SECRET_")  # names that ansible-runner is not to know
+LOOK = 1  # seconds between two looks at whether to go on
+# ansible-runner's own default is to check no host keys.
+SETTINGS = {"ANSIBLE_HOST_KEY_CHECKING": "True", "ANSIBLE_NOCOLOR": "1", "ANSIBLE_RETRY_FILES_ENABLED": "False"}
+
+
+def main(arguments: list[str]) -> int:
+    """Run a playbook, or become ansible-playbook."""
+    if arguments[0] == "--exec":
+        become(arguments[1:])
+    return play(json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
+
+
+def become(arguments: list[str]) -> None:
+    """Become ansible-playbook, with the variables that the parent was started with."""
+    inherited = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
+    pairs = [entry.decode("utf-8", "surrogateescape").partition("=") for entry in inherited if b"=" in entry]
+    secrets = {name: value for name, _, value in pairs if SECRET.match(name)}
+    program = str(Path(sys.executable).with_name("ansible-playbook"))
+    os.execve(program, [program, *arguments], {**os.environ, **secrets})  # noqa: S606 - no shell is wanted
+
+
+def play(spec: dict[str, Any]) -> int:
+    """Run a playbook to its end and tell what happens; returns its exit code."""
+    ansible_runner = importlib.import_module("ansible_runner")  # in the fleet's environment alone
+    stopped = threading.Event()
+    parent = spec["parent"]
+    for name in [name for name in os.environ if SECRET.match(name)]:
+        del os.environ[name]  # /proc keeps what this process was started with
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    say(kind="hello", pid=os.getpid())
+    folder = Path(spec["folder"])
+    try:
+        ended = ansible_runner.run(
+            private_data_dir=str(folder),
+            binary=sys.executable,
+            cmdline=shlex.join(command(spec)),
+            envvars=SETTINGS,
+            settings={"pexpect_timeout": LOOK, "suppress_output_file": True},
+            suppress_env_files=True,
+            quiet=True,
+            event_handler=tell,
+            cancel_callback=lambda: stopped.is_set() or os.getppid() != parent,
+        )
+        say(kind="end", status=str(ended.status), rc=int(ended.rc if ended.rc is not None else 1))
+        return int(ended.rc or 0)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def command(spec: dict[str, Any]) -> list[str]:
+    """Return what is started: this module again, with ansible-playbook's arguments."""
+    words = ["-I", "-m", "kiln.fleet.playbook", "--exec", spec["playbook"]]
+    words += [word for variables in spec["variables"] for word in ("-e", f"@{variables}")]
+    words += [word for inventory in spec["inventory"] for word in ("-i", inventory)]
+    words += ["--limit", ",".join(spec["limit"])] if spec["limit"] else []
+    return words + (["--tags", ",".join(spec["tags"])] if spec["tags"] else [])
+
+
+def tell(event: dict[str, Any]) -> bool:
+    """Tell of an event of Ansible's what kiln wants to know; none of them is written to the disk."""
+    for line in str(event.get("stdout") or "").splitlines():
+        if line.strip():
+            say(kind="line", text=line)
+    data = event.get("event_data") or {}
+    match event.get("event"):
+        case "playbook_on_task_start":
+            say(kind="task", name=str(data.get("task", "")))
+        case "runner_on_failed" if not data.get("ignore_errors"):
+            say(kind="failed", host=str(data.get("host")), task=str(data.get("task")), reason=reason(data))
+        case "runner_on_unreachable":
+            say(kind="unreachable", host=str(data.get("host")), task=str(data.get("task")), reason=reason(data))
+    return False
+
+
+def reason(data: dict[str, Any]) -> str:
+    """Return why a task failed, as far as Ansible may say it."""
+    result = data.get("res") or {}
+    words = [str(result.get(key)) for key in ("msg", "reason", "stderr") if result.get(key)]
+    failed = [item for item in result.get("results", ()) if isinstance(item, dict) and item.get("failed")]
+    words += [str(item.get("msg")) for item in failed if item.get("msg")]
+    return "; ".join(dict.fromkeys(word.strip() for word in words)) or "no reason was given"
+
+
+def say(**fields: Any) -> None:
+    """Print one line for whoever started this."""
+    sys.stdout.write(f"{json.dumps(fields)}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
