@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from kiln import expand
 from kiln.ledger import Ledger, records
 from kiln.pipeline import done
+from kiln.pipeline.compiling import group_of
 from kiln.pipeline.layout import Layout
-from kiln.pipeline.plan import group_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
