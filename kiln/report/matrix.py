@@ -56,4 +56,5 @@ def _row(cell: CellRun, name: str, end: float) -> tuple[str, ...]:
 
 def _sum(report: MatrixReport) -> str:
     end = totals.last_moment(report, time.time())
-    return f"run {report.run}: {counted(cell.state for cell in report.cells)} in {duration(end - report.started)}"
+    kind = ", a rehearsal" if report.rehearsal else ""
+    return f"run {report.run}{kind}: {counted(cell.state for cell in report.cells)} in {duration(end - report.started)}"
