@@ -52,6 +52,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "called as in the log: 'compile', 'build NAME', 'test NAME'",
     )
     parser.add_argument(
+        "--network",
+        choices=("granted", "always"),
+        default="granted",
+        help="the network of a recipe's scripts in a container: those that the recipe grants it, or all of them, as in "
+        "conda-forge's own builds (default: %(default)s)",
+    )
+    parser.add_argument(
         "--debug",
         action="store_true",
         help="open a shell where a script of the cell runs, with its environments, its sources and what was compiled",
@@ -223,6 +230,7 @@ def wishes(feedstock: Feedstock, options: argparse.Namespace, configs: tuple[str
         rebuild=options.rebuild,
         keep_failed=options.keep_failed,
         from_step=options.from_step,
+        network=options.network,
         fetch=not options.dry_run,
         rehearsal=options.rehearse,
         given=given(feedstock, environment),

@@ -109,7 +109,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """All outputs of a cell, and the compile step that they share (the recipe's top level, of this ``name``)."""
+    """All outputs of a cell, and the compile step that they share (the recipe's top level, of this ``name``).
+
+    ``network`` are the steps whose scripts the recipe lets reach the network, by names or patterns.
+    """
 
     cell: Cell
     name: str = ""
@@ -118,3 +121,4 @@ class Rendered:
     compile_requirements: Requirements = Requirements()
     compile_script_env: tuple[str, ...] = ()
     outputs: tuple[Output, ...] = ()
+    network: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import sys
 import time
 from dataclasses import dataclass, field
@@ -20,12 +21,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kiln import bazel, build, check, expand, files, load, render
 from kiln.channel import Channel, machine_virtual_packages
-from kiln.errors import BuildFailed, DownloadFailed, KilnError, UsageError, nearest
+from kiln.errors import BuildFailed, DownloadFailed, KilnError, TestsFailed, UsageError, nearest
 from kiln.ledger import Ledger, records
 from kiln.matchspec import package_name
 from kiln.model.artifact import Artifact, PackageReport
-from kiln.model.plan import CompileStep
-from kiln.pipeline import compiling
+from kiln.model.plan import BuildStep, CompileStep
+from kiln.pipeline import compiling, offline
 from kiln.pipeline.cuda import cuda_of
 from kiln.pipeline.memo import Made, Memo, file_or_folder_digest, folder_digest
 from kiln.pipeline.process import die_with_parent
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
     from kiln.channel import VirtualPackages
     from kiln.model.cell import Cell
-    from kiln.model.plan import BuildStep
     from kiln.model.rendered import Output, Rendered
     from kiln.pipeline.voice import Told
 
@@ -45,6 +45,12 @@ GONE = "--failed --keep-failed runs it again and keeps what it leaves"
 Result = TypeVar("Result")
 
 EPOCH = "SOURCE_DATE_EPOCH"
+# What programs say that look for a network where there is none.
+WANTED_NETWORK = re.compile(
+    r"could not resolve|temporary failure in name resolution|name or service not known|network is unreachable"
+    r"|unknown host|failed to resolve|getaddrinfo",
+    re.IGNORECASE,
+)
 ATTEMPTS, PAUSE = 3, 2.0  # for what the network spoils; seconds, doubled each time
 
 
@@ -55,6 +61,7 @@ class Job:
     From ``from_step`` on, every step runs again; of those before it, what they left last is taken.
     ``debug`` names the output whose script is to be run by hand, by a pattern; nothing stands for the recipe's own.
     ``parent`` is the process that starts the build, where that can be seen: on the host.
+    ``queue`` is where scripts are handed over that run without the network, None where all run here.
     ``python`` and ``image`` are a rehearsal's: an interpreter to use, and the image, None on the host.
     ``compile`` are variables for the compile step alone, which do not decide its result; after ``stall`` seconds
     without any sign of life it is told to stand still. ``taken`` are reports of packages that another cell has made,
@@ -78,12 +85,13 @@ class Job:
     stall: float
     taken: Sequence[Mapping[str, Any]] = ()
     channel: Path
+    queue: Path | None = None
 
     @classmethod
     def read(cls, file: Path) -> Job:
         """Return the job that a file holds."""
         fields = json.loads(file.read_text())
-        names = ("root", "recipe", "folder", "cache", "result", "channel", "python")
+        names = ("root", "recipe", "folder", "cache", "result", "channel", "python", "queue")
         paths = {name: Path(fields[name]) for name in names if fields[name] is not None}
         return cls(**{**fields, **paths})
 
@@ -305,8 +313,27 @@ class Builder:
     def execute(self, step: BuildStep | CompileStep, shown: Told) -> Path:
         """Have the engine make something."""
         secrets = self.secrets if isinstance(step, CompileStep) else {}
-        environment = {**os.environ, **secrets, "RATTLER_CACHE_DIR": str(self.job.cache), **moment()}
-        return persistent(lambda: build.execute(step, environment=environment, log=None, on_line=shown.line), shown)
+        title = f"build {step.output.name}" if isinstance(step, BuildStep) else "compile"
+        with self.scripts_apart(title) as given:
+            environment = {**given, **secrets, "RATTLER_CACHE_DIR": str(self.job.cache), **moment()}
+            return persistent(lambda: build.execute(step, environment=environment, log=None, on_line=shown.line), shown)
+
+    @contextlib.contextmanager
+    def scripts_apart(self, step: str) -> Iterator[Mapping[str, str]]:
+        """Hand a step's script over to where there is no network, unless it is granted; yields its environment."""
+        queue = self.job.queue
+        cached = step == "compile" and bool(self.secrets)  # a cache elsewhere, which it is to use
+        if queue is None or cached or offline.is_granted(step, self.rendered.network):
+            yield os.environ
+            return
+        before = offline.handed_over(queue)
+        try:
+            yield offline.environment(queue, os.environ)
+        except (BuildFailed, TestsFailed) as error:
+            if WANTED_NETWORK.search(error.why):
+                error.hint = offline.HINT.format(step)
+            raise
+        offline.require_handed_over(queue, before, step)
 
     def inputs(self, step: BuildStep | CompileStep) -> dict[str, Any]:
         """What a step's result depends on."""
@@ -340,14 +367,15 @@ class Builder:
         }
 
         def do(shown: Told) -> tuple[Iterable[Path], dict[str, Any]]:
-            with tidied(self.job, step.folder, step.prefix):
+            apart = self.scripts_apart(f"test {output.name}") if step.commands else contextlib.nullcontext(os.environ)
+            with apart as environment, tidied(self.job, step.folder, step.prefix):
                 report = persistent(
                     lambda: check.execute(
                         step,
                         channels=self.channels,
                         cache=self.job.cache / "pkgs",
                         virtual_packages=virtual,
-                        environment=os.environ,
+                        environment=environment,
                         log=self.job.folder / f"test-{name}.log",
                         on_line=shown.line,
                     ),
@@ -479,4 +507,4 @@ def channel_sources(cell: Cell) -> tuple[str, ...]:
 def needs_network(rendered: Rendered) -> bool:
     """Whether a cell's build needs anything that is not on this machine."""
     remote = [name for name in channels_for(rendered) if not name.startswith(("file:", "/"))]
-    return bool(remote or any(source.url or source.git_url for source in rendered.sources))
+    return bool(remote or rendered.network or any(source.url or source.git_url for source in rendered.sources))

@@ -13,6 +13,8 @@ import secrets
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as StillGoing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +27,7 @@ from kiln.errors import AlreadyRunning, BuildFailed, KilnError, MissingTool, Out
 from kiln.ledger import Ledger, records
 from kiln.model.container import Limits, Mount, User
 from kiln.model.run import CellState
-from kiln.pipeline import compiling, contract, done, foreign, rehearsal
+from kiln.pipeline import compiling, contract, done, foreign, offline, rehearsal
 from kiln.pipeline.builder import Job, needs_network
 from kiln.pipeline.choice import python_of
 from kiln.pipeline.cuda import cuda_of
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
     from kiln.model.artifact import PackageReport
     from kiln.model.cell import Cell
-    from kiln.model.container import ContainerRun
+    from kiln.model.container import ContainerRun, Ended
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Rendered
 
@@ -88,6 +90,7 @@ class CellJob:
     python: str | None = None
     python_home: str | None = None
     debug: str | None = None
+    network: str = "granted"
     log: str
     group: str
     leader: bool = False
@@ -320,12 +323,41 @@ class CellBuild:
         """Build in a container."""
         assert self.job.found is not None, "the run has found an engine"
         engine = trial.trust(Engine.from_json(self.job.found, environment=os.environ))
-        with Container(engine, self.container_run(engine, self.argv_inside(rendered), rendered)) as box:
-            ended = box.run(on_line=log.hear)
+        plan = self.container_run(engine, self.argv_inside(rendered), rendered)
+        ended = self.both(engine, plan, log) if self.scripts_apart(rendered) else run_in(engine, plan, log)
         if ended.exit_code == contract.NO_ENGINE:
             raise no_engine(self.job.image, conda_build.PACKAGES.get(self.job.engine, "py-rattler-build"))
         error = ended_badly("the container", ended.exit_code, ended.tail)
         return Outcome(error=None if ended.ok else error, peak_memory=ended.peak_memory, starved=ended.memory_kills > 0)
+
+    def scripts_apart(self, rendered: Rendered) -> bool:
+        """Whether scripts run in a container of their own: where the engine needs the network, and they do not."""
+        within = self.job.container != "none" and not (self.is_foreign or self.job.rehearsal)
+        return within and self.job.network != "always" and (needs_network(rendered) or bool(self.secrets))
+
+    def both(self, engine: Engine, plan: ContainerRun, log: Log) -> Ended:
+        """Run the engine's container, and beside it one without the network for the scripts."""
+        offline.open_queue(self.queue)
+        apart = dataclasses.replace(plan, network=False, argv=offline.argv(contract.within(self.queue, self.feedstock)))
+        over = self.queue / offline.OVER
+        with ThreadPoolExecutor(1) as beside, Container(engine, apart) as quiet, Container(engine, plan) as box:
+            scripts = beside.submit(quiet.run)
+            # Nobody would run what the engine waits for.
+            scripts.add_done_callback(lambda _: None if over.exists() else box.stop())
+            ended = box.run(on_line=log.hear)
+            over.touch()
+            try:
+                other = scripts.result(timeout=TIDYING)
+            except StillGoing:  # the engine has died, and a script goes on: it ends with its container
+                return ended
+        peaks = [peak for peak in (ended.peak_memory, other.peak_memory) if peak is not None]
+        kills = ended.memory_kills + other.memory_kills
+        return dataclasses.replace(ended, peak_memory=max(peaks, default=None), memory_kills=kills)
+
+    @property
+    def queue(self) -> Path:
+        """Where scripts are handed over."""
+        return self.folder / "scripts"
 
     def container_run(self, engine: Engine, argv: tuple[str, ...], rendered: Rendered) -> ContainerRun:
         """Return the container in which a program of the cell's runs."""
@@ -392,7 +424,7 @@ class CellBuild:
 
         if self.is_foreign:
             return ("bash", str(seen(self.write_script(rendered, seen))))
-        self.write_job(rendered, seen)
+        self.write_job(rendered, seen, apart=self.scripts_apart(rendered))
         return contract.start(seen(self.folder / "job.json"), module=self.module)
 
     def taken(self, rendered: Rendered) -> list[dict[str, Any]]:
@@ -404,7 +436,7 @@ class CellBuild:
         found = done.taken(self.ledger, self.layout, outputs, wanted, self.job.config)
         return [records.package_as_json(report) for report in found]
 
-    def write_job(self, rendered: Rendered, seen: Callable[[Path], Path]) -> None:
+    def write_job(self, rendered: Rendered, seen: Callable[[Path], Path], *, apart: bool = False) -> None:
         """Write the building process's own job, with paths as it sees them."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.layout.cache.mkdir(parents=True, exist_ok=True)
@@ -427,12 +459,19 @@ class CellBuild:
             python=Path(self.job.python) if self.job.python and (on_host or self.job.python_home) else None,
             image=self.job.image,
             debug=self.job.debug,
+            queue=seen(self.queue) if apart else None,
         ).write(self.folder / "job.json")
 
 
 def scripted(rendered: Rendered) -> dict[str, str]:
     """Return the caller's variables that the recipe wants, so far as they are set; this process has them, no file."""
     return {name: os.environ[name] for name in callers_variables(rendered) if name in os.environ}
+
+
+def run_in(engine: Engine, plan: ContainerRun, log: Log) -> Ended:
+    """Run a container to its end."""
+    with Container(engine, plan) as box:
+        return box.run(on_line=log.hear)
 
 
 def failure(error: KilnError) -> dict[str, Any]:

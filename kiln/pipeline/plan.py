@@ -70,6 +70,7 @@ class Wishes:
     keep_failed: bool = False
     from_step: str | None = None
     debug: str | None = None
+    network: str = "granted"
     fetch: bool = True
     rehearsal: bool = False
     given: Mapping[str, str] = field(default_factory=dict)
@@ -407,6 +408,7 @@ def _job(
         rebuild=wishes.rebuild,
         from_step=wishes.from_step,
         debug=wishes.debug,
+        network=wishes.network,
         log="",
         group=group_of(cell),
         cache_key="",

@@ -10,7 +10,7 @@ from kiln.recipe.source import RecipeSource
 from kiln.render.open_pins import marker, pins_of
 from kiln.render.parts import compile_step, output, sources, texts
 from kiln.variants.combine import combine
-from kiln.variants.files import Source, variant_file
+from kiln.variants.files import Source, as_list, variant_file
 from kiln.variants.platform import Platform
 from kiln.variants.space import filtered
 
@@ -115,7 +115,15 @@ def _rendered(cell: Cell, recipe: Recipe, packages: list[Metadata], open_ends: R
         compile_requirements=requirements,
         compile_script_env=texts(top.value("build", "script_env")),
         outputs=tuple(outputs),
+        network=granted(top),
     )
+
+
+def granted(top: Metadata) -> tuple[str, ...]:
+    """Return the steps whose scripts may reach the network: ``extra: network:``, a name or a list of names."""
+    extra = top.values.get("extra")
+    named = extra.get("network") if isinstance(extra, dict) else None
+    return tuple(str(step) for step in as_list(named) if step)
 
 
 def _output(package: Metadata, loops: list[str], open_ends: Recipe | None) -> Output:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import select
 import shutil
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +16,7 @@ from kiln.pipeline.layout import Layout
 from tests.integration.test_matrix import CPU_311, SMALL, packages, usable, words
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 # pty.spawn stands between this test and a terminal, and hands the exit code on.
@@ -75,22 +78,26 @@ def test_the_terminal_is_handed_over(small: Path, where: str) -> None:
         read_until(process, "[debug compile] $ ")
         type_in("test -t 0 && sh -c 'cat greeting.txt; echo g\"\"o; exec sleep 1000'\n")  # one job, in front by then
         assert "a patched greeting" in read_until(process, "go\r\n")
-        type_in("\x03")
-        read_until(process, "[debug compile] $ ")
+        read_until(process, "[debug compile] $ ", nudge=lambda: type_in("\x03"))
         type_in("exit 5\n")
-        read_until(process, "")
         process.stdin.close()
+        read_until(process, None)
     assert process.returncode == 5
 
 
-def read_until(process: subprocess.Popen[bytes], text: str) -> str:
-    """Read from a terminal until a text comes, or to its end where there is none to wait for."""
+def read_until(process: subprocess.Popen[bytes], text: str | None, *, nudge: Callable[[], None] = lambda: None) -> str:
+    """Read from a terminal until a text comes, or to its end; ``nudge`` it before, and whenever it says nothing."""
     assert process.stdout is not None
-    said = ""
-    while not text or text not in said:
+    said, until = "", time.monotonic() + 120
+    nudge()
+    while text is None or text not in said:
+        if not select.select([process.stdout], [], [], 2)[0]:
+            assert time.monotonic() < until, f"never said {text!r}, but {said}"
+            nudge()
+            continue
         chunk = process.stdout.read(4096)
         if not chunk:
-            assert not text, f"never said {text!r}, but {said}"
+            assert text is None, f"never said {text!r}, but {said}"
             break
         said += chunk.decode("utf-8", "replace")
     return said

@@ -1,0 +1,68 @@
+"""Who reaches the network in a cell's build: the engine, and those scripts to which the recipe grants it."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.errors import BuildFailed
+from kiln.ledger import Ledger
+from kiln.model.run import CellState
+from tests.integration.test_matrix import CPU_311, SMALL, kiln, replace, states, usable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SEES = 'echo "{} sees $(ls /sys/class/net | tr "\\n" " ")"\n'
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A copy of the small feedstock whose scripts tell which networks they see."""
+    root = shutil.copytree(SMALL, tmp_path / "small-feedstock")
+    replace(root, "build.sh", "mkdir", f"{SEES.format('compile')}mkdir")
+    replace(root, "install-app.sh", "mkdir", f"{SEES.format('small')}mkdir")
+    replace(root, "check.sh", "test ", f"{SEES.format('test')}test ")
+    return root
+
+
+def seen(root: Path) -> dict[str, set[str]]:
+    """The networks that each script of the last run saw."""
+    with Ledger(root / "build_artifacts" / "ledger.sqlite") as ledger:
+        report = ledger.report()
+    assert report is not None
+    log = report.cells[0].log
+    assert log is not None
+    lines = [line.split()[2:] for line in log.read_text().splitlines() if " sees " in line]
+    return {words[0]: set(words[2:]) for words in lines if words[0] != "+"}
+
+
+@pytest.mark.parametrize("where", ["docker", "podman"])
+def test_of_the_scripts_only_those_reach_the_network_that_the_recipe_grants_it(small: Path, where: str) -> None:
+    replace(small, "meta.yaml", "extra:\n", "extra:\n  network:\n    - compile\n")
+    ended = kiln(small, CPU_311, "--container", usable(where))
+    assert ended.returncode == 0, ended.stderr
+    networks = seen(small)
+    assert len(networks.pop("compile")) > 1
+    assert networks == {"small": {"lo"}, "test": {"lo"}}
+
+
+def test_all_scripts_reach_it_when_asked_for(small: Path) -> None:
+    replace(small, "meta.yaml", "extra:\n", "extra:\n  network: nothing\n")
+    ended = kiln(small, CPU_311, "--container", usable("docker"), "--network", "always")
+    assert ended.returncode == 0, ended.stderr
+    assert {name: len(networks) > 1 for name, networks in seen(small).items()} == dict.fromkeys(
+        ("compile", "small", "test"), True
+    )
+
+
+def test_a_script_that_fails_for_want_of_the_network_is_told_how_to_get_it(small: Path) -> None:
+    replace(small, "meta.yaml", "extra:\n", "extra:\n  network: nothing\n")
+    fails = "echo >/dev/tcp/192.0.2.1/9 || exit 9\n"
+    replace(small, "install-app.sh", "mkdir", f"{fails}mkdir")
+    ended = kiln(small, CPU_311, "--container", usable("docker"))
+    assert ended.returncode == BuildFailed.exit_code, ended.stderr
+    assert states(small) == {CPU_311: CellState.FAILED}
+    assert "grant it in recipe/meta.yaml (extra: network: [build small]), or --network always" in ended.stderr
