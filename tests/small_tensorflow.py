@@ -77,7 +77,7 @@ def ready(engine: Engine, folder: Path = STORE) -> Store:
     with files.locked(folder / ".lock"):
         if not (folder / "complete").exists():
             with tempfile.TemporaryDirectory(prefix="small-tensorflow-") as scratch:
-                make(store, Path(scratch), engine.executable)
+                make(store, Path(scratch), engine)
             (folder / "complete").touch()
     return store
 
@@ -89,7 +89,7 @@ def feedstock(target: Path, store: Store) -> Path:
     return target
 
 
-def make(store: Store, scratch: Path, docker: str) -> None:
+def make(store: Store, scratch: Path, engine: Engine) -> None:
     """Fetch everything and put it into the store."""
     for place in (store.downloads, store.channel):
         files.remove(place)
@@ -102,7 +102,7 @@ def make(store: Store, scratch: Path, docker: str) -> None:
     pack(cuda_13(scratch / "13", wheels), store.downloads / "cuda_nvcc-13.0.0.tar")
     for python, suite in PYTHONS.items():
         pack(debian[suite] / "usr", store.downloads / f"python-{python}.tar", only="include")
-    pack_interpreters(store.channel, debian["bookworm"], scratch / "packages", docker)
+    pack_interpreters(store.channel, debian["bookworm"], scratch / "packages", engine)
 
 
 def fetch_wheels(folder: Path) -> Path:
@@ -180,18 +180,19 @@ def pack(folder: Path, archive: Path, *, only: str = "") -> None:
         tar.add(folder / only, arcname=only or ".", filter=executable)
 
 
-def pack_interpreters(channel: Path, debian: Path, folder: Path, docker: str) -> None:
+def pack_interpreters(channel: Path, debian: Path, folder: Path, engine: Engine) -> None:
     """Make conda packages of the two Pythons in the image, where both run, and put them into a channel."""
     folder.mkdir()
     mounts = {ROOT / "kiln": "/opt/house/kiln", debian: "/opt/bookworm", folder: "/opt/packages"}
     words = [word for source, target in mounts.items() for word in ("--volume", f"{source}:{target}")]
     inside = (f"{image.ENGINE_HOME}/bin/python", "-B", "-c", PACK, "/opt/packages")
     pythons = ("/usr/bin/python3.13", "/opt/bookworm/usr/bin/python3.11")
-    run((docker, "run", "--rm", "--env", "PYTHONPATH=/opt/house", *words, IMAGE, *inside, *pythons))
+    start = (engine.executable, "run", "--rm", *engine.options, "--env", "PYTHONPATH=/opt/house", *words, IMAGE)
+    run((*start, *inside, *pythons), env=engine.environment)
     Channel(root=channel).add((package, "linux-64") for package in sorted(folder.glob("*.conda")))
 
 
-def run(words: tuple[str, ...], cwd: Path | None = None) -> None:
+def run(words: tuple[str, ...], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> None:
     """Run a program, and fail with all that it said."""
-    ended = subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False)
+    ended = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, f"{' '.join(words)}\n{ended.stdout}{ended.stderr}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from kiln.errors import BuildFailed, DiskFull, DownloadFailed, KilnError, SolveFailed
+from kiln.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,11 @@ DISK = Kind(
     ),
     error=DiskFull,
     hint="free some room and run the same command again; what was finished is kept",
+)
+HASH = Kind(
+    words=re.compile(r"\b(?:sha256|md5) checksum validation failed", re.IGNORECASE),
+    error=HashMismatch,
+    hint="see that the recipe's hash belongs to this version, and who could have changed the file",
 )
 # In the engine's own message alone: a script's own downloads are its own affair, and hours may lie before them.
 NETWORK = Kind(
@@ -48,5 +53,5 @@ def kind(reason: str, tail: str) -> Kind:
     """Return what an engine's error message, and the end of its log, tell of a failure."""
     if DISK.words.search(reason) or DISK.words.search(tail):
         return DISK
-    found = next(each for each in (NETWORK, PACKAGES, OTHER) if each.words.search(reason))
+    found = next(each for each in (HASH, NETWORK, PACKAGES, OTHER) if each.words.search(reason))
     return NETWORK if found is PACKAGES and GAVE_UP in tail else found

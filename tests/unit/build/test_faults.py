@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiln.build.faults import kind
-from kiln.errors import BuildFailed, DiskFull, DownloadFailed, KilnError, SolveFailed
+from kiln.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,7 @@ from kiln.errors import BuildFailed, DiskFull, DownloadFailed, KilnError, SolveF
         ("PyRattlerBuildError: Failed to resolve dependencies", "Retry attempt #2. Sleeping 3 s", DownloadFailed),
         ("PyRattlerBuildError: Failed to download from URL: Request failed after 3 retries", "", DownloadFailed),
         ("PyRattlerBuildError: Script failed to execute", "Retry attempt #2", BuildFailed),
+        ('PyRattlerBuildError: sha256 checksum validation failed for "/x/v1.tar.gz"', "", HashMismatch),
         ("Cannot solve the request because of: No candidates were found for x", "", SolveFailed),
     ],
 )

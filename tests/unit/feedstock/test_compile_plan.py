@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kiln import expand, load
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from kiln.model.cell import Cell
 
 RECIPE = Path(__file__).parents[3] / "recipe"
 SETTINGS = RECIPE / "compile.ini"
@@ -91,6 +95,16 @@ def test_a_cuda_cell(
         f"--repo_env=HERMETIC_CUDA_COMPUTE_CAPABILITIES={capabilities}",
         "--noannounce_rc",
     )
+
+
+def test_every_cell_of_the_matrix_can_be_planned(flags: Callable[..., tuple[str, ...]]) -> None:
+    cells = expand.cells(load.find(RECIPE.parent))
+    planned = {flags({**chosen(cell), "PY_VER": cell.variant["python"][0][:4]}) for cell in cells}
+    assert len(planned) == len(cells) == 12
+
+
+def chosen(cell: Cell) -> dict[str, str]:
+    return {key: values[0] for key, values in cell.variant.items()}
 
 
 def test_what_the_caller_provides_becomes_flags(flags: Callable[..., tuple[str, ...]]) -> None:
