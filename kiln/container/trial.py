@@ -92,13 +92,16 @@ def trust(engine: Engine) -> Engine:
 
 
 def _settle(engine: Engine, image: str) -> Engine:
-    """Run ``true`` until it is not refused, each refusal answered once."""
-    known = list(REFUSALS)
+    """Run ``true`` until it is not refused, each refusal answered once; one without a word is tried once more."""
+    known, silent = list(REFUSALS), 0
     while True:
         result = engine.ask(*words(engine, image))
         if result.ok:
             return engine
         refusal = next((each for each in known if each.words.search(result.tail)), None)
+        if refusal is None and not result.tail and not silent:
+            silent += 1  # Podman was seen to fail so once, right after a run of its was killed
+            continue
         if refusal is None:
             raise ContainerFault(
                 f"{engine.kind.value} runs no container on this machine",
