@@ -150,8 +150,9 @@ def code(answers: Iterable[Answer]) -> int:
 def answer_text(answer: Answer) -> Iterator[str]:
     """An answer for a person: the verdict, the reasons with their rows, what would do instead."""
     yield f"{answer.verdict.value}: {answer.combination.text}"
+    shown: set[str] = set()
     for finding in sorted(answer.findings, key=lambda each: -each.verdict.rank):
-        yield from finding_text(finding)
+        yield from finding_text(finding, shown)
     if answer.nearest:
         yield "nearest that work:"
         for suggestion in answer.nearest:
@@ -161,10 +162,14 @@ def answer_text(answer: Answer) -> Iterator[str]:
         yield from (f"    {line}" for line in answer.variants)
 
 
-def finding_text(finding: Finding) -> Iterator[str]:
-    """A reason and the rows that it rests on."""
+def finding_text(finding: Finding, shown: set[str]) -> Iterator[str]:
+    """A reason and the rows that it rests on; a row that was shown already is named alone."""
     yield f"  {SIGNS[finding.verdict.value]} {finding.reason}"
     for row in finding.rows:
+        if row.place in shown:
+            yield f"      {row.place}, above"
+            continue
+        shown.add(row.place)
         yield f"      {row.place}: {row.text}"
         yield f"          {row.source}"
 

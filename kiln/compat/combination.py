@@ -78,6 +78,11 @@ class Combination:
         found = ((name, getattr(self, name)) for name in (*VERSIONS[:6], "compiler", "host", *VERSIONS[6:]))
         return tuple((name, value) for name, value in found if value is not None)
 
+    @property
+    def key(self) -> object:
+        """What tells combinations on one machine apart."""
+        return self.given(), self.built_for
+
     def with_versions(self, **versions: str | None) -> Combination:
         """Return the combination with other versions."""
         return replace(self, **versions)  # type: ignore[arg-type]  # the names are those of the versions
@@ -123,8 +128,11 @@ def gpu(name: str) -> Gpu:
         if family in {machine["machine"], *([f"{machine['machine']}-{machine['gpu'].lower()}"])}:
             inside = _named(machine["gpu"])
             assert inside is not None, f"{machine.place} names a GPU that gpu.csv does not have"
+            doubt = "" if machine["verified"] == "yes" else ", not verified"
             return Gpu(
-                name=f"{inside['gpu']} of {machine['machine']}", capability=inside["capability"], rows=(machine, inside)
+                name=f"{inside['gpu']} of {machine['machine']}{doubt}",
+                capability=inside["capability"],
+                rows=(machine, inside),
             )
     found = _named(name)
     if found is None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln.compat import lines, tables
 from kiln.compat.answer import Suggestion, Verdict, verdict
 from kiln.compat.combination import plain
 from kiln.compat.rules import RULES, findings
-from kiln.compat.variants import newest_gcc, variants
+from kiln.compat.variants import completed_list, newest_gcc, variants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +20,19 @@ if TYPE_CHECKING:
 MOST = 3
 OPEN: dict[str, str | None] = dict.fromkeys(("cudnn", "python", "compiler", "host", "bazel"))
 # What it costs a person to change: TensorFlow is what they came for, a driver is somebody else's.
-WEIGHTS = {"serving": 6, "tf": 5, "driver": 4, "python": 3, "cuda": 2, "cudnn": 1, "compiler": 1, "host": 1, "bazel": 1}
+WEIGHTS = {
+    "serving": 6,
+    "tf": 5,
+    "driver": 4,
+    "python": 3,
+    "cuda": 2,
+    "cudnn": 1,
+    "compiler": 1,
+    "host": 1,
+    "bazel": 1,
+    "built_for": 1,
+}
+OTHER = {"compiler", "host", "built_for"}  # whose distance no number tells
 
 
 def nearest(asked: Combination) -> tuple[Suggestion, ...]:
@@ -59,9 +72,7 @@ def _changes(asked: Combination, other: Combination) -> tuple[str, ...]:
 
 def _distance(asked: Combination, other: Combination) -> tuple[int, float, tuple[float, ...]]:
     changed = _changes(asked, other)
-    steps = sum(
-        _steps(getattr(asked, name), getattr(other, name)) for name in changed if name not in {"compiler", "host"}
-    )
+    steps = sum(_steps(getattr(asked, name), getattr(other, name)) for name in changed if name not in OTHER)
     newest_first = tuple(-number for number in lines.numbers(other.tf or "0"))
     return sum(WEIGHTS[name] for name in changed), steps, newest_first
 
@@ -74,22 +85,27 @@ def _steps(one: str, other: str) -> float:
 
 def _candidates(asked: Combination, good: Verdict) -> list[Combination]:
     """Every combination near the one asked for that is as good; what cannot become it is left early."""
-    found: dict[tuple[tuple[str, str], ...], Combination] = {}
-    for start in _with_driver(asked):
+    found: dict[object, Combination] = {}
+    for start in _starts(asked):
         for release in _releases(start):
             for cuda in dict.fromkeys(_cudas(release)):
                 if not _is(release.with_versions(cuda=cuda, **OPEN), good):
                     continue
                 for cudnn in dict.fromkeys(_cudnns(release, cuda)):
                     made = release.with_versions(cuda=cuda, cudnn=cudnn)
-                    found |= {
-                        each.given(): each for each in _tools(made) if each.given() not in found and _is(each, good)
-                    }
+                    found |= {each.key: each for each in _tools(made) if each.key not in found and _is(each, good)}
     return list(found.values())
 
 
-def _with_driver(asked: Combination) -> Iterator[Combination]:
+def _starts(asked: Combination) -> Iterator[Combination]:
+    """What was asked for, that with a newer driver, and that compiled for its GPUs too."""
     yield asked
+    yield from _with_driver(asked)
+    if asked.built_for and (completed := completed_list(asked)):
+        yield replace(asked, built_for=completed)
+
+
+def _with_driver(asked: Combination) -> Iterator[Combination]:
     if asked.driver is None:
         return
     cudas = [asked.cuda, *(_first_cuda(gpu) for gpu in asked.gpus)]

@@ -260,7 +260,7 @@ def _engine(env: Mapping[str, str], notes: list[str]) -> tuple[str | None, str]:
         notes.append(f"container engine: {error.what}")
         return None, ""
     if choice.engine is None:
-        notes.append(f"container engine: {'; '.join(choice.notes[:2])}")
+        notes.append(f"container engine: {'; '.join(note.partition(' (')[0] for note in choice.notes[:2])}")
         return None, ""
     return f"{choice.engine.kind.value} {choice.engine.version}", _handed_in(choice.engine)
 

@@ -20,9 +20,7 @@ def variants(wanted: Combination) -> tuple[str, ...]:
     values = {"cuda_compiler_version": _minor(wanted.cuda), "cudnn": _cudnn(wanted), **_compilers(wanted)}
     if wanted.python:
         values["python"] = f"{_minor(wanted.python)}.* *_{_build(_minor(wanted.python))}"
-    missing = _missing(wanted)
-    if missing:
-        values["cuda_compute_capabilities"] = missing
+    values["cuda_compute_capabilities"] = ",".join(completed_list(wanted) or wanted.built_for)
     return tuple(line for key, value in values.items() if value for line in (f"{key}:", f'  - "{value}"'))
 
 
@@ -59,18 +57,18 @@ def newest_gcc(cuda: str | None) -> str:
     return str(int(major) if minor else int(major) - 1)
 
 
-def _missing(wanted: Combination) -> str:
-    """The list of capabilities that serves the GPUs too, when the one asked for does not."""
+def completed_list(wanted: Combination) -> tuple[str, ...]:
+    """Return the list of capabilities that serves the GPUs too; nothing when the present one does, or CUDA cannot."""
     row = tables.compiler(wanted.cuda) if wanted.cuda else None
-    if not wanted.gpus or row is None:
-        return ""
+    if row is None:
+        return ()
     known = {int(number) for number in row["capabilities"].split()}
     own = {plain(gpu.capability) for gpu in wanted.gpus} & known
     listed = {plain(each) for each in wanted.built_for} or _policy(wanted)
     if own <= listed:
-        return ""
+        return ()
     every = sorted((listed & known) | own)
-    return ",".join([*(f"sm_{number}" for number in every), f"compute_{every[-1]}"])
+    return (*(f"sm_{number}" for number in every), f"compute_{every[-1]}")
 
 
 def _policy(wanted: Combination) -> set[int]:

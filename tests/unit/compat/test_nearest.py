@@ -70,6 +70,13 @@ def test_a_compiler_that_cuda_refuses_is_replaced_by_the_newest_that_it_takes() 
     assert (first.changes, first.combination.host) == (("host",), "gcc 13")
 
 
+def test_a_list_that_leaves_the_gpu_out_is_completed() -> None:
+    asked = {"cuda": "12.9", "gpu": "p3", "built_for": "sm_60,sm_80,compute_90"}
+    (only,) = judge(combination(asked)).nearest
+    assert only.changes == ("built_for",)
+    assert '  - "sm_60,sm_70,sm_80,sm_90,compute_90"' in only.variants
+
+
 def test_nothing_is_suggested_where_nothing_is_wrong() -> None:
     assert judge(combination({"tf": "2.18", "cuda": "12.5", "gpu": "p3"})).nearest == ()
 

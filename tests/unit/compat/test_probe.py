@@ -117,6 +117,13 @@ def test_a_driver_that_is_not_the_kernels() -> None:
     assert answers["running"].verdict is Verdict.CANNOT
 
 
+def test_the_h200() -> None:
+    (told,) = [json.loads(file.read_text())["machine"] for file in MACHINES if file.stem == "h200"]
+    assert told["cards"] == [{"name": "NVIDIA H200", "capability": "9.0", "memory": 150754820096}]
+    assert (told["driver"], told["loaded"], told["cuda"]) == ("580.159.04", "580.159.04", "13.0")
+    assert (told["gcc"], told["nvcc"], told["glibc"], told["avx"]) == ("13.3.0", "13.0", "2.39", True)
+
+
 @pytest.mark.parametrize("file", MACHINES, ids=lambda file: file.stem)
 def test_a_real_machine_is_judged_today_as_it_was(file: Path) -> None:
     told = json.loads(file.read_text())

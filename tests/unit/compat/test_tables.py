@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 
 from kiln.compat import lines, tables
 from kiln.compat.combination import gpu, plain
+from kiln.compat.rules import RULES
 
 # How many rows each table has at least: a row that is lost is noticed.
 ROWS = {
@@ -171,3 +173,10 @@ def test_a_row_says_where_it_stands_and_what_it_holds() -> None:
     assert row.place == "cuda_minor.csv:3"
     assert row.text == "cuda 12, driver 525"
     assert (tables.DATA / "cuda_minor.csv").read_text().splitlines()[2].startswith("12,525,")
+
+
+def test_the_reference_has_every_table_and_every_rule_in_their_own_words() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "compatibility.md").read_text()
+    for name in ROWS:
+        assert f"(../../kiln/compat/data/{name}.csv) | {len(tables.table(name))} |" in page
+    assert [rule.__name__ for rule in RULES if f"| {str(rule.__doc__).splitlines()[0]} |" not in page] == []
