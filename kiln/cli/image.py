@@ -22,23 +22,28 @@ KINDS = {
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln image``."""
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="IMAGE")
-    _base_arguments(
-        kinds.add_parser(
-            "base",
-            help="the image that cells build in, from Debian's packages alone",
-            description="Make a local base image from Debian's packages, with this machine's mirrors.",
-        )
+    base = kinds.add_parser(
+        "base",
+        help="the image that cells build in, from Debian's packages alone",
+        description="Make a local base image from Debian's packages, with this machine's mirrors.",
     )
+    base.add_argument("--with", dest="extra", metavar="PACKAGE", nargs="+", default=[], help="Debian packages to add")
+    machine = kinds.add_parser(
+        "machine",
+        help="a machine of the fleet as a container, for trying and testing",
+        description="Make an image that boots systemd, cloud-init, sshd and a Docker of its own; it needs Docker.",
+    )
+    for name, parser in (("base", base), ("machine", machine)):
+        _local_arguments(parser, f"localhost/kiln-{name}:SUITE")
     for name, summary in KINDS.items():
         _lean_arguments(kinds.add_parser(name, help=summary, description=f"Make {summary}."))
 
 
-def _base_arguments(base: argparse.ArgumentParser) -> None:
-    base.add_argument("--tag", metavar="NAME", help="what to call it (default: localhost/kiln-base:SUITE)")
-    base.add_argument("--container", metavar="ENGINE", choices=("docker", "podman"), help="docker or podman")
-    base.add_argument("--suite", default="bookworm", help="Debian's release (default: %(default)s)")
-    base.add_argument("--with", dest="extra", metavar="PACKAGE", nargs="+", default=[], help="Debian packages to add")
-    base.add_argument("--fresh", action="store_true", help="make it anew, with Debian's latest updates")
+def _local_arguments(parser: argparse.ArgumentParser, tag: str) -> None:
+    parser.add_argument("--tag", metavar="NAME", help=f"what to call it (default: {tag})")
+    parser.add_argument("--container", metavar="ENGINE", choices=("docker", "podman"), help="docker or podman")
+    parser.add_argument("--suite", default="bookworm", help="Debian's release (default: %(default)s)")
+    parser.add_argument("--fresh", action="store_true", help="make it anew, with Debian's latest updates")
 
 
 def _lean_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,17 +70,21 @@ def run(options: argparse.Namespace, root: Path) -> int:
     Raises:
         MissingTool: without an engine, where one is asked for.
     """
-    return _base(options, root) if options.kind == "base" else _lean(options, root)
+    return _lean(options, root) if options.kind in KINDS else _local(options, root)
 
 
-def _base(options: argparse.Namespace, root: Path) -> int:
+def _local(options: argparse.Namespace, root: Path) -> int:
     from kiln import image
     from kiln.model.feedstock import Feedstock
 
+    if options.kind == "base":
+        what, tag = image.recipe(options.suite, options.extra), image.default_tag(options.suite)
+    else:
+        what, tag = image.machine_recipe(options.suite), image.machine_tag(options.suite)
     made = image.base(
         _engine(options.container),
-        image.recipe(options.suite, options.extra),
-        tag=options.tag or image.default_tag(options.suite),
+        what,
+        tag=options.tag or tag,
         folder=Feedstock(root=root).artifacts / "images",
         env=os.environ,
         fresh=options.fresh,

@@ -42,7 +42,8 @@ ROOM = 2_000_000_000  # the packages, the tree and its archive
 
 ENGINE_HOME = "/opt/kiln"  # a virtual environment with kiln's own locked dependencies, rattler-build among them
 WHEELS = "/tmp/kiln-wheels"  # noqa: S108 - in the image that is being made
-REQUIREMENTS = Path(__file__).parents[2] / "requirements" / "run.txt"
+ROOT = Path(__file__).parents[2]
+REQUIREMENTS = ROOT / "requirements" / "run.txt"
 
 # Hooks get the new root as $1. The machine's credentials and certificates serve the making and stay out of the image.
 # Java's packages, which Bazel needs, do not install without the folder of manual pages, although these are left out.
@@ -59,7 +60,8 @@ AFTER = (
 # The engine, apart from the system: the wheels are fetched by kiln's own pip, with this machine's way to its index, and
 # installed by the image's Python, which is asked for its version first. Names of platforms are not expanded by pip.
 PYTHON, LOCK = "KILN_PYTHON", "KILN_LOCK"  # what the hook finds in its environment
-INSTALL = f"""set -eu
+PROJECT, BELOW = "KILN_PROJECT", "KILN_BELOW"  # and where there is an image below
+FETCH = f"""set -eu
 wheels="$1{WHEELS}"
 version=$(chroot "$1" python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 machine=$(chroot "$1" uname -m)
@@ -67,7 +69,8 @@ platforms=$(for minor in $(seq 5 36); do echo "--platform manylinux_2_${{minor}}
 "${PYTHON}" -m pip download --quiet --require-hashes --no-deps --only-binary :all: --python-version "$version" \
     --implementation cp $platforms --dest "$wheels" --requirement "${LOCK}"
 cp "${LOCK}" "$wheels/lock.txt"
-chroot "$1" python3 -m venv {ENGINE_HOME}
+"""
+INSTALL = f"""{FETCH}chroot "$1" python3 -m venv {ENGINE_HOME}
 chroot "$1" {ENGINE_HOME}/bin/python -m pip install --quiet --require-hashes --no-deps --no-index --no-cache-dir \
     --find-links {WHEELS} --requirement {WHEELS}/lock.txt
 rm -rf "$wheels"
@@ -78,34 +81,46 @@ CHANGES = ("ENV LANG=C.UTF-8", 'CMD ["/bin/bash"]')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What a base image is made of: a suite of Debian, packages besides the smallest system, and kiln's own.
+    """What an image is made of: a suite of Debian, packages besides the smallest system, and kiln's own.
 
     ``lock`` are the pinned and hashed dependencies of kiln, which the engine that builds in the image is one of.
+    ``setup`` and ``hooks`` are what mmdebstrap runs before and after its own work, ``changes`` what the engine is told
+    of the image. ``name`` begins that of the archive; ``below`` is the image that this one adds to.
     """
 
     suite: str
     packages: tuple[str, ...]
     lock: Path = REQUIREMENTS
+    setup: tuple[str, ...] = (BEFORE,)
+    hooks: tuple[str, ...] = (INSTALL, *AFTER)
+    changes: tuple[str, ...] = CHANGES
+    name: str = "kiln-base"
+    below: Recipe | None = None
 
     @property
     def key(self) -> str:
         """A hash of all that decides what comes out, Debian's own updates aside."""
         parts = (
+            *([self.below.key] if self.below else []),
             self.suite,
             *sorted(self.packages),
-            BEFORE,
-            INSTALL,
-            *AFTER,
+            *self.setup,
+            *self.hooks,
             *UNREAD,
-            *CHANGES,
+            *self.changes,
             files.sha256(self.lock),
         )
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
+    @property
+    def file(self) -> str:
+        """The name of the archive."""
+        return f"{self.name}-{self.suite}-{self.key}.tar"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """A base image in an engine; ``reused`` when it was there before."""
+    """An image in an engine; ``reused`` when it was there before."""
 
     tag: str
     digest: str
@@ -132,7 +147,7 @@ def base(
     fresh: bool = False,
     on_line: Callable[[str], None] | None = None,
 ) -> Made:
-    """Have the base image in the engine as ``tag``: found there, imported from ``folder``, or made there first.
+    """Have the image in the engine as ``tag``: found there, imported from ``folder``, or made there first.
 
     The archive of the root file system stays in ``folder`` for the other engine; ``fresh`` makes it anew, with
     Debian's latest updates.
@@ -148,13 +163,23 @@ def base(
         raise UsageError(f"{tag!r} is no name for an image made here", hint=f"{images.LOCAL}{tag}")
     if not fresh and images.labels(engine, tag).get(LABEL) == what.key:
         return Made(tag=tag, digest=images.digest(engine, tag), reused=True)
-    archive = folder / f"kiln-base-{what.suite}-{what.key}.tar"
     with files.locked(folder / ".lock"):
         files.remove_leftovers(folder)
-        if fresh or not archive.exists():
-            make(what, archive, env=env, on_line=on_line)
-        digest = images.load(engine, archive, tag, changes=(*CHANGES, f"LABEL {LABEL}={what.key}"))
+        archive = _archive(what, folder, env=env, fresh=fresh, on_line=on_line)
+        digest = images.load(engine, archive, tag, changes=(*what.changes, f"LABEL {LABEL}={what.key}"))
     return Made(tag=tag, digest=digest, reused=False)
+
+
+def _archive(
+    what: Recipe, folder: Path, *, env: Mapping[str, str], fresh: bool, on_line: Callable[[str], None] | None
+) -> Path:
+    """The archive of a root file system, made where it is not in ``folder``, after that of the image below it."""
+    archive = folder / what.file
+    if fresh or not archive.exists():
+        if what.below is not None:
+            _archive(what.below, folder, env=env, fresh=False, on_line=on_line)
+        make(what, archive, env=env, on_line=on_line)
+    return archive
 
 
 def make(what: Recipe, archive: Path, *, env: Mapping[str, str], on_line: Callable[[str], None] | None = None) -> None:
@@ -173,9 +198,14 @@ def make(what: Recipe, archive: Path, *, env: Mapping[str, str], on_line: Callab
         sources = private(Path(scratch, "sources.list"), "".join(f"{line}\n" for line in lines)) if lines else None
         settings = private(Path(scratch, "apt.conf"), apt.settings(env=env))
         words = argv(what, part, sources=sources, settings=settings, keyring=KEYRING if KEYRING.exists() else None)
-        if set(what.packages) - {*PACKAGES, *apt.names(env=env)}:  # told now, not after all else was installed
+        if what.below is None and set(what.packages) - {
+            *PACKAGES,
+            *apt.names(env=env),
+        }:  # told now, not after all else was installed
             _require_packages(words, what, env=env, on_line=on_line)
-        own = {PYTHON: sys.executable, LOCK: str(what.lock)}
+        own = {PYTHON: sys.executable, LOCK: str(what.lock), PROJECT: str(ROOT)}
+        if what.below is not None:
+            own[BELOW] = str(archive.parent / what.below.file)
         result = command.run(words, env={**env, **own}, on_line=on_line)
         if not result.ok:
             raise BuildFailed(
@@ -208,15 +238,15 @@ def argv(what: Recipe, archive: Path, *, sources: Path | None, settings: Path, k
     excludes = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in UNREAD]
     return (
         "mmdebstrap",
-        "--variant=minbase",
+        f"--variant={'custom' if what.below else 'minbase'}",
         "--format=tar",  # the archive is written under a passing name, whose ending says nothing
         f"--include={','.join(what.packages)}",
         *([f"--keyring={keyring}"] if keyring else []),  # for machines that trust it only by signed-by
         f"--aptopt={settings}",
         *excludes,
         "--dpkgopt=path-include=/usr/share/doc/*/copyright",
-        f"--setup-hook={BEFORE}",
-        *(f"--customize-hook={hook}" for hook in (INSTALL, *AFTER)),
+        *(f"--setup-hook={hook}" for hook in what.setup),
+        *(f"--customize-hook={hook}" for hook in what.hooks),
         what.suite,
         str(archive),
         *([str(sources)] if sources else []),
