@@ -152,7 +152,7 @@ def _install(job: _Job) -> None:
 
 
 def _unpack_collections(job: _Job) -> None:
-    """Fetch the wheel that holds Ansible's collections, and unpack those that kiln uses beside the packages."""
+    """Fetch the wheel that holds Ansible's collections, and unpack those that the playbooks use beside the packages."""
     scratch = job.folder / "collections"
     job.say("fetching Ansible's collections (52 MB)")
     code, tail = _call(

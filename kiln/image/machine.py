@@ -6,7 +6,7 @@ It starts from the base image's archive, so that what is in both is fetched once
 from __future__ import annotations
 
 from kiln.container import images
-from kiln.image.base import AFTER, BEFORE, BELOW, FETCH, PROJECT, SUITE, WHEELS, Recipe, recipe
+from kiln.image.base import AFTER, BEFORE, BELOW, ENGINE_HOME, FETCH, PROJECT, SUITE, WHEELS, Recipe, recipe
 
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "cloud-init"),
@@ -50,7 +50,8 @@ UNPACK = f'tar -C "$1" -xf "${BELOW}"'
 PUT_INIT = f"""cat >"$1{INIT}" <<'END'
 {BOOT}END
 chmod 755 "$1{INIT}"
-rm -f "$1"/etc/ssh/ssh_host_* "$1/etc/machine-id"
+rm -rf "$1{ENGINE_HOME}" "$1"/etc/ssh/ssh_host_*
+: >"$1/etc/machine-id"  # empty: each machine gets its own; without the file systemd would turn on all that it finds
 """
 
 
