@@ -33,8 +33,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="a machine of the fleet as a container, for trying and testing",
         description="Make an image that boots systemd, cloud-init, sshd and a Docker of its own; it needs Docker.",
     )
-    for name, parser in (("base", base), ("machine", machine)):
-        _local_arguments(parser, f"localhost/kiln-{name}:SUITE")
+    _local_arguments(base, "localhost/kiln-base:SUITE")
+    _local_arguments(machine, "localhost/kiln-machine:SUITE")
     for name, summary in KINDS.items():
         _lean_arguments(kinds.add_parser(name, help=summary, description=f"Make {summary}."))
 
