@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import tarfile
@@ -22,7 +23,7 @@ def release_package(folder: Path, name: str, version: str = "1", build: str = "0
     info = {
         "index.json": {**index, **more},
         "about.json": {"license": "CC0-1.0"},
-        "paths.json": {"paths": [], "paths_version": 1},
+        "paths.json": {"paths": [_path(f"share/{name}", name.encode())], "paths_version": 1},
         "run_exports.json": {"weak": [f"{name} >={version}"]},
         "licenses/LICENCE": "do as you like",
     }
@@ -52,10 +53,19 @@ def conda_package(
         link.type, link.linkname = tarfile.SYMTYPE, "index.json"
         tar.addfile(link)
     with zipfile.ZipFile(path, "w") as file:
-        file.writestr("metadata.json", "{}")
-        file.writestr(f"pkg-{path.stem}.tar.zst", _payload(payload, links or {}, mtime))
-        file.writestr(f"info-{path.stem}.tar.zst", zstd.compress(archive.getvalue()))
+        members = {
+            "metadata.json": b"{}",
+            f"pkg-{path.stem}.tar.zst": _payload(payload, links or {}, mtime),
+            f"info-{path.stem}.tar.zst": zstd.compress(archive.getvalue()),
+        }
+        for name, data in members.items():
+            file.writestr(zipfile.ZipInfo(name), data)  # of no moment, so the same is the same again
     return path
+
+
+def _path(name: str, data: bytes) -> dict[str, object]:
+    digest = hashlib.sha256(data).hexdigest()
+    return {"_path": name, "path_type": "hardlink", "sha256": digest, "size_in_bytes": len(data)}
 
 
 def _payload(payload: Mapping[str, bytes] | None, links: Mapping[str, str], mtime: int) -> bytes:

@@ -15,12 +15,20 @@ if TYPE_CHECKING:
     import argparse
 
     from kiln.publish.channel import ChannelTarget
+    from kiln.publish.targets import Target
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln publish``."""
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", type=Path, help="these alone (default: all)")
-    parser.add_argument("--to", required=True, metavar="CHANNEL", help="the channel's folder")
+    parser.add_argument(
+        "--to",
+        required=True,
+        metavar="CHANNEL",
+        help="a folder, s3://BUCKET/PREFIX, anaconda:OWNER, prefix:CHANNEL, quetz:URL/CHANNEL, artifactory:URL/CHANNEL",
+    )
+    parser.add_argument("--staging", metavar="NAME", help="the channel (or label) of a server to try packages out from")
+    parser.add_argument("--url", metavar="URL", help="where clients read the channel, when that is elsewhere")
     parser.add_argument("--partial", action="append", default=[], metavar="CONFIG", help="a cell that may be missing")
     parser.add_argument("--check", action="store_true", help="tell what speaks against a release, and publish nothing")
     parser.add_argument("--abort", action="store_true", help="take back a publication that was interrupted")
@@ -34,22 +42,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, root: Path) -> int:
     """Publish, or do what else was asked for, and print the paths in the channel that changed."""
     from kiln import command
-    from kiln.publish.targets import target
+    from kiln.publish.targets import own_channel, target
 
-    where = target(options.to, os.environ)
+    where = target(options.to, os.environ, staging=options.staging, reading=options.url)
     with command.termination_as_interrupt():
         if options.abort:
             show(options, aborted=where.abort())
         elif options.yank:
-            show(options, **yank(where, options))
+            show(options, **yank(own_channel(where), options))
         elif options.reindex:
-            show(options, read=reindex(where))
+            show(options, read=reindex(own_channel(where)))
         else:
             show(options, **publish(where, options, root))
     return 0
 
 
-def publish(where: ChannelTarget, options: argparse.Namespace, root: Path) -> dict[str, Any]:
+def publish(where: Target, options: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Publish what the ledger says was built."""
     from kiln import load
     from kiln.pipeline import release
@@ -63,7 +71,7 @@ def publish(where: ChannelTarget, options: argparse.Namespace, root: Path) -> di
     trial = release.trial(
         built,
         wanted,
-        known=(where.store.url(""),) if held else (),
+        known=(where.address(),) if held else (),
         environment=passed_on(os.environ),
         on_line=lambda line: print(line, file=sys.stderr),
     )

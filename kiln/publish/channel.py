@@ -36,6 +36,10 @@ class ChannelTarget:
         """What people are told."""
         return self.store.name
 
+    def address(self) -> str:
+        """Return where clients read the channel."""
+        return self.store.url("").rstrip("/")
+
     def held(self) -> dict[str, str]:
         """Return the hashes of the packages in the channel's index, by their paths; none for what was deleted."""
         return {
@@ -140,13 +144,11 @@ class ChannelTarget:
 
     def _begin(self, entries: Sequence[Entry]) -> Journal:
         wanted = Journal.begun(entries, self.held())
-        found = self.pending()
-        if found is not None:
-            found.require_same(wanted)
-            return found
-        if wanted.fresh:
-            self.store.write(JOURNAL, wanted.written())
-        return wanted
+        if not wanted.fresh or self.store.create(JOURNAL, wanted.written()):
+            return wanted
+        found = self.pending() or wanted
+        found.require_same(wanted)
+        return found
 
     def _stage(self, journal: Journal, sources: Mapping[str, Path], new: Sequence[Entry]) -> None:
         for entry in new:

@@ -55,6 +55,13 @@ class Folder:
         """Write a file beside its place and rename it."""
         files.write_bytes(self.root / path, data)
 
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a file unless there is one; the lock keeps others out meanwhile."""
+        if (self.root / path).exists():
+            return False
+        self.write(path, data)
+        return True
+
     def has(self, path: str, sha256: str) -> bool:
         """Return whether a file has this content; it is read for that."""
         place = self.root / path

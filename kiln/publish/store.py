@@ -26,6 +26,9 @@ class Store(Protocol):
     def write(self, path: str, data: bytes) -> None:
         """Write a small file."""
 
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a small file unless there is one; returns whether it was written."""
+
     def has(self, path: str, sha256: str) -> bool:
         """Return whether a file is there with this content."""
 

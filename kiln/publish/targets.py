@@ -3,15 +3,67 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from kiln.errors import UsageError
 from kiln.publish.channel import ChannelTarget
 from kiln.publish.folder import Folder
+from kiln.publish.s3 import Bucket
+from kiln.publish.servers import Kind, ServerTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
+
+    from kiln.repodata import Entry
 
 
-def target(named: str, environment: Mapping[str, str]) -> ChannelTarget:  # noqa: ARG001 - tokens of servers
-    """Return the target that ``named`` stands for: a folder."""
+class Target(Protocol):
+    """A channel that a release goes to."""
+
+    @property
+    def name(self) -> str:
+        """What people are told, without credentials."""
+
+    def address(self) -> str:
+        """Return where clients read the channel."""
+
+    def held(self) -> dict[str, str]:
+        """Return the hashes of what the channel has, by path."""
+
+    def publish(
+        self, packages: Sequence[Path], entries: Sequence[Entry], try_out: Callable[[str], None]
+    ) -> tuple[str, ...]:
+        """Stage packages, have them tried out from there, and publish them; returns what is new."""
+
+    def abort(self) -> tuple[str, ...]:
+        """Take back what was begun and not finished."""
+
+
+def target(
+    named: str, environment: Mapping[str, str], *, staging: str | None = None, reading: str | None = None
+) -> Target:
+    """Return the target that ``named`` stands for: a folder, ``s3://BUCKET/PREFIX``, or ``KIND:CHANNEL`` on a server.
+
+    Raises:
+        UsageError: when it is none of these.
+        TokenRefused: when it needs a token and there is none.
+    """
+    kind, _, rest = named.partition(":")
+    if named.startswith("s3://"):
+        return ChannelTarget(store=Bucket.parse(named, reading))
+    if kind in {each.value for each in Kind}:
+        return ServerTarget.parse(Kind(kind), rest, staging, environment, reading)
+    if "://" in named:
+        raise UsageError(f"{named!r} is no target", hint="a folder, s3://BUCKET/PREFIX, anaconda:, prefix:, quetz: ...")
     return ChannelTarget(store=Folder(root=Path(named).absolute()))
+
+
+def own_channel(where: Target) -> ChannelTarget:
+    """Return a target whose index kiln keeps itself.
+
+    Raises:
+        UsageError: when a server does.
+    """
+    if not isinstance(where, ChannelTarget):
+        raise UsageError(f"the index of {where.name} is the server's affair", hint="use the server's own means")
+    return where
