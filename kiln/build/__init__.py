@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import command, files
 from kiln.build import faults, shared
+from kiln.build.origins import Origins, applied
 from kiln.build.recipe import compiling, concrete, exports, given, names, script_lines
 from kiln.errors import BuildFailed, excerpt
 from kiln.matchspec import package_name
@@ -35,6 +36,7 @@ __all__ = [
     "test_sources",
 ]
 
+DIRECT = Origins()
 COMPILE = "kiln-compile"  # what the engine calls the step that the outputs share
 
 HOUSE = Path(__file__).parents[2]  # the folder that holds the kiln package, for `python -m`
@@ -238,27 +240,35 @@ def execute(
     environment: Mapping[str, str],
     log: Path | None,
     on_line: Callable[[str], None] | None = None,
+    origins: Origins = DIRECT,
 ) -> Path:
     """Make one package in a process of its own and return where it lies, inside the step's folder.
 
     Raises:
         BuildFailed: with the end of the engine's log.
+        HashMismatch: when no archive of the sources has the recipe's hash; nothing has run then.
         DownloadFailed: when what failed was the way to a channel or a source.
         DiskFull: when there was no room left.
     """
     of_kind = {"index": step.index} if isinstance(step, BuildStep) else {"keep": True}
-    return Path(_engine(step, "package", of_kind, environment=environment, log=log, on_line=on_line)["package"])
+    told = _engine(step, "package", of_kind, environment=environment, log=log, on_line=on_line, origins=origins)
+    return Path(told["package"])
 
 
 def prepare(
-    step: BuildStep | CompileStep, *, environment: Mapping[str, str], on_line: Callable[[str], None] | None = None
+    step: BuildStep | CompileStep,
+    *,
+    environment: Mapping[str, str],
+    on_line: Callable[[str], None] | None = None,
+    origins: Origins = DIRECT,
 ) -> Mapping[str, str]:
     """Make everything that a step's script needs, without running it; returns the places, by their names.
 
     They are ``work``, the script's folder, ``script`` itself, ``environment``, what it sources, and the prefixes
     ``host`` and ``build``. Raises what `execute` does.
     """
-    return _engine(step, "script", {"debug": True}, environment=environment, log=None, on_line=on_line)
+    own = {"debug": True}
+    return _engine(step, "script", own, environment=environment, log=None, on_line=on_line, origins=origins)
 
 
 def _engine(
@@ -269,13 +279,14 @@ def _engine(
     environment: Mapping[str, str],
     log: Path | None,
     on_line: Callable[[str], None] | None,
+    origins: Origins,
 ) -> Mapping[str, str]:
     """Run the engine's process in the step's folder, and return its answer, which holds what is ``wanted``."""
     files.remove(step.folder)
     step.folder.mkdir(parents=True)
     job, answer = step.folder / "job.json", step.folder / "result.json"
     places = {"folder": str(step.folder), "result": str(answer), "parent": os.getpid()}
-    fields = {"recipe": recipe_of(step), "channels": step.channels, **of_kind}
+    fields = {"recipe": applied(recipe_of(step), origins), "channels": step.channels, **of_kind}
     files.write_text(job, json.dumps({**places, **fields}, indent=1))
     argv = (sys.executable, "-m", "kiln.build.worker", str(job))
     ended = command.run(argv, env={**environment, **step.environment}, cwd=HOUSE, log=log, on_line=on_line)

@@ -54,4 +54,6 @@ def kind(reason: str, tail: str) -> Kind:
     if DISK.words.search(reason) or DISK.words.search(tail):
         return DISK
     found = next(each for each in (HASH, NETWORK, PACKAGES, OTHER) if each.words.search(reason))
+    if found is NETWORK and HASH.words.search(tail):
+        return HASH  # of several places the last one is told of, but one had another file
     return NETWORK if found is PACKAGES and GAVE_UP in tail else found

@@ -98,7 +98,13 @@ def _compile_arguments(parser: argparse.ArgumentParser) -> None:
         "BAZEL_REMOTE_CACHE, which no list of processes shows",
     )
     parser.add_argument(
-        "--distdir", metavar="FOLDER", type=Path, help="files that Bazel would download, fetched before"
+        "--distdir",
+        metavar="FOLDER",
+        type=Path,
+        help="files fetched before: the sources' archives, and what Bazel would download",
+    )
+    parser.add_argument(
+        "--mirror", metavar="URL", help="where the sources' archives are looked for first, as URL/HOST/PATH"
     )
     parser.add_argument(
         "--stall",
@@ -241,6 +247,7 @@ def wishes(feedstock: Feedstock, options: argparse.Namespace, configs: tuple[str
         },
         remote_cache=remote_cache(options.remote_cache or environment.get("BAZEL_REMOTE_CACHE")),
         distdir=folder(options.distdir),
+        mirror=mirror(options.mirror),
         stall=60 * options.stall,
         cache_bound=size(options.cache_size),
     )
@@ -255,6 +262,19 @@ def remote_cache(url: str | None) -> str | None:
     if url and not re.match(r"(?:https?|grpcs?)://[^/\s]+\S*$", url):
         raise UsageError(
             "--remote-cache is no address of a cache", hint="--remote-cache https://HOST/PATH, or grpcs://"
+        )
+    return url or None
+
+
+def mirror(url: str | None) -> str | None:
+    """Return the address of a mirror.
+
+    Raises:
+        UsageError: when it is none, or holds a password, for it would stand in logs and job files.
+    """
+    if url and not re.match(r"https?://[^/\s@]+(?:/\S*)?$", url):
+        raise UsageError(
+            "--mirror is no address of a mirror", hint="--mirror https://HOST/PATH, without a user and a password"
         )
     return url or None
 

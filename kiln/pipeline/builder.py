@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kiln import bazel, build, check, expand, files, load, render
+from kiln.build.origins import Origins
 from kiln.channel import Channel, machine_virtual_packages
 from kiln.errors import BuildFailed, DownloadFailed, KilnError, TestsFailed, UsageError, nearest
 from kiln.ledger import Ledger, records
@@ -65,7 +66,7 @@ class Job:
     ``python`` and ``image`` are a rehearsal's: an interpreter to use, and the image, None on the host.
     ``compile`` are variables for the compile step alone, which do not decide its result; after ``stall`` seconds
     without any sign of life it is told to stand still. ``taken`` are reports of packages that another cell has made,
-    which lie in ``channel``.
+    which lie in ``channel``. ``mirror`` is where archives of the sources are looked for first.
     """
 
     root: Path
@@ -86,6 +87,7 @@ class Job:
     taken: Sequence[Mapping[str, Any]] = ()
     channel: Path
     queue: Path | None = None
+    mirror: str | None = None
 
     @classmethod
     def read(cls, file: Path) -> Job:
@@ -214,7 +216,9 @@ class Builder:
         """Have the engine make everything that a script needs."""
         environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.job.cache), **moment()}
         with self.voice.step(f"prepare {name}") as shown:
-            places = persistent(lambda: build.prepare(step, environment=environment, on_line=shown.line), shown)
+            places = persistent(
+                lambda: build.prepare(step, environment=environment, on_line=shown.line, origins=self.origins), shown
+            )
         sources = compiled.detail["work"] if compiled else places["work"]
         return {**places, "name": name, "sources": sources}
 
@@ -316,7 +320,17 @@ class Builder:
         title = f"build {step.output.name}" if isinstance(step, BuildStep) else "compile"
         with self.scripts_apart(title) as given:
             environment = {**given, **secrets, "RATTLER_CACHE_DIR": str(self.job.cache), **moment()}
-            return persistent(lambda: build.execute(step, environment=environment, log=None, on_line=shown.line), shown)
+
+            def do() -> Path:
+                return build.execute(step, environment=environment, log=None, on_line=shown.line, origins=self.origins)
+
+            return persistent(do, shown)
+
+    @property
+    def origins(self) -> Origins:
+        """Where archives of the sources may come from besides their own addresses."""
+        folder = self.job.compile.get(compiling.DISTDIR)
+        return Origins(folder=None if folder is None else Path(folder), mirror=self.job.mirror)
 
     @contextlib.contextmanager
     def scripts_apart(self, step: str) -> Iterator[Mapping[str, str]]:

@@ -98,6 +98,7 @@ class CellJob:
     share: int
     stall: float
     distdir: str | None = None
+    mirror: str | None = None
 
     def write(self, file: Path) -> None:
         """Write the job into a file."""
@@ -460,6 +461,7 @@ class CellBuild:
             image=self.job.image,
             debug=self.job.debug,
             queue=seen(self.queue) if apart else None,
+            mirror=self.job.mirror,
         ).write(self.folder / "job.json")
 
 

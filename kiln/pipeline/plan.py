@@ -52,8 +52,9 @@ class Wishes:
     container engine's client needs, and pip for a ``rehearsal``.
 
     For compiles by Bazel: ``remote_cache`` is the address of a cache, which may hold a password, ``distdir`` a folder
-    of downloads, ``stall`` the seconds without any event or work after which a compile is told to stand still,
-    ``cache_bound`` the bytes that all caches on the disk may take together.
+    of downloads, the sources' archives among them, ``mirror`` the address under which these are looked for as well,
+    ``stall`` the seconds without any event or work after which a compile is told to stand still, ``cache_bound`` the
+    bytes that all caches on the disk may take together.
     """
 
     configs: tuple[str, ...]
@@ -77,6 +78,7 @@ class Wishes:
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     remote_cache: str | None = field(default=None, repr=False)
     distdir: Path | None = None
+    mirror: str | None = None
     stall: float = STALL
     cache_bound: int = CACHE_BOUND
 
@@ -415,6 +417,7 @@ def _job(
         share=each.memory,
         stall=wishes.stall,
         distdir=None if wishes.distdir is None else str(wishes.distdir.resolve()),
+        mirror=wishes.mirror,
     )
 
 
