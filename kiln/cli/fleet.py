@@ -36,6 +36,7 @@ USUAL = "compute-16"
 # What a provider's modules read of the environment; it goes to the playbooks' processes, and nowhere else.
 CLOUD = re.compile(r"AWS_|OS_|ANSIBLE_VAULT_|PIP_|KILN_FLEET_")
 SECRET = re.compile(r"(SECRET|PASSWORD|TOKEN|ACCESS_KEY)")
+INDEX = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST")  # which hold for a machine too
 NEEDED = ("ssh", "rsync")
 UNITS = {"": 3600.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0}
 
@@ -76,6 +77,7 @@ def _cell_arguments(parser: argparse.ArgumentParser) -> None:
         "--container", choices=("docker", "podman", "none"), help="where the machines build, as of kiln build"
     )
     parser.add_argument("--json", action="store_true", help="the plan, or the run's report, as JSON on standard output")
+    parser.set_defaults(rehearse=False)
 
 
 def _machine_arguments(parser: argparse.ArgumentParser) -> None:
@@ -358,8 +360,8 @@ def site_of(
         "kiln_feedstock": str(feedstock.root.absolute()),
         "kiln_pip": {
             name: f"{{{{ lookup('ansible.builtin.env', '{name}') }}}}"
-            for name in environment
-            if name.startswith("PIP_")
+            for name in INDEX
+            if environment.get(name) and "file:" not in environment[name]
         },
     }
     if mission is not None:

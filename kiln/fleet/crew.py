@@ -138,7 +138,7 @@ class Playbooks:
             elif told.get("kind") == "task":
                 on_task(told["name"])
             elif told.get("kind") in {"failed", "unreachable"}:
-                heard[told["host"]] = f"{told['task']}: {told['reason']}"
+                heard.setdefault(told["host"], f"{told['task']}: {told['reason']}")  # what follows comes of the first
 
         if self._stopped and not last:
             return Played(ok=False, reasons={"": "the run is being stopped"})
