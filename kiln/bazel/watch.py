@@ -98,13 +98,17 @@ class Stall:
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """A build being followed by a thread of its own; ``tell`` hears of its progress, at most twice a second."""
+    """A build being followed by a thread of its own; ``tell`` hears of its progress, at most twice a second.
+
+    Its processes are looked at only if they run ``beside`` this one, and not in a container of their own.
+    """
 
     file: EventFile
     tell: Callable[[Progress], None]
     stall: Stall
     pace: Pace = field(default_factory=Pace)
     told: Progress | None = None
+    beside: bool = True
 
     @property
     def build(self) -> Build:
@@ -135,6 +139,9 @@ class Watch:
 
     def stalled(self, now: float) -> str:
         """Return since when nothing happens, and what is at work then; nothing while all goes well."""
+        if not self.beside:
+            idle = self.stall.seconds(now, self.build.events, lambda: 0.0)
+            return "" if idle is None else f"Bazel has said nothing for {idle / 60:.0f} min"
         roots = {os.getpid(), *({self.build.server} if self.build.server else ())}
         idle = self.stall.seconds(now, self.build.events, lambda: processes.busy(processes.below(roots)))
         if idle is None:
@@ -162,9 +169,9 @@ class Watch:
 
 
 @contextlib.contextmanager
-def watched(path: Path, *, tell: Callable[[Progress], None], stall: float) -> Iterator[Watch]:
+def watched(path: Path, *, tell: Callable[[Progress], None], stall: float, beside: bool = True) -> Iterator[Watch]:
     """Follow the build whose events come to ``path``, from now to the end of the block; ``stall`` is in seconds."""
-    watch = Watch(file=EventFile(path), tell=tell, stall=Stall(stall))
+    watch = Watch(file=EventFile(path), tell=tell, stall=Stall(stall), beside=beside)
     over = threading.Event()
 
     def follow() -> None:

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """A conda package that was built for a cell; ``size`` is in bytes."""
+    """A conda package that was built for a cell, or its wheel; ``size`` is in bytes.
+
+    Of a wheel, ``build_string`` holds the tags of its name and ``subdir`` the folder that it is kept in.
+    """
 
     path: Path
     sha256: str
@@ -24,6 +27,11 @@ class Artifact:
     version: str
     build_string: str
     subdir: str
+
+    @property
+    def is_wheel(self) -> bool:
+        """Whether this is a wheel, which is of no channel."""
+        return self.path.suffix == ".whl"
 
 
 class Verdict(str, Enum):

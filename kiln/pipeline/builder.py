@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import sys
 import time
 from dataclasses import dataclass, field
@@ -22,10 +23,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kiln import bazel, build, check, expand, files, load, render
 from kiln.build.origins import Origins
 from kiln.channel import Channel, machine_virtual_packages
+from kiln.check import wheel as check_wheel
+from kiln.check.wheel import Wheel
 from kiln.errors import BuildFailed, DownloadFailed, KilnError, TestsFailed, UsageError, nearest
 from kiln.ledger import Ledger, records
 from kiln.matchspec import package_name
-from kiln.model.artifact import Artifact, PackageReport
+from kiln.model.artifact import Artifact, PackageReport, TestReport, Verdict
 from kiln.model.plan import BuildStep, CompileStep
 from kiln.pipeline import compiling, offline
 from kiln.pipeline.cuda import cuda_of
@@ -88,6 +91,7 @@ class Job:
     channel: Path
     queue: Path | None = None
     mirror: str | None = None
+    network: bool = False
 
     @classmethod
     def read(cls, file: Path) -> Job:
@@ -192,6 +196,7 @@ class Builder:
             "packages": [
                 *taken.values(),
                 *(package_told(step.output, package, tests, self.job) for step, package, tests in together),
+                *(self.wheel(wheel, compiled) for wheel in wheels_of(compiled)),
             ],
             "outdated": any(each.outdated for each in (*([compiled] if compiled else []), *made, *tested)),
         }
@@ -278,7 +283,10 @@ class Builder:
     def watched(self, step: CompileStep, shown: Told) -> Path:
         """Run the compile step, its Bazel followed by the events that it writes."""
         events = self.write_settings()
-        with tidied(self.job, step.folder), bazel.watched(events, tell=shown.progress, stall=self.job.stall) as watch:
+        with (
+            tidied(self.job, step.folder),
+            bazel.watched(events, tell=shown.progress, stall=self.job.stall, beside=self.job.queue is None) as watch,
+        ):
             try:
                 package = self.execute(step, shown)
             except BuildFailed as error:
@@ -286,6 +294,76 @@ class Builder:
             if report := watch.report():
                 shown.compiled(report)
             return package
+
+    def wheel(self, path: Path, compiled: Made | None) -> dict[str, Any]:
+        """Keep the wheel that the compile ended in, try it out with pip, and say what became of it."""
+        made = self.keep_wheel(path, compiled)
+        ((kept, sha256),) = made.paths.items()
+        tested = self.test_wheel(Wheel.of(kept), made)
+        wheel = Wheel.of(kept)
+        artifact = Artifact(
+            path=kept.relative_to(self.job.folder),
+            sha256=sha256,
+            size=kept.stat().st_size,
+            cell=self.job.config,
+            name=wheel.name,
+            version=wheel.version,
+            build_string=wheel.tags,
+            subdir=f"wheels/{compiling.group_of(self.rendered.cell)}",
+        )
+        report = PackageReport(
+            artifact=artifact,
+            build_seconds=round(made.seconds, 3),
+            reused=made.reused,
+            tests=records.tests(tested.detail),
+        )
+        return records.package_as_json(report)
+
+    def keep_wheel(self, path: Path, compiled: Made | None) -> Made:
+        """Check what a wheel's name says, and keep it under the tag that its binaries keep."""
+
+        def do(shown: Told) -> tuple[Iterable[Path], dict[str, Any]]:
+            found = Wheel.of(path)
+            check_wheel.require_python(found, self.python)
+            tag = check_wheel.promise(found) if check_wheel.can_audit() else None
+            kept = check_wheel.placed(found, self.job.folder / "wheels", tag)
+            shown.note(f"{kept.name} keeps {tag}" if tag else f"{kept.name}: no binaries, or no auditwheel here")
+            return [kept], {}
+
+        inputs = {"compiled": hashes(compiled) if compiled else [], "name": path.name, "python": self.python}
+        return self.memo.once(f"wheel {Wheel.of(path).name}", inputs, do)
+
+    def test_wheel(self, wheel: Wheel, made: Made) -> Made:
+        """Install a wheel into a fresh venv of its Python."""
+        log = self.job.folder / f"test-{wheel.path.name}.log"
+
+        def do(shown: Told) -> tuple[Iterable[Path], dict[str, Any]]:
+            prefix = Path((self.job.folder / "compile" / "prefix").read_text().strip())
+            found = check_wheel.interpreter(wheel, interpreters(prefix, self.python), environment=os.environ)
+            if found is None:
+                note = f"not tried out: no interpreter for {wheel.python} is here"
+                report = TestReport(package=wheel.path.name, verdict=Verdict.NONE, notes=(note,))
+                return made.paths, records.tests_as_json(report)
+            step = check_wheel.plan(wheel.path, python=found, folder=self.job.folder / "venv", network=self.job.network)
+            with tidied(self.job, step.folder):
+                report = check_wheel.execute(
+                    step,
+                    environment=os.environ,
+                    apart=lambda: self.scripts_apart(f"test {wheel.name}"),
+                    log=log,
+                    on_line=shown.line,
+                )
+            return made.paths, records.tests_as_json(dataclasses.replace(report, log=None))
+
+        inputs = {"wheel": hashes(made), "network": self.job.network}
+        return self.memo.once(f"test wheel {wheel.name}", inputs, do)
+
+    @property
+    def python(self) -> str | None:
+        """The minor version of Python that the cell is for, ``3.11``; None when it is for none, or for several."""
+        given = self.rendered.cell.variant.get("python", ())
+        found = {match[0] for value in given if (match := re.match(r"3\.\d+", value))}
+        return found.pop() if len(found) == 1 else None
 
     def take(self, name: str, output: Output) -> dict[str, Any] | None:
         """Take a package that another cell has made into this cell's channel; None when there is none to take."""
@@ -475,6 +553,18 @@ def moment() -> dict[str, str]:
     A package built again as of the same moment is the same; the variable is described at reproducible-builds.org.
     """
     return {EPOCH: os.environ.get(EPOCH) or str(int(time.time()))}
+
+
+def wheels_of(compiled: Made | None) -> tuple[Path, ...]:
+    """Return the wheels that a compile has left where every output's script finds them."""
+    return () if compiled is None else tuple(sorted(Path(compiled.detail["work"], "dist").glob("*.whl")))
+
+
+def interpreters(prefix: Path, python: str | None) -> tuple[Path, ...]:
+    """Return where an interpreter for a wheel may be: beside what compiled it, or on PATH."""
+    names = [f"python{python}"] if python else ["python3"]
+    found = [shutil.which(name) for name in names]
+    return (prefix / "bin" / "python", *(Path(each) for each in found if each))
 
 
 def hashes(*made: Made) -> list[str]:

@@ -375,7 +375,7 @@ class CellBuild:
                 memory=None if engine.lacks else self.job.memory,
                 processes=None if engine.lacks else contract.PROCESSES,
             ),
-            network=self.is_foreign or bool(self.secrets) or (not self.job.rehearsal and needs_network(rendered)),
+            network=self.network(rendered),
             options=(*(contract.NO_ENTRY if self.is_foreign else ()), *self.job.options),
             mounts=(
                 *self.compile_mounts(),
@@ -387,6 +387,10 @@ class CellBuild:
     def cache(self) -> Path:
         """Bazel's cache for this cell's compile."""
         return self.layout.compile_caches.folder(self.job.cache_key)
+
+    def network(self, rendered: Rendered) -> bool:
+        """Whether a container of this cell reaches the network."""
+        return self.is_foreign or bool(self.secrets) or (not self.job.rehearsal and needs_network(rendered))
 
     def compile_mounts(self) -> tuple[Mount, ...]:
         """Return what a container sees for its compile, of which a rehearsal has none."""
@@ -455,6 +459,7 @@ class CellBuild:
             stall=self.job.stall,
             taken=self.taken(rendered),
             channel=seen(self.layout.root),
+            network=on_host or self.network(rendered),
             from_step=self.job.from_step,
             parent=os.getpid() if on_host else None,
             python=Path(self.job.python) if self.job.python and (on_host or self.job.python_home) else None,

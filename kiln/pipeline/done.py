@@ -104,7 +104,7 @@ def publish(
     seconds: float,
     disk: int,
 ) -> tuple[PackageReport, ...]:
-    """Put a finished cell's packages into the channel and write the cell down as done.
+    """Put a finished cell's packages into the channel, its wheel beside it, and write the cell down as done.
 
     ``made`` are package files with their reports, ``disk`` the bytes that making them took. A package that another cell
     has put there, made of the same recipe by the same engine under the same name, stays: what depends on it may have
@@ -117,8 +117,12 @@ def publish(
         paths = [_place(report) for report in reports]
         stays = [_others(ledger, layout, path, wanted, config) for path in paths]
         fresh = [(source, path) for source, path, other in zip(sources, paths, stays, strict=True) if other is None]
-        if fresh:
-            layout.channel.add([(source, path.split("/")[0]) for source, path in fresh])
+        packages = [(source, path.split("/")[0]) for source, path in fresh if source.suffix != ".whl"]
+        if packages:
+            layout.channel.add(packages)
+        for source, path in fresh:
+            if source.suffix == ".whl":
+                files.link_or_copy(source, layout.root / path)
         kept = [_kept(layout, path, report, config, wanted) for path, report in zip(paths, reports, strict=True)]
         known = [other or own for other, own in zip(stays, kept, strict=True)]
         ledger.keep(*known)

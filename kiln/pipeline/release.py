@@ -78,7 +78,7 @@ class Built:
         """Return every package file of the last runs, each with the cells that made it and their reports."""
         found: dict[Path, tuple[tuple[str, PackageReport], ...]] = {}
         for name in self.rendered.keys() & self.runs.keys():
-            for report in self.runs[name][1].packages:
+            for report in (each for each in self.runs[name][1].packages if not each.artifact.is_wheel):
                 found[report.artifact.path] = (*found.get(report.artifact.path, ()), (name, report))
         return {path: tuple(sorted(found[path], key=lambda told: told[0])) for path in sorted(found)}
 

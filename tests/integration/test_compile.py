@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -16,15 +18,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from backports import zstd
 
+from kiln import files
 from kiln.archive import read_info
 from kiln.container import choose
-from kiln.errors import MissingTool
+from kiln.errors import BuildFailed, MissingTool
 from kiln.image import apt
-from tests import small_tensorflow
+from kiln.ledger import Ledger
+from tests import remote_cache, small_tensorflow
 from tests.fatbin import capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.remote_cache import Remote
 
 ROOT = Path(__file__).parents[2]
 CUDA_12_PY_311, CUDA_12_PY_313, CUDA_13_PY_311, _ = sorted(
@@ -48,6 +54,15 @@ class Feedstock:
         words = (sys.executable, "-m", "kiln", "-C", str(self.root), "build", config, "--container", "docker")
         given = (*words, "--distdir", str(self.store.downloads), "--json", *more)
         return subprocess.run(given, cwd=ROOT, text=True, capture_output=True, check=False)
+
+    @property
+    def artifacts(self) -> Path:
+        """Where everything that is built lies."""
+        return self.root / "build_artifacts"
+
+    def wheels(self) -> list[Path]:
+        """The wheels that were kept."""
+        return sorted((self.artifacts / "wheels").rglob("*.whl"))
 
     def library(self, cuda: str, scratch: Path) -> Path:
         """Unpack libtensorflow_cc of a CUDA version from its package."""
@@ -78,11 +93,25 @@ def feedstock(tmp_path_factory: pytest.TempPathFactory) -> Feedstock:
 
 
 @pytest.fixture(scope="module")
-def compiles(feedstock: Feedstock) -> dict[str, dict[str, Any]]:
-    """What the compile of three cells did, by Bazel's own event file: both Pythons of a CUDA, then the other CUDA."""
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote | None]:
+    """A cache for several machines: nginx, which takes what is PUT; None where nginx is not here."""
+    if not shutil.which("nginx"):
+        yield None
+        return
+    with remote_cache.served(tmp_path_factory.mktemp("remote")) as cache:
+        yield cache
+
+
+@pytest.fixture(scope="module")
+def compiles(feedstock: Feedstock, remote: Remote | None) -> dict[str, dict[str, Any]]:
+    """What the compile of three cells did, by Bazel's own event file: both Pythons of a CUDA, then the other CUDA.
+
+    The last one also fills the remote cache.
+    """
     found = {}
     for config in (CUDA_12_PY_311, CUDA_12_PY_313, CUDA_13_PY_311):
-        ended = feedstock.build(config)
+        shared = ("--remote-cache", remote.url) if remote and config == CUDA_13_PY_311 else ()
+        ended = feedstock.build(config, *shared)
         assert ended.returncode == 0, ended.stderr
         found[config] = compile_of(json.loads(ended.stdout), config)
     return found
@@ -137,6 +166,66 @@ def test_the_wheel_is_split_into_packages_by_the_recipes_own_scripts(
     files = {each["_path"] for each in read_info(base, "paths.json")["paths"]}
     assert "lib/python3.13/site-packages/tensorflow/python/_pywrap_tensorflow.so" in files
     assert "lib/python3.13/site-packages/tensorflow-2.0.1.dist-info/METADATA" in files
+
+
+def test_the_wheel_is_kept_under_a_tag_that_it_keeps_and_works_in_a_plain_venv(
+    feedstock: Feedstock, compiles: dict[str, dict[str, Any]]
+) -> None:
+    assert compiles
+    wheels = {str(file.relative_to(feedstock.artifacts / "wheels")): file for file in feedstock.wheels()}
+    assert [re.sub(r"manylinux_2_\d+_", "manylinux_2_NN_", name) for name in sorted(wheels)] == [
+        "cuda12.4/tensorflow-2.0.1-cp311-cp311-manylinux_2_NN_x86_64.whl",
+        "cuda12.4/tensorflow-2.0.1-cp313-cp313-manylinux_2_NN_x86_64.whl",
+        "cuda13.0/tensorflow-2.0.1-cp311-cp311-manylinux_2_NN_x86_64.whl",
+    ]
+    with Ledger(feedstock.artifacts / "ledger.sqlite") as ledger:
+        (known,) = ledger.latest("cell", CUDA_12_PY_313)
+        told = known.detail["packages"][-1]
+        kept = ledger.kept(told["artifact"]["path"])
+    assert kept is not None
+    wheel = wheels["cuda12.4/" + Path(kept.path).name]
+    assert kept.sha256 == told["artifact"]["sha256"] == files.sha256(wheel)
+    assert (told["tests"]["verdict"], told["tests"]["commands"]) == ("passed", 2)
+    log = next((feedstock.artifacts / "logs").glob(f"*/{CUDA_12_PY_313}.log")).read_text()
+    assert "Successfully installed tensorflow-2.0.1" in log
+
+
+def test_the_message_of_a_failing_action_stands_at_the_end(
+    feedstock: Feedstock, compiles: dict[str, dict[str, Any]]
+) -> None:
+    assert compiles
+    source = feedstock.root / "recipe" / "source" / "tensorflow" / "core" / "ops" / "cast.cc"
+    text = source.read_text()
+    source.write_text(f'#error "no luck with this one"\n{text}')
+    try:
+        ended = feedstock.build(CUDA_12_PY_311, "--rebuild")
+    finally:
+        source.write_text(text)
+    assert ended.returncode == BuildFailed.exit_code
+    (cell,) = json.loads(ended.stdout)["cells"]
+    assert cell["reason"].startswith("compile: CppCompile of //tensorflow/core")
+    assert 'error: #error "no luck with this one"' in cell["reason"]
+
+
+@pytest.mark.needs("nginx")
+def test_what_one_machine_has_compiled_another_finds_in_the_remote_cache(
+    feedstock: Feedstock, compiles: dict[str, dict[str, Any]], remote: Remote | None
+) -> None:
+    """The other machine is this one, without its own caches."""
+    assert remote is not None
+    for folder in (feedstock.artifacts / "compile-cache").iterdir():
+        files.remove(folder)
+    ended = feedstock.build(CUDA_13_PY_311, "--rebuild", "--remote-cache", remote.url)
+    assert ended.returncode == 0, ended.stderr
+    first, again = compiles[CUDA_13_PY_311], compile_of(json.loads(ended.stdout), CUDA_13_PY_311)
+    assert (again["hits"], again["misses"]) == (first["misses"], 0)
+    with_password = [
+        file
+        for file in feedstock.artifacts.rglob("*")
+        if file.is_file() and not file.is_symlink() and remote.password.encode() in file.read_bytes()
+    ]
+    assert with_password == []
+    assert remote.password not in ended.stdout + ended.stderr
 
 
 @pytest.fixture

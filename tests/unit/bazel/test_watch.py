@@ -123,3 +123,9 @@ def test_this_process_is_below_itself_and_at_work() -> None:
     assert os.getpid() in {process.pid for process in here}
     assert f"(process {os.getpid()}, since" in at_work(here)
     assert at_work(here, without={process.pid for process in here}) == ""
+
+
+def test_a_build_in_another_container_is_judged_by_what_it_says(tmp_path: Path) -> None:
+    watch = Watch(file=EventFile(tmp_path / "none"), tell=lambda _: None, stall=Stall(60), beside=False)
+    assert [watch.stalled(now) for now in (0.0, 1.0, 30.0)] == [""] * 3
+    assert watch.stalled(130.0) == "Bazel has said nothing for 2 min"

@@ -1,0 +1,90 @@
+"""A cache of Bazel's for several machines: nginx, as Bazel's documentation on remote caching describes it."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import ipaddress
+import secrets
+import socket
+import subprocess
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SETTINGS = """\
+daemon off;
+user {user};
+pid {folder}/pid;
+error_log {folder}/error.log;
+events {{}}
+http {{
+    access_log off;
+    client_max_body_size 0;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    server {{
+        listen {address}:{port};
+        location / {{
+            root {folder}/data;
+            dav_methods PUT;
+            create_full_put_path on;
+            auth_basic cache;
+            auth_basic_user_file {folder}/users;
+        }}
+    }}
+}}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """A cache that is being served; the ``url`` has the password in it."""
+
+    url: str
+    password: str = field(repr=False)
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[Remote]:
+    """Serve a cache to this machine's containers until the end of the block."""
+    password = secrets.token_hex(12)
+    (folder / "data").mkdir()
+    (folder / "users").write_text(f"kiln:{{PLAIN}}{password}\n")
+    address, port = bridge(), free_port()
+    settings = SETTINGS.format(folder=folder, user=getpass.getuser(), address=address, port=port)
+    (folder / "nginx.conf").write_text(settings)
+    with subprocess.Popen(("nginx", "-c", str(folder / "nginx.conf"))) as server:
+        try:
+            wait_for(server, address, port)
+            yield Remote(url=f"http://kiln:{password}@{address}:{port}/cache", password=password)
+        finally:
+            server.terminate()
+
+
+def bridge() -> str:
+    """Return the address under which Docker's containers see this machine."""
+    words = ("docker", "network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Subnet}}")
+    subnet = subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+    return str(next(ipaddress.ip_network(subnet).hosts()))  # where nothing else is said, the first is the machine's
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("", 0))
+        return int(found.getsockname()[1])
+
+
+def wait_for(server: subprocess.Popen[bytes], address: str, port: int) -> None:
+    """Wait until a server answers, or has ended."""
+    while server.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=1.0):
+            return
+    raise AssertionError(f"nginx ended with exit code {server.returncode}")
