@@ -70,8 +70,8 @@ def naive(folder: Path, requirement: str) -> int:
     )
     subprocess.run((*pip, *platforms, *old, "--dest", wheels, requirement), check=True)
     hook = (
-        f'mkdir "$1/wheels" && mount --bind "{wheels}" "$1/wheels" && chroot "$1" python3 -m pip --isolated install --quiet '
-        f"--break-system-packages --no-cache-dir --no-index --find-links /wheels {requirement}; "
+        f'mkdir "$1/wheels" && mount --bind "{wheels}" "$1/wheels" && chroot "$1" python3 -m pip --isolated install '
+        f"--quiet --break-system-packages --no-cache-dir --no-index --find-links /wheels {requirement}; "
         'umount "$1/wheels" && rmdir "$1/wheels"'
     )
     options = ("--variant=minbase", "--format=tar", "--include=python3,python3-pip", f"--aptopt={settings}")
