@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 from backports import zstd
 
-from kiln import repodata
+from kiln import provenance, repodata
+from kiln.model.provenance import Attestation, Provenance
 from kiln.publish.channel import ChannelTarget
 from kiln.publish.folder import Folder
 from tests.packages import release_package
@@ -37,7 +38,48 @@ def packages(folder: Path, names: tuple[str, ...]) -> list[Path]:
 def put(folder: Path, names: tuple[str, ...]) -> None:
     """Publish packages."""
     paths = packages(folder, names)
-    target(folder).publish(paths, [repodata.read(path) for path in paths], lambda _: None)
+    entries = [repodata.read(path) for path in paths]
+    records = [record(entry.file, sha256=entry.sha256) for entry in entries]
+    attested = Attestation(
+        seal=lambda previous: provenance.sealed(records, previous), boms={entry.sha256: b"{}" for entry in entries}
+    )
+    target(folder).publish(paths, entries, lambda _: None, attested)
+
+
+def record(file: str, **changed: Any) -> Provenance:
+    """A record of a package's making."""
+    name, version, build = file.removesuffix(".conda").rsplit("-", 2)
+    fields: dict[str, Any] = {
+        "file": file,
+        "subdir": "linux-64",
+        "sha256": "ab" * 32,
+        "size": 1,
+        "name": name,
+        "version": version,
+        "build": build,
+        "licence": "MIT",
+        "depends": ("python >=3.11", "__glibc >=2.17"),
+        "cell": "cell",
+        "variant": {"python": ("3.11",)},
+        "recipe": "cd" * 32,
+        "commit": None,
+        "remote": None,
+        "sources": ({"url": ("https://example.org/a-1.tar.gz",), "sha256": "ef" * 32},),
+        "engine": "rattler-build",
+        "engine_version": "0.73.0",
+        "kiln": "0.1.0",
+        "container": "none",
+        "image": None,
+        "machine": "builder",
+        "cores": 2,
+        "started": 1.0,
+        "finished": 2.0,
+        "epoch": 1_700_000_000,
+        "tests": "passed",
+        "log_sha256": None,
+        **changed,
+    }
+    return Provenance(**fields)
 
 
 def publish_old(folder: Path) -> None:
@@ -68,6 +110,12 @@ def seen(channel: Path) -> set[str]:
     found = {form: offered(channel, form) for form in ("plain", "packed", "current", "exports", "shards")}
     assert len({frozenset(names) for names in found.values()}) == 1, found
     return found["plain"]
+
+
+def recorded(channel: Path) -> set[str]:
+    """The packages that a channel has records of, which follow one another."""
+    chain = channel / "provenance" / "chain.jsonl"
+    return {link.record["file"] for link in provenance.parsed(chain.read_bytes())} if chain.is_file() else set()
 
 
 def offered(channel: Path, form: str) -> set[str]:

@@ -24,6 +24,8 @@ COMMANDS = {
     "cache": "show what compiles have left in their caches, and remove what is no longer wanted",
     "report": "write a run over the matrix as one web page",
     "publish": "put what was built into a channel, all or nothing, or withdraw a package",
+    "verify": "see whether a package is what its channel's records say of its making",
+    "rebuild": "build a published package again from its record, and compare it byte for byte",
     "doctor": "tell whether versions, a GPU and a machine work together, and what a failure means",
     "fleet": "build cells on many machines at once: plan, run, status, down, sweep",
     "image": "make container images: the base image that cells build in",

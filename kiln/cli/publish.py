@@ -31,6 +31,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", metavar="URL", help="where clients read the channel, when that is elsewhere")
     parser.add_argument("--partial", action="append", default=[], metavar="CONFIG", help="a cell that may be missing")
     parser.add_argument("--check", action="store_true", help="tell what speaks against a release, and publish nothing")
+    parser.add_argument("--sign-key", metavar="FILE", type=Path, help="sign the records with this SSH key")
+    parser.add_argument("--bundle", metavar="DIR", type=Path, help="write packages, logs and records there, no more")
     parser.add_argument("--abort", action="store_true", help="take back a publication that was interrupted")
     parser.add_argument("--yank", action="append", default=[], metavar="FILE", help="withdraw a package from the index")
     parser.add_argument("--delete", action="store_true", help="with --yank: remove the file, too")
@@ -59,8 +61,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 def publish(where: Target, options: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Publish what the ledger says was built."""
-    from kiln import load
-    from kiln.pipeline import release
+    from kiln import load, provenance
+    from kiln.pipeline import attest, bundle, release
 
     built = release.Built.of(load.find(root))
     held = where.held()
@@ -68,6 +70,11 @@ def publish(where: Target, options: argparse.Namespace, root: Path) -> dict[str,
     paths, entries = release.judged(wanted)
     if options.check:
         return {"ready": tuple(path.name for path in paths)}
+    sign = provenance.signer(options.sign_key, env=os.environ) if options.sign_key else None
+    attested = attest.attestation(built, release.new_of(wanted), sign=sign)
+    if options.bundle:
+        bundle.write(options.bundle, built, wanted, attested)
+        return {"bundled": tuple(path.name for path in paths)}
     trial = release.trial(
         built,
         wanted,
@@ -75,7 +82,7 @@ def publish(where: Target, options: argparse.Namespace, root: Path) -> dict[str,
         environment=passed_on(os.environ),
         on_line=lambda line: print(line, file=sys.stderr),
     )
-    return {"published": where.publish(paths, entries, trial)}
+    return {"published": where.publish(paths, entries, trial, attested)}
 
 
 def yank(where: ChannelTarget, options: argparse.Namespace) -> dict[str, Any]:

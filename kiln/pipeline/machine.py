@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,3 +20,9 @@ class Machine:
 
     environment: Mapping[str, str]
     python: Path
+
+
+def processor() -> str:
+    """Return the name that the processor of this machine gives itself."""
+    lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

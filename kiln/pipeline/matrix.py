@@ -19,6 +19,7 @@ from kiln.errors import BuildFailed, DiskFull, KilnError
 from kiln.ledger import records
 from kiln.model.run import CellRun, CellState, MatrixReport
 from kiln.pipeline import contract
+from kiln.pipeline.machine import processor
 from kiln.pipeline.order import pick, succeed
 from kiln.pipeline.voice import heard
 
@@ -90,7 +91,7 @@ class Run:
             command=plan.command,
             started=self.started,
             finished=finished,
-            machine=platform.node(),
+            machine=f"{platform.node()}, {processor()}",
             cores=plan.cores,
             jobs=plan.jobs,
             engine=plan.engine,

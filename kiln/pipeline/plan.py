@@ -155,7 +155,7 @@ def prepare(
         cores=resources.cores,
         engine=wishes.engine,
         container=kind,
-        image=", ".join(sorted({name for name, _ in where.values() if name})) or None,
+        image=", ".join(sorted({_pinned(*each) for each in where.values()} - {""})) or None,
         cells=(*(_found(cell, finished[cell.name]) for cell in cells if cell.name in finished), *map(_waits, waiting)),
         waiting=waiting,
         jobs_of={
@@ -276,6 +276,11 @@ def _images(
             digests[name] = "unknown"
             notes.append(f"the image {name} is not here and would be fetched")
     return {cell.name: (name := _image_of(cell, wishes), digests[name]) for cell in cells}, tuple(notes)
+
+
+def _pinned(name: str | None, digest: str) -> str:
+    """Return an image's name with its digest, as far as either is known."""
+    return name or "" if name is None or "@" in name or ":" not in digest else f"{name}@{digest}"
 
 
 def _with_base_image(wishes: Wishes, engine: Engine) -> tuple[Wishes, tuple[str, ...]]:

@@ -37,13 +37,15 @@ class Built:
     feedstock: Feedstock
     rendered: Mapping[str, Rendered]
     runs: Mapping[str, tuple[MatrixReport, CellRun]]
+    history: tuple[MatrixReport, ...]
 
     @classmethod
     def of(cls, feedstock: Feedstock) -> Built:
         """Render every cell and ask the ledger for its last run."""
         names = sorted(file.stem for file in feedstock.configs.glob("*.yaml"))
         cells = {name: render.finalise(render.render(feedstock, expand.read(feedstock, name))) for name in names}
-        return cls(feedstock=feedstock, rendered=cells, runs=last_runs(feedstock))
+        history = builds(feedstock)
+        return cls(feedstock=feedstock, rendered=cells, runs=last_runs(history), history=history)
 
     def release(
         self,
@@ -185,12 +187,9 @@ def trial(
     from kiln.channel import machine_virtual_packages
 
     files.remove(Layout.of(built.feedstock).root / "publish")  # another package may have had the same name
-    new = tuple(
-        each for each in release.candidates if release.held.get(f"{each.artifact.subdir}/{each.path.name}") is None
-    )
     return Trial(
         built=built,
-        candidates=new,
+        candidates=new_of(release),
         known=known,
         machine=machine_virtual_packages(),
         environment=environment,
@@ -198,18 +197,28 @@ def trial(
     )
 
 
-def last_runs(feedstock: Feedstock) -> dict[str, tuple[MatrixReport, CellRun]]:
-    """Return, for each cell, the last run that had it; a run that only found it finished counts."""
+def new_of(release: Release) -> tuple[Candidate, ...]:
+    """Return the packages that the channel does not have yet."""
+    held = release.held
+    return tuple(each for each in release.candidates if f"{each.artifact.subdir}/{each.path.name}" not in held)
+
+
+def builds(feedstock: Feedstock) -> tuple[MatrixReport, ...]:
+    """Return all runs of the ledger, the latest first, but for rehearsals, which have a channel of their own."""
     place = Layout.of(feedstock).ledger
-    found: dict[str, tuple[MatrixReport, CellRun]] = {}
     if not place.is_file():  # to open it would begin one
-        return found
+        return ()
     with Ledger(place) as ledger:
-        for number in ledger.runs():
-            report = ledger.report(number)
-            for cell in report.cells if report else ():
-                assert report is not None
-                found.setdefault(cell.config, (report, cell))
+        reports = (ledger.report(number) for number in ledger.runs())
+        return tuple(report for report in reports if report and not report.rehearsal)
+
+
+def last_runs(history: Iterable[MatrixReport]) -> dict[str, tuple[MatrixReport, CellRun]]:
+    """Return, for each cell, the last run that had it; a run that only found it finished counts."""
+    found: dict[str, tuple[MatrixReport, CellRun]] = {}
+    for report in history:
+        for cell in report.cells:
+            found.setdefault(cell.config, (report, cell))
     return found
 
 

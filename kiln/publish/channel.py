@@ -9,7 +9,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import repodata
+from kiln import provenance, repodata
 from kiln.errors import HashMismatch, UsageError, nearest
 from kiln.publish.journal import Journal, Phase
 
@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from kiln.model.provenance import Attestation
     from kiln.publish.store import Store
     from kiln.repodata import Entry, Subdir
 
 SUBDIRS = ("noarch", "linux-64")
 JOURNAL = ".kiln/journal.json"
+CHAIN = "provenance/chain.jsonl"
+BILL = "provenance/sbom/{}.spdx.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +61,17 @@ class ChannelTarget:
         return None if data is None else Journal.parse(data)
 
     def publish(
-        self, packages: Sequence[Path], entries: Sequence[Entry], try_out: Callable[[str], None]
+        self,
+        packages: Sequence[Path],
+        entries: Sequence[Entry],
+        try_out: Callable[[str], None],
+        attested: Attestation | None = None,
     ) -> tuple[str, ...]:
         """Put packages into the channel, all at once or none; returns the paths that are new there.
 
         ``entries`` are what the index is to say of them, in the same order. ``try_out`` gets the URL of a channel that
-        has the new packages alone, and raises when they are no good. A publication of the same packages that was
+        has the new packages alone, and raises when they are no good; ``attested`` is published with them. A publication
+        of the same packages that was
         interrupted is taken up where it was.
 
         Raises:
@@ -82,7 +90,7 @@ class ChannelTarget:
             for path in journal.fresh:
                 self._promote(journal, path)
             if new:
-                self._change(lambda subdir: subdir.with_packages(new))
+                self._change(lambda subdir: subdir.with_packages(new), self._records(journal, attested))
             self._end(journal)
         return journal.fresh
 
@@ -94,9 +102,11 @@ class ChannelTarget:
                 return ()
             gone = {path.split("/")[1] for path in journal.fresh}
             if any(path in self.held() for path in journal.fresh):
-                self._change(lambda subdir: subdir.without(gone))
+                records = provenance.without(self._chain(), (journal.packages[path] for path in journal.fresh))
+                self._change(lambda subdir: subdir.without(gone), records)
             for path in journal.fresh:
                 self.store.remove(path)
+                self.store.remove(BILL.format(journal.packages[path]))
             self._end(journal)
         return journal.fresh
 
@@ -174,8 +184,27 @@ class ChannelTarget:
         self.store.remove(journal.staging)
         self.store.remove(JOURNAL)
 
-    def _change(self, edit: Callable[[Subdir], Subdir]) -> None:
-        self.store.swap({name: repodata.forms(edit(subdir)) for name, subdir in self.index().items()})
+    def _records(self, journal: Journal, attested: Attestation | None) -> bytes:
+        """Put bills of materials into the channel, and return its records with those of the new packages."""
+        chain = self._chain()
+        if attested is None:
+            return chain
+        for sha256, bill in attested.boms.items():
+            if sha256 in journal.packages.values():
+                self.store.write(BILL.format(sha256), bill)
+        known = {sha256 for sha256 in attested.boms if sha256.encode() in chain}
+        return chain if known else chain + attested.seal(provenance.last_hash(chain))
+
+    def _chain(self) -> bytes:
+        return self.store.read(CHAIN) or b""
+
+    def _change(self, edit: Callable[[Subdir], Subdir], records: bytes | None = None) -> None:
+        """Change the index, and the records with it at the same moment."""
+        forms = {name: repodata.forms(edit(subdir)) for name, subdir in self.index().items()}
+        there = self.store.read(CHAIN)
+        chain = (there or b"") if records is None else records
+        folder, name = CHAIN.split("/")
+        self.store.swap({**forms, **({folder: {name: chain}} if chain or there is not None else {})})
 
     def _subdir(self, name: str) -> Subdir:
         base = self.store.read(f"{name}/{repodata.BASE}")

@@ -37,7 +37,7 @@ class Folder:
     def exclusively(self) -> Iterator[None]:
         """Hold the folder's lock, which goes with the process; sweeps out what a killed one left half-written."""
         with files.no_room_as_disk_full(self.root), files.locked(self.root / OWN / "lock"):
-            swept = (*self.root.glob("*/"), *self.root.glob(f"*/{SHARDS}/"), *self.root.glob(f"{OWN}/staging/*/*/"))
+            swept = (*self.root.glob("*/"), *self.root.glob("*/*/"), *self.root.glob(f"{OWN}/staging/*/*/"))
             for folder in (self.root / OWN, self.root / OWN / "index", *swept):
                 files.remove_leftovers(folder)
             yield

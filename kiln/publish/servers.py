@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from kiln.model.provenance import Attestation
     from kiln.repodata import Entry
 
 ATTEMPTS = 6
@@ -130,7 +131,11 @@ class ServerTarget:
         return (self.reading or READING[self.kind]).format(url=self.url, channel=channel)
 
     def publish(
-        self, packages: Sequence[Path], entries: Sequence[Entry], try_out: Callable[[str], None]
+        self,
+        packages: Sequence[Path],
+        entries: Sequence[Entry],
+        try_out: Callable[[str], None],
+        attested: Attestation | None = None,  # noqa: ARG002 - such a server has no place for it; a bundle has
     ) -> tuple[str, ...]:
         """Bring packages to the channel for staging, have them tried out there, then to the channel itself.
 

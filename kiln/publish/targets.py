@@ -14,6 +14,7 @@ from kiln.publish.servers import Kind, ServerTarget
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from kiln.model.provenance import Attestation
     from kiln.repodata import Entry
 
 
@@ -31,7 +32,11 @@ class Target(Protocol):
         """Return the hashes of what the channel has, by path."""
 
     def publish(
-        self, packages: Sequence[Path], entries: Sequence[Entry], try_out: Callable[[str], None]
+        self,
+        packages: Sequence[Path],
+        entries: Sequence[Entry],
+        try_out: Callable[[str], None],
+        attested: Attestation | None = None,
     ) -> tuple[str, ...]:
         """Stage packages, have them tried out from there, and publish them; returns what is new."""
 

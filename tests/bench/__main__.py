@@ -7,9 +7,9 @@ import datetime as dt
 import os
 import platform
 from importlib import import_module
-from pathlib import Path
 
 from kiln.console import table
+from kiln.pipeline.machine import processor
 
 SECTIONS = ("start", "matrix", "finished", "ledger", "view", "container", "rehearsal", "fleet", "publish", "image")
 
@@ -25,12 +25,6 @@ def main() -> None:
     print(f"{dt.datetime.now(tz=dt.timezone.utc):%Y-%m-%d}, {processor()}, {os.cpu_count()} cores,")
     print(f"Python {platform.python_version()}\n")
     print(table(("what", "measured", "may take"), rows, right=(1, 2)))
-
-
-def processor() -> str:
-    """Return the processor's own name."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 if __name__ == "__main__":

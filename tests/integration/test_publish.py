@@ -17,7 +17,7 @@ from kiln import files, repodata
 from kiln.errors import AlreadyRunning, DiskFull, HashMismatch, PublicationPending
 from tests import publishing
 from tests.packages import release_package
-from tests.publishing import NEW, OLD, packages, publish_new, publish_old, put, seen, target
+from tests.publishing import NEW, OLD, packages, publish_new, publish_old, put, recorded, seen, target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,7 @@ def listing(folder: Path) -> dict[str, bytes]:
     """All that readers can see of a channel."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
-        for subdir in ("linux-64", "noarch")
+        for subdir in ("linux-64", "noarch", "provenance")
         for path in folder.glob(f"{subdir}/*")
         if path.is_file()
     }
@@ -76,6 +76,7 @@ def test_a_publication_killed_at_any_step_leaves_the_channel_as_before_or_as_aft
         copy = quick / "copies" / str(number)
         states.append(seen(copy / "channel"))
         assert states[-1] in (BEFORE, AFTER), step
+        assert recorded(copy / "channel") == states[-1], "the records change with the index"
         back = Path(shutil.copytree(copy, quick / "back", symlinks=True))
         if publishing.target(back).abort():
             assert listing(back / "channel") == before, step

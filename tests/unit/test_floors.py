@@ -15,8 +15,8 @@ FLOORS = tuple(
     for rooms in (
         "errors model bootstrap",
         """yamltext template versions variants recipe matchspec archive repodata command bazel container channel console
-        files ledger resources""",
-        "load expand render build check publish support rehearse compat image report provenance",
+        files ledger resources provenance""",
+        "load expand render build check publish support rehearse compat image report",
         "pipeline fleet",
         "cli __main__",
     )

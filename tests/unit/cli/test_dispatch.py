@@ -10,7 +10,7 @@ from kiln.errors import Interrupted, MissingTool, UsageError
 
 def test_a_mistyped_command_names_the_near_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["bild"]) == UsageError.exit_code
-    assert "did you mean 'build'?" in capsys.readouterr().err
+    assert "did you mean 'build'" in capsys.readouterr().err
 
 
 def test_an_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,10 @@
+"""How packages were made: a record for each, chained by hashes, signed when there is a key, and a bill of materials."""
+
+from __future__ import annotations
+
+from kiln.provenance.chain import Link, last_hash, parsed, sealed, without
+from kiln.provenance.signing import Signers, signer
+from kiln.provenance.spdx import bill
+from kiln.provenance.verify import verify
+
+__all__ = ["Link", "Signers", "bill", "last_hash", "parsed", "sealed", "signer", "verify", "without"]

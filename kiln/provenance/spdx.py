@@ -1,0 +1,112 @@
+"""A package's bill of materials as SPDX 2.3 in JSON (https://spdx.github.io/spdx-spec/v2.3/)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from kiln.matchspec import package_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.model.provenance import Provenance
+
+NO = "NOASSERTION"
+_ID = re.compile(r"[^A-Za-z0-9.-]")
+
+
+def bill(record: Provenance, *, home: str = "") -> bytes:
+    """Return the bill of a package: itself, what it was made from, and what it runs with."""
+    main = "SPDXRef-Package"
+    sources = [_source(number, source) for number, source in enumerate(record.sources)]
+    needs = [_need(name) for name in dict.fromkeys(map(package_name, record.depends)) if not name.startswith("__")]
+    relations = [
+        ("SPDXRef-DOCUMENT", "DESCRIBES", main),
+        *((main, "GENERATED_FROM", source["SPDXID"]) for source in sources),
+        *((main, "DEPENDS_ON", need["SPDXID"]) for need in needs),
+    ]
+    document = {
+        "spdxVersion": "SPDX-2.3",
+        "dataLicense": "CC0-1.0",
+        "SPDXID": "SPDXRef-DOCUMENT",
+        "name": record.file.removesuffix(".conda"),
+        "documentNamespace": f"urn:sha256:{record.sha256}",
+        "creationInfo": {"created": _moment(record), "creators": [f"Tool: kiln-{record.kiln}"]},
+        "packages": [_main(main, record, home), *sources, *needs],
+        "relationships": [
+            {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
+            for one, kind, other in relations
+        ],
+    }
+    return json.dumps(document, indent=1, sort_keys=True).encode()
+
+
+def _main(identity: str, record: Provenance, home: str) -> dict[str, Any]:
+    licence = _licence(record.licence)
+    url = f"pkg:conda/{record.name}@{record.version}?build={record.build}&subdir={record.subdir}&type=conda"
+    return {
+        "SPDXID": identity,
+        "name": record.name,
+        "versionInfo": f"{record.version}-{record.build}",
+        "packageFileName": record.file,
+        "downloadLocation": home or NO,
+        "filesAnalyzed": False,
+        "checksums": [{"algorithm": "SHA256", "checksumValue": record.sha256}],
+        "licenseConcluded": NO,
+        "licenseDeclared": licence,
+        "copyrightText": NO,
+        "externalRefs": [
+            {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": url},
+        ],
+        **({} if licence != NO else {"licenseComments": f"the recipe says: {record.licence}"}),
+    }
+
+
+def _source(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
+    url = source.get("url") or source.get("git_url") or source.get("path")
+    where = url[0] if isinstance(url, (list, tuple)) else url
+    told = str(where or NO)
+    checksum = source.get("sha256")
+    location = told if "://" in told else NO
+    if source.get("git_rev") and location != NO:
+        location = f"git+{location}@{source['git_rev']}"
+    return {
+        "SPDXID": f"SPDXRef-Source-{number}",
+        "name": told.rstrip("/").split("/")[-1],
+        "downloadLocation": location,
+        "filesAnalyzed": False,
+        "licenseConcluded": NO,
+        "licenseDeclared": NO,
+        "copyrightText": NO,
+        **({"checksums": [{"algorithm": "SHA256", "checksumValue": checksum}]} if checksum else {}),
+    }
+
+
+def _need(name: str) -> dict[str, Any]:
+    return {
+        "SPDXID": f"SPDXRef-Need-{_ID.sub('-', name)}",
+        "name": name,
+        "downloadLocation": NO,
+        "filesAnalyzed": False,
+        "licenseConcluded": NO,
+        "licenseDeclared": NO,
+        "copyrightText": NO,
+    }
+
+
+def _licence(told: str) -> str:
+    """Return a licence expression of SPDX, or no assertion when it is none."""
+    from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+
+    try:
+        return str(canonicalize_license_expression(told))
+    except InvalidLicenseExpression:
+        return NO
+
+
+def _moment(record: Provenance) -> str:
+    """When the package is said to be of, so that the same package has the same bill."""
+    return f"{dt.datetime.fromtimestamp(record.epoch or 0, tz=dt.timezone.utc):%Y-%m-%dT%H:%M:%SZ}"

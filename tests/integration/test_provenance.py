@@ -1,0 +1,153 @@
+"""A feedstock built, published, verified and built again, all by the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kiln import files
+from kiln.errors import NotReproduced, NotWritable, ProvenanceBroken, ReleaseRefused
+
+ROOT = Path(__file__).parents[2]
+SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
+CELLS = sorted(file.stem for file in (SMALL / ".ci_support").glob("*.yaml"))
+CELL, OTHERS = CELLS[2], (*CELLS[:2], CELLS[3])
+
+
+def kiln(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    argv = (sys.executable, "-m", "kiln", "-C", str(root), *words)
+    environment = {name: value for name, value in os.environ.items() if name not in {"sha", "SOURCE_DATE_EPOCH"}}
+    return subprocess.run(argv, cwd=ROOT, text=True, capture_output=True, check=False, env=environment)
+
+
+def done(ended: subprocess.CompletedProcess[str]) -> str:
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def feedstock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small feedstock, fit to be released, with one of its cells built on this machine."""
+    root = tmp_path_factory.mktemp("feedstock") / "small"
+    shutil.copytree(SMALL, root)
+    meta, script = root / "recipe" / "meta.yaml", root / "recipe" / "build.sh"
+    meta.write_text(meta.read_text().replace("  summary:", "  license_file: LICENCE\n  summary:"))
+    script.write_text(f"{script.read_text()}echo 'do as you like' >LICENCE\n")
+    (root / "outputs.txt").write_text("small\nlibsmall  # both\n")
+    done(kiln(root, "build", CELL, "--container", "none"))
+    return root
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key to sign with, and beside it who may."""
+    folder = tmp_path_factory.mktemp("keys")
+    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key")), check=True)
+    (folder / "allowed").write_text(f"release@example.org {(folder / 'key.pub').read_text()}")
+    return folder / "key"
+
+
+@pytest.fixture(scope="module")
+def channel(feedstock: Path, key: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A channel to which the cell was published."""
+    place = tmp_path_factory.mktemp("channels") / "channel"
+    told = done(kiln(feedstock, *publish(place), "--sign-key", str(key), "--json"))
+    assert len(json.loads(told)["published"]) == 2
+    return place
+
+
+def publish(place: Path) -> tuple[str, ...]:
+    return ("publish", "--to", str(place), *(word for cell in OTHERS for word in ("--partial", cell)))
+
+
+def packages(channel: Path) -> list[str]:
+    return sorted(str(path) for path in channel.glob("linux-64/*.conda"))
+
+
+def test_a_matrix_with_cells_missing_is_refused_with_each_of_them(feedstock: Path, tmp_path: Path) -> None:
+    refused = kiln(feedstock, "publish", "--to", str(tmp_path / "channel"))
+    assert refused.returncode == ReleaseRefused.exit_code
+    assert [cell for cell in CELLS if f"missing cell: {cell}" in refused.stderr] == sorted(OTHERS)
+    assert not (tmp_path / "channel").exists()
+    assert len(json.loads(done(kiln(feedstock, *publish(tmp_path / "channel"), "--check", "--json")))["ready"]) == 2
+    assert not (tmp_path / "channel").exists()
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_a_published_package_is_verified_and_built_again_byte_for_byte(
+    feedstock: Path, channel: Path, key: Path
+) -> None:
+    for package in packages(channel):
+        told = done(kiln(feedstock, "verify", package, "--allowed-signers", str(key.parent / "allowed")))
+        assert "signed by release@example.org" in told
+        record = json.loads(done(kiln(feedstock, "verify", package, "--json")))
+        assert record["cell"] == CELL
+        assert record["sources"][0]["digest"]
+        again = done(kiln(feedstock, "rebuild", package))
+        assert files.sha256(Path(package)) in again
+    assert not (feedstock / "build_artifacts" / "work" / CELL).exists()
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_what_was_changed_afterwards_is_seen(channel: Path, feedstock: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(channel, tmp_path / "copy", symlinks=True))
+    package = packages(copy)[0]
+    (bill,) = copy.glob(f"provenance/sbom/{files.sha256(Path(package))}.spdx.json")
+    before = bill.read_bytes()
+    bill.write_bytes(before + b" ")
+    assert "bill of materials" in broken(kiln(feedstock, "verify", package))
+    bill.write_bytes(before)
+    done(kiln(feedstock, "verify", package))
+    chain = (copy / "provenance" / "chain.jsonl").resolve()
+    lines = chain.read_bytes()
+    chain.write_bytes(lines.replace(b'"cores":', b'"cores":1'))
+    assert "line 1 of the channel's records" in broken(kiln(feedstock, "verify", package))
+    chain.write_bytes(lines)
+    files.write_bytes(Path(package), Path(package).read_bytes() + b" ")
+    assert "is not the package that was published" in broken(kiln(feedstock, "verify", package))
+
+
+def broken(ended: subprocess.CompletedProcess[str]) -> str:
+    assert ended.returncode == ProvenanceBroken.exit_code
+    return ended.stderr
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_another_recipe_or_a_build_that_depends_on_the_hour_is_not_the_same(
+    feedstock: Path, channel: Path, tmp_path: Path
+) -> None:
+    package = packages(channel)[1]
+    script = feedstock / "recipe" / "install-app.sh"
+    before = script.read_text()
+    try:
+        script.write_text(f"{before}date +%s%N >$PREFIX/when\n")
+        assert "is not the one that" in broken(kiln(feedstock, "rebuild", package))
+        done(kiln(feedstock, "build", CELL, "--container", "none"))
+        done(kiln(feedstock, *publish(tmp_path / "channel")))
+        other = kiln(feedstock, "rebuild", packages(tmp_path / "channel")[1])
+        assert other.returncode == NotReproduced.exit_code
+        assert "when: content" in other.stderr
+    finally:
+        script.write_text(before)
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_a_bundle_holds_packages_logs_hashes_and_records_that_can_be_verified(
+    feedstock: Path, channel: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "bundle"
+    done(kiln(feedstock, "build", CELL, "--container", "none"))  # another test may have built another recipe last
+    done(kiln(feedstock, *publish(tmp_path / "nowhere"), "--bundle", str(place)))
+    assert not (tmp_path / "nowhere").exists()
+    subprocess.run(("sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"), cwd=place, check=True)
+    listed = {line.split(maxsplit=1)[1] for line in (place / "SHA256SUMS").read_text().splitlines()}
+    assert f"logs/{CELL}.log" in listed
+    for package in packages(place):
+        assert "follow one another" in done(kiln(feedstock, "verify", package))
+    assert kiln(feedstock, *publish(tmp_path / "c"), "--bundle", str(place)).returncode == NotWritable.exit_code
