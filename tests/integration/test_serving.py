@@ -1,0 +1,91 @@
+"""The Python API of TensorFlow Serving as a package: of upstream's wheel, installed beside TensorFlow, and used."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kiln import build, check, expand, load, render
+from kiln.archive import read_info
+from kiln.channel import Channel, machine_virtual_packages
+from kiln.model.artifact import Verdict
+from kiln.rehearse import wheels
+from kiln.rehearse.lock import LockedWheel
+
+ROOT = Path(__file__).parents[2]
+SERVING = ROOT / "serving"
+CELL = "linux_64_cuda_compiler_versionNoneserving_version2.20.0"
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+API = LockedWheel(
+    name="tensorflow-serving-api",
+    version="2.20.0",
+    file="tensorflow_serving_api-2.20.0-py2.py3-none-any.whl",
+    size=30396,
+    sha256="35df992746c4bf6b43cba3ec03f51b497c73c9153a6ba3a8ff44c2f8b053bb9d",
+    pythons=("3.10", "3.11", "3.12", "3.13"),
+)
+
+pytestmark = pytest.mark.skipif(not (3, 10) <= sys.version_info[:2] <= (3, 13), reason="no cell has this Python")
+
+
+@pytest.fixture(scope="session")
+def tensorflow() -> Path:
+    """A channel with this Python and TensorFlow: that of this clone's rehearsal, made now or found."""
+    words = (sys.executable, "-m", "kiln", "-C", str(ROOT), "build", "--rehearse", "--json")
+    ended = subprocess.run(words, cwd=ROOT, text=True, capture_output=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    (cell,) = json.loads(ended.stdout)["cells"]
+    return Path(cell["packages"][0]["artifact"]["path"]).parents[1]
+
+
+def test_the_api_is_packaged_installed_and_speaks_with_a_server(tensorflow: Path, tmp_path: Path) -> None:
+    feedstock = load.find(SERVING)
+    cell = expand.read(feedstock, CELL)
+    here = dataclasses.replace(cell, variant={**cell.variant, "python": (f"{PYTHON}.*",)})
+    rendered = render.finalise(render.render(feedstock, here))
+    (output,) = (each for each in rendered.outputs if each.name == "tensorflow-serving-api")
+    # The licence lies in the sources, which nothing is compiled of here.
+    about = {key: value for key, value in output.about.items() if key != "license_file"}
+    output = dataclasses.replace(output, about=about)
+
+    (wheel,) = wheels.fetch([API], tmp_path / "wheels", env=os.environ)
+    (step,) = build.plan(
+        dataclasses.replace(rendered, outputs=(output,)),
+        recipe_folder=feedstock.recipe,
+        folder=tmp_path / "work",
+        channels=(Channel(root=tensorflow).url,),
+        wheel=wheel,
+    )
+    package = build.execute(step, environment={**os.environ, "RATTLER_CACHE_DIR": str(tmp_path / "cache")}, log=None)
+    index = read_info(package, "index.json")
+    assert (index["name"], index["version"], index["noarch"]) == ("tensorflow-serving-api", "2.20.0", "python")
+    assert "tensorflow >=2.20.0,<3" in index["depends"]
+    paths = {entry["_path"] for entry in read_info(package, "paths.json")["paths"]}
+    assert "site-packages/tensorflow_serving/apis/prediction_service_pb2_grpc.py" in paths
+
+    own = Channel(root=tmp_path / "channel")
+    own.add([(package, "noarch")])
+    test = check.plan(
+        output,
+        recipe_folder=feedstock.recipe,
+        folder=tmp_path / "test",
+        prefix=tmp_path / "prefix",
+    )
+    report = check.execute(
+        test,
+        channels=(own.url, Channel(root=tensorflow).url),
+        cache=tensorflow.parents[1] / "cache" / "pkgs",
+        virtual_packages=machine_virtual_packages(),
+        environment={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        log=tmp_path / "log",
+    )
+    assert report.verdict is Verdict.PASSED
+    assert (
+        "the API of TensorFlow Serving speaks with a server, beside TensorFlow 2.21.0" in (tmp_path / "log").read_text()
+    )
