@@ -14,8 +14,8 @@ if sys.version_info >= (3, 10):  # noqa: UP036 - this file parses under older on
 
     from kiln.bootstrap import enter
 
-    called = ("--called", Path(__file__).name)
-    enter(ROOT, "-m", "kiln", *called, "-C", str(ROOT), "build", "--python", sys.executable, *sys.argv[1:])
+    words = ["--called", Path(__file__).name, "-C", str(ROOT), "build", "--python", sys.executable]
+    enter(ROOT, "-m", "kiln", *(words + sys.argv[1:]))  # in words that Python 2.7 can parse
 else:
     sys.stderr.write("error: this is Python " + sys.version.split()[0] + ", but kiln needs 3.10 or newer\n")
     sys.stderr.write("  try: python3.13 build-locally.py, or python3.12, python3.11, python3.10\n")
