@@ -241,8 +241,8 @@ def settings(feedstock: Feedstock) -> Iterator[Path]:
     ("old", "new", "said"),
     [
         ("version = no_version", "version = 7.4.1", "this TensorFlow is compiled by Bazel 7.4.1, and bazel is 'no_ver"),
-        # The settings say that this CUDA compiles for it; nvcc itself knows better.
-        ("architectures = 50 52", "architectures = 40 50 52", "sm_40 is not accepted by"),
+        # It lies between what 12.4 has, and the settings say that it is one of them; nvcc itself knows better.
+        ("architectures = 50 52", "architectures = 88 50 52", "sm_88 is not accepted by"),
     ],
 )
 def test_what_this_toolchain_cannot_compile_ends_the_build_before_anything_is_compiled(
@@ -251,10 +251,10 @@ def test_what_this_toolchain_cannot_compile_ends_the_build_before_anything_is_co
     assert compiles
     text = settings.read_text()
     assert old in text
-    settings.write_text(text.replace(old, new).replace("70 = Volta", "40 = what nvcc no longer has\n70 = Volta"))
+    settings.write_text(text.replace(old, new).replace("70 = Volta", "88 = what CUDA 13 has first\n70 = Volta"))
     ended = feedstock.build(CUDA_12_PY_311, "--rebuild")
     assert ended.returncode != 0
     log = max((feedstock.root / "build_artifacts" / "logs").glob("*/*.log"), key=lambda file: file.stat().st_mtime)
     text = log.read_text()
-    assert said in text
+    assert said in text, ended.stderr
     assert "Compiling tensorflow" not in text
