@@ -27,6 +27,7 @@ HINTS = (
     ("could not find netavark", "install netavark: Podman reaches the network through it"),
 )
 
+UNASKED: Mapping[str, Any] = {"Status": "exited", "ExitCode": 0, "OOMKilled": False}
 FIGURES = 2  # lines of the watcher's that come after the program's last
 
 
@@ -50,17 +51,26 @@ class Container:
             ContainerFault: when the engine refuses.
         """
         remove_leftovers(self.engine)
-        images.ensure(self.engine, self.plan.image)
+        if not trial.is_settled(self.engine):
+            images.ensure(self.engine, self.plan.image)
         self.engine = trial.workable(self.engine, self.plan.image)
-        argv = self.plan.argv if self.plan.interactive else watch.watched(self.plan.argv)
-        plan = dataclasses.replace(self.plan, argv=argv)
         try:
-            argv = arguments.create(self.engine, plan, name=self.name, labels={LABEL: str(Owner.here())})
-            self._must("create", self._command(argv))
+            self._create()
         except BaseException:
             self.remove()
             raise
         return self
+
+    def _create(self) -> None:
+        """Make the container; only when the engine lacks the image is it looked for, since each question takes time."""
+        argv = self.plan.argv if self.plan.interactive else watch.watched(self.plan.argv)
+        plan = dataclasses.replace(self.plan, argv=argv)
+        words = arguments.create(self.engine, plan, name=self.name, labels={LABEL: str(Owner.here())})
+        result = self._command(words)
+        if images.is_missing(result):
+            images.ensure(self.engine, plan.image)
+            result = self._command(words)
+        self._must("create", result)
 
     def __exit__(self, *_: object) -> None:
         self.remove()
@@ -84,10 +94,11 @@ class Container:
         if result.exit_code == command.TIMED_OUT and self._state()["Status"] != "exited":
             self.stop()  # it may not even have come to run
             return Ended(exit_code=command.TIMED_OUT, tail=result.tail, seconds=result.seconds)
-        state = self._state()
+        tail, peak, kills = watch.figures(result.tail)
+        # A good end of which the watcher has told needs no question to the engine.
+        state = UNASKED if result.ok and peak is not None else self._state()
         if state["Status"] in {"created", "configured"}:  # Docker, Podman: never came to run
             raise self._fault("start", result)
-        tail, peak, kills = watch.figures(result.tail)
         return Ended(
             exit_code=state["ExitCode"],
             tail=tail,
@@ -199,14 +210,12 @@ def remove_leftovers(engine: Engine) -> tuple[str, ...]:
 
 
 def _owned(engine: Engine) -> Iterator[tuple[str, str]]:
-    """The name and the owner's label of each container of kiln's; one that goes meanwhile is left out."""
-    names = engine.ask("ps", "--all", "--filter", f"label={LABEL}", "--format", "{{.Names}}").stdout.split()
-    if names:
-        label = f'{{{{index .Config.Labels "{LABEL}"}}}}'
-        told = engine.ask("inspect", "--type", "container", "--format", f"{{{{.Name}}}} {label}", *names).stdout
-        for line in told.splitlines():
-            name, _, text = line.removeprefix("/").partition(" ")
-            yield name, text
+    """The name and the owner's label of each container of kiln's."""
+    label = f'{{{{index .Labels "{LABEL}"}}}}' if engine.kind is Kind.PODMAN else f'{{{{.Label "{LABEL}"}}}}'
+    listed = engine.ask("ps", "--all", "--filter", f"label={LABEL}", "--format", f"{{{{.Names}}}} {label}")
+    for line in listed.stdout.splitlines():
+        name, _, text = line.partition(" ")
+        yield name, text
 
 
 def _remove(engine: Engine, name: str) -> None:

@@ -29,11 +29,16 @@ def inspect(engine: Engine, image: str) -> Mapping[str, Any] | None:
     if result.ok:
         described: Mapping[str, Any] = json.loads(result.stdout)[0]
         return described
-    if any(sign in result.tail.lower() for sign in ("no such image", "image not known")):
+    if is_missing(result):
         return None
     raise ContainerFault(
         f"{engine.kind.value} cannot inspect the image {image}", why=f"it says:\n{excerpt(result.tail)}"
     )
+
+
+def is_missing(result: command.Result) -> bool:
+    """Whether an engine has refused for want of the image."""
+    return not result.ok and any(sign in result.tail.lower() for sign in ("no such image", "image not known"))
 
 
 def digest(engine: Engine, image: str) -> str:

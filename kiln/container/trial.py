@@ -85,6 +85,11 @@ def workable(engine: Engine, image: str) -> Engine:
     return _workable[engine]
 
 
+def is_settled(engine: Engine) -> bool:
+    """Whether it is known already how an engine works here."""
+    return engine in _workable
+
+
 def trust(engine: Engine) -> Engine:
     """Take an engine as another process has found it to work, without a trial of one's own."""
     _workable[engine] = engine

@@ -13,8 +13,7 @@ import secrets
 import signal
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as StillGoing
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -325,7 +324,7 @@ class CellBuild:
         assert self.job.found is not None, "the run has found an engine"
         engine = trial.trust(Engine.from_json(self.job.found, environment=os.environ))
         plan = self.container_run(engine, self.argv_inside(rendered), rendered)
-        ended = self.both(engine, plan, log) if self.scripts_apart(rendered) else run_in(engine, plan, log)
+        ended = self.both(engine, plan, log) if self.scripts_apart(rendered) else run_in(Container(engine, plan), log)
         if ended.exit_code == contract.NO_ENGINE:
             raise no_engine(self.job.image, conda_build.PACKAGES.get(self.job.engine, "py-rattler-build"))
         error = ended_badly("the container", ended.exit_code, ended.tail)
@@ -340,17 +339,19 @@ class CellBuild:
         """Run the engine's container, and beside it one without the network for the scripts."""
         offline.open_queue(self.queue)
         apart = dataclasses.replace(plan, network=False, argv=offline.argv(contract.within(self.queue, self.feedstock)))
-        over = self.queue / offline.OVER
-        with ThreadPoolExecutor(1) as beside, Container(engine, apart) as quiet, Container(engine, plan) as box:
-            scripts = beside.submit(quiet.run)
-            # Nobody would run what the engine waits for.
-            scripts.add_done_callback(lambda _: None if over.exists() else box.stop())
-            ended = box.run(on_line=log.hear)
-            over.touch()
+        quiet = Container(engine, apart)
+        with ThreadPoolExecutor(1) as beside:
+            scripts = beside.submit(run_in, quiet)
+            scripts.add_done_callback(lambda _: offline.close(self.queue))  # nobody would run what the engine waits for
             try:
-                other = scripts.result(timeout=TIDYING)
-            except StillGoing:  # the engine has died, and a script goes on: it ends with its container
-                return ended
+                ended = run_in(Container(engine, plan), log)
+                offline.close(self.queue)
+                wait([scripts], timeout=TIDYING)
+            finally:
+                offline.close(self.queue)
+                if not scripts.done():  # the engine has died, and a script goes on: it ends with its container
+                    quiet.stop()
+        other = scripts.result()
         peaks = [peak for peak in (ended.peak_memory, other.peak_memory) if peak is not None]
         kills = ended.memory_kills + other.memory_kills
         return dataclasses.replace(ended, peak_memory=max(peaks, default=None), memory_kills=kills)
@@ -475,10 +476,10 @@ def scripted(rendered: Rendered) -> dict[str, str]:
     return {name: os.environ[name] for name in callers_variables(rendered) if name in os.environ}
 
 
-def run_in(engine: Engine, plan: ContainerRun, log: Log) -> Ended:
-    """Run a container to its end."""
-    with Container(engine, plan) as box:
-        return box.run(on_line=log.hear)
+def run_in(container: Container, log: Log | None = None) -> Ended:
+    """Run a container to its end, and remove it."""
+    with container as box:
+        return box.run(on_line=None if log is None else log.hear)
 
 
 def failure(error: KilnError) -> dict[str, Any]:

@@ -37,10 +37,11 @@ PROCESSES = 16_384  # threads count, and a JVM beside a compiler for each core h
 # How the processes of a run begin; `-m` would import the package, and this module with it, once before.
 MAIN = "import sys; from kiln.pipeline.{module} import main; main(sys.argv[1])"
 
-# kiln's own environment in its base image, or whatever Python of the image has the engine.
+# kiln's own environment in its base image, or whatever Python of the image has the engine; loading it would take long.
 START = f"""
 for python in {image.ENGINE_HOME}/bin/python /opt/conda/bin/python python3; do
-    if "$python" -c 'import rattler, rattler_build' 2>/dev/null; then
+    if "$python" -c 'from importlib.util import find_spec as f; exit(not (f("rattler") and f("rattler_build")))' \\
+        2>/dev/null; then
         export PATH="$(dirname "$(command -v "$python")"):$PATH"
         exec "$python" -c "$2" "$1"
     fi

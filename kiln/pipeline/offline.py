@@ -7,6 +7,7 @@ sees the same folders under the same paths, runs that. What is said and the exit
 
 from __future__ import annotations
 
+import contextlib
 import os
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -22,6 +23,9 @@ BASH = "/bin/bash"
 HINT = "the script has no network: grant it in recipe/meta.yaml (extra: network: [{}]), or --network always"
 OVER = "over"  # a file of this name ends the loop
 
+# Who waits looks for a file, and is woken by a bell, a pipe: no message is lost that came before anybody waited.
+RINGS = 'echo 1<>"{}/bell"'
+
 # In the place of bash, for the engine and for tests: conda_build.sh and run_test.sh are what a recipe has to run.
 SHELL = f"""#!/bin/sh
 case "$*" in
@@ -30,20 +34,25 @@ case "$*" in
 esac
 queue=$(dirname "$(dirname "$0")")
 room=$(mktemp -d "$queue/XXXXXX")
-mkfifo "$room/said"
+mkfifo "$room/said" "$room/bell"
 export -p >"$room/environment"
 pwd >"$room/place"
-printf '%s\\n' "$@" >"$room/words"
+printf '%s\n' "$@" >"$room/words"
 : >"$room/ready"
+{RINGS.format("$queue")}
 cat "$room/said" &
 reader=$!
-while [ ! -e "$room/code" ]; do sleep 0.1; done
-for _ in 1 2 3 4 5 6 7 8 9 10; do # what a script left in the background may hold its output for ever
+{BASH} -c '
+exec 3<>"$1/bell"
+until [ -e "$1/code" ] || [ -e "$2/{OVER}" ]; do read -r -t 1 _ <&3; done
+' kiln "$room" "$queue"
+for pause in 0.01 0.04 0.05 0.1 0.2 0.3 0.3; do # what a script left in the background may hold its output for ever
     kill -0 "$reader" 2>/dev/null || break
-    sleep 0.1
+    sleep "$pause"
 done
 kill "$reader" 2>/dev/null
-exit "$(cat "$room/code")"
+[ -e "$room/code" ] || echo "the container in which scripts run without the network has ended" >&2
+exit "$(cat "$room/code" || echo 1)"
 """
 
 # One script; its variables, which may hold secrets, lie in the folder no longer than they must.
@@ -51,25 +60,24 @@ ONE = f'. "$0/environment"; rm "$0/environment"; cd "$(cat "$0/place")" && exec 
 
 # The loop; the code is there before the output ends, so whoever reads to the end finds it.
 LOOP = f"""
+exec 4<>"$1/bell"
 while [ ! -e "$1/{OVER}" ]; do
     for ready in "$1"/*/ready; do
         [ -e "$ready" ] || continue
         room=${{ready%/ready}}
         rm "$ready"
-        set -- "$1"
-        while IFS= read -r word; do set -- "$@" "$word"; done <"$room/words"
-        queue=$1
-        shift
+        mapfile -t words <"$room/words"
         exec 3>"$room/said"
-        env -i KILN_APART=1 /bin/sh -c '{ONE}' "$room" "$@" \\
-            >&3 2>&1 </dev/null 3>&-
+        env -i KILN_APART=1 /bin/sh -c '{ONE}' "$room" "${{words[@]}}" \
+            >&3 2>&1 </dev/null 3>&- 4>&-
         echo "$?" >"$room/code.part"
         mv "$room/code.part" "$room/code"
         exec 3>&-
-        set -- "$queue"
+        {RINGS.format("$room")}
     done
-    sleep 0.1
+    read -r -t 1 _ <&4
 done
+exit 0
 """
 
 
@@ -77,13 +85,22 @@ def open_queue(queue: Path) -> None:
     """Make the folder that both containers see."""
     files.remove(queue)
     (queue / "bin").mkdir(parents=True)
+    os.mkfifo(queue / "bell")
     files.write_text(queue / "bin" / "bash", SHELL)
     (queue / "bin" / "bash").chmod(0o755)
 
 
 def argv(queue: Path) -> tuple[str, ...]:
     """Return the program of the container without the network; ``queue`` is the folder as that sees it."""
-    return ("sh", "-c", LOOP, "kiln", str(queue))
+    return (BASH, "-c", LOOP, "kiln", str(queue))
+
+
+def close(queue: Path) -> None:
+    """End the loop once the script that it runs has ended; who still waits for a script is told that nobody runs it."""
+    (queue / OVER).touch()
+    bell = os.open(queue / "bell", os.O_RDWR | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError), os.fdopen(bell, "wb", buffering=0) as pipe:
+        pipe.write(b"\n")
 
 
 def environment(queue: Path, given: Mapping[str, str]) -> dict[str, str]:

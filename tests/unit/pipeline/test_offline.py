@@ -25,7 +25,7 @@ def queue(tmp_path: Path) -> Iterator[Path]:
     offline.open_queue(folder)
     with subprocess.Popen(offline.argv(folder), env={**os.environ, "LOOPS_OWN": "1"}) as loop:
         yield folder
-        (folder / offline.OVER).touch()
+        offline.close(folder)
         assert loop.wait() == 0
 
 
@@ -63,6 +63,16 @@ def test_what_a_script_leaves_in_the_background_holds_nobody_up(queue: Path, tmp
     ended = bash(queue, script)
     assert ended.returncode == 0
     os.kill(int(ended.stdout), 9)
+
+
+def test_a_script_that_nobody_runs_any_more_has_failed(tmp_path: Path) -> None:
+    offline.open_queue(tmp_path / "queue")
+    script = tmp_path / "conda_build.sh"
+    script.touch()
+    offline.close(tmp_path / "queue")
+    ended = bash(tmp_path / "queue", script)
+    assert ended.returncode == 1
+    assert "the container in which scripts run without the network has ended" in ended.stderr
 
 
 @pytest.mark.parametrize(
