@@ -55,6 +55,7 @@ def from_openstack(servers: Iterable[Mapping[str, Any]]) -> list[Machine]:
             id=each["id"],
             flavour=(each.get("flavor") or {}).get("original_name") or (each.get("flavor") or {}).get("name") or "",
             state=each["status"].lower(),
+            fault=(each.get("fault") or {}).get("message", ""),
             address=each.get("access_ipv4") or each.get("public_v4") or _first_address(each.get("addresses") or {}),
         )
         for each in servers
@@ -86,6 +87,14 @@ def refusals(results: Iterable[Mapping[str, Any]], success: str) -> list[dict[st
         {"name": each["item"]["name"], "type": each["item"]["type"], "reason": _reason(each)}
         for each in results
         if not each.get(success) and not each.get("skipped")
+    ]
+
+
+def faults(machines: Iterable[Machine]) -> list[dict[str, str]]:
+    """Machines that came up in a faulty state, as refusals."""
+    return [
+        {"name": each["name"], "type": each["type"], "reason": each.get("fault") or "the machine is in state error"}
+        for each in machines
     ]
 
 
@@ -139,5 +148,6 @@ class FilterModule:
             "kiln_from_openstack": from_openstack,
             "kiln_from_static": from_static,
             "kiln_refusals": refusals,
+            "kiln_faults": faults,
             "kiln_docker_run": docker_run,
         }

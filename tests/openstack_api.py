@@ -1,0 +1,290 @@
+"""A small OpenStack over HTTP: the calls of Keystone, Nova, Neutron and Glance that the fleet's role makes.
+
+Real HTTP for the real openstacksdk: tokens with a catalogue, a server that is built for a moment before it is active,
+security groups that stay while a server is in them. What it does not know it answers with 404 and notes. Shapes are
+those of the API reference (docs.openstack.org/api-ref): identity v3, compute v2.1, network v2.0, image v2.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import uuid
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Row = dict[str, Any]
+Answer = tuple[int, Any]
+
+PROJECT = "11111111111111111111111111111111"
+OWNER = {"project_id": PROJECT, "tenant_id": PROJECT}
+USER = "22222222222222222222222222222222"
+
+
+@dataclass
+class Cloud:
+    """What the cloud has; ``refused`` are names of servers for which there is no room."""
+
+    password: str
+    servers: dict[str, Row] = field(default_factory=dict)
+    groups: dict[str, Row] = field(default_factory=dict)
+    credentials: dict[str, Row] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+    unknown: list[str] = field(default_factory=list)
+    user_data: dict[str, str] = field(default_factory=dict)
+    tokens: set[str] = field(default_factory=set)
+    url: str = ""
+    flavors: tuple[str, ...] = ("c3-32", "c3-64")
+
+    def __post_init__(self) -> None:
+        self.groups["default"] = {"id": "default", "name": "default", "description": "", "security_group_rules": []}
+
+    # identity
+    def token(self, body: Row) -> Answer:
+        password = body["auth"]["identity"].get("password", {}).get("user", {}).get("password")
+        if password != self.password:
+            return 401, {
+                "error": {"code": 401, "title": "Unauthorized", "message": "The request you have made requires"}
+            }
+        return 201, {
+            "token": {
+                "methods": ["password"],
+                "expires_at": "2099-01-01T00:00:00.000000Z",
+                "issued_at": "2026-01-01T00:00:00.000000Z",
+                "project": {"id": PROJECT, "name": "kiln", "domain": {"id": "default", "name": "Default"}},
+                "user": {"id": USER, "name": "kiln", "domain": {"id": "default", "name": "Default"}},
+                "roles": [{"id": "member", "name": "member"}],
+                "catalog": [
+                    self._service("identity", "keystone", "/v3"),
+                    self._service("compute", "nova", "/compute/v2.1"),
+                    self._service("network", "neutron", "/network"),
+                    self._service("image", "glance", "/image"),
+                ],
+            }
+        }
+
+    def _service(self, kind: str, name: str, path: str) -> Row:
+        endpoint = {"id": kind, "interface": "public", "region": "R1", "region_id": "R1", "url": self.url + path}
+        return {"id": kind, "type": kind, "name": name, "endpoints": [endpoint]}
+
+    def create_credential(self, body: Row) -> Answer:
+        row = {**body["application_credential"], "id": uuid.uuid4().hex, "project_id": PROJECT}
+        row.setdefault("secret", uuid.uuid4().hex)
+        self.credentials[row["id"]] = row
+        return 201, {"application_credential": row}
+
+    # compute
+    def create_server(self, body: Row) -> Answer:
+        asked = body["server"]
+        if asked["name"] in self.refused:
+            return 403, {"forbidden": {"code": 403, "message": "Quota exceeded for instances: Requested 1"}}
+        row = {
+            "id": str(uuid.uuid4()),
+            "name": asked["name"],
+            "status": "BUILD",
+            "metadata": asked.get("metadata", {}),
+            "flavor": {"original_name": self.flavors[int(asked["flavorRef"])], "vcpus": 8, "ram": 32000, "disk": 200},
+            "image": {"id": asked.get("imageRef", "")},
+            "addresses": {},
+            "security_groups": asked.get("security_groups", []),
+            "tenant_id": PROJECT,
+            "user_id": USER,
+            "networks": asked.get("networks"),
+            "created": "2026-01-01T00:00:00Z",
+            "OS-EXT-STS:task_state": "spawning",
+            "OS-EXT-STS:vm_state": "building",
+            "OS-EXT-STS:power_state": 0,
+            "os-extended-volumes:volumes_attached": [],
+        }
+        self.servers[row["id"]] = row
+        self.user_data[asked["name"]] = asked.get("user_data", "")
+        return 202, {"server": {"id": row["id"], "links": [], "adminPass": "x"}}
+
+    def show_server(self, key: str) -> Answer:
+        if key not in self.servers:
+            return 404, {"itemNotFound": {"code": 404, "message": f"Instance {key} could not be found."}}
+        row = dict(self.servers[key])
+        self._build(self.servers[key])
+        return 200, {"server": row}
+
+    def list_servers(self, query: Row) -> Answer:
+        rows = [dict(row) for row in self.servers.values() if re.search(query.get("name", ""), row["name"])]
+        for row in self.servers.values():
+            self._build(row)
+        return 200, {"servers": [] if "marker" in query else rows}
+
+    def _build(self, row: Row) -> None:
+        """Who looks again finds a server that was being built active."""
+        if row["status"] == "BUILD":
+            number = len(self.servers)
+            address = {"addr": f"198.51.100.{number}", "version": 4, "OS-EXT-IPS:type": "fixed"}
+            row.update({"status": "ACTIVE", "addresses": {"Ext-Net": [address]}, "OS-EXT-STS:task_state": None})
+
+    def delete_server(self, key: str) -> Answer:
+        return (204, None) if self.servers.pop(key, None) else (404, {"itemNotFound": {"code": 404, "message": key}})
+
+    def server_groups(self, key: str) -> Answer:
+        names = {each["name"] for each in self.servers[key]["security_groups"]}
+        return 200, {"security_groups": [row for row in self.groups.values() if {row["id"], row["name"]} & names]}
+
+    def list_flavors(self, query: Row) -> Answer:
+        rows = [
+            {"id": str(number), "name": name, "vcpus": 8, "ram": 32000, "disk": 200, "extra_specs": {}, "links": []}
+            for number, name in enumerate(self.flavors)
+        ]
+        return 200, {"flavors": [] if "marker" in query else rows}
+
+    # network
+    def create_group(self, body: Row) -> Answer:
+        row = {**body["security_group"], "id": str(uuid.uuid4()), "security_group_rules": [], **OWNER}
+        row.setdefault("description", "")
+        self.groups[row["id"]] = row
+        for ether_type in ("IPv4", "IPv6"):  # as Neutron does
+            rule = {"direction": "egress", "ethertype": ether_type, "security_group_id": row["id"]}
+            self.create_rule({"security_group_rule": rule})
+        return 201, {"security_group": row}
+
+    def list_groups(self, query: Row) -> Answer:
+        wanted = {name: value for name, value in query.items() if name in {"name", "id", "project_id", "description"}}
+        rows = [row for row in self.groups.values() if all(row.get(name) == value for name, value in wanted.items())]
+        return 200, {"security_groups": rows}
+
+    def show_group(self, key: str) -> Answer:
+        return (200, {"security_group": self.groups[key]}) if key in self.groups else (404, {"NeutronError": {}})
+
+    def delete_group(self, key: str) -> Answer:
+        name = self.groups[key]["name"]
+        if any(name in (each["name"] for each in row["security_groups"]) for row in self.servers.values()):
+            return 409, {"NeutronError": {"type": "SecurityGroupInUse", "message": f"Security Group {key} in use."}}
+        del self.groups[key]
+        return 204, None
+
+    def create_rule(self, body: Row) -> Answer:
+        empty = dict.fromkeys(("protocol", "port_range_min", "port_range_max", "remote_ip_prefix", "remote_group_id"))
+        row = {**empty, "description": "", **OWNER, **body["security_group_rule"], "id": str(uuid.uuid4())}
+        self.groups[row["security_group_id"]]["security_group_rules"].append(row)
+        return 201, {"security_group_rule": row}
+
+    def list_rules(self, query: Row) -> Answer:
+        rows = [rule for group in self.groups.values() for rule in group["security_group_rules"]]
+        group = query.get("security_group_id")
+        return 200, {"security_group_rules": [row for row in rows if group in (None, row["security_group_id"])]}
+
+    def list_networks(self, query: Row) -> Answer:
+        row = {"id": "33333333-3333-3333-3333-333333333333", "name": "Ext-Net", "status": "ACTIVE", "subnets": []}
+        return 200, {"networks": [row] if query.get("name", "Ext-Net") == "Ext-Net" else []}
+
+    # image
+    def list_images(self, query: Row) -> Answer:
+        row = {"id": "44444444-4444-4444-4444-444444444444", "name": "Debian 12", "status": "active"}
+        return 200, {
+            "images": [row] if query.get("name", "Debian 12") == "Debian 12" else [],
+            "schema": "",
+            "first": "",
+        }
+
+    def answer(self, method: str, path: str, query: Row, body: Row) -> Answer:
+        """Find the call that is meant."""
+        for wanted, pattern, call in CALLS:
+            match = re.fullmatch(pattern, path)
+            if match and wanted == method:
+                return call(self, *match.groups(), query=query, body=body)
+        self.unknown.append(f"{method} {path}")
+        return 404, {"itemNotFound": {"code": 404, "message": f"no {method} {path} here"}}
+
+
+def _versions(cloud: Cloud, path: str, *, query: Row, body: Row) -> Answer:
+    """What each service says of its versions."""
+    kind = path.strip("/").split("/")[0]
+    link = [{"rel": "self", "href": f"{cloud.url}{path if path.endswith('/') else path + '/'}"}]
+    if kind == "v3":
+        return 200, {
+            "version": {"id": "v3.14", "status": "stable", "links": [{"rel": "self", "href": f"{cloud.url}/v3/"}]}
+        }
+    if kind == "compute":
+        limits = {"version": "2.90", "min_version": "2.1"}
+        return 200, {"version": {"id": "v2.1", "status": "CURRENT", "links": link, **limits}}
+    number = "v2.0" if kind == "network" else "v2.9"
+    place = f"{cloud.url}/{kind}/{'v2.0' if kind == 'network' else 'v2'}/"
+    return 200, {"versions": [{"id": number, "status": "CURRENT", "links": [{"rel": "self", "href": place}]}]}
+
+
+def _call(call: Callable[..., Answer], takes: str = "") -> Callable[..., Answer]:
+    def with_what_it_takes(cloud: Cloud, *words: str, query: Row, body: Row) -> Answer:
+        given = {"query": (query,), "body": (body,), "": ()}[takes]
+        return call(cloud, *words, *given)
+
+    return with_what_it_takes
+
+
+SERVERS, GROUPS = "/compute/v2.1/servers", "/network/v2.0/security-groups"
+RULES = "/network/v2.0/security-group-rules"
+CALLS: tuple[tuple[str, str, Callable[..., Answer]], ...] = (
+    ("GET", r"(/v3/?|/compute/v2\.1/?|/network/?|/network/v2\.0/?|/image/?|/image/v2/?)", _versions),
+    ("POST", "/v3/auth/tokens", _call(Cloud.token, "body")),
+    ("POST", f"/v3/users/{USER}/application_credentials", _call(Cloud.create_credential, "body")),
+    ("POST", SERVERS, _call(Cloud.create_server, "body")),
+    ("GET", f"{SERVERS}(?:/detail)?", _call(Cloud.list_servers, "query")),
+    ("GET", f"{SERVERS}/([0-9a-f-]{{36}})", _call(Cloud.show_server)),
+    ("DELETE", f"{SERVERS}/([0-9a-f-]{{36}})", _call(Cloud.delete_server)),
+    ("GET", f"{SERVERS}/([0-9a-f-]{{36}})/os-security-groups", _call(Cloud.server_groups)),
+    ("GET", "/compute/v2.1/flavors(?:/detail)?", _call(Cloud.list_flavors, "query")),
+    ("POST", GROUPS, _call(Cloud.create_group, "body")),
+    ("GET", GROUPS, _call(Cloud.list_groups, "query")),
+    ("GET", f"{GROUPS}/([0-9a-f-]{{36}})", _call(Cloud.show_group)),
+    ("DELETE", f"{GROUPS}/([0-9a-f-]{{36}})", _call(Cloud.delete_group)),
+    ("POST", RULES, _call(Cloud.create_rule, "body")),
+    ("GET", RULES, _call(Cloud.list_rules, "query")),
+    ("GET", "/network/v2.0/networks", _call(Cloud.list_networks, "query")),
+    ("GET", "/image/v2/images", _call(Cloud.list_images, "query")),
+)
+
+
+def serve(cloud: Cloud) -> Iterator[Cloud]:
+    """Let a cloud answer on a free port of this computer while the generator waits."""
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(length) or b"{}")
+            split = urlsplit(self.path)
+            with lock:
+                known = self.headers.get("X-Auth-Token") in cloud.tokens
+                if not known and split.path not in {"/v3", "/v3/", "/v3/auth/tokens"}:
+                    code, answer = 401, {"error": {"code": 401, "title": "Unauthorized", "message": "no token"}}
+                else:
+                    code, answer = cloud.answer(self.command, split.path, dict(parse_qsl(split.query)), body)
+            self._send(code, answer)
+
+        def _send(self, code: int, answer: object) -> None:
+            text = b"" if answer is None else json.dumps(answer).encode()
+            self.send_response(code)
+            if self.path.endswith("/auth/tokens") and code == 201:
+                token = uuid.uuid4().hex
+                cloud.tokens.add(token)
+                self.send_header("X-Subject-Token", token)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_GET = do_POST = do_DELETE = do_PUT = do_PATCH = _answer  # noqa: N815 - http.server calls these names
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    cloud.url = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield cloud
+    finally:
+        server.shutdown()
+        server.server_close()
