@@ -224,8 +224,10 @@ def places(environment: Mapping[str, str]) -> list[str]:
         "BAZEL_DISTDIR": "--distdir={}",
     }
     # Upstream's own settings have Bazel print all flags, and the address of a cache may hold a password.
+    # Of what it shows, Bazel writes ten kilobytes at a time into its events unless told otherwise, minutes' worth.
     return [
         "--noannounce_rc",
+        *(["--bes_outerr_buffer_size=256"] if environment.get("BAZEL_BUILD_EVENTS") else []),
         *(flag.format(environment[name]) for name, flag in wanted.items() if environment.get(name)),
     ]
 

@@ -53,7 +53,7 @@ fi
 [[ -z ${BAZEL_REMOTE_CACHE:-} ]] || flags+=("--remote_cache=$BAZEL_REMOTE_CACHE")
 [[ -z ${BAZEL_DISTDIR:-} ]] || flags+=("--distdir=$BAZEL_DISTDIR")
 events=()
-[[ -z ${BAZEL_BUILD_EVENTS:-} ]] || events=("--build_event_json_file=$BAZEL_BUILD_EVENTS")
+[[ -z ${BAZEL_BUILD_EVENTS:-} ]] || events=("--build_event_json_file=$BAZEL_BUILD_EVENTS" --bes_outerr_buffer_size=256)
 
 run_bazel() {
     bazel --output_user_root="$SRC_DIR/bazel" "$@"

@@ -11,7 +11,19 @@ from importlib import import_module
 from kiln.console import table
 from kiln.pipeline.machine import processor
 
-SECTIONS = ("start", "matrix", "finished", "ledger", "view", "container", "rehearsal", "fleet", "publish", "image")
+SECTIONS = (
+    "start",
+    "matrix",
+    "finished",
+    "ledger",
+    "view",
+    "container",
+    "rehearsal",
+    "fleet",
+    "publish",
+    "image",
+    "compile",
+)
 
 
 def main() -> None:

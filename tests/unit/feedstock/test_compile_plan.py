@@ -114,8 +114,9 @@ def test_what_the_caller_provides_becomes_flags(flags: Callable[..., tuple[str, 
         "BAZEL_BUILD_EVENTS": "/cell/events.json",
         "BAZEL_DISTDIR": "/downloads",
     }
-    assert flags(CPU, **places)[-5:] == (
+    assert flags(CPU, **places)[-6:] == (
         "--noannounce_rc",
+        "--bes_outerr_buffer_size=256",
         "--disk_cache=/cache",
         "--remote_cache=grpc://cache:9092",
         "--build_event_json_file=/cell/events.json",
