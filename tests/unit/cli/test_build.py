@@ -140,3 +140,16 @@ def test_the_exit_code_is_that_of_what_failed() -> None:
     assert code({"a": elsewhere, "b": done}, {"a": busy}) == AlreadyRunning.exit_code
     assert code({"a": elsewhere, "b": CellState.DISK_FULL}, {"a": busy, "b": full}) == DiskFull.exit_code
     assert code({"a": failed}, {}) == BuildFailed.exit_code
+
+
+@pytest.mark.parametrize("url", ["https://u:p@cache.example.org/tf", "http://10.0.0.1:8080", "grpcs://cache:9092"])
+def test_the_address_of_a_remote_cache_is_taken_as_it_is(url: str) -> None:
+    assert build.remote_cache(url) == url
+    assert build.remote_cache("") is None
+
+
+@pytest.mark.parametrize("url", ["cache.example.org", "ftp://u:secret@cache", "https://", "http://a b"])
+def test_what_is_no_address_of_a_cache_is_refused_without_a_word_of_it(url: str) -> None:
+    with pytest.raises(UsageError) as told:
+        build.remote_cache(url)
+    assert "secret" not in str(told.value)
