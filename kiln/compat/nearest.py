@@ -108,6 +108,10 @@ def _starts(asked: Combination) -> Iterator[Combination]:
 def _with_driver(asked: Combination) -> Iterator[Combination]:
     if asked.driver is None:
         return
+    for gpu in asked.gpus:
+        final = tables.last_driver(gpu.capability)
+        if final is not None and not lines.agree(final["driver"], asked.driver):
+            yield asked.with_versions(driver=final["driver"], loaded=None if asked.loaded is None else final["driver"])
     cudas = [asked.cuda, *(_first_cuda(gpu) for gpu in asked.gpus)]
     for row in (tables.driver(cuda) for cuda in cudas if cuda):
         if row is not None and not lines.at_least(asked.driver, row["driver"]):

@@ -290,12 +290,15 @@ def driver_and_ptx(asked: Combination) -> Iterator[Finding]:
 
 
 def driver_and_gpu(asked: Combination) -> Iterator[Finding]:
-    """A driver that is older than the first CUDA for a GPU may not know the GPU."""
+    """A driver serves no GPU that its branch has dropped; one older than the first CUDA for a GPU may not know it."""
     for gpu in asked.gpus if asked.driver else ():
-        first = tables.first_cuda(plain(gpu.capability))
+        first, final = tables.first_cuda(plain(gpu.capability)), tables.last_driver(gpu.capability)
         row = tables.driver(first["first"]) if first else None
         assert asked.driver is not None, "asked above"
-        if first is None or row is None:
+        if final is not None and lines.numbers(asked.driver)[0] > lines.numbers(final["driver"])[0]:
+            reason = f"drivers after {final['driver']} do not serve {gpu.text}, and {asked.driver} is one of them"
+            yield told("driver and GPU", CANNOT, reason, final, *gpu.rows)
+        elif first is None or row is None:
             yield silent("driver and GPU", f"no table has a CUDA for {gpu.text}")
         elif lines.at_least(asked.driver, row["driver"]):
             reason = f"driver {asked.driver} is not older than that of the first CUDA for {gpu.text}, {first['first']}"
@@ -362,15 +365,16 @@ def _cudnn_and_gpu(asked: Combination, rows: list[Row], gpu: Gpu) -> Finding:
     holding = [row for row in stated if _reach(row)[0] <= number <= _reach(row)[1]]
     if holding:
         return told(rule, WORKS, f"cuDNN {asked.cudnn} has kernels for {gpu.text}", holding[0], *gpu.rows)
-    if stated and len(stated) == len(rows):
+    what = f"cuDNN {asked.cudnn} for CUDA {asked.cuda}"
+    if len(stated) < len(rows):
+        return silent(rule, f"no table has the GPUs of {what}")
+    if all(number < _reach(row)[0] for row in stated):
         return told(
-            rule,
-            CANNOT,
-            f"cuDNN {asked.cudnn} for CUDA {asked.cuda} has no kernels for {gpu.text}",
-            stated[0],
-            *gpu.rows,
+            rule, CANNOT, f"{what} has no kernels for {gpu.text}, which is older than all of its GPUs", stated[0]
         )
-    return silent(rule, f"no table has the GPUs of cuDNN {asked.cudnn} for CUDA {asked.cuda}")
+    return told(
+        rule, UNKNOWN, f"NVIDIA's matrix of {what} does not list {gpu.text}, which is newer", stated[0], *gpu.rows
+    )
 
 
 def _reach(row: Row) -> tuple[int, float]:

@@ -78,6 +78,12 @@ def first_cuda(capability: int) -> Row | None:
 
 
 @cache
+def last_driver(capability: str) -> Row | None:
+    """Return the last branch of drivers that serves a compute capability; none is known for those still served."""
+    return next(iter(overlapping(table("driver_gpu"), capability)), None)
+
+
+@cache
 def driver(cuda: str) -> Row | None:
     """Return the oldest driver that came with a release of CUDA."""
     found = overlapping(table("cuda_driver"), cuda)

@@ -65,6 +65,11 @@ def test_a_newer_driver_is_one_of_the_ways() -> None:
     assert [(each.changes, each.combination.driver) for each in nearest] == [(("driver",), "570.26")]
 
 
+def test_a_driver_that_has_left_the_gpu_behind_gives_way_to_the_last_that_serves_it() -> None:
+    first = judge(combination({"cuda": "12.9", "gpu": "p3", "driver": "595.71.05"})).nearest[0]
+    assert (first.changes, first.combination.driver) == (("driver",), "580")
+
+
 def test_a_compiler_that_cuda_refuses_is_replaced_by_the_newest_that_it_takes() -> None:
     first = judge(combination({"cuda": "12.5", "host": "gcc-14"})).nearest[0]
     assert (first.changes, first.combination.host) == (("host",), "gcc 13")

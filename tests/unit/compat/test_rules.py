@@ -126,7 +126,10 @@ def said(rule: str, **asked: str) -> Finding:
         ("cuDNN and CUDA", {"cudnn": "8.9.6", "cuda": "12.1"}, WORKS, "made for each other", "cudnn"),
         ("cuDNN and CUDA", {"cudnn": "7.6.5", "cuda": "9.1"}, CANNOT, "does not support", "cudnn"),
         ("cuDNN and CUDA", {"cudnn": "9.8", "cuda": "12.9"}, UNKNOWN, "no table has cuDNN 9.8 and CUDA 12.9", None),
-        ("cuDNN and GPU", {"cudnn": "9.5.1", "cuda": "12.6", "gpu": "B200"}, CANNOT, "no kernels for B200", "cudnn"),
+        ("cuDNN and GPU", {"cudnn": "9.5.1", "cuda": "12.6", "gpu": "B200"}, UNKNOWN, "does not list B200", "cudnn"),
+        ("driver and GPU", {"driver": "590.44.01", "gpu": "p3"}, CANNOT, "after 580 do not serve V100", "driver_gpu"),
+        ("driver and GPU", {"driver": "580.159.04", "gpu": "p3"}, WORKS, "not older than", "cuda_compiler"),
+        ("driver and GPU", {"driver": "535.54.03", "gpu": "K80"}, CANNOT, "after 470 do not serve K80", "driver_gpu"),
         ("cuDNN and GPU", {"cudnn": "9.10.2", "cuda": "12.9", "gpu": "B200"}, WORKS, "has kernels for B200", "cudnn"),
         ("cuDNN and GPU", {"cudnn": "8.5.0", "cuda": "11.7", "gpu": "3.0"}, CANNOT, "no kernels for 3.0", "cudnn"),
         (

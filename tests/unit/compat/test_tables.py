@@ -19,6 +19,7 @@ ROWS = {
     "cuda_driver": 54,
     "cuda_minor": 3,
     "cudnn": 36,
+    "driver_gpu": 3,
     "gpu": 17,
     "processor": 1,
     "serving": 18,
@@ -41,7 +42,7 @@ def test_every_row_has_a_source_and_none_stands_twice(name: str) -> None:
     assert [name for name, _ in rows[0].cells][-1] == "source"
 
 
-@pytest.mark.parametrize("name", ["cuda_compiler", "cuda_driver", "serving", "upstream", "wheel"])
+@pytest.mark.parametrize("name", ["cuda_compiler", "cuda_driver", "driver_gpu", "serving", "upstream", "wheel"])
 def test_ranges_do_not_overlap(name: str) -> None:
     rows = sorted(tables.table(name), key=lambda row: lines.numbers(row["first"]))
     assert all(lines.numbers(row["first"]) <= lines.numbers(row["last"]) for row in rows)
