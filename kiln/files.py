@@ -9,6 +9,7 @@ import hashlib
 import os
 import secrets
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from kiln.errors import AlreadyRunning, DiskFull
@@ -108,10 +109,10 @@ def sha256(path: Path) -> str:
 def digests(path: Path) -> dict[str, str]:
     """Return the SHA-256 and the MD5 of a file's content, in hexadecimal, by one reading; indexes have both."""
     known = {"sha256": hashlib.sha256(), "md5": hashlib.md5(usedforsecurity=False)}
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            for digest in known.values():
-                digest.update(chunk)
+    with path.open("rb") as file, ThreadPoolExecutor(len(known)) as pool:
+        while chunk := file.read(4 * _CHUNK):
+            for done in [pool.submit(digest.update, chunk) for digest in known.values()]:
+                done.result()
     return {name: digest.hexdigest() for name, digest in known.items()}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,12 @@ from typing import TYPE_CHECKING, Any
 from kiln.cli.build import passed_on
 from kiln.errors import UsageError
 
+SECRET = re.compile(r"(?:TOKEN|API_?KEY|SECRET|PASSWORD|SECRET_ACCESS_KEY)$", re.IGNORECASE)
+SHORTEST = 12  # characters; what is shorter stands in many files by chance
+
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from kiln.publish.channel import ChannelTarget
     from kiln.publish.targets import Target
@@ -66,7 +71,7 @@ def publish(where: Target, options: argparse.Namespace, root: Path) -> dict[str,
 
     built = release.Built.of(load.find(root))
     held = where.held()
-    wanted = built.release(options.packages, partial=options.partial, held=held)
+    wanted = built.release(options.packages, partial=options.partial, held=held, tokens=tokens(os.environ))
     paths, entries = release.judged(wanted)
     if options.check:
         return {"ready": tuple(path.name for path in paths)}
@@ -83,6 +88,11 @@ def publish(where: Target, options: argparse.Namespace, root: Path) -> dict[str,
         on_line=lambda line: print(line, file=sys.stderr),
     )
     return {"published": where.publish(paths, entries, trial, attested)}
+
+
+def tokens(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the secrets of this environment, by the names of their variables; no package may hold one."""
+    return tuple(value for name, value in environment.items() if SECRET.search(name) and len(value) >= SHORTEST)
 
 
 def yank(where: ChannelTarget, options: argparse.Namespace) -> dict[str, Any]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.repodata import BASE, SHARDS
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
@@ -27,6 +28,7 @@ class Folder:
     """The files of a channel below ``root``."""
 
     root: Path
+    seen: dict[str, tuple[os.stat_result, str]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -63,18 +65,28 @@ class Folder:
         return True
 
     def has(self, path: str, sha256: str) -> bool:
-        """Return whether a file has this content; it is read for that."""
+        """Return whether a file has this content; it is read for that, unless it is untouched since it was put here."""
         place = self.root / path
-        return place.is_file() and files.sha256(place) == sha256
+        if not place.is_file():
+            return False
+        before, known = self.seen.get(path, (None, ""))
+        if before is None or _identity(before) != _identity(place.stat()):
+            known = files.sha256(place)
+        return known == sha256
 
-    def put(self, file: Path, path: str, sha256: str) -> None:  # noqa: ARG002 - the interface has it
-        """Link a file, or copy it from another file system."""
-        files.link_or_copy(file, self.root / path)
+    def put(self, file: Path, path: str, sha256: str) -> None:
+        """Link a file, or copy it from another file system; a copy is read again."""
+        place = self.root / path
+        files.link_or_copy(file, place)
+        if place.samefile(file):
+            self.seen[path] = (place.stat(), sha256)
 
     def move(self, source: str, target: str) -> None:
         """Rename a file."""
         (self.root / target).parent.mkdir(parents=True, exist_ok=True)
         (self.root / source).replace(self.root / target)
+        if source in self.seen:
+            self.seen[target] = self.seen.pop(source)
 
     def remove(self, path: str) -> None:
         """Remove a file or a folder."""
@@ -151,6 +163,11 @@ def _point(link: Path, aim: str) -> None:
     files.remove(part)
     part.symlink_to(aim)
     part.replace(link)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
+    """Return what changes when a file does."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _next(index: Path) -> Path:

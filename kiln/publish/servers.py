@@ -62,7 +62,7 @@ TOKENS = {
     Kind.ARTIFACTORY: "ARTIFACTORY_TOKEN",
 }
 PROBES = {
-    Kind.QUETZ: ("{url}/api/channels/{channel}", "X-API-Key", "{token}"),
+    Kind.QUETZ: ("{url}/api/me", "X-API-Key", "{token}"),
     Kind.ARTIFACTORY: ("{url}/{channel}/", "Authorization", "Bearer {token}"),
 }
 

@@ -1,4 +1,7 @@
-"""What publishing costs: packages to a folder, next to a plain copy and its hash, and the index of a large channel."""
+"""What publishing costs: packages to a folder, next to a plain copy and its hash, and the index of a large channel.
+
+What takes a second or less is the best of three.
+"""
 
 from __future__ import annotations
 
@@ -88,9 +91,9 @@ def indexing(folder: Path) -> list[Row]:
     def index() -> None:
         target.reindex(lambda path: repodata.read(channel / path))
 
-    first, again = seconds(index), seconds(index)
-    more = [release_package(folder / "more", "one-more")]
-    added = seconds(lambda: publish(more, channel))
+    first, again = seconds(index), min(seconds(index) for _ in range(3))
+    more = [release_package(folder / "more", f"one-more{number}") for number in range(3)]
+    added = min(seconds(lambda: publish([package], channel)) for package in more)  # noqa: B023 - called at once
     what = f"channel of {LARGE:,} packages"
     return [
         (f"{what}: indexed from nothing", f"{first:.1f} s", ""),

@@ -8,11 +8,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kiln import files
-from kiln.errors import NotReproduced, NotWritable, ProvenanceBroken, ReleaseRefused
+from kiln.errors import NotReproduced, NotWritable, ProvenanceBroken, ReleaseRefused, UsageError
 
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
@@ -151,3 +152,27 @@ def test_a_bundle_holds_packages_logs_hashes_and_records_that_can_be_verified(
     for package in packages(place):
         assert "follow one another" in done(kiln(feedstock, "verify", package))
     assert kiln(feedstock, *publish(tmp_path / "c"), "--bundle", str(place)).returncode == NotWritable.exit_code
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_a_bad_build_is_patched_or_withdrawn_and_its_name_is_not_taken_again(
+    feedstock: Path, channel: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(channel, tmp_path / "copy", symlinks=True))
+    library, app = (Path(package).name for package in packages(copy))
+    to = ("publish", "--to", str(copy))
+    assert "patched" in done(kiln(feedstock, *to, "--yank", app, "--patch", '{"depends": []}'))
+    assert index(copy)[app]["depends"] == []
+    assert "yanked" in done(kiln(feedstock, *to, "--yank", library, "--delete"))
+    assert set(index(copy)) == {app}
+    assert kiln(feedstock, *to, "--yank", "liibsmall").returncode == UsageError.exit_code
+    assert "it was withdrawn there" in kiln(feedstock, *publish(copy)).stderr
+    assert "nothing was aborted" in kiln(feedstock, *to, "--abort").stderr
+    assert "read 0" in done(kiln(feedstock, *to, "--reindex"))
+    assert set(index(copy)) == {app}
+    done(kiln(feedstock, "verify", str(copy / "linux-64" / app)))
+
+
+def index(channel: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((channel / "linux-64" / "repodata.json").read_text())["packages.conda"]
+    return told

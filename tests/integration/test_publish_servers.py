@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import os
 import shutil
+import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -296,8 +300,6 @@ user root;
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[str]:
     """nginx before the channel in a folder."""
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -305,18 +307,23 @@ def web(tmp_path: Path) -> Iterator[str]:
     settings.write_text(NGINX.format(root=tmp_path, port=port, channel=tmp_path / "channel"))
     with subprocess.Popen(("nginx", "-c", str(settings), "-e", "stderr")) as process:
         address = f"http://127.0.0.1:{port}"
-        end = time.monotonic() + 60
-        while not answers(address):
-            assert process.poll() is None
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        wait_until(lambda: has(f"{address}/noarch/repodata.json"), process)
         yield address
         process.terminate()
 
 
-def answers(address: str) -> bool:
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    """Wait for a server to answer."""
+    end = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def has(url: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{address}/noarch/repodata.json", timeout=5):
+        with urllib.request.urlopen(url, timeout=5):
             return True
     except OSError:
         return False
@@ -356,3 +363,50 @@ def test_what_leads_out_of_a_prefix_is_not_followed_when_it_is_tried_out(tmp_pat
             cache=tmp_path / "cache",
         )
     assert not list(tmp_path.rglob("outside"))
+
+
+# quetz itself, where somebody has installed it: docs/how-to/publish.md tells which versions it starts with
+
+QUETZ = """
+[github]
+client_id = "none"
+client_secret = "none"
+[sqlalchemy]
+database_url = "sqlite:///./quetz.sqlite"
+[session]
+secret = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+https_only = false
+[users]
+admins = ["dummy:alice", "dummy:bob", "dummy:carol", "dummy:dave"]  # --dev gives a key to one of them
+"""
+
+
+@pytest.mark.needs("quetz")
+def test_quetz_itself_takes_a_release_and_refuses_a_wrong_token(tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_text(QUETZ)
+    words = ("quetz", "create", "server", "--copy-conf", "settings.toml", "--dev")
+    subprocess.run(words, cwd=tmp_path, capture_output=True, check=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    start = ("quetz", "start", "server", "--port", str(port))
+    with subprocess.Popen(start, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        address = f"http://127.0.0.1:{port}"
+        try:
+            wait_until(lambda: has(f"{address}/api/channels"), process)
+            with contextlib.closing(sqlite3.connect(tmp_path / "server" / "quetz.sqlite")) as database:
+                (key,) = database.execute("SELECT key FROM api_keys LIMIT 1").fetchone()
+            for name in ("release", "trial"):
+                data = json.dumps({"name": name, "private": False}).encode()
+                headers = {"X-API-Key": key, "Content-Type": "application/json"}
+                urllib.request.urlopen(urllib.request.Request(f"{address}/api/channels", data, headers)).close()
+            where = target(f"quetz:{address}/release", {"QUETZ_API_KEY": key}, staging="trial")
+            paths, entries = release(tmp_path)
+            where.publish(paths, entries, lambda url: None)
+            assert where.held() == {entry.path: entry.sha256 for entry in entries}
+            stranger = target(f"quetz:{address}/trial", {"QUETZ_API_KEY": "wr0ng"}, staging="release")
+            more = release_package(tmp_path / "built", "more")
+            with pytest.raises(TokenRefused):
+                stranger.publish([more], [repodata.read(more)], lambda url: None)
+        finally:
+            process.terminate()
