@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.errors import AlreadyRunning, BuildFailed, KilnError, UnknownConfig, UsageError
+from kiln.errors import AlreadyRunning, BuildFailed, KilnError, TestsFailed, UnknownConfig, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -205,14 +205,25 @@ def exit_code(report: MatrixReport, errors: Mapping[str, KilnError]) -> int:
     """Return 0 when every cell is there, the code of what failed when all failed alike, else that of a failed build."""
     from kiln.model.run import CellState
 
+    logs = {cell.config: cell.log for cell in report.cells}
     for config, error in errors.items():
-        if error.hint and not isinstance(error, AlreadyRunning):
-            print(f"{config}\n  try: {error.hint}", file=sys.stderr)
+        lines = advice(error, logs.get(config))
+        if lines and not isinstance(error, AlreadyRunning):
+            print("\n".join((config, *lines)), file=sys.stderr)
     good = {CellState.DONE, CellState.FOUND}
     bad = [cell for cell in report.cells if cell.state not in good]
     codes = {errors[cell.config].exit_code if cell.config in errors else BuildFailed.exit_code for cell in bad}
     failed = codes - {AlreadyRunning.exit_code} or codes
     return 0 if not failed else failed.pop() if len(failed) == 1 else BuildFailed.exit_code
+
+
+def advice(error: KilnError, log: Path | None) -> list[str]:
+    """Return what to try: what the error itself says, and what the doctor knows of the words at the end of the log."""
+    from kiln.compat import failures
+
+    own = [f"  try: {error.hint}"] if error.hint else []
+    found = failures.at_the_end(log) if log is not None and isinstance(error, (BuildFailed, TestsFailed)) else ()
+    return own + [line for each in found[-3:] for line in (f"  cause: {each.cause}", f"  try: {each.cure}")]
 
 
 def wishes(feedstock: Feedstock, options: argparse.Namespace, configs: tuple[str, ...]) -> Wishes:

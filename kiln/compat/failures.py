@@ -19,9 +19,11 @@ from kiln.console.text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 LONGEST = 4096  # characters of a line
 _PIECE = 1 << 20  # bytes
+_END = 8 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,16 @@ def read(log: IO[bytes]) -> tuple[Failure, ...]:
                 tally.add(failure)
         before += piece.count(b"\n")
     return tally.result()
+
+
+def at_the_end(log: Path, *, most: int = _END) -> tuple[Failure, ...]:
+    """Return the failures that the last ``most`` bytes of a log tell of; none when it cannot be read."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - most))
+            return read(file)
+    except OSError:
+        return ()
 
 
 def _pieces(log: IO[bytes]) -> Iterator[bytes]:

@@ -153,3 +153,14 @@ def test_what_is_no_address_of_a_cache_is_refused_without_a_word_of_it(url: str)
     with pytest.raises(UsageError) as told:
         build.remote_cache(url)
     assert "secret" not in str(told.value)
+
+
+def test_a_failure_is_explained_by_the_end_of_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("fine\n" * 100 + "nvcc fatal   : Unsupported gpu architecture 'compute_35'\n")
+    cause, cure = build.advice(BuildFailed("the script ended with exit code 1"), log)
+    assert cause == "  cause: This nvcc does not compile for compute_35. CUDA that does: 7.0 to 11.8."
+    assert cure.startswith("  try: Take one of these in cuda_compiler_version")
+    assert build.advice(DiskFull("full", hint="free some room"), log) == ["  try: free some room"]
+    assert build.advice(BuildFailed("x"), tmp_path / "no log") == []
+    assert build.advice(BuildFailed("x"), None) == []
