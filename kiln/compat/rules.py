@@ -27,6 +27,17 @@ def findings(asked: Combination) -> tuple[Finding, ...]:
     return tuple(finding for rule in RULES for finding in rule(asked))
 
 
+def tensorflow_alone(asked: Combination) -> Iterator[Finding]:
+    """Where a release is all that is given, what it is tested with."""
+    if asked.tf is None or [name for name, _ in asked.given()] != ["tf"] or asked.gpus:
+        return
+    row, rule = tables.tensorflow(asked.tf), "TensorFlow"
+    if row is None:
+        yield silent(rule, f"no table has TensorFlow {asked.tf}")
+    else:
+        yield told(rule, WORKS, f"TensorFlow {asked.tf} is tested with {row.text.partition(', ')[2]}", row)
+
+
 def tensorflow_and_cuda(asked: Combination) -> Iterator[Finding]:
     """Upstream's tested pair works; another minor version is untested; another major version is another library."""
     if asked.tf is None or asked.cuda is None:
@@ -161,6 +172,7 @@ def cuda_and_host_compiler(asked: Combination) -> Iterator[Finding]:
 
 def cuda_and_gpu(asked: Combination) -> Iterator[Finding]:
     """CUDA compiles for the capabilities that it lists; newer GPUs run its PTX, older ones nothing."""
+    asked = _with_cuda(asked)
     if asked.cuda is None:
         return
     row, rule = tables.compiler(asked.cuda), "CUDA and GPU"
@@ -248,6 +260,7 @@ def cuda_and_built_for(asked: Combination) -> Iterator[Finding]:
 
 def cuda_and_driver(asked: Combination) -> Iterator[Finding]:
     """The driver that came with CUDA runs it; an older one of the same major version does, without compiling PTX."""
+    asked = _with_cuda(asked)
     if asked.cuda is None or asked.driver is None:
         return
     row, least, rule = tables.driver(asked.cuda), tables.minor_version_driver(asked.cuda), "CUDA and driver"
@@ -274,6 +287,7 @@ def cuda_and_driver(asked: Combination) -> Iterator[Finding]:
 
 def driver_and_ptx(asked: Combination) -> Iterator[Finding]:
     """A driver older than CUDA does not compile its PTX, so a GPU without machine code of its own runs nothing."""
+    asked = _with_cuda(asked)
     if asked.cuda is None or asked.driver is None:
         return
     row = tables.driver(asked.cuda)
@@ -468,6 +482,14 @@ def wheel_and_processor(asked: Combination) -> Iterator[Finding]:
         yield told("wheel and processor", CANNOT, reason, row)
 
 
+def _with_cuda(asked: Combination) -> Combination:
+    """The combination with the CUDA that its release is built or tested with, where none is given."""
+    if asked.cuda is not None:
+        return asked
+    row = tables.serving(asked.serving) if asked.serving else tables.tensorflow(asked.tf) if asked.tf else None
+    return asked if row is None else asked.with_versions(cuda=row["cuda"])
+
+
 def _builds(asked: Combination) -> list[Row]:
     """What others built of a release of TensorFlow."""
     return [row for row in tables.table("built") if row["tf"] and asked.tf and lines.agree(row["tf"], asked.tf)]
@@ -497,6 +519,7 @@ def silent(rule: str, reason: str) -> Finding:
 
 
 RULES: tuple[Rule, ...] = (
+    tensorflow_alone,
     tensorflow_and_cuda,
     tensorflow_and_cudnn,
     tensorflow_and_python,
