@@ -48,15 +48,17 @@ def read(package: Path, wanted: Sequence[Sought]) -> Contents:
     Raises:
         BrokenPackage: when it is no package, or damaged.
     """
-    found = _Found(wanted=wanted, prefixes=_prefixes(archive.read_info(package, "paths.json")))
+    listed = archive.read_info(package, "paths.json")
+    found = _Found(wanted=wanted, prefixes=_prefixes(listed))
+    found.escapes += [path for path in _listed(listed) if _outside(path)]  # installers go by this list
     with archive.reading(package) as members:
         for member, content in members:
             found.take(member, content)
     return Contents(
         sha256=files.sha256(package),
         size=package.stat().st_size,
-        index=archive.read_info(package, "index.json"),
-        about=archive.read_info(package, "about.json"),
+        index=_object(package, "index.json"),
+        about=_about(package),
         paths=tuple(found.paths),
         licences=tuple(found.licences),
         leaks=tuple(dict.fromkeys(found.leaks)),
@@ -116,6 +118,24 @@ def _outside(path: str) -> bool:
 
 def _matches(each: Sought, text: bytes) -> bool:
     return each.pattern is None or each.pattern.search(text) is not None
+
+
+def _object(package: Path, name: str) -> dict[str, Any]:
+    found = archive.read_info(package, name)
+    if not isinstance(found, dict):
+        raise BrokenPackage(f"{package} has an info/{name} that is no JSON object")
+    return found
+
+
+def _about(package: Path) -> dict[str, Any]:
+    found = _object(package, "about.json")
+    if not isinstance(found.setdefault("extra", {}), dict):
+        raise BrokenPackage(f"{package} has an info/about.json whose extra is no JSON object")
+    return found
+
+
+def _listed(paths: Any) -> list[str]:
+    return [str(each["_path"]) for each in paths.get("paths", [])]
 
 
 def _prefixes(paths: Any) -> dict[str, bytes]:

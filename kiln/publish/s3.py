@@ -140,7 +140,7 @@ class Bucket:
         return {name.removeprefix(start): size for name, size in sizes.items() if name.endswith(".conda")}
 
     def swap(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
-        """Write shards, then the other files, ``repodata.json`` last; what nobody needs any more goes after that."""
+        """Write shards, then the other files, ``repodata.json`` last; shards that nobody needs any more stay."""
         for subdir, told in forms.items():
             there = self._listed(f"{subdir}/{SHARDS}/").keys()
             for name in sorted(told, key=lambda name: (not name.startswith(f"{SHARDS}/"), "repodata" in name, name)):

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rattler.exceptions import InstallerError
 
 from kiln import repodata
 from kiln.channel import install, solve
-from kiln.errors import BrokenPackage, HashMismatch, PublicationPending, TokenRefused, UploadFailed, UsageError
+from kiln.errors import HashMismatch, PublicationPending, TokenRefused, UploadFailed, UsageError
 from kiln.publish.channel import ChannelTarget
 from kiln.publish.servers import ATTEMPTS, TOKENS, Kind, ServerTarget
 from kiln.publish.targets import target
@@ -356,7 +357,7 @@ def test_what_leads_out_of_a_prefix_is_not_followed_when_it_is_tried_out(tmp_pat
     package = conda_package(tmp_path / "evil-1-0.conda", info, payload={"../../outside": b"x"})
     where = publishing.target(tmp_path)
     where.publish([package], [repodata.read(package)], lambda _: None)
-    with pytest.raises((BrokenPackage, Exception)):
+    with pytest.raises(InstallerError, match="outside"):
         install(
             solve([where.address()], ["evil"], virtual_packages={}),
             tmp_path / "deep" / "er" / "prefix",

@@ -208,9 +208,11 @@ def test_the_placeholder_that_installing_replaces_is_no_leak(tmp_path: Path) -> 
 def test_what_leads_out_of_the_prefix_is_told(tmp_path: Path) -> None:
     payload = {"../../etc/cron.d/evil": b"x", "/etc/passwd": b"x", "lib/../fine": b"x"}
     links = {"lib/out": "../../secret", "lib/abs": "/etc/shadow", "lib/in": "../share/x"}
-    package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload=payload, links=links)
+    paths = {"paths": [{"_path": "share/../../../home"}, {"_path": "lib/in"}]}
+    package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": paths}, payload=payload, links=links)
     assert contents.read(package, ()).escapes == (
-        *("../../etc/cron.d/evil", "/etc/passwd", "lib/out -> ../../secret", "lib/abs -> /etc/shadow"),
+        *("share/../../../home", "../../etc/cron.d/evil", "/etc/passwd"),
+        *("lib/out -> ../../secret", "lib/abs -> /etc/shadow"),
     )
 
 
@@ -219,5 +221,21 @@ def test_a_corrupted_package_is_told(tmp_path: Path) -> None:
     data = bytearray(package.read_bytes())
     data[len(data) // 2] ^= 0xFF
     package.write_bytes(data)
+    with pytest.raises(BrokenPackage):
+        contents.read(package, ())
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        {"index.json": ["name"]},
+        {"about.json": 3},
+        {"about.json": {"extra": "rehearsal"}},
+        {"paths.json": {"paths": [3]}},
+        {"paths.json": ["x"]},
+    ],
+)
+def test_metadata_of_another_shape_is_no_crash(tmp_path: Path, info: dict[str, object]) -> None:
+    package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}, **info}, payload={"x": b"x"})
     with pytest.raises(BrokenPackage):
         contents.read(package, ())
