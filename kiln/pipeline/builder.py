@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import time
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ from kiln.model.plan import BuildStep, CompileStep
 from kiln.pipeline import compiling, offline
 from kiln.pipeline.cuda import cuda_of
 from kiln.pipeline.memo import Made, Memo, file_or_folder_digest, folder_digest
-from kiln.pipeline.process import die_with_parent
+from kiln.pipeline.process import die_with_parent, end_with_all_below
 from kiln.pipeline.voice import Voice
 
 if TYPE_CHECKING:
@@ -49,12 +50,6 @@ GONE = "--failed --keep-failed runs it again and keeps what it leaves"
 Result = TypeVar("Result")
 
 EPOCH = "SOURCE_DATE_EPOCH"
-# What programs say that look for a network where there is none.
-WANTED_NETWORK = re.compile(
-    r"could not resolve|temporary failure in name resolution|name or service not known|network is unreachable"
-    r"|unknown host|failed to resolve|getaddrinfo",
-    re.IGNORECASE,
-)
 ATTEMPTS, PAUSE = 3, 2.0  # for what the network spoils; seconds, doubled each time
 
 
@@ -124,7 +119,8 @@ def do(job: Job, voice: Voice) -> dict[str, Any]:
 def carry_out(job_file: str, do: Callable[[Job, Voice], dict[str, Any]]) -> None:
     """Do a job, write the result, and leave past py-rattler's tear-down (see kiln.__main__)."""
     job = Job.read(Path(job_file))
-    die_with_parent(parent=job.parent)
+    end_with_all_below(signal.SIGTERM)
+    die_with_parent(signal.SIGTERM, parent=job.parent)
     voice = Voice()
     result: dict[str, Any] = {"packages": [], "error": None, "outdated": False}
     try:
@@ -290,7 +286,10 @@ class Builder:
             try:
                 package = self.execute(step, shown)
             except BuildFailed as error:
-                raise watch.explained(error) from error
+                told = watch.explained(error)
+                if self.is_apart("compile"):
+                    offline.explain(told, "compile")
+                raise told from error
             if report := watch.report():
                 shown.compiled(report)
             return package
@@ -410,20 +409,23 @@ class Builder:
         folder = self.job.compile.get(compiling.DISTDIR)
         return Origins(folder=None if folder is None else Path(folder), mirror=self.job.mirror)
 
+    def is_apart(self, step: str) -> bool:
+        """Whether a step's script runs without the network."""
+        cached = step == "compile" and bool(self.secrets)  # a cache elsewhere, which it is to use
+        return self.job.queue is not None and not cached and not offline.is_granted(step, self.rendered.network)
+
     @contextlib.contextmanager
     def scripts_apart(self, step: str) -> Iterator[Mapping[str, str]]:
         """Hand a step's script over to where there is no network, unless it is granted; yields its environment."""
         queue = self.job.queue
-        cached = step == "compile" and bool(self.secrets)  # a cache elsewhere, which it is to use
-        if queue is None or cached or offline.is_granted(step, self.rendered.network):
+        if queue is None or not self.is_apart(step):
             yield os.environ
             return
         before = offline.handed_over(queue)
         try:
             yield offline.environment(queue, os.environ)
         except (BuildFailed, TestsFailed) as error:
-            if WANTED_NETWORK.search(error.why):
-                error.hint = offline.HINT.format(step)
+            offline.explain(error, step)
             raise
         offline.require_handed_over(queue, before, step)
 

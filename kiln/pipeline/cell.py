@@ -159,7 +159,10 @@ class CellBuild:
         gone = lambda: self.ledger.abandoned(self.job.config, rehearsal=self.job.rehearsal)  # noqa: E731 - read where it is used
         with done.waiting(lock, while_true=gone, seconds=TIDYING):
             end_orphans(self.folder)
-            return self.build()
+            try:
+                return self.build()
+            finally:
+                end_orphans(self.folder)
 
     @property
     def folder(self) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from kiln.errors import KilnError
+
 BASH = "/bin/bash"
 HINT = "the script has no network: grant it in recipe/meta.yaml (extra: network: [{}]), or --network always"
+# What programs say that look for a network where there is none.
+WANTED_NETWORK = re.compile(
+    r"could not resolve|temporary failure in name resolution|name or service not known|network is unreachable"
+    r"|unknown host|failed to resolve|getaddrinfo",
+    re.IGNORECASE,
+)
 OVER = "over"  # a file of this name ends the loop
 
 # Who waits looks for a file, and is woken by a bell, a pipe: no message is lost that came before anybody waited.
@@ -125,6 +134,12 @@ def require_handed_over(queue: Path, before: int, step: str) -> None:
             why="the engine found another bash, one in the build environment for example",
             hint=HINT.format(step),
         )
+
+
+def explain(error: KilnError, step: str) -> None:
+    """Let a failure's hint be how a script gets the network, when it looked for one in vain."""
+    if WANTED_NETWORK.search(f"{error.what}\n{error.why}"):
+        error.hint = HINT.format(step)
 
 
 def is_granted(step: str, granted: Iterable[str]) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,24 @@ def die_with_parent(number: signal.Signals = signal.SIGKILL, *, parent: int | No
         os._exit(128 + number)
 
 
+def end_with_all_below(number: signal.Signals = signal.SIGTERM) -> None:
+    """Have a signal end this process and all below it at once, scripts too, which nobody else would end.
+
+    Python's own handlers wait until a library's call has returned, which may take long; the thread does not.
+    """
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+
+    def end() -> None:
+        os.read(woken, 1)
+        end_below(os.getpid())
+        os._exit(128 + number)
+
+    threading.Thread(target=end, daemon=True).start()
+    signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+
+
 def end_orphans(folder: Path) -> tuple[int, ...]:
     """Kill what an earlier, killed build left running below ``folder``; returns the numbers of the processes.
 
@@ -35,7 +54,7 @@ def end_orphans(folder: Path) -> tuple[int, ...]:
     ended = []
     for entry in Path("/proc").glob("[0-9]*"):
         pid = int(entry.name)
-        if _works_in(entry, folder) and not Path(f"/proc/{_session(entry)}").exists():
+        if _works_in(entry, folder) and not _runs(_session(entry)):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
                 ended.append(pid)
@@ -46,6 +65,14 @@ def _works_in(entry: Path, folder: Path) -> bool:
     try:
         return (entry / "cwd").readlink().is_relative_to(folder)
     except OSError:
+        return False
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there and has not ended, looked at by its parent or not."""
+    try:
+        return (Path(f"/proc/{pid}") / "stat").read_text().rpartition(")")[2].split()[0] not in {"Z", "X"}
+    except (OSError, IndexError):
         return False
 
 

@@ -52,9 +52,13 @@ HOLD = (
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Path:
-    """A copy of the small feedstock."""
-    return Path(shutil.copytree(SMALL, tmp_path / "small-feedstock"))
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A copy of the small feedstock; a test that fails half-way leaves no process at work there."""
+    root = Path(shutil.copytree(SMALL, tmp_path / "small-feedstock"))
+    yield root
+    for pid in working_in(root):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture(params=["none", "docker", "podman"])
@@ -246,6 +250,31 @@ def test_everything_killed_at_once_leaves_no_process_at_work(small: Path) -> Non
     (small / "hold").unlink()
     assert kiln(small, CPU_311, "--container", "none").returncode == 0
     assert [pid for pid in working_in(small) if pid != os.getpid()] == []
+
+
+@pytest.mark.parametrize(
+    ("number", "whom"),
+    [
+        (signal.SIGINT, "run"),
+        (signal.SIGTERM, "run"),
+        (signal.SIGKILL, "run"),
+        (signal.SIGTERM, "cell"),
+        (signal.SIGKILL, "cell"),
+        (signal.SIGKILL, "both"),
+    ],
+)
+def test_whoever_is_ended_takes_the_script_along(small: Path, number: signal.Signals, whom: str) -> None:
+    """On the host, where no container ends it."""
+    replace(small, "install-app.sh", "mkdir", f"{HOLD}mkdir")
+    (small / "hold").touch()
+    with started(small, CPU_311, "--container", "none") as process:
+        wait_for(process, "build small")
+        until(lambda: any(is_script(pid) for pid in below(process.pid)), "the script runs")
+        (cell,) = (pid for pid in below(process.pid) if "kiln.pipeline.cell" in command_line(pid))
+        for pid in {"run": (process.pid,), "cell": (cell,), "both": (process.pid, cell)}[whom]:
+            os.kill(pid, number)
+        process.communicate()
+    until(lambda: working_in(small) == [], "no process is at work")
 
 
 def below(root: int) -> list[int]:

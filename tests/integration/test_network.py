@@ -66,3 +66,14 @@ def test_a_script_that_fails_for_want_of_the_network_is_told_how_to_get_it(small
     assert ended.returncode == BuildFailed.exit_code, ended.stderr
     assert states(small) == {CPU_311: CellState.FAILED}
     assert "grant it in recipe/meta.yaml (extra: network: [build small]), or --network always" in ended.stderr
+
+
+def test_a_compile_that_fails_so_is_told_the_same_where_its_cause_is_known_too(small: Path) -> None:
+    """Bazel's words for an address that it cannot look up stand in the table of causes, with a hint of their own."""
+    replace(small, "meta.yaml", "extra:\n", "extra:\n  network: nothing\n")
+    fails = "echo 'class java.net.UnknownHostException Unknown host: example.org'; exit 9\n"
+    replace(small, "build.sh", "mkdir", f"{fails}mkdir")
+    ended = kiln(small, CPU_311, "--container", usable("docker"))
+    assert ended.returncode == BuildFailed.exit_code, ended.stderr
+    assert "something that the build fetches itself could not be fetched" in ended.stderr
+    assert "grant it in recipe/meta.yaml (extra: network: [compile]), or --network always" in ended.stderr
