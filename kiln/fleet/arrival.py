@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from kiln.model.artifact import PackageReport
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.!+~-]*\.conda")
+LONGEST = 2000  # characters of what a build said last
 SUBDIRS = ("linux-64", "noarch")
 
 
@@ -28,6 +30,8 @@ def read(folder: Path, *, machine: str, config: str) -> Home:
         HashMismatch: when a package is not the one that was built.
         BrokenPackage: when the report is none, or tells of files that it has no business with.
     """
+    if (reason := _failed_without_report(folder)) is not None:
+        return Home(machine=machine, config=config, log=_log(folder, config), reason=reason)
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
         (cell,) = [each for each in report["cells"] if each["config"] == config]
@@ -42,8 +46,27 @@ def read(folder: Path, *, machine: str, config: str) -> Home:
         packages=packages,
         steps=steps,
         peak_memory=cell.get("peak_memory"),
+        log=_log(folder, config),
         reason=str(cell.get("reason", "")),
     )
+
+
+def _failed_without_report(folder: Path) -> str | None:
+    """Why a build failed that could not even report: what it said last. None for one that has reported, or should."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        if (folder / "report.json").read_text(encoding="utf-8").strip():
+            return None
+        if json.loads((folder / "state.json").read_text(encoding="utf-8")).get("exit_code") == 0:
+            return None
+        said = (folder / "log").read_text(encoding="utf-8", errors="replace")[-LONGEST:].strip()
+        return said[said.rfind("error: ") :].removeprefix("error: ") if "error: " in said else said
+    return None
+
+
+def _log(folder: Path, config: str) -> Path | None:
+    """The cell's own log, the latest that there is, else what kiln said there."""
+    logs = [log for log in sorted((folder / "logs").glob(f"*/{config}.log")) if not log.is_symlink()]
+    return next((log for log in (*reversed(logs), folder / "log") if log.is_file()), None)
 
 
 def _package(folder: Path, told: dict[str, Any]) -> PackageReport:

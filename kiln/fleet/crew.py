@@ -325,6 +325,7 @@ class Crew:
         self.stopped.set()
         self.playbooks.stop()
         played = self.playbooks.play("down.yml", last=True)
+        files.remove(self.site.folder / "runner")
         self.events.put(AllGone() if played.ok else Left(reason=played.reason("localhost")))
 
     # Builds
@@ -332,11 +333,11 @@ class Crew:
     def _start(self, order: Start) -> None:
         cache = ("--remote-cache", order.cache) if order.cache else ()
         self.cells[order.machine] = order.config
+        self._say(order.config, f"start on {order.machine}")
         played = self.playbooks.play(
             "build.yml",
             machine=order.machine,
             tags=("start",),
-            on_task=self._say_of(order.machine),
             variables={
                 "kiln_cells": [order.config],
                 "kiln_build_options": [*self.site.options, *cache],
@@ -378,12 +379,8 @@ class Crew:
         return None if log.more else _ended(machine, config, job)
 
     def _collect(self, machine: str, config: str) -> None:
-        played = self.playbooks.play(
-            "collect.yml",
-            machine=machine,
-            on_task=lambda name: self._say(config, name),
-            variables={"kiln_cells": [config]},
-        )
+        self._say(config, f"bring home from {machine}")
+        played = self.playbooks.play("collect.yml", machine=machine, variables={"kiln_cells": [config]})
         folder = self.site.folder / "collected" / machine / config
         if not played.ok:
             reason = played.reason(machine)

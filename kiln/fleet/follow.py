@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 AT_ONCE = 1 << 20  # bytes of a log that one look brings
-JOBS = "/var/lib/kiln/jobs"
+LOGS = "/var/lib/kiln/project/build_artifacts/logs"  # of kiln build there; the latest of a cell is the one
+MARK = "--- log ---"
 STEP = re.compile(r"(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d === (?P<title>.+)")
 
 
@@ -45,13 +46,13 @@ class Log:
 
     def question(self, config: str) -> str:
         """Return the command that brings the state of all jobs, and what a cell's has said since the last look."""
-        log = shlex.quote(f"{JOBS}/{config}/log")
-        piece = f"sudo tail -c +{self._offset + 1} {log} 2>/dev/null | head -c {AT_ONCE} | base64 -w 0"
-        return f"sudo kiln-job status && printf '\\n\\036\\n' && {piece}"
+        log = f"$(ls -t {LOGS}/*/{shlex.quote(config)}.log 2>/dev/null | head -n 1)"
+        piece = f'tail -c +{self._offset + 1} "{log}" 2>/dev/null | head -c {AT_ONCE} | base64 -w 0'
+        return f"sudo sh -c {shlex.quote(f'kiln-job status && echo && echo {MARK} && {piece}')}"
 
     def take(self, answer: str, config: str) -> tuple[Mapping[str, Any], list[tuple[str, str]]]:
         """Return the state of a cell's job, and the lines that came with the steps that they belong to."""
-        told, _, piece = answer.partition("\x1e")
+        told, _, piece = answer.partition(MARK)
         data = base64.b64decode(piece.strip())
         self.more = len(data) >= AT_ONCE
         self._offset += len(data)
@@ -73,4 +74,4 @@ class Log:
 def status_of(job: Mapping[str, Any]) -> tuple[str, str, int | None]:
     """Return a job's state, how it ended, and with what exit code; a machine that knows of no such job has lost it."""
     code = job.get("exit_code")
-    return str(job.get("state", "lost")), str(job.get("result", "")), None if code is None else int(code)
+    return str(job.get("state", "lost")), str(job.get("result") or ""), None if code is None else int(code)

@@ -171,13 +171,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """What a build left is here and checked; ``reason`` says why a cell failed that did."""
+    """What a build left is here and checked; ``log`` is its own, ``reason`` says why a cell failed that did."""
 
     machine: str
     config: str
     packages: tuple[PackageReport, ...] = ()
     steps: tuple[StepReport, ...] = ()
     peak_memory: int | None = None
+    log: Path | None = None
     reason: str = ""
 
 

@@ -325,6 +325,7 @@ class Supervisor:
                 packages=event.packages,
                 steps=event.steps,
                 peak_memory=event.peak_memory,
+                log=event.log or self.cells[event.config].log,
             )
         )
 

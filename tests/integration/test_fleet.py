@@ -1,0 +1,316 @@
+"""The fleet on real machines: containers that boot systemd and sshd, reached by ssh alone, with every fault once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kiln import image
+from kiln.archive import read_info
+from kiln.channel import Channel
+from kiln.container import choose
+from kiln.errors import BuildFailed, CredentialsRefused, DiskFull, Interrupted, UnsupportedPython
+from kiln.fleet import orphans
+from kiln.ledger.fleet import FleetLedger
+from kiln.model.feedstock import Feedstock
+from kiln.model.fleet import FleetRun, JobState, MachineState
+from kiln.model.run import CellState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kiln.model.run import MatrixReport
+
+ROOT = Path(__file__).parents[2]
+SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
+CELLS = sorted(file.stem for file in (SMALL / ".ci_support").glob("*.yaml"))
+CUDA_311, CUDA_312, CPU_311, CPU_312 = CELLS
+PLANTED = "planted-5f2b7c1d9e"
+HELD = "recipe/hold"  # while this is on a machine, its compiles wait
+FILL = "dd if=/dev/zero of=/var/lib/kiln/fill bs=1M status=none; true"
+HOLD = f'while [ -e "$RECIPE_DIR/{Path(HELD).name}" ]; do sleep 0.2; done\n'
+
+pytestmark = [
+    pytest.mark.needs("docker", "ssh", "ssh-keygen", "rsync"),
+    pytest.mark.skipif(sys.version_info < (3, 11), reason=f"{UnsupportedPython.__name__}: Ansible needs Python 3.11"),
+]
+
+
+@pytest.fixture(scope="module")
+def machines() -> None:
+    """The image of the machines, made where it is not there."""
+    engine = choose("docker", env=os.environ).engine
+    assert engine is not None
+    folder = Feedstock(root=ROOT).artifacts / "images"
+    image.base(engine, image.machine_recipe(), tag=image.machine_tag("bookworm"), folder=folder, env=os.environ)
+
+
+@pytest.fixture
+def small(tmp_path: Path, machines: None) -> Iterator[Path]:
+    """A copy of the small feedstock; whatever a test left of its machines is removed."""
+    root = Path(shutil.copytree(SMALL, tmp_path / "small-feedstock"))
+    yield root
+    left = containers(root)
+    if left:
+        docker("rm", "--force", "--volumes", *left)
+
+
+def words(root: Path, action: str, *more: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "kiln", "-C", str(root), "fleet", action, *more)
+
+
+def run_words(root: Path, *more: str) -> tuple[str, ...]:
+    common = ("--provider", "local", "--all", "--machines", "2", "--container", "none", "--poll", "1s")
+    return words(root, "run", *common, *more)
+
+
+def variables(path: Path | None = None, **more: str) -> dict[str, str]:
+    before = {} if path is None else {"PATH": f"{path}:{os.environ['PATH']}"}
+    return {**os.environ, **before, **more}
+
+
+def docker(*arguments: str) -> str:
+    return subprocess.run(("docker", *arguments), check=True, capture_output=True, text=True).stdout
+
+
+def ledgered(root: Path) -> tuple[FleetRun, ...]:
+    path = root / "build_artifacts" / "ledger.sqlite"
+    if not path.exists():
+        return ()
+    with FleetLedger(path) as ledger:
+        return ledger.fleets()
+
+
+def report(root: Path) -> MatrixReport:
+    with FleetLedger(root / "build_artifacts" / "ledger.sqlite") as ledger:
+        found = ledger.report()
+    assert found is not None
+    return found
+
+
+def states(root: Path) -> dict[str, CellState]:
+    return {cell.config: cell.state for cell in report(root).cells}
+
+
+def containers(root: Path) -> list[str]:
+    """The machines that there are of a feedstock's runs, stopped ones too."""
+    names = []
+    for run in ledgered(root):
+        names += docker("ps", "--all", "--format", "{{.Names}}", "--filter", f"label=kiln-run={run.id}").split()
+    return names
+
+
+def until(condition: Callable[[], Any], what: str, process: subprocess.Popen[str], seconds: float = 600.0) -> None:
+    """Wait for something to become true while a run goes on."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, f"{what}: the run ended before: {process.returncode}"
+        assert time.monotonic() < end, f"{what}: not within {seconds} s"
+        time.sleep(0.2)
+
+
+@contextmanager
+def started(root: Path, *more: str, environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """Run ``kiln fleet run`` beside the test; what it says goes to a file, so that it never waits for a reader."""
+    said = root.parent / "said.txt"
+    with (
+        said.open("a") as file,
+        subprocess.Popen(
+            run_words(root, *more), cwd=ROOT, text=True, stderr=file, stdout=file, env=environment or variables()
+        ) as process,
+    ):
+        yield process
+        if process.poll() is None:
+            process.kill()
+
+
+def said(root: Path) -> str:
+    return (root.parent / "said.txt").read_text()
+
+
+def building(root: Path) -> dict[str, str]:
+    """The cells whose builds run, each with its machine."""
+    return {job.config: job.machine for run in ledgered(root) for job in run.jobs if job.state is JobState.RUNNING}
+
+
+def hold(root: Path) -> None:
+    """Let compiles wait on the machines until they are let go."""
+    (root / HELD).touch()
+    script = root / "recipe" / "build.sh"
+    script.write_text(script.read_text().replace("mkdir -p dist", f"{HOLD}mkdir -p dist"))
+
+
+def let_go(machine: str) -> None:
+    docker("exec", machine, "rm", "-f", f"/var/lib/kiln/project/{HELD}")
+
+
+def wrapper(folder: Path, program: str, script: str) -> Path:
+    """A program that stands before the real one, which it runs: returns the folder to put on the PATH."""
+    real = shutil.which(program)
+    folder.mkdir(exist_ok=True)
+    (folder / program).write_text(f"#!/bin/bash\nreal={real}\n{script}")
+    (folder / program).chmod(0o755)
+    return folder
+
+
+def assert_given_back(root: Path) -> None:
+    """Nothing of a run is left: no machine, no process, no key."""
+    assert containers(root) == []
+    for run in ledgered(root):
+        folder = root / "build_artifacts" / "fleet" / run.id
+        assert orphans.find(folder) == ()
+        assert not list((folder / "keys").glob("*"))
+        assert not (folder / "runner").exists()
+        assert run.finished is not None
+        assert {machine.state for machine in run.machines} <= {MachineState.GONE, MachineState.REFUSED}
+
+
+def assert_whole(root: Path, cells: list[str]) -> None:
+    """The finished cells' packages lie in the channel, can be read, and are those of its index."""
+    channel = Channel(root=root / "build_artifacts")
+    names = {read_info(package, "index.json") and package.name for package in channel.packages()}
+    index = json.loads((channel.root / "linux-64" / "repodata.json").read_text())
+    assert set(index["packages.conda"]) == names
+    done = {cell.config: cell for cell in report(root).cells if cell.state in {CellState.DONE, CellState.FOUND}}
+    assert sorted(done) == sorted(cells)
+    for cell in done.values():
+        assert len(cell.packages) == 2
+        assert {package.artifact.path.name for package in cell.packages} <= names
+
+
+def test_two_machines_build_four_cells_and_all_comes_home_through_a_corrupted_transfer(small: Path) -> None:
+    """Everything goes well but for one package, which is broken on its way; no secret is anywhere but where it was."""
+    script = small / "recipe" / "build.sh"
+    script.write_text(script.read_text().replace("mkdir -p dist", "mkdir -p dist; env; cat /proc/*/environ || true"))
+    spoiled = small.parent / "spoiled"
+    path = wrapper(
+        small.parent / "bin",
+        "rsync",
+        f'"$real" "$@"; code=$?\nfor package in "${{@: -1}}"linux-64/small-*.conda; do\n'
+        f'[ -f "$package" ] && mkdir "{spoiled}" 2>/dev/null && printf X | dd of="$package" conv=notrunc status=none\n'
+        "done\nexit $code\n",
+    )
+    secret = dict.fromkeys(("AWS_SECRET_ACCESS_KEY", "OS_PASSWORD", "ANACONDA_API_TOKEN", "BINSTAR_TOKEN"), PLANTED)
+    ended = subprocess.run(
+        run_words(small, "--json"), cwd=ROOT, text=True, capture_output=True, env=variables(path, **secret), check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert {cell["state"] for cell in json.loads(ended.stdout)["cells"]} == {"done"}
+    assert spoiled.exists()
+    assert_whole(small, CELLS)
+    assert_given_back(small)
+    (run,) = ledgered(small)
+    by_machine = {
+        machine.name: [job.config for job in run.jobs if job.machine == machine.name] for machine in run.machines
+    }
+    assert sorted(map(len, by_machine.values())) == [2, 2]
+    first = {job.config: job for job in run.jobs if job.leader}
+    assert len(first) == 2
+    begins, ends = ([getattr(job, name) for job in first.values()] for name in ("began", "ended"))
+    assert max(begins) < min(ends), "both machines build at the same time"
+    for cell in report(small).cells:
+        assert cell.log is not None
+        assert "compiled for CUDA" in cell.log.read_text() or "=== compile" in cell.log.read_text()
+    searched = subprocess.run(("grep", "-rlaF", PLANTED, str(small)), capture_output=True, text=True, check=False)
+    assert searched.stdout == ""
+    assert PLANTED not in ended.stdout + ended.stderr
+    again = subprocess.run(run_words(small), cwd=ROOT, text=True, capture_output=True, check=False)
+    assert (again.returncode, "nothing to build" in again.stderr) == (0, True)
+
+
+def test_a_killed_controller_is_gone_on_with_past_a_dead_machine_and_a_cell_that_does_not_compile(small: Path) -> None:
+    hold(small)
+    script = small / "recipe" / "build.sh"
+    script.write_text(script.read_text() + '[ "$cuda_compiler_version$interpreter" != None3.12 ] || exit 3\n')
+    with started(small, "--patience", "10s") as process:
+        until(lambda: len(building(small)) == 2, "two builds run", process)
+        before = building(small)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    (run,) = ledgered(small)
+    assert run.finished is None
+    assert sorted(containers(small)) == sorted(before.values())
+    folder = small / "build_artifacts" / "fleet" / run.id
+    with started(small, "--patience", "10s") as process:
+        until(lambda: "going on with the fleet run" in said(small), "the run is found again", process)
+        until(lambda: set(building(small)) == set(before) and ledgered(small)[0].lives, "its jobs are", process)
+        doomed, spared = before[CUDA_311], before[CPU_311]
+        docker("kill", doomed)
+        let_go(spared)
+        until(lambda: len(ledgered(small)[0].machines) == 3, "another machine is asked for", process)
+        (third,) = {machine.name for machine in ledgered(small)[0].machines} - set(before.values())
+        until(lambda: third in building(small).values() or not building(small), "it builds", process)
+        if third in containers(small):
+            let_go(third)
+        assert process.wait(600) == BuildFailed.exit_code
+    (run,) = ledgered(small)
+    assert Path(folder).name == run.id
+    assert states(small)[CPU_312] is CellState.FAILED
+    assert "exit code 3" in next(cell.reason for cell in report(small).cells if cell.config == CPU_312) + said(small)
+    assert_whole(small, [CUDA_311, CUDA_312, CPU_311])
+    jobs = {(job.config, job.attempt): job for job in run.jobs}
+    assert jobs[CPU_311, 1].state is JobState.HOME, "what ran on while the controller was dead was not begun anew"
+    assert jobs[CUDA_311, 1].state is JobState.LOST
+    assert jobs[CUDA_311, 2].state is JobState.HOME
+    assert_given_back(small)
+
+
+def test_silent_and_full_machines_are_replaced_and_ctrl_c_gives_all_back(small: Path) -> None:
+    hold(small)
+    with started(small, "--patience", "10s", "--replacements", "9") as process:
+        until(lambda: len(building(small)) == 2, "two builds run", process)
+        cut, full = building(small)[CUDA_311], building(small)[CPU_311]
+        docker("network", "disconnect", "bridge", cut)
+        docker("exec", full, "sh", "-c", FILL)
+        let_go(full)
+        until(lambda: state_of(small, cut) is MachineState.GONE, "the machine that is cut off is given back", process)
+        until(lambda: state_of(small, full) is MachineState.GONE, "the machine that is full is given back", process)
+        until(lambda: len(building(small)) == 2, "two others build", process)
+        (cuda, cpu) = (building(small)[CUDA_311], building(small)[CPU_311])
+        assert {cuda, cpu}.isdisjoint({cut, full})
+        let_go(cpu)
+        until(lambda: states(small)[CPU_311] is CellState.DONE, "a cell is finished", process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(600) == Interrupted.exit_code
+    (run,) = ledgered(small)
+    jobs = {(job.config, job.attempt): job for job in run.jobs}
+    assert "no answer" in jobs[CUDA_311, 1].reason
+    assert jobs[CPU_311, 1].exit_code == DiskFull.exit_code
+    found = states(small)
+    assert found[CUDA_311] is CellState.INTERRUPTED
+    assert_whole(small, [CPU_311])
+    assert_given_back(small)
+
+
+def state_of(root: Path, machine: str) -> MachineState:
+    return next(each.state for each in ledgered(root)[0].machines if each.name == machine)
+
+
+def test_a_refused_machine_leaves_the_work_to_the_other(small: Path) -> None:
+    """The provider, here a docker that runs no second machine, says no to one of the two."""
+    script = 'case "$1 $*" in run*kiln-*-2*) echo "quota exceeded: 1 machine" >&2; exit 125;; esac\nexec "$real" "$@"\n'
+    path = wrapper(small.parent / "bin", "docker", script)
+    configs = ("--filter", "*12.9*3.11")
+    ended = subprocess.run(
+        run_words(small, *configs), cwd=ROOT, text=True, capture_output=True, env=variables(path), check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert_given_back(small)
+
+
+def test_wrong_credentials_are_told_as_such_and_leave_nothing(small: Path) -> None:
+    ended = subprocess.run(
+        (*words(small, "run", "--all", "--provider", "aws"),), cwd=ROOT, text=True, capture_output=True, check=False
+    )
+    assert ended.returncode == CredentialsRefused.exit_code, ended.stderr
