@@ -147,7 +147,7 @@ class Cloud:
         self.groups[row["id"]] = row
         for ether_type in ("IPv4", "IPv6"):  # as Neutron does
             rule = {"direction": "egress", "ethertype": ether_type, "security_group_id": row["id"]}
-            self.create_rule({"security_group_rule": rule})
+            self._rule(rule)
         return 201, {"security_group": row}
 
     def list_groups(self, query: Row) -> Answer:
@@ -166,10 +166,15 @@ class Cloud:
         return 204, None
 
     def create_rule(self, body: Row) -> Answer:
+        if "security_group_rules" in body:  # several at once
+            return 201, {"security_group_rules": [self._rule(each) for each in body["security_group_rules"]]}
+        return 201, {"security_group_rule": self._rule(body["security_group_rule"])}
+
+    def _rule(self, asked: Row) -> Row:
         empty = dict.fromkeys(("protocol", "port_range_min", "port_range_max", "remote_ip_prefix", "remote_group_id"))
-        row = {**empty, "description": "", **OWNER, **body["security_group_rule"], "id": str(uuid.uuid4())}
+        row = {**empty, "description": "", **OWNER, **asked, "id": str(uuid.uuid4())}
         self.groups[row["security_group_id"]]["security_group_rules"].append(row)
-        return 201, {"security_group_rule": row}
+        return row
 
     def list_rules(self, query: Row) -> Answer:
         rows = [rule for group in self.groups.values() for rule in group["security_group_rules"]]

@@ -1,0 +1,246 @@
+"""The playbooks by themselves: machines on this computer that build, AWS as moto speaks it, OpenStack as we do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from kiln import files, image
+from kiln.container import choose
+from kiln.errors import MissingTool
+from kiln.model.feedstock import Feedstock
+from tests.openstack_api import Cloud, serve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).parents[2]
+SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
+CPU, CUDA = "linux_64_cuda_compiler_versionNoneinterpreter3.11", "linux_64_cuda_compiler_version12.9interpreter3.11"
+SECRET = "planted-secret-0451"
+CEILING = 900  # seconds; machines of CI are slow, and none of these tests waits for time to pass
+
+
+@pytest.fixture
+def play(fleet_python: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run playbooks with variables; what they say must not hold a secret."""
+    variables = tmp_path / "variables.json"
+
+    def run(*books: str, env: dict[str, str] | None = None, **more: object) -> subprocess.CompletedProcess[str]:
+        variables.write_text(json.dumps({"kiln_run_dir": str(tmp_path / "run"), "kiln_look_every": 1, **more}))
+        argv = [str(fleet_python.with_name("ansible-playbook")), "-vv", "--extra-vars", f"@{variables}"]
+        done = subprocess.run(
+            [*argv, *(str(ROOT / "ansible" / f"{book}.yml") for book in books)],
+            env={**os.environ, "ANSIBLE_NOCOLOR": "1", **(env or {})},
+            cwd=ROOT,
+            text=True,
+            capture_output=True,
+            check=False,
+            timeout=CEILING,
+        )
+        said = done.stdout + done.stderr
+        assert SECRET not in said
+        assert "PRIVATE KEY" not in said
+        return done
+
+    return run
+
+
+def succeed(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def inventory(run: Path, name: str) -> dict[str, Any]:
+    """What a run knows of a machine."""
+    hosts = json.loads((run / "inventory" / f"{name}.json").read_text())["kiln_machines"]["hosts"]
+    known: dict[str, Any] = hosts[name]["kiln_machine"]
+    return known
+
+
+def containers(run: str) -> list[str]:
+    argv = ["docker", "ps", "--all", "--filter", f"label=kiln-run={run}", "--format", "{{.Names}}"]
+    return sorted(subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split())
+
+
+def ssh(run: Path, machine: str, command: str) -> subprocess.CompletedProcess[str]:
+    argv = ["ssh", "-F", str(run / "ssh" / f"{machine}.config"), machine, command]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[dict[str, object]]:
+    """What a run on this computer is told; whatever a test leaves of its machines goes at the end."""
+    try:
+        engine = choose("docker", env=os.environ).engine
+        assert engine is not None
+        tag, folder = image.machine_tag("bookworm"), Feedstock(root=ROOT).artifacts / "images"
+        image.base(engine, image.machine_recipe(), tag=tag, folder=folder, env=os.environ)
+    except MissingTool as missing:
+        pytest.skip(missing.what)
+    run = f"t{os.getpid()}"
+    yield {
+        "kiln_provider": "local",
+        "kiln_run": run,
+        "kiln_count": 2,
+        "kiln_feedstock": str(SMALL),
+        "kiln_cells": [CPU, CUDA],
+        "kiln_build_options": ["--container", "none"],
+        "kiln_build_look_every": 1,
+        "kiln_pip": {"PIP_EXTRA_INDEX_URL": f"https://me:{SECRET}@127.0.0.1:9/simple"},
+    }
+    if containers(run):
+        subprocess.run(["docker", "rm", "--force", "--volumes", *containers(run)], check=True, capture_output=True)
+
+
+@pytest.mark.needs("docker", "rsync", "ssh")
+def test_two_machines_build_a_cell_each_and_are_gone(
+    play: Callable[..., subprocess.CompletedProcess[str]], local: dict[str, object], tmp_path: Path
+) -> None:
+    run, name = tmp_path / "run", str(local["kiln_run"])
+    first, second = f"kiln-{name}-1", f"kiln-{name}-2"
+    succeed(play("provision", "prepare", "build", "collect", **local))
+    assert containers(name) == [first, second]
+
+    for machine, cell in ((first, CPU), (second, CUDA)):
+        home = run / "collected" / machine / cell
+        verified = json.loads((home / "verified.json").read_text())
+        assert {each["path"].partition("/")[2].split("-")[0] for each in verified} == {"libsmall", "small"}
+        assert all(files.sha256(home / "packages" / each["path"]) == each["sha256"] for each in verified)
+        assert json.loads((home / "state.json").read_text())["exit_code"] == 0
+        assert "1 done" in (home / "log").read_text()
+
+    # The host key is known, and it is no longer the one that went through the machine's user data.
+    known = (run / "keys" / f"{first}.known_hosts").read_text()
+    born_with = (run / "keys" / f"{first}.host.pub").read_text().split()[1]
+    assert born_with not in known
+    assert ssh(run, first, "sudo kiln-job status").returncode == 0
+    (run / "keys" / f"{first}.known_hosts").write_text(f"{first} ssh-ed25519 {born_with}\n")
+    subprocess.run(
+        ["ssh", "-F", run / "ssh" / f"{first}.config", "-O", "exit", first], check=False, capture_output=True
+    )
+    assert "Host key verification failed" in ssh(run, first, "true").stderr
+
+    # A lease that is over ends the machine, which removes itself; nobody here asks for that.
+    assert ssh(run, second, "sudo kiln-lease renew 0").returncode == 0
+    until = time.monotonic() + CEILING
+    while second in containers(name) and time.monotonic() < until:
+        time.sleep(0.5)
+    assert containers(name) == [first]
+
+    succeed(play("down", **local))
+    assert containers(name) == []
+    left = [file for place in ("keys", "inventory", "ssh") for file in (run / place).iterdir()]
+    assert left == []
+    succeed(play("down", **local))
+
+
+@pytest.fixture
+def moto(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, object]]:
+    """What a run is told whose Amazon is a moto server on this computer."""
+    server = ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    for name, value in (("AWS_ACCESS_KEY_ID", "kiln"), ("AWS_SECRET_ACCESS_KEY", SECRET), ("AWS_REGION", "us-east-1")):
+        monkeypatch.setenv(name, value)
+    yield {
+        "kiln_provider": "aws",
+        "kiln_run": "one",
+        "kiln_controller": "192.0.2.7",
+        "kiln_aws_endpoint": f"http://{host}:{port}",
+    }
+    server.stop()
+
+
+def ec2(told: dict[str, object]) -> Any:
+    return boto3.client("ec2", endpoint_url=told["kiln_aws_endpoint"], region_name="us-east-1")
+
+
+def running(client: Any) -> dict[str, dict[str, Any]]:
+    """The machines of an account that cost money, by name."""
+    found = [each for group in client.describe_instances()["Reservations"] for each in group["Instances"]]
+    tags = [{tag["Key"]: tag["Value"] for tag in each.get("Tags", ())} for each in found]
+    return {
+        tag.get("Name", ""): each for tag, each in zip(tags, found, strict=True) if each["State"]["Name"] == "running"
+    }
+
+
+def test_machines_on_aws_end_themselves_and_are_given_back(
+    play: Callable[..., subprocess.CompletedProcess[str]], moto: dict[str, object], tmp_path: Path
+) -> None:
+    client = ec2(moto)
+    assert running(client) == {}
+    machines = [{"name": "kiln-one-1", "type": "compute-8"}, {"name": "kiln-one-2", "type": "compute-16", "spot": True}]
+    ami = client.describe_images()["Images"][0]["ImageId"]
+    stranger = client.run_instances(ImageId=ami, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
+    succeed(play("provision", **moto, kiln_machines=machines, kiln_aws_image=ami))
+
+    up = running(client)
+    assert {name: up[name]["InstanceType"] for name in ("kiln-one-1", "kiln-one-2")} == {
+        "kiln-one-1": "c5.2xlarge",
+        "kiln-one-2": "c5.4xlarge",
+    }
+    for name in ("kiln-one-1", "kiln-one-2"):
+        asked = {"InstanceId": up[name]["InstanceId"], "Attribute": "instanceInitiatedShutdownBehavior"}
+        assert client.describe_instance_attribute(**asked)["InstanceInitiatedShutdownBehavior"]["Value"] == "terminate"
+        assert up[name]["MetadataOptions"]["HttpTokens"] == "required"
+        assert inventory(tmp_path / "run", name)["id"] == up[name]["InstanceId"]
+    groups = client.describe_security_groups(Filters=[{"Name": "group-name", "Values": ["kiln-one"]}])["SecurityGroups"]
+    rules = [(rule["FromPort"], rule["IpRanges"][0]["CidrIp"]) for rule in groups[0]["IpPermissions"]]
+    assert rules == [(22, "192.0.2.7/32")]
+    spot = client.describe_launch_template_versions(LaunchTemplateName="kiln-one-spot")["LaunchTemplateVersions"][0]
+    assert spot["LaunchTemplateData"]["InstanceMarketOptions"]["MarketType"] == "spot"
+
+    succeed(play("down", **moto))
+    assert [each["InstanceId"] for each in running(client).values()] == [stranger]
+    assert client.describe_launch_templates()["LaunchTemplates"] == []
+    assert [group["GroupName"] for group in client.describe_security_groups()["SecurityGroups"]] == ["default"]
+    written = b"".join(file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file())
+    assert SECRET.encode() not in written
+
+
+@pytest.fixture
+def cloud() -> Iterator[Cloud]:
+    """A small OpenStack on this computer."""
+    yield from serve(Cloud(password=SECRET))
+
+
+def credentials(cloud: Cloud, password: str) -> dict[str, str]:
+    named = {"USERNAME": "kiln", "PASSWORD": password, "PROJECT_NAME": "kiln", "REGION_NAME": "R1"}
+    domains = {"USER_DOMAIN_NAME": "Default", "PROJECT_DOMAIN_NAME": "Default", "AUTH_URL": f"{cloud.url}/v3"}
+    return {f"OS_{name}": value for name, value in {**named, **domains}.items()}
+
+
+def test_machines_on_openstack_are_brought_up_as_far_as_there_is_room_and_given_back(
+    play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud, tmp_path: Path
+) -> None:
+    told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_controller": "192.0.2.7", "kiln_type": "compute-8"}
+    env = credentials(cloud, SECRET)
+    cloud.refused.add("kiln-two-2")
+    done = play("provision", env=env, **told, kiln_count=2)
+    assert done.returncode == 2
+    assert "1 of 2 machines were refused" in done.stdout
+    refused = json.loads((tmp_path / "run" / "refused" / "kiln-two-2.json").read_text())
+    assert "Quota exceeded" in refused["reason"]
+    (server,) = cloud.servers.values()
+    assert inventory(tmp_path / "run", "kiln-two-1")["address"] == "198.51.100.1"
+    assert server["flavor"]["original_name"] == "c3-32"
+    (group,) = (row for row in cloud.groups.values() if row["name"] == "kiln-two")
+    let_in = [rule for rule in group["security_group_rules"] if rule["direction"] == "ingress"]
+    assert [(rule["port_range_min"], rule["remote_ip_prefix"]) for rule in let_in] == [(22, "192.0.2.7/32")]
+
+    wrong = play("down", env=credentials(cloud, "wrong"), **told)
+    assert wrong.returncode == 2
+    assert len(cloud.servers) == 1
+
+    succeed(play("down", env=env, **told))
+    assert cloud.servers == {}
+    assert [row["name"] for row in cloud.groups.values()] == ["default"]
