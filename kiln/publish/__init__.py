@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from kiln import archive
 from kiln.errors import ReleaseRefused
-from kiln.publish.gate import REHEARSAL, reasons
+from kiln.publish.contents import REHEARSAL
+from kiln.publish.gate import reasons
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import tarfile
     from collections.abc import Mapping, Sequence
 
+REHEARSAL = "rehearsal"  # the key in a package's about.json, below extra
 CHUNK, OVERLAP = 1 << 22, 1 << 10  # bytes; what is looked for is shorter than the overlap
 BUILD_PATH = "a path of the machine that built it"
 
@@ -51,14 +52,17 @@ def read(package: Path, wanted: Sequence[Sought]) -> Contents:
     listed = archive.read_info(package, "paths.json")
     found = _Found(wanted=wanted, prefixes=_prefixes(listed))
     found.escapes += [path for path in _listed(listed) if _outside(path)]  # installers go by this list
+    about = _about(package)
     with archive.reading(package) as members:
         for member, content in members:
+            if about["extra"].get(REHEARSAL) and not member.name.startswith("info"):
+                break  # refused for that alone, and gigabytes large
             found.take(member, content)
     return Contents(
         sha256=files.sha256(package),
         size=package.stat().st_size,
         index=_object(package, "index.json"),
-        about=_about(package),
+        about=about,
         paths=tuple(found.paths),
         licences=tuple(found.licences),
         leaks=tuple(dict.fromkeys(found.leaks)),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kiln.matchspec import legacy, package_name, strict
 from kiln.model.artifact import Verdict
 from kiln.model.run import CellState
+from kiln.publish.contents import REHEARSAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from kiln.model.release import Candidate, Release
 
 GOOD = frozenset({CellState.DONE, CellState.FOUND})
-REHEARSAL = "rehearsal"  # the key in a package's about.json, below extra
 
 
 class Kind(str, Enum):
@@ -75,7 +75,7 @@ def _cells(release: Release) -> Iterator[Reason]:
         if state is None:
             yield Reason(kind=Kind.MISSING_CELL, about=cell, what="it was never built")
         else:
-            yield Reason(kind=Kind.FAILED_CELL, about=cell, what=f"its last run ended as {state.value!r}")
+            yield Reason(kind=Kind.FAILED_CELL, about=cell, what=f"its last run left it {state.value!r}")
 
 
 def _packages_there(release: Release) -> Iterator[Reason]:
