@@ -1,0 +1,50 @@
+"""Solves with conda's classic solver; run by a Python that has conda, and says what ``libsolv.c`` says.
+
+Arguments: strict or flexible, a file of virtual packages, then repodata.json of each channel, then "--" and specs.
+"""
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+
+from conda.base.context import context, reset_context
+from conda.exceptions import CondaError
+from conda.models.channel import Channel
+from conda.models.enums import PackageType
+from conda.models.match_spec import MatchSpec
+from conda.models.records import PackageRecord
+from conda.resolve import Resolve
+
+
+def main(priority, machine, *rest):
+    """Print ``name version build`` of each package, or ``refused`` and the reasons."""
+    context.__init__(argparse_args={"channel_priority": priority, "solver": "classic", "quiet": True})
+    assert str(context.channel_priority) == priority
+    channels, specs = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
+    records = [record for file in channels for record in read(file, Channel(Path(file).parents[1].as_uri()))]
+    virtual = [*read(machine, Channel("@"), package_type=PackageType.VIRTUAL_SYSTEM)]
+    solver = Resolve(
+        {record: record for record in [*records, *virtual]},
+        channels=[Channel(Path(file).parents[1].as_uri()) for file in channels],
+    )
+    try:
+        # Conda tells of its progress where the answer is to stand.
+        with contextlib.redirect_stdout(sys.stderr):
+            found = solver.solve([MatchSpec(spec) for spec in specs])
+    except CondaError as error:
+        print("refused", error, sep="\n")
+        return
+    for record in found:
+        if not record.name.startswith("__"):
+            print(record.name, record.version, record.build)
+
+
+def read(file, channel, **more):
+    """The records of an index."""
+    for name, record in json.loads(Path(file).read_text())["packages.conda"].items():
+        yield PackageRecord.from_objects(record, fn=name, channel=channel, url=f"{channel.canonical_name}/{name}", **more)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

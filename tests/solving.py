@@ -1,0 +1,168 @@
+"""Channels to solve in: what this feedstock renders, older releases as conda-forge has them, stand-ins for the rest.
+
+Nothing is built: a solver sees metadata alone. The stand-ins have the names, versions and requirements that decide a
+solve on conda-forge; what they do not have is content.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln import expand, load, render
+from kiln.matchspec import package_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from kiln.model.rendered import Output
+
+Record = dict[str, Any]
+
+ROOT = Path(__file__).parents[1]
+PYTHONS = {"3.10.19": "cpython", "3.11.14": "cpython", "3.12.12": "cpython", "3.13.11": "cp313"}
+NUMPYS = {"1.26.4": ("3.10", "3.11", "3.12"), "2.2.6": ("3.10", "3.11", "3.12", "3.13"), "2.3.5": ("3.11", "3.12", "3.13")}
+CUDAS = ("11.8", "12.0", "12.4", "12.5", "12.6", "12.8", "12.9", "13.0")
+OF_ALL_TWELVE = ("cudnn", "nccl")  # made for a major version of CUDA, not for one release
+COMPILED = ("grpcio", "h5py", "ml_dtypes", "wrapt")  # for each Python
+OF_A_RELEASE = re.compile(r"cuda-(?!version)|lib(cu|nvj)")
+TIMESTAMP = 1_760_000_000_000
+
+
+def record(
+    name: str,
+    version: str,
+    build: str = "0",
+    depends: Iterable[str] = (),
+    constrains: Iterable[str] = (),
+    number: int = 0,
+    features: str = "",
+) -> Record:
+    """One package as an index has it."""
+    found = {
+        "name": name,
+        "version": version,
+        "build": build,
+        "build_number": number,
+        "depends": list(depends),
+        "constrains": list(constrains),
+        "subdir": "linux-64",
+        "timestamp": TIMESTAMP,
+        "size": 1,
+        "sha256": "0" * 64,
+        "md5": "0" * 32,
+    }
+    return {**found, "track_features": features} if features else found
+
+
+def write(channel: Path, records: Iterable[Record]) -> Path:
+    """Write an index without packages; returns the channel."""
+    packages = {f"{each['name']}-{each['version']}-{each['build']}.conda": each for each in records}
+    for subdir, held in (("linux-64", packages), ("noarch", {})):
+        (channel / subdir).mkdir(parents=True, exist_ok=True)
+        index = {"info": {"subdir": subdir}, "packages": {}, "packages.conda": held, "repodata_version": 1}
+        (channel / subdir / "repodata.json").write_text(json.dumps(index))
+    return channel
+
+
+def rendered(root: Path = ROOT) -> list[Record]:
+    """Every output of every cell of this feedstock, as its package's index.json will say."""
+    feedstock = load.find(root)
+    cells = (expand.read(feedstock, path.stem) for path in sorted(feedstock.configs.glob("*.yaml")))
+    outputs = (each for cell in cells for each in render.finalise(render.render(feedstock, cell)).outputs)
+    return list({(each.name, each.build_string): of_output(each) for each in outputs}.values())
+
+
+def of_output(output: Output) -> Record:
+    """One output as an index has it."""
+    return record(
+        output.name,
+        output.version,
+        output.build_string,
+        output.requirements.run,
+        output.requirements.run_constrained,
+        output.build_number,
+        " ".join(output.track_features),
+    )
+
+
+def stand_ins(records: Iterable[Record]) -> Iterator[Record]:
+    """What the packages need: Pythons, NumPys, CUDA, and each other package at the oldest version that is asked for."""
+    records = list(records)
+    yield from _foundations()
+    made = {each["name"] for each in records} | {"python", "numpy", "cuda-version"}
+    wanted = {spec for each in records for spec in each["depends"]}
+    for spec in sorted(wanted):
+        name = package_name(spec)
+        if name not in made and not name.startswith("__"):
+            yield from _stand_in(name, next(iter(re.findall(r">=([\d.]+)", spec)), "1.0"), records)
+
+
+def _foundations() -> Iterator[Record]:
+    for version, tag in PYTHONS.items():
+        yield record("python", version, f"h0_0_{tag}")
+    for version, pythons in NUMPYS.items():
+        yield from (record("numpy", version, f"py{minor.replace('.', '')}h0_0", _of_python(minor)) for minor in pythons)
+    for cuda in CUDAS:
+        constrains = (f"cudatoolkit {cuda}|{cuda}.*", f"__cuda >={cuda.split('.')[0]}")
+        yield record("cuda-version", cuda, "h0_3", constrains=constrains)
+    yield record("cudatoolkit", "11.8.0", "h0_13", ("__glibc >=2.17,<3.0.a0",), ("__cuda >=11",))
+
+
+def _stand_in(name: str, version: str, records: Iterable[Record]) -> Iterator[Record]:
+    if name in OF_ALL_TWELVE:
+        yield record(name, version, "h0_0", ("cuda-version >=12,<13.0a0",))
+    elif OF_A_RELEASE.match(name):
+        for cuda in {_cuda_of(each) for each in records if f"{name} >={version}," in str(each["depends"])}:
+            major, minor = cuda.split(".")
+            yield record(name, version, f"h{minor}_0", (f"cuda-version >={cuda},<{major}.{int(minor) + 1}.0a0",))
+    elif name in COMPILED:
+        for python in PYTHONS:
+            minor = python.rsplit(".", 1)[0]
+            yield record(name, version, f"py{minor.replace('.', '')}h0_0", (*_of_python(minor), "numpy >=1.23,<3"))
+    else:
+        yield record(name, version, "pyh0_0")
+
+
+def _cuda_of(package: Record) -> str:
+    found = re.search(r"cuda-version >=(\d+\.\d+)", str(package["depends"]))
+    assert found, package
+    return found[1]
+
+
+def _of_python(minor: str) -> tuple[str, ...]:
+    major, number = minor.split(".")
+    return (f"python >={minor},<{major}.{int(number) + 1}.0a0",)
+
+
+def older(version: str, cuda: str = "", *, featured: bool = True, driver: str = "__cuda") -> list[Record]:
+    """An older release in the shape that conda-forge gave it: a bare ``__cuda``, and CPU builds weighed down or not."""
+    found = []
+    for python in ("3.10", "3.11"):
+        tag = f"py{python.replace('.', '')}"
+        for toolkit in filter(None, ("", cuda)):
+            build = f"cuda{toolkit.replace('.', '')}{tag}hold_200"
+            library = (f"cuda-version >={toolkit},<{int(toolkit.split('.')[0]) + 1}",)
+            if toolkit == "11.8":
+                library = ("cudatoolkit >=11.8,<12",)
+            depends = (*_of_python(python), driver, *library, "numpy >=1.22.3,<3")
+            found += [
+                record("tensorflow-base", version, build, depends, number=200),
+                record("tensorflow", version, build, (*_of_python(python), driver, f"tensorflow-base {version} {build}"), number=200),
+                record("tensorflow-gpu", version, build, (f"tensorflow {version} cuda*",), number=200),
+            ]
+        build, features = f"cpu_{tag}hold_0", "tensorflow-cpu" if featured else ""
+        found += [
+            record("tensorflow-base", version, build, (*_of_python(python), "numpy >=1.22.3,<3"), features=features),
+            record("tensorflow", version, build, (*_of_python(python), f"tensorflow-base {version} {build}"), features=features),
+            record("tensorflow-cpu", version, build, (f"tensorflow {version} cpu*",)),
+        ]
+    return found
+
+
+def machine(cuda: str | None) -> Mapping[str, tuple[str, str]]:
+    """The virtual packages of a machine whose driver runs CUDA up to ``cuda``, or of one without."""
+    offered = {"__unix": ("0", "0"), "__linux": ("6.1", "0"), "__glibc": ("2.36", "0"), "__archspec": ("1", "x86_64")}
+    return offered if cuda is None else {**offered, "__cuda": (cuda, "0")}
