@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from kiln import files
-from kiln.errors import DownloadFailed, SolveFailed
+from kiln.errors import BrokenIndex, DownloadFailed, SolveFailed, UsageError
+from kiln.matchspec import package_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from rattler import RepoDataRecord
+    from rattler import PrefixRecord, RepoDataRecord
 
 VirtualPackages: TypeAlias = "Mapping[str, tuple[str, str]]"  # name to version and build, as in __cuda 12.9 0
 UNINDEXED = ".unindexed"  # stands in the channel while its index does not yet tell what lies there
 SUBDIRS = ("linux-64", "noarch")
+OVERRIDES = {"cuda": "CONDA_OVERRIDE_CUDA", "libc": "CONDA_OVERRIDE_GLIBC", "archspec": "CONDA_OVERRIDE_ARCHSPEC"}
+_VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){0,5}")
 NOT_FETCHED, NO_ROOM = "failed to fetch", f"(os error {errno.ENOSPC})"  # in the installer's words
 
 
@@ -93,9 +97,18 @@ class Channel:
 
 
 def solve(
-    channels: Sequence[str], specs: Sequence[str], *, virtual_packages: VirtualPackages, platform: str = "linux-64"
+    channels: Sequence[str],
+    specs: Sequence[str],
+    *,
+    virtual_packages: VirtualPackages,
+    platform: str = "linux-64",
+    installed: Sequence[RepoDataRecord] = (),
+    flexible: bool = False,
 ) -> list[RepoDataRecord]:
     """Find packages that satisfy match specs; ``virtual_packages`` are what the machine offers.
+
+    What is ``installed`` stays as it is where it can. Of a package that several channels have, the first channel's are
+    taken, or when ``flexible`` and these do not do, a later one's.
 
     Raises:
         SolveFailed: with the solver's own explanation.
@@ -109,8 +122,18 @@ def solve(
         for name, (version, build) in virtual_packages.items()
     ]
     platforms = [rattler.Subdir(platform), rattler.Subdir("noarch")]
+    priority = rattler.ChannelPriority.Flexible if flexible else rattler.ChannelPriority.Strict
     try:
-        return asyncio.run(rattler.solve(list(channels), list(specs), platforms=platforms, virtual_packages=machine))
+        return asyncio.run(
+            rattler.solve(
+                list(channels),
+                list(specs),
+                platforms=platforms,
+                virtual_packages=machine,
+                locked_packages=list(installed),
+                channel_priority=priority,
+            )
+        )
     except SolverError as error:
         raise SolveFailed(
             f"nothing in {', '.join(channels)} satisfies {', '.join(specs)}", why=str(error).strip()
@@ -123,9 +146,16 @@ def solve(
         ) from error
 
 
-def install(records: list[RepoDataRecord], prefix: Path, *, cache: Path, seen_at: str | None = None) -> None:
-    """Install solved packages into a prefix, their link scripts not run.
+def install(
+    records: list[RepoDataRecord],
+    prefix: Path,
+    *,
+    cache: Path | None,
+    seen_at: str | None = None,
+) -> None:
+    """Install solved packages into a prefix, their link scripts not run; what is there besides is removed.
 
+    ``cache`` is rattler's own when None.
     ``seen_at`` is the path that the files are to name as their prefix, where they will be used at another one.
 
     Raises:
@@ -160,9 +190,56 @@ def install(records: list[RepoDataRecord], prefix: Path, *, cache: Path, seen_at
             ) from error
 
 
-def machine_virtual_packages() -> VirtualPackages:
-    """Return this machine's virtual packages, ``__glibc`` and ``__cuda`` among them."""
-    from rattler import VirtualPackage, VirtualPackageOverrides
+def remember(prefix: Path, asked: Iterable[str]) -> None:
+    """Write down, in a prefix's own records, which specs were asked for; its ``history`` makes it one for conda.
 
-    found = (package.into_generic() for package in VirtualPackage.detect(VirtualPackageOverrides()))
+    py-rattler 0.28 cannot do so while it installs: it hands specs on in a type that it does not take itself.
+    """
+    specs: dict[str, list[str]] = {}
+    for spec in asked:
+        specs.setdefault(package_name(spec.rpartition("::")[2]), []).append(spec)
+    for record in installed(prefix):
+        record.requested_specs = specs.get(record.name.normalized, [])
+        record.write_to_path(
+            prefix / "conda-meta" / f"{record.name.normalized}-{record.version}-{record.build}.json", True
+        )
+    (prefix / "conda-meta" / "history").touch()
+
+
+def installed(prefix: Path) -> list[PrefixRecord]:
+    """Return what is installed in a prefix; nothing where none is.
+
+    Raises:
+        BrokenIndex: when a record of it cannot be read.
+    """
+    from rattler import PrefixRecord
+
+    found = []
+    for file in sorted((prefix / "conda-meta").glob("*.json")):
+        try:
+            found.append(PrefixRecord.from_path(file))
+        except Exception as error:  # rattler's bindings raise bare Exceptions here
+            raise BrokenIndex(f"{file} is no record of an installed package", why=str(error).strip()) from error
+    return found
+
+
+def machine_virtual_packages(overrides: Mapping[str, str] | None = None) -> VirtualPackages:
+    """Return this machine's virtual packages, ``__glibc`` and ``__cuda`` among them.
+
+    ``overrides`` hold conda's variables: CONDA_OVERRIDE_CUDA, CONDA_OVERRIDE_GLIBC and CONDA_OVERRIDE_ARCHSPEC say
+    what to take the machine for, and an empty one that it has no such thing.
+
+    Raises:
+        UsageError: when one of them is no version.
+    """
+    from rattler import VirtualPackage, VirtualPackageOverrides
+    from rattler.virtual_package import Override
+
+    given = {kind: (overrides or {}).get(name) for kind, name in OVERRIDES.items()}
+    for kind, value in given.items():
+        if value and kind != "archspec" and not _VERSION.fullmatch(value):
+            raise UsageError(f"{OVERRIDES[kind]}={value!r} is no version", hint=f"{OVERRIDES[kind]}=12.9 is one")
+    said = {kind: Override.string(value) for kind, value in given.items() if value is not None}
+    detected = VirtualPackage.detect(VirtualPackageOverrides(**said))
+    found = (package.into_generic() for package in detected)
     return {package.name.normalized: (str(package.version), str(package.build_string)) for package in found}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -12,7 +13,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from kiln.errors import AlreadyRunning, DiskFull
+from kiln.errors import AlreadyRunning, DiskFull, NotWritable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _PART = ".part"
 _CHUNK = 1 << 20
+_HERE, _RENAME_EXCHANGE = -100, 2  # AT_FDCWD of fcntl.h, and renameat2(2)'s flag
 
 
 @contextlib.contextmanager
@@ -39,6 +41,41 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         # Also after success: renaming onto another hard link of the same file leaves both names.
         remove(part)
+
+
+@contextlib.contextmanager
+def changing(folder: Path) -> Iterator[Path]:
+    """Yield a copy of a folder to change; it takes the folder's place in one step when the block ends well.
+
+    Files are linked, not copied, so change them by writing new ones in their places; what lies in folders of the
+    names ``conda-meta`` is copied, for installers write over it. Raises NotWritable where nothing can be exchanged.
+    """
+    part = folder.with_name(f".{folder.name}.{os.getpid()}-{secrets.token_hex(4)}{_PART}")
+    try:
+        shutil.copytree(folder, part, symlinks=True, copy_function=_linked)
+        yield part
+        _exchange(part, folder)
+    finally:
+        remove(part)
+
+
+def _linked(source: str, target: str) -> str:
+    if os.path.basename(os.path.dirname(source)) == "conda-meta":  # noqa: PTH119, PTH120 - copytree's own words
+        return str(shutil.copy2(source, target))
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
+    return target
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Let two folders take each other's place, at one moment (renameat2)."""
+    library = ctypes.CDLL(None, use_errno=True)
+    names = (os.fsencode(one), os.fsencode(other))
+    if library.renameat2(_HERE, names[0], _HERE, names[1], _RENAME_EXCHANGE):
+        code = ctypes.get_errno()
+        raise NotWritable(f"{other} cannot be exchanged", why=os.strerror(code), hint="use a prefix on a local disk")
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -23,7 +23,11 @@ Record = dict[str, Any]
 
 ROOT = Path(__file__).parents[1]
 PYTHONS = {"3.10.19": "cpython", "3.11.14": "cpython", "3.12.12": "cpython", "3.13.11": "cp313"}
-NUMPYS = {"1.26.4": ("3.10", "3.11", "3.12"), "2.2.6": ("3.10", "3.11", "3.12", "3.13"), "2.3.5": ("3.11", "3.12", "3.13")}
+NUMPYS = {
+    "1.26.4": ("3.10", "3.11", "3.12"),
+    "2.2.6": ("3.10", "3.11", "3.12", "3.13"),
+    "2.3.5": ("3.11", "3.12", "3.13"),
+}
 CUDAS = ("11.8", "12.0", "12.4", "12.5", "12.6", "12.8", "12.9", "13.0")
 OF_ALL_TWELVE = ("cudnn", "nccl")  # made for a major version of CUDA, not for one release
 COMPILED = ("grpcio", "h5py", "ml_dtypes", "wrapt")  # for each Python
@@ -150,13 +154,25 @@ def older(version: str, cuda: str = "", *, featured: bool = True, driver: str = 
             depends = (*_of_python(python), driver, *library, "numpy >=1.22.3,<3")
             found += [
                 record("tensorflow-base", version, build, depends, number=200),
-                record("tensorflow", version, build, (*_of_python(python), driver, f"tensorflow-base {version} {build}"), number=200),
+                record(
+                    "tensorflow",
+                    version,
+                    build,
+                    (*_of_python(python), driver, f"tensorflow-base {version} {build}"),
+                    number=200,
+                ),
                 record("tensorflow-gpu", version, build, (f"tensorflow {version} cuda*",), number=200),
             ]
         build, features = f"cpu_{tag}hold_0", "tensorflow-cpu" if featured else ""
         found += [
             record("tensorflow-base", version, build, (*_of_python(python), "numpy >=1.22.3,<3"), features=features),
-            record("tensorflow", version, build, (*_of_python(python), f"tensorflow-base {version} {build}"), features=features),
+            record(
+                "tensorflow",
+                version,
+                build,
+                (*_of_python(python), f"tensorflow-base {version} {build}"),
+                features=features,
+            ),
             record("tensorflow-cpu", version, build, (f"tensorflow {version} cpu*",)),
         ]
     return found

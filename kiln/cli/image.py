@@ -104,7 +104,7 @@ def _lean(options: argparse.Namespace, root: Path) -> int:
     chosen = kind.load(options.kind)
     request = runtime.Request(
         kind=chosen,
-        channels=tuple(map(_channel, options.channels or ["conda-forge"])),
+        channels=tuple(map(channel_name, options.channels or ["conda-forge"])),
         specs=tuple(options.specs) or chosen.specs,
         suite=options.suite,
         debian=tuple(options.extra),
@@ -126,7 +126,7 @@ def _lean(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-def _channel(name: str) -> str:
+def channel_name(name: str) -> str:
     """A channel as solvers want it: a folder that is there as a URL, everything else as it stands."""
     folder = Path(name)
     return folder.resolve().as_uri() if folder.is_dir() else name

@@ -130,6 +130,11 @@ def _gpus(env: Mapping[str, str], notes: list[str]) -> tuple[str | None, tuple[C
         return None, ()
 
 
+def driver(env: Mapping[str, str]) -> str | None:
+    """Return the version of this machine's NVIDIA driver, None where none answers."""
+    return _gpus(env, [])[0]
+
+
 def nvml(library: str = "libnvidia-ml.so.1") -> tuple[str, tuple[Card, ...]]:
     """Return the driver's version and the GPUs, as the driver's management library tells.
 

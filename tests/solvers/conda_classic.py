@@ -3,12 +3,15 @@
 Arguments: strict or flexible, a file of virtual packages, then repodata.json of each channel, then "--" and specs.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from conda.base.context import context, reset_context
+from conda.base.context import context
 from conda.exceptions import CondaError
 from conda.models.channel import Channel
 from conda.models.enums import PackageType
@@ -16,21 +19,20 @@ from conda.models.match_spec import MatchSpec
 from conda.models.records import PackageRecord
 from conda.resolve import Resolve
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-def main(priority, machine, *rest):
+
+def main(priority: str, machine: str, *rest: str) -> None:
     """Print ``name version build`` of each package, or ``refused`` and the reasons."""
     context.__init__(argparse_args={"channel_priority": priority, "solver": "classic", "quiet": True})
-    assert str(context.channel_priority) == priority
-    channels, specs = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
-    records = [record for file in channels for record in read(file, Channel(Path(file).parents[1].as_uri()))]
-    virtual = [*read(machine, Channel("@"), package_type=PackageType.VIRTUAL_SYSTEM)]
-    solver = Resolve(
-        {record: record for record in [*records, *virtual]},
-        channels=[Channel(Path(file).parents[1].as_uri()) for file in channels],
-    )
+    files, specs = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
+    channels = {file: Channel(Path(file).parents[1].as_uri()) for file in files}
+    records = [record for file, channel in channels.items() for record in read(file, channel)]
+    records += read(machine, Channel("@"), package_type=PackageType.VIRTUAL_SYSTEM)
+    solver = Resolve({record: record for record in records}, channels=list(channels.values()))
     try:
-        # Conda tells of its progress where the answer is to stand.
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr):  # conda tells of its progress where the answer is to stand
             found = solver.solve([MatchSpec(spec) for spec in specs])
     except CondaError as error:
         print("refused", error, sep="\n")
@@ -40,10 +42,12 @@ def main(priority, machine, *rest):
             print(record.name, record.version, record.build)
 
 
-def read(file, channel, **more):
+def read(file: str, channel: Any, **more: Any) -> Iterator[Any]:
     """The records of an index."""
     for name, record in json.loads(Path(file).read_text())["packages.conda"].items():
-        yield PackageRecord.from_objects(record, fn=name, channel=channel, url=f"{channel.canonical_name}/{name}", **more)
+        yield PackageRecord.from_objects(
+            record, fn=name, channel=channel, url=f"{channel.canonical_name}/{name}", **more
+        )
 
 
 if __name__ == "__main__":

@@ -162,3 +162,27 @@ def test_a_lock_goes_with_the_process_that_held_it(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
     with files.locked(lock):
         assert lock.read_text() == f"{os.getpid()}\n"
+
+
+def test_a_folder_is_changed_as_a_whole_and_a_failure_changes_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "prefix"
+    (folder / "conda-meta").mkdir(parents=True)
+    (folder / "conda-meta/record.json").write_text("old")
+    (folder / "kept").write_text("kept")
+    (folder / "link").symlink_to("kept")
+
+    def fail() -> None:
+        with files.changing(folder) as part:
+            (part / "conda-meta/record.json").write_text("half")
+            (part / "kept").unlink()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert (folder / "conda-meta/record.json").read_text() == "old"
+    with files.changing(folder) as part:
+        (part / "conda-meta/record.json").write_text("new")
+        assert (folder / "conda-meta/record.json").read_text() == "old", "until the end"
+    assert (folder / "conda-meta/record.json").read_text() == "new"
+    assert (folder / "link").readlink() == Path("kept")
+    assert [path.name for path in tmp_path.iterdir()] == ["prefix"]

@@ -1,0 +1,173 @@
+"""``kiln install``: real packages into real prefixes, which are whole or as they were."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kiln.channel import Channel
+from kiln.cli.install import here
+from kiln.errors import DownloadFailed, NotWritable, SolveFailed, UsageError
+from kiln.pipeline.installing import Request, plan
+from tests.packages import release_package
+from tests.solving import rendered, stand_ins, write
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def channel(tmp_path: Path) -> Path:
+    """A channel of small packages: an app, its library in two versions, and one that needs a GPU."""
+    built = tmp_path / "built"
+    packages = [
+        release_package(built, "library", "1"),
+        release_package(built, "library", "2"),
+        release_package(built, "app", "1", depends=["library"]),
+        release_package(built, "other", "1", depends=["library <2"]),
+    ]
+    Channel(root=tmp_path / "channel").add([(package, "linux-64") for package in packages])
+    return tmp_path / "channel"
+
+
+def kiln(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run ``kiln install`` into ``folder/prefix`` with a cache of its own."""
+    more = ("--prefix", str(folder / "prefix"), "--cache", str(folder / "cache"))
+    return subprocess.run(
+        (sys.executable, "-m", "kiln", "install", *words, *more),
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if "CONDA" not in name},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+
+
+def installed(folder: Path) -> set[str]:
+    """What the prefix holds, by its records."""
+    return {path.stem for path in (folder / "prefix" / "conda-meta").glob("*.json")}
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    """Every file of the prefix."""
+    prefix = folder / "prefix"
+    return {str(path.relative_to(prefix)): path.read_bytes() for path in prefix.rglob("*") if path.is_file()}
+
+
+def test_a_new_prefix_is_made_and_the_table_says_of_what(channel: Path, tmp_path: Path) -> None:
+    done = kiln(tmp_path, "app", "--from", str(channel))
+    assert done.returncode == 0, done.stderr
+    assert installed(tmp_path) == {"app-1-0", "library-2-0"}
+    assert (tmp_path / "prefix/share/app").read_bytes() == b"app"
+    assert (tmp_path / "prefix/conda-meta/history").is_file(), "conda knows a prefix by it"
+    lines = [line.split()[:4] for line in done.stdout.splitlines()]
+    assert lines[:2] == [["+", "app", "1", "0"], ["+", "library", "2", "0"]]
+    assert not list(tmp_path.glob(".*")), "nothing else is left beside it"
+
+
+def test_a_dry_run_tells_programs_the_same_and_writes_nothing(channel: Path, tmp_path: Path) -> None:
+    done = kiln(tmp_path, "app", "--from", str(channel), "--dry-run", "--json")
+    told = json.loads(done.stdout)
+    assert [(each["action"], each["name"], each["version"]) for each in told["packages"]] == [
+        ("new", "app", "1"),
+        ("new", "library", "2"),
+    ]
+    assert not told["installed"]
+    assert not (tmp_path / "prefix").exists()
+
+
+def test_a_prefix_is_updated_and_what_else_lies_there_stays(channel: Path, tmp_path: Path) -> None:
+    assert kiln(tmp_path, "app", "--from", str(channel)).returncode == 0
+    mine = tmp_path / "prefix/share/mine"
+    mine.write_text("my own")
+    done = kiln(tmp_path, "other", "--from", str(channel))
+    assert done.returncode == 0, done.stderr
+    assert installed(tmp_path) == {"app-1-0", "library-1-0", "other-1-0"}, "app was asked for before, so it stays"
+    assert "was 2 0" in done.stdout
+    assert mine.read_text() == "my own"
+    again = kiln(tmp_path, "other", "--from", str(channel))
+    assert "has all of it" in again.stdout
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_failure_leaves_the_prefix_as_it_was(channel: Path, tmp_path: Path, *, exists: bool) -> None:
+    if exists:
+        assert kiln(tmp_path, "app", "library <2", "--from", str(channel)).returncode == 0
+    before = state(tmp_path)
+    (channel / "linux-64/library-2-0.conda").write_bytes(b"not a package")
+    done = kiln(tmp_path, "app", "library 2", "--from", str(channel))
+    assert done.returncode != 0
+    assert state(tmp_path) == before
+    assert (tmp_path / "prefix").exists() == exists
+    assert not list(tmp_path.glob(".prefix*")), "no half-made one lies beside it"
+
+
+def test_a_folder_of_something_else_is_left_alone(channel: Path, tmp_path: Path) -> None:
+    (tmp_path / "prefix").mkdir()
+    (tmp_path / "prefix/letter").write_text("dear")
+    done = kiln(tmp_path, "app", "--from", str(channel))
+    assert done.returncode == NotWritable.exit_code
+    assert state(tmp_path) == {"letter": b"dear"}
+
+
+def test_a_channel_that_is_not_there_is_told(tmp_path: Path) -> None:
+    done = kiln(tmp_path, "app", "--from", (tmp_path / "nowhere").as_uri())
+    assert done.returncode == DownloadFailed.exit_code, done.stderr
+
+
+@pytest.fixture(scope="module")
+def tensorflow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """This feedstock's twelve cells as an index."""
+    own = rendered()
+    return write(tmp_path_factory.mktemp("tensorflow"), [*own, *stand_ins(own)])
+
+
+def refusal(tensorflow: Path, folder: Path, *specs: str, cuda: str) -> str:
+    """What is said when specs are refused on a machine."""
+    asked = Request(
+        prefix=folder / "prefix",
+        specs=specs,
+        channels=(tensorflow.as_uri(),),
+        machine=here({"CONDA_OVERRIDE_CUDA": cuda}),
+    )
+    with pytest.raises(SolveFailed) as refused:
+        plan(asked)
+    assert "the solver says\n    | Cannot solve the request" in refused.value.why
+    assert not (folder / "prefix").exists()
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("cuda", ["", "11.8"])
+def test_without_a_new_enough_driver_the_one_that_is_needed_is_named(
+    tensorflow: Path, tmp_path: Path, cuda: str
+) -> None:
+    told = refusal(tensorflow, tmp_path, "tensorflow-gpu", cuda=cuda)
+    assert "tensorflow-gpu cannot run here: this needs an NVIDIA driver 525.60.13 or newer, for CUDA 12.0" in told
+    assert f"CONDA_OVERRIDE_CUDA says that this machine has {'CUDA 11.8' if cuda else 'no driver'}" in told
+    assert "ask for tensorflow-cpu, which needs no GPU" in told
+    assert "on a login node" in told
+
+
+@pytest.mark.parametrize("cuda", ["", "11.8", "12.9"])
+def test_both_flavours_together_are_refused_with_both_named(tensorflow: Path, tmp_path: Path, cuda: str) -> None:
+    told = refusal(tensorflow, tmp_path, "tensorflow-gpu", "tensorflow-cpu", cuda=cuda)
+    assert "tensorflow-gpu and tensorflow-cpu exclude each other, on any machine" in told
+    assert "tensorflow alone takes the build that fits the machine" in told
+
+
+def test_of_many_specs_those_are_named_that_exclude_each_other(tensorflow: Path, tmp_path: Path) -> None:
+    told = refusal(tensorflow, tmp_path, "tensorflow", "keras", "python 3.13.*", "numpy <2", cuda="12.9")
+    assert "python 3.13.* and numpy <2 exclude each other" in told
+
+
+def test_a_python_that_no_build_is_for_is_told(tensorflow: Path, tmp_path: Path) -> None:
+    assert "no machine can have python 3.9.*" in refusal(tensorflow, tmp_path, "tensorflow", "python 3.9.*", cuda="")
+
+
+def test_an_override_that_is_no_version_is_told(tensorflow: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="CONDA_OVERRIDE_CUDA='twelve' is no version"):
+        refusal(tensorflow, tmp_path, "tensorflow", cuda="twelve")
