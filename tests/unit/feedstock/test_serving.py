@@ -54,6 +54,11 @@ def test_its_outputs(cell: str, outputs: dict[str, str]) -> None:
     assert {each.name: each.version for each in rendered()[cell].outputs if not each.skip} == outputs
 
 
+def test_what_it_makes_may_be_published() -> None:
+    allowed = (ROOT / "outputs.txt").read_text().splitlines()
+    assert {each.name for found in rendered().values() for each in found.outputs} <= set(allowed)
+
+
 def test_a_solver_takes_cuda_where_it_can() -> None:
     server = {name: found.outputs[0] for name, found in rendered().items()}
     assert [server[name].build_number for name in (CPU, CUDA, P3)] == [0, 200, 200]
