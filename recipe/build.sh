@@ -41,3 +41,4 @@ if ((${#wheels[@]} != 1)); then
     echo "build.sh: the compile must leave one wheel in dist, it left ${#wheels[@]}: ${wheels[*]}" >&2
     exit 1
 fi
+plan --wheel "${wheels[0]}"

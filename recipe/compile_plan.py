@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import kernels
 import machine_limits
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Plan:
     bazel_version: str
     nvcc_target: str
     nvcc_file: str
+    kernels_in: str
 
 
 def main(arguments: list[str]) -> int:
@@ -59,11 +61,17 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("settings", type=Path, help="compile.ini")
     parser.add_argument("--bazelrc", type=Path, help="write Bazel's flags here and print what build.sh needs")
     parser.add_argument("--nvcc", type=Path, help="see whether this nvcc accepts what the cell wants, instead")
+    parser.add_argument(
+        "--wheel", type=Path, help="see whether this wheel has the kernels that the cell wants, instead"
+    )
     given = parser.parse_args(arguments)
     try:
         plan = make(read(given.settings), os.environ)
         if given.nvcc:
             require(plan.capabilities, accepted_by(given.nvcc), by=str(given.nvcc))
+            return 0
+        if given.wheel:
+            require_kernels(plan, given.wheel)
             return 0
         program, chosen = find_bazel(plan.bazel_version, os.environ)
     except BadPlan as error:
@@ -115,6 +123,7 @@ def make(settings: configparser.ConfigParser, environment: Mapping[str, str]) ->
         bazel_version=setting(settings, "bazel", "version"),
         nvcc_target=settings.get("cuda", "nvcc_target", fallback="") if capabilities else "",
         nvcc_file=settings.get("cuda", "nvcc_file", fallback="") if capabilities else "",
+        kernels_in=setting(settings, "cuda", "kernels_in") if capabilities else "",
     )
 
 
@@ -213,6 +222,20 @@ def accepted_by(nvcc: Path) -> set[int]:
     except (OSError, subprocess.SubprocessError) as error:
         raise BadPlan(f"{nvcc} cannot be asked what it compiles for: {error}") from error
     return {int(number) for number in re.findall(r"compute_(\d+)", said.stdout)}
+
+
+def require_kernels(plan: Plan, wheel: Path) -> None:
+    """Raise BadPlan where a wheel has no kernel at all for a capability that was asked for; tell what it has."""
+    if not plan.capabilities:
+        return
+    try:
+        held = kernels.in_wheel(wheel, plan.kernels_in)
+    except KeyError:
+        raise BadPlan(f"{wheel.name} has no {plan.kernels_in}") from None
+    sys.stdout.write("".join(f"kernels: {row}\n" for row in kernels.told(held)))
+    without = kernels.missing(held, plan.capabilities)
+    if without:
+        raise BadPlan(f"{plan.kernels_in} in {wheel.name} has no kernel for {' '.join(without)}")
 
 
 def places(environment: Mapping[str, str]) -> list[str]:

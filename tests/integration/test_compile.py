@@ -25,7 +25,6 @@ from kiln.errors import BuildFailed, MissingTool
 from kiln.image import apt
 from kiln.ledger import Ledger
 from tests import remote_cache, small_tensorflow
-from tests.fatbin import capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,15 +139,18 @@ def test_the_second_python_compiles_what_depends_on_python_alone(compiles: dict[
 @pytest.mark.parametrize(
     ("cuda", "expected"),
     [
-        ("124", {"sm_70", "sm_90", "compute_90"}),
-        ("130", {"sm_90", "sm_120", "compute_120"}),
+        ("124", ("sm_70", "sm_90", "compute_90")),
+        ("130", ("sm_90", "sm_120", "compute_120")),
     ],
 )
 def test_the_kernels_are_for_the_capabilities_that_cuda_and_policy_have_in_common(
-    feedstock: Feedstock, compiles: dict[str, dict[str, Any]], tmp_path: Path, cuda: str, expected: set[str]
+    feedstock: Feedstock, compiles: dict[str, dict[str, Any]], tmp_path: Path, cuda: str, expected: tuple[str, ...]
 ) -> None:
     assert compiles
-    assert capabilities(feedstock.library(cuda, tmp_path)) == expected
+    code = "import kernels, pathlib, sys; print(*kernels.in_library(pathlib.Path(sys.argv[1])))"
+    words = (sys.executable, "-B", "-c", code, str(feedstock.library(cuda, tmp_path)))
+    told = subprocess.run(words, cwd=ROOT / "recipe", text=True, capture_output=True, check=True).stdout
+    assert told.strip() == str(expected)
 
 
 def test_the_wheel_is_split_into_packages_by_the_recipes_own_scripts(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 RECIPE = Path(__file__).parents[3] / "recipe"
-SCRIPTS = ("machine_limits", "compile_plan", "elf_runpath", "wheel_files", "wheel_metadata", "split_wheel")
+SCRIPTS = ("machine_limits", "kernels", "compile_plan", "elf_runpath", "wheel_files", "wheel_metadata", "split_wheel")
 SOLIB = "$ORIGIN/../../_solib_x86_64/_U_S"
 NVIDIA = "$ORIGIN/../../nvidia/cublas/lib:$ORIGIN/../nvidia/cublas/lib"
 # As setuptools writes it; RECORD is added by the fixture.
