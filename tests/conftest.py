@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import shutil
 import subprocess
+import sys
 
 import pytest
 
+from kiln.__main__ import leave
+
 # How to see that a program does more than lie there: a docker without its daemon is no docker.
 PROBES = {"docker": ("docker", "info"), "podman": ("podman", "info"), "unshare": ("unshare", "--mount", "true")}
+
+
+_ended: list[int] = []  # the exit code, once the session knows it
+
+
+def pytest_sessionfinish(exitstatus: int) -> None:
+    _ended.append(int(exitstatus))
+
+
+@atexit.register
+def _past_the_tear_down() -> None:
+    """Leave as kiln does: threads of a loaded py-rattler can crash a Python that ends, though every test passed."""
+    if _ended and "rattler" in sys.modules:
+        leave(_ended[-1])
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -8,6 +8,7 @@ import os
 import platform
 from importlib import import_module
 
+from kiln.__main__ import leave
 from kiln.console import table
 from kiln.pipeline.machine import processor
 
@@ -21,6 +22,7 @@ SECTIONS = (
     "rehearsal",
     "fleet",
     "publish",
+    "install",
     "image",
     "compile",
 )
@@ -37,6 +39,7 @@ def main() -> None:
     print(f"{dt.datetime.now(tz=dt.timezone.utc):%Y-%m-%d}, {processor()}, {os.cpu_count()} cores,")
     print(f"Python {platform.python_version()}\n")
     print(table(("what", "measured", "may take"), rows, right=(1, 2)))
+    leave(0)
 
 
 if __name__ == "__main__":
