@@ -74,11 +74,13 @@ def ready(engine: Engine, folder: Path = STORE) -> Store:
         env=os.environ,
     )
     store = Store(downloads=folder / "downloads", channel=folder / "channel")
+    made = files.sha256(FIXTURE / "toolkits.txt") + files.sha256(Path(__file__))
+    complete = folder / "complete"
     with files.locked(folder / ".lock"):
-        if not (folder / "complete").exists():
+        if not complete.exists() or complete.read_text() != made:
             with tempfile.TemporaryDirectory(prefix="small-tensorflow-") as scratch:
                 make(store, Path(scratch), engine)
-            (folder / "complete").touch()
+            files.write_text(complete, made)
     return store
 
 
