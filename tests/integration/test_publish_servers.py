@@ -260,6 +260,40 @@ def test_an_interrupted_publication_to_a_bucket_can_be_taken_back(bucket: Channe
     assert {name: (again / name).read_bytes() for name in listed(again)} == before
 
 
+class Mortal:
+    """A client of S3 that dies at its n-th request."""
+
+    def __init__(self, client: Any, lives: int) -> None:
+        self.client, self.lives = client, lives
+
+    def __getattr__(self, name: str) -> Any:
+        self.lives -= 1
+        if self.lives < 0:
+            raise KeyboardInterrupt
+        return getattr(self.client, name)
+
+
+def test_a_publication_to_a_bucket_that_dies_again_and_again_comes_to_its_end(
+    bucket: ChannelTarget, tmp_path: Path
+) -> None:
+    put(bucket, tmp_path, OLD, lambda _: None)
+    before, after = ({f"{name}-1-0.conda" for name in names} for names in (OLD, (*OLD, *NEW)))
+    store: Any = bucket.store
+    found: set[str] = set()
+    for lives in range(5, 1000, 3):
+        mortal = dataclasses.replace(bucket, store=dataclasses.replace(store, client=Mortal(store.client, lives)))
+        try:
+            put(mortal, tmp_path, NEW, lambda _: None)
+            break
+        except KeyboardInterrupt:
+            mirror = mirrored(bucket, tmp_path / "mirror")
+            found = publishing.offered(mirror, "plain")
+            assert before <= found <= after, lives
+    assert lives > 40, "it died at many requests"
+    assert seen(mirrored(bucket, tmp_path / "mirror")) == after
+    assert bucket.pending() is None
+
+
 def test_wrong_credentials_and_a_missing_bucket_are_told(bucket: ChannelTarget, tmp_path: Path) -> None:
     nowhere = target("s3://nowhere/channel", os.environ)
     assert isinstance(nowhere, ChannelTarget)
