@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +17,7 @@ from kiln.pipeline.layout import Layout
 from tests.integration.test_matrix import CPU_311, SMALL, packages, usable, words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 # pty.spawn stands between this test and a terminal, and hands the exit code on.
@@ -68,7 +69,10 @@ def test_an_output_that_there_is_not_is_told_with_those_that_there_are(small: Pa
 def test_the_terminal_is_handed_over(small: Path, where: str) -> None:
     """Ctrl-C ends what runs in the shell, not the shell and not kiln."""
     argv = (sys.executable, "-c", AT_A_TERMINAL, *words(small, CPU_311, "--container", usable(where), "--debug"))
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+    with (
+        subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process,
+        killed_if_it_fails(process),
+    ):
         assert process.stdin is not None
 
         def type_in(text: str) -> None:
@@ -85,10 +89,20 @@ def test_the_terminal_is_handed_over(small: Path, where: str) -> None:
     assert process.returncode == 5
 
 
+@contextmanager
+def killed_if_it_fails(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """End a process when the block fails: at a prompt it would wait for ever; its terminal goes, and what is at it."""
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        raise
+
+
 def read_until(process: subprocess.Popen[bytes], text: str | None, *, nudge: Callable[[], None] = lambda: None) -> str:
     """Read from a terminal until a text comes, or to its end; ``nudge`` it before, and whenever it says nothing."""
     assert process.stdout is not None
-    said, until = "", time.monotonic() + 120
+    said, until = "", time.monotonic() + 600
     nudge()
     while text is None or text not in said:
         if not select.select([process.stdout], [], [], 2)[0]:
