@@ -21,24 +21,36 @@ if TYPE_CHECKING:
 
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
 CELLS = len(list((SMALL / ".ci_support").glob("*.yaml")))
+WORDS = ("--all", "--rebuild", "--container")
 ROUNDS, MOST = 3, 3.0
 
 
 def rows() -> list[Row]:
     """Time the matrix in each place in turn, round after round, so that other work slows all places alike."""
-    places = ["none", *(name for name in ("docker", "podman") if usable(name))]
     with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
-        feedstock = Path(shutil.copytree(SMALL, Path(folder) / "small-feedstock"))
-        once = partial(build, feedstock, "--all", "--rebuild", "--container")
-        for place in places:
-            once(place)  # warms the file system's cache, and finds out how the engine is to be run
-        took = [{place: seconds(partial(once, place)) for place in places} for _ in range(ROUNDS)]
-    host = statistics.median(each["none"] for each in took) / CELLS
-    added = {place: statistics.median(each[place] - each["none"] for each in took) / CELLS for place in places[1:]}
+        plain = Path(shutil.copytree(SMALL, Path(folder) / "plain"))
+        apart = with_scripts_apart(Path(shutil.copytree(SMALL, Path(folder) / "apart")))
+        engines = [name for name in ("docker", "podman") if usable(name)]
+        once = {"on the host": partial(build, plain, *WORDS, "none")}
+        once |= {f"in {name}": partial(build, plain, *WORDS, name) for name in engines}
+        once |= {f"in {name}, scripts without the network": partial(build, apart, *WORDS, name) for name in engines}
+        for call in once.values():
+            call()  # warms the file system's cache, and finds out how the engine is to be run
+        took = [{place: seconds(call) for place, call in once.items()} for _ in range(ROUNDS)]
+    host, *others = once
+    alone = statistics.median(each[host] for each in took) / CELLS
+    added = {place: statistics.median(each[place] - each[host] for each in took) / CELLS for place in others}
     return [
-        (f"a small cell on the host, of {CELLS}", f"{host:.2f} s", ""),
-        *((f"  in {place}, added", f"{more:.2f} s", f"{MOST:.0f} s") for place, more in added.items()),
+        (f"a small cell {host}, of {CELLS}", f"{alone:.2f} s", ""),
+        *((f"  {place}, added", f"{more:.2f} s", f"{MOST:.0f} s") for place, more in added.items()),
     ]
+
+
+def with_scripts_apart(feedstock: Path) -> Path:
+    """Have a recipe name a grant of the network that no step has: the engine gets it then, and no script."""
+    recipe = feedstock / "recipe" / "meta.yaml"
+    recipe.write_text(recipe.read_text().replace("extra:\n", "extra:\n  network: nothing\n"))
+    return feedstock
 
 
 def usable(name: str) -> bool:
