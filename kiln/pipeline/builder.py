@@ -16,7 +16,6 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,7 +25,7 @@ from kiln.build.origins import Origins
 from kiln.channel import Channel, machine_virtual_packages
 from kiln.check import wheel as check_wheel
 from kiln.check.wheel import Wheel
-from kiln.errors import BuildFailed, DownloadFailed, KilnError, TestsFailed, UsageError, nearest
+from kiln.errors import BuildFailed, DownloadFailed, KilnError, TestsFailed
 from kiln.ledger import Ledger, records
 from kiln.matchspec import package_name
 from kiln.model.artifact import Artifact, PackageReport, TestReport, Verdict
@@ -34,6 +33,7 @@ from kiln.model.plan import BuildStep, CompileStep
 from kiln.pipeline import compiling, offline
 from kiln.pipeline.cuda import cuda_of
 from kiln.pipeline.memo import Made, Memo, file_or_folder_digest, folder_digest
+from kiln.pipeline.outline import channels_for, file_name, matching, titles
 from kiln.pipeline.process import die_with_parent, end_with_all_below
 from kiln.pipeline.voice import Voice
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from kiln.channel import VirtualPackages
-    from kiln.model.cell import Cell
     from kiln.model.rendered import Output, Rendered
     from kiln.pipeline.voice import Told
 
@@ -521,34 +520,6 @@ def package_told(output: Output, made: Made, tested: Made, job: Job) -> dict[str
     return records.package_as_json(report)
 
 
-def titles(rendered: Rendered) -> tuple[str, ...]:
-    """Return the names of a cell's steps, in their order; outputs of one name share theirs."""
-    outputs = [output.name for output in build.in_order(rendered.outputs)]
-    compiling = () if build.is_single(rendered) else ("compile",)
-    every = ("render", *compiling, *(f"build {name}" for name in outputs), *(f"test {name}" for name in outputs))
-    return tuple(dict.fromkeys(every))
-
-
-def matching(rendered: Rendered, pattern: str) -> Output:
-    """Return the one output whose name, or package's file name, a pattern matches; the only one without a pattern.
-
-    Raises:
-        UsageError: when there is none, or more than one.
-    """
-    outputs = build.in_order(rendered.outputs)
-    found = [
-        each for each in outputs if any(fnmatchcase(name, pattern or "*") for name in (each.name, file_name(each)))
-    ]
-    if len(found) == 1:
-        return found[0]
-    names = [output.name for output in outputs]
-    what = f"{len(found)} outputs match {pattern!r}" if found else f"no output matches {pattern!r}"
-    told = ", ".join(sorted({output.name for output in found})) if found else ", ".join(names)
-    raise UsageError(
-        what, why=f"{'they' if found else 'the outputs'} are {told}", hint=nearest(pattern, names) or "--output-id NAME"
-    )
-
-
 def moment() -> dict[str, str]:
     """Return the moment that packages are said to be of, in whole seconds: the caller's, else now.
 
@@ -574,11 +545,6 @@ def hashes(*made: Made) -> list[str]:
     return sorted(sha256 for each in made for sha256 in each.paths.values())
 
 
-def file_name(output: Output) -> str:
-    """Return the name of an output's package file."""
-    return f"{output.name}-{output.version}-{output.build_string}.conda"
-
-
 def persistent(do: Callable[[], Result], shown: Told) -> Result:
     """Do something, again after a pause when the network spoiled it, and return its result."""
     for attempt in range(1, ATTEMPTS):
@@ -589,28 +555,3 @@ def persistent(do: Callable[[], Result], shown: Told) -> Result:
             shown.line(f"the network failed, attempt {attempt} of {ATTEMPTS}: {error.why or error.what}")
             time.sleep(PAUSE * 2 ** (attempt - 1))
     return do()
-
-
-def channels_for(rendered: Rendered) -> tuple[str, ...]:
-    """Return the variant's channels, conda-forge when it names none; none when nothing of theirs is needed."""
-    own = {output.name for output in rendered.outputs}
-    outputs = [each for each in rendered.outputs if not each.skip]
-    sections = [rendered.compile_requirements, *(output.requirements for output in outputs)]
-    specs = [spec for needs in sections for spec in (*needs.build, *needs.host, *needs.run)]
-    specs += [spec for output in outputs for spec in output.tests.requires]
-    names = {package_name(spec) for spec in specs}
-    if not {name for name in names - own if not name.startswith("__")}:
-        return ()
-    return channel_sources(rendered.cell)
-
-
-def channel_sources(cell: Cell) -> tuple[str, ...]:
-    """Return the channels that a cell's variant names, the most wanted first."""
-    named = cell.variant.get("channel_sources", ("conda-forge",))[0]
-    return tuple(name for part in named.split(",") if (name := part.strip()))
-
-
-def needs_network(rendered: Rendered) -> bool:
-    """Whether a cell's build needs anything that is not on this machine."""
-    remote = [name for name in channels_for(rendered) if not name.startswith(("file:", "/"))]
-    return bool(remote or rendered.network or any(source.url or source.git_url for source in rendered.sources))

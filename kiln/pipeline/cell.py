@@ -27,12 +27,13 @@ from kiln.ledger import Ledger, records
 from kiln.model.container import Limits, Mount, User
 from kiln.model.run import CellState
 from kiln.pipeline import compiling, contract, done, foreign, offline, rehearsal
-from kiln.pipeline.builder import Job, needs_network
+from kiln.pipeline.builder import Job
 from kiln.pipeline.choice import python_of
 from kiln.pipeline.cuda import cuda_of
 from kiln.pipeline.done import Inputs
 from kiln.pipeline.layout import Layout
 from kiln.pipeline.listen import Log, Watched
+from kiln.pipeline.outline import needs_network
 from kiln.pipeline.process import die_with_parent, end_orphans, memory_kills
 from kiln.pipeline.voice import MARK, Voice, say
 from kiln.pipeline.workshop import Workshop

@@ -10,7 +10,7 @@ from kiln.channel import SUBDIRS
 from kiln.ledger import records
 from kiln.model.artifact import Artifact, PackageReport, TestReport, Verdict
 from kiln.pipeline import contract
-from kiln.pipeline.builder import channel_sources
+from kiln.pipeline.outline import channel_sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

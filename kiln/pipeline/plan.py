@@ -16,9 +16,9 @@ from kiln.container import Choice, images, trial
 from kiln.errors import UsageError, nearest
 from kiln.model.run import CellRun, CellState
 from kiln.pipeline import choice, compatibility, contract, done, order, preflight, rehearsal
-from kiln.pipeline.builder import titles
 from kiln.pipeline.cell import CellJob
 from kiln.pipeline.compiling import REMOTE_CACHE, cache_key, group_of, toolchain
+from kiln.pipeline.outline import titles
 from kiln.pipeline.workshop import Workshop
 from kiln.resources import Resources
 

@@ -19,10 +19,11 @@ from kiln.errors import RecipeFault, UnsupportedPython
 from kiln.ledger import Ledger, records
 from kiln.matchspec import package_name
 from kiln.pipeline import builder, done
-from kiln.pipeline.builder import RENDERED, file_name, package_told, tidied
+from kiln.pipeline.builder import RENDERED, package_told, tidied
 from kiln.pipeline.choice import python_of
 from kiln.pipeline.cuda import cuda_of
 from kiln.pipeline.memo import Made, Memo, folder_digest
+from kiln.pipeline.outline import file_name
 from kiln.pipeline.workshop import Workshop
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from kiln.ledger import Ledger
 from kiln.model.artifact import Artifact, Verdict
 from kiln.model.release import Candidate, Release
 from kiln.pipeline import contract
-from kiln.pipeline.builder import channels_for, file_name
 from kiln.pipeline.cuda import cuda_of
 from kiln.pipeline.layout import Layout
+from kiln.pipeline.outline import channels_for, file_name
 from kiln.publish import contents, require_release
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import dataclasses
 
 from kiln.model.cell import Cell
 from kiln.model.rendered import Output, Rendered, Requirements, Source, Tests
-from kiln.pipeline.builder import channels_for, needs_network
 from kiln.pipeline.compiling import group_of
+from kiln.pipeline.outline import channels_for, needs_network
 
 CELL = Cell(name="c", platform="linux-64", variant={}, pin_run_as_build={})
 LIB = Output(
