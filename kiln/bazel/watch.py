@@ -39,9 +39,14 @@ class EventFile:
         self._at = 0
         self._head = b""
         self._rest = b""
+        self._lock = threading.Lock()
 
     def read(self) -> None:
         """Take the events that have come since the last time."""
+        with self._lock:
+            self._read()
+
+    def _read(self) -> None:
         try:
             with self.path.open("rb") as file:
                 head = file.read(HEAD)
@@ -143,7 +148,9 @@ class Watch:
             idle = self.stall.seconds(now, self.build.events, lambda: 0.0)
             return "" if idle is None else f"Bazel has said nothing for {idle / 60:.0f} min"
         roots = {os.getpid(), *({self.build.server} if self.build.server else ())}
-        idle = self.stall.seconds(now, self.build.events, lambda: processes.busy(processes.below(roots)))
+        # To look at processes takes time as well, which is no work of the build's.
+        busy = lambda: processes.busy(each for each in processes.below(roots) if each.pid != os.getpid())  # noqa: E731
+        idle = self.stall.seconds(now, self.build.events, busy)
         if idle is None:
             return ""
         names = processes.at_work(processes.below(roots), without=roots)
@@ -151,10 +158,12 @@ class Watch:
 
     def report(self) -> CompileReport | None:
         """Return what the actions came from, None when Bazel has not said it."""
+        self.file.read()
         return self.build.report()
 
     def explained(self, error: KilnError) -> KilnError:
         """Return a failure told by the action that failed and by its cause, so far as these are known."""
+        self.file.read()
         failures, complaints = self.build.failures, self.build.complaints
         said = failures[0].text if failures else "\n".join(complaints)
         cause = diagnose("\n".join([*(failure.text for failure in failures), *complaints, error.why]))

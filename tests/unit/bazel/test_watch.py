@@ -102,11 +102,11 @@ def test_a_failure_without_events_is_told_by_what_the_log_says_if_that_is_known(
     assert known.what == "the compile failed: the compiler rejects a flag"
 
 
-def test_what_is_read_at_the_end_of_a_build_is_not_lost(tmp_path: Path) -> None:
+def test_what_bazel_writes_last_is_read_before_it_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "events.json"
     with watched(path, tell=lambda _: None, stall=60.0) as watch:
         path.write_bytes((EVENTS / "again.json").read_bytes())
-    report = watch.report()
+        report = watch.report()
     assert report is not None
     assert report.hits == 6
 
