@@ -6,22 +6,19 @@ runtime told from a failed build. The result file is written last; without it th
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import files
+from kiln import command, files
 from kiln.build.stamp import stamp
 
 if TYPE_CHECKING:
     from rattler_build import BuildResult, RenderedVariant
     from rattler_build.progress import LogEvent
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PACKAGE_FORMAT = "conda:1"  # level 1 packs a gigabyte in seconds, level 19 in many minutes
 
 
@@ -42,7 +39,7 @@ class Log:
 def main(job_file: str) -> None:
     """Build what the job says and leave at once, past the interpreter's tear-down (see kiln.__main__)."""
     job = json.loads(Path(job_file).read_text())
-    die_with_parent(job["parent"])
+    command.die_with_parent(parent=job["parent"])
     try:
         result = prepare(job) if job.get("debug") else {"package": str(build(job))}
     except Exception as error:  # noqa: BLE001 - whatever the engine raises is the build's failure
@@ -50,13 +47,6 @@ def main(job_file: str) -> None:
     files.write_text(Path(job["result"]), json.dumps(result))
     sys.stdout.flush()
     os._exit(0)
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel end this process when kiln itself is killed, or was just now: no build goes on unseen."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(128 + signal.SIGKILL)
 
 
 def build(job: dict[str, Any]) -> Path:

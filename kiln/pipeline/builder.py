@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kiln import bazel, build, check, expand, files, load, render
+from kiln import bazel, build, check, command, expand, files, load, render
 from kiln.build.origins import Origins
 from kiln.channel import Channel, machine_virtual_packages
 from kiln.check import wheel as check_wheel
@@ -34,7 +34,7 @@ from kiln.pipeline import compiling, offline
 from kiln.pipeline.cuda import cuda_of
 from kiln.pipeline.memo import Made, Memo, file_or_folder_digest, folder_digest
 from kiln.pipeline.outline import channels_for, file_name, matching, titles
-from kiln.pipeline.process import die_with_parent, end_with_all_below
+from kiln.pipeline.process import end_with_all_below
 from kiln.pipeline.voice import Voice
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def carry_out(job_file: str, do: Callable[[Job, Voice], dict[str, Any]]) -> None
     """Do a job, write the result, and leave past py-rattler's tear-down (see kiln.__main__)."""
     job = Job.read(Path(job_file))
     end_with_all_below(signal.SIGTERM)
-    die_with_parent(signal.SIGTERM, parent=job.parent)
+    command.die_with_parent(signal.SIGTERM, parent=job.parent)
     voice = Voice()
     result: dict[str, Any] = {"packages": [], "error": None, "outdated": False}
     try:

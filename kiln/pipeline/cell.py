@@ -34,7 +34,7 @@ from kiln.pipeline.done import Inputs
 from kiln.pipeline.layout import Layout
 from kiln.pipeline.listen import Log, Watched
 from kiln.pipeline.outline import needs_network
-from kiln.pipeline.process import die_with_parent, end_orphans, memory_kills
+from kiln.pipeline.process import end_orphans, memory_kills
 from kiln.pipeline.voice import MARK, Voice, say
 from kiln.pipeline.workshop import Workshop
 
@@ -124,7 +124,7 @@ class Outcome:
 def main(job_file: str) -> None:
     """Build the cell that a job file names, and tell what became of it as the last line."""
     job = CellJob.read(Path(job_file))
-    die_with_parent(signal.SIGTERM, parent=job.parent)
+    command.die_with_parent(signal.SIGTERM, parent=job.parent)
     say("hello", pid=os.getpid())
     with command.termination_as_interrupt():
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import threading
@@ -12,19 +11,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-def die_with_parent(number: signal.Signals = signal.SIGKILL, *, parent: int | None = None) -> None:
-    """Have the kernel send this process a signal when the one that started it is gone, killed even.
-
-    ``parent`` is the number of that process, where it is known: if it is gone already, while this one was still
-    starting, this one ends here.
-    """
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
-    if parent is not None and os.getppid() != parent:
-        os._exit(128 + number)
 
 
 def end_with_all_below(number: signal.Signals = signal.SIGTERM) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -186,3 +187,31 @@ def test_outside_the_main_thread_signals_are_left_alone() -> None:
     thread.start()
     thread.join()
     assert outcome == ["done"]
+
+
+ORPHANED = """
+import os, sys, signal
+from kiln.command import die_with_parent
+parent = os.getppid()
+print(flush=True)
+sys.stdin.read()  # until the parent's end of the pipe is closed, with the parent
+while os.getppid() == parent:
+    pass
+die_with_parent(signal.SIGTERM, parent=parent)
+open(sys.argv[1], "w").close()
+"""
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]], stdin=subprocess.PIPE)
+sys.stdin.read()
+"""
+
+
+def test_a_process_whose_parent_was_killed_while_it_still_started_ends(tmp_path: Path) -> None:
+    words = (sys.executable, "-c", PARENT, ORPHANED, str(tmp_path / "went-on"))
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        parent.kill()
+        assert parent.stdout.read() == b"", "the orphan has closed its end of the pipe"
+    assert not (tmp_path / "went-on").exists()

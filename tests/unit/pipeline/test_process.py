@@ -59,31 +59,3 @@ def test_memory_is_that_of_a_process_and_all_below_it() -> None:
 
 def test_the_kernels_count_is_a_number() -> None:
     assert memory_kills() >= 0
-
-
-ORPHANED = """
-import os, sys, signal
-from kiln.pipeline.process import die_with_parent
-parent = os.getppid()
-print(flush=True)
-sys.stdin.read()  # until the parent's end of the pipe is closed, with the parent
-while os.getppid() == parent:
-    pass
-die_with_parent(signal.SIGTERM, parent=parent)
-open(sys.argv[1], "w").close()
-"""
-PARENT = """
-import subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]], stdin=subprocess.PIPE)
-sys.stdin.read()
-"""
-
-
-def test_a_process_whose_parent_was_killed_while_it_still_started_ends(tmp_path: Path) -> None:
-    words = (sys.executable, "-c", PARENT, ORPHANED, str(tmp_path / "went-on"))
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        parent.stdout.readline()
-        parent.kill()
-        assert parent.stdout.read() == b"", "the orphan has closed its end of the pipe"
-    assert not (tmp_path / "went-on").exists()
