@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.!+~-]*\.conda")
 LONGEST = 2000  # characters of what a build said last
 SUBDIRS = ("linux-64", "noarch")
+WHEEL = re.compile(r"wheels/(?:cpu|cuda\d+(?:\.\d+)*)/[A-Za-z0-9_][A-Za-z0-9_.+-]*\.whl")
 
 
 def read(folder: Path, *, machine: str, config: str) -> Home:
@@ -73,7 +74,8 @@ def _package(folder: Path, told: dict[str, Any]) -> PackageReport:
     """A package of the report, where it lies here."""
     report = records.package(told)
     artifact = report.artifact
-    if artifact.subdir not in SUBDIRS or not NAME.fullmatch(artifact.path.name):
+    is_package = artifact.subdir in SUBDIRS and NAME.fullmatch(artifact.path.name)
+    if not (is_package or WHEEL.fullmatch(f"{artifact.subdir}/{artifact.path.name}")):
         raise BrokenPackage(f"{artifact.subdir}/{artifact.path.name} is no name of a package")
     path = folder / "packages" / artifact.subdir / artifact.path.name
     if path.is_symlink() or not path.is_file():

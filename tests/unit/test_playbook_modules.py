@@ -70,6 +70,9 @@ def test_a_report_names_packages_and_logs_below_the_folder_of_finished_ones() ->
     assert packages == [{"path": "linux-64/a-1-0.conda", "sha256": "0" * 64, "size": 3}]
     assert logs == ["logs/0001/cell.log"]
     assert COLLECT.expected(report("/home/x/build_artifacts/linux-64/a-1-0.conda"), "another") == ([], [])
+    wheel = "wheels/cuda12.9/a-1-cp311-cp311-manylinux_2_27_x86_64.whl"
+    (found,), _ = COLLECT.expected(report(f"/home/x/build_artifacts/{wheel}"), "cell")
+    assert found["path"] == wheel
 
 
 @pytest.mark.parametrize(
@@ -77,6 +80,8 @@ def test_a_report_names_packages_and_logs_below_the_folder_of_finished_ones() ->
     [
         "/x/build_artifacts/linux-64/../../../.ssh/authorized_keys.conda",
         "/etc/passwd",
+        "/x/build_artifacts/wheels/../../../.ssh/a.whl",
+        "/x/build_artifacts/wheels/cuda../a.whl",
         "/x/build_artifacts/linux-64/a.conda\0/etc/passwd",
         "/x/build_artifacts/linux-64/-e sh.conda",
         "/x/build_artifacts/linux-64/a.conda\n",
