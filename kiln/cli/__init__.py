@@ -26,6 +26,7 @@ COMMANDS = {
     "publish": "put what was built into a channel, all or nothing, or withdraw a package",
     "verify": "see whether a package is what its channel's records say of its making",
     "rebuild": "build a published package again from its record, and compare it byte for byte",
+    "check": "install packages into clean prefixes and run their tests",
     "install": "install packages into a prefix, the builds that fit this machine",
     "doctor": "tell whether versions, a GPU and a machine work together, and what a failure means",
     "fleet": "build cells on many machines at once: plan, run, status, down, sweep",

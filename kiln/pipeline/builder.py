@@ -31,7 +31,7 @@ from kiln.matchspec import package_name
 from kiln.model.artifact import Artifact, PackageReport, TestReport, Verdict
 from kiln.model.plan import BuildStep, CompileStep
 from kiln.pipeline import compiling, offline
-from kiln.pipeline.cuda import cuda_of
+from kiln.pipeline.cuda import offered
 from kiln.pipeline.memo import Made, Memo, file_or_folder_digest, folder_digest
 from kiln.pipeline.outline import channels_for, file_name, matching, titles
 from kiln.pipeline.process import end_with_all_below
@@ -480,8 +480,7 @@ class Builder:
 
     def virtual_packages(self) -> VirtualPackages:
         """Return what the machine offers; for a CUDA cell on a machine without a driver, as if it had one."""
-        offered, cuda = machine_virtual_packages(), cuda_of(self.rendered.cell)
-        return offered if cuda is None or "__cuda" in offered else {**offered, "__cuda": (cuda, "0")}
+        return offered(machine_virtual_packages(), self.rendered.cell)
 
 
 @contextlib.contextmanager

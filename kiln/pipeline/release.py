@@ -11,7 +11,7 @@ from kiln.ledger import Ledger
 from kiln.model.artifact import Artifact, Verdict
 from kiln.model.release import Candidate, Release
 from kiln.pipeline import contract
-from kiln.pipeline.cuda import cuda_of
+from kiln.pipeline.cuda import offered
 from kiln.pipeline.layout import Layout
 from kiln.pipeline.outline import channels_for, file_name
 from kiln.publish import contents, require_release
@@ -152,13 +152,11 @@ class Trial:
             folder=folder / f"test-{name}",
             prefix=folder / "prefixes" / name,
         )
-        cuda = cuda_of(rendered.cell)
-        offered = self.machine if cuda is None or "__cuda" in self.machine else {**self.machine, "__cuda": (cuda, "0")}
         check.execute(
             step,
             channels=(staged, *self.known, *channels_for(rendered)),
             cache=folder / "cache",
-            virtual_packages=offered,
+            virtual_packages=offered(self.machine, rendered.cell),
             environment=self.environment,
             log=folder / f"test-{name}.log",
         )
