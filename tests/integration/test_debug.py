@@ -14,7 +14,7 @@ import pytest
 
 from kiln.model.feedstock import Feedstock
 from kiln.pipeline.layout import Layout
-from tests.integration.test_matrix import CPU_311, SMALL, packages, usable, words
+from tests.integration.test_matrix import CEILING, CPU_311, SMALL, packages, usable, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ def small(tmp_path: Path) -> Path:
 
 def debug(root: Path, where: str, lines: str, *more: str) -> subprocess.CompletedProcess[str]:
     argv = words(root, CPU_311, "--container", where, "--debug", *more)
-    return subprocess.run(argv, input=lines, text=True, capture_output=True, check=False)
+    return subprocess.run(argv, input=lines, text=True, capture_output=True, check=False, timeout=CEILING)
 
 
 @pytest.mark.parametrize("where", ["none", "docker"])
@@ -102,7 +102,7 @@ def killed_if_it_fails(process: subprocess.Popen[bytes]) -> Iterator[None]:
 def read_until(process: subprocess.Popen[bytes], text: str | None, *, nudge: Callable[[], None] = lambda: None) -> str:
     """Read from a terminal until a text comes, or to its end; ``nudge`` it before, and whenever it says nothing."""
     assert process.stdout is not None
-    said, until = "", time.monotonic() + 600
+    said, until = "", time.monotonic() + CEILING
     nudge()
     while text is None or text not in said:
         if not select.select([process.stdout], [], [], 2)[0]:

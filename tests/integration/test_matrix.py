@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -44,6 +45,7 @@ SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
 CELLS = sorted(file.stem for file in (SMALL / ".ci_support").glob("*.yaml"))
 CUDA_311, CUDA_312, CPU_311, CPU_312 = CELLS
 BASE = image.default_tag("bookworm")
+CEILING = 900.0  # seconds for anything that is waited for: no measure of speed, but the end of what hangs
 
 # A script that goes on only once a file is gone, wherever the feedstock is seen.
 HOLD = (
@@ -91,16 +93,28 @@ def words(root: Path, *more: str) -> tuple[str, ...]:
 
 def kiln(root: Path, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run ``kiln build`` to its end."""
-    environment = {**os.environ, **variables}
-    return subprocess.run(words(root, *more), cwd=ROOT, text=True, capture_output=True, check=False, env=environment)
+    return subprocess.run(
+        words(root, *more),
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        check=False,
+        env={**os.environ, **variables},
+        timeout=CEILING,
+    )
 
 
 @contextmanager
 def started(root: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
-    """Run ``kiln build`` beside the test."""
+    """Run ``kiln build`` beside the test; one that hangs is ended, so that who waits for a word of it fails."""
     with subprocess.Popen(words(root, *more), cwd=ROOT, text=True, stderr=subprocess.PIPE) as process:
-        yield process
-        process.kill()
+        end = threading.Timer(CEILING, process.kill)
+        end.start()
+        try:
+            yield process
+        finally:
+            end.cancel()
+            process.kill()
 
 
 def wait_for(process: subprocess.Popen[str], text: str) -> list[str]:
@@ -114,7 +128,7 @@ def wait_for(process: subprocess.Popen[str], text: str) -> list[str]:
     raise AssertionError(f"never said {text!r}, but {''.join(said)}")
 
 
-def until(condition: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
+def until(condition: Callable[[], bool], what: str, seconds: float = CEILING) -> None:
     """Wait for something to become true."""
     end = time.monotonic() + seconds
     while not condition():
@@ -328,17 +342,17 @@ def test_a_stopped_run_ends_its_cells_and_keeps_what_is_finished(small: Path) ->
     assert set(states(small).values()) <= {CellState.DONE, CellState.FOUND}
 
 
-def test_a_failing_cell_does_not_stop_the_rest_and_is_retried_alone(small: Path, where: str) -> None:
+def test_a_failing_cell_does_not_stop_the_rest_and_is_retried_alone(small: Path) -> None:
     broken = 'if [ "$cuda_compiler_version$interpreter" = None3.12 ]; then echo no luck; exit 3; fi\n'
     replace(small, "build.sh", "mkdir", f"{broken}mkdir")
-    ended = kiln(small, "--all", "-j", "2", "--container", where)
+    ended = kiln(small, "--all", "-j", "2", "--container", "none")
     assert ended.returncode == BuildFailed.exit_code
     assert "no luck" in ended.stderr
     good = dict.fromkeys((CUDA_311, CUDA_312, CPU_311), CellState.DONE)
     assert states(small) == {**good, CPU_312: CellState.FAILED}
     assert not (small / "build_artifacts" / f"conda-forge-build-done-{CPU_312}").exists()
     assert not [name for name in packages(small) if name.startswith("small-1.2-cpu_py312")]
-    assert kiln(small, "--failed", "--container", where).returncode == BuildFailed.exit_code
+    assert kiln(small, "--failed", "--container", "none").returncode == BuildFailed.exit_code
     assert states(small) == {CPU_312: CellState.FAILED}
 
 
