@@ -210,8 +210,7 @@ class Folder:
         name = machine["name"]
         _, run_key = self.key("run", self.path.name)
         host_key, host_public = self.key(f"{name}.host", name)
-        if not (self.path / "keys" / f"{name}.known_hosts").exists():
-            self.write(f"keys/{name}.known_hosts", f"{name} {host_public}\n")
+        self.write(f"keys/{name}.known_hosts", f"{name} {host_public}\n")  # of one that was there before, none holds
         told = user_data(user=self.user, run_key=run_key, host_key=host_key, host_public=host_public, files=files)
         self.write(f"seed/{name}/user-data", told)
         self.write(f"seed/{name}/meta-data", json.dumps({"instance-id": name, "local-hostname": name}) + "\n")

@@ -49,6 +49,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     for each in (plan, run):
         _cell_arguments(each)
         _machine_arguments(each)
+    plan.add_argument("--cache", metavar="TYPE", help="weigh a machine of this type as a cache for all others")
     _run_arguments(run)
     status = commands.add_parser("status", help="the runs in the ledger, their machines and jobs")
     status.add_argument("run", nargs="?", metavar="RUN", help="one run alone")
@@ -91,7 +92,6 @@ def _machine_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--machines", metavar="N", type=int, default=4, help="machines at most (default: %(default)s)")
     parser.add_argument("--spot", action="store_true", help="machines that the provider may take back, for less")
-    parser.add_argument("--cache", metavar="TYPE", help="weigh a machine of this type as a cache for all others")
     parser.add_argument(
         "--aim", choices=("fastest", "cheapest"), default="fastest", help="which arrangement (default: %(default)s)"
     )
@@ -100,6 +100,7 @@ def _machine_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(cache=None)  # the playbooks bring up none yet
     parser.add_argument("--attempts", metavar="N", type=int, default=3, help="machines for each cell (%(default)s)")
     parser.add_argument(
         "--replacements", metavar="N", type=int, default=3, help="new machines for those that die (%(default)s)"

@@ -19,7 +19,7 @@ from kiln import image
 from kiln.archive import read_info
 from kiln.channel import Channel
 from kiln.container import choose
-from kiln.errors import BuildFailed, CredentialsRefused, DiskFull, Interrupted, UnsupportedPython
+from kiln.errors import BuildFailed, CredentialsRefused, Interrupted, UnsupportedPython
 from kiln.fleet import orphans
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.feedstock import Feedstock
@@ -37,7 +37,6 @@ CELLS = sorted(file.stem for file in (SMALL / ".ci_support").glob("*.yaml"))
 CUDA_311, CUDA_312, CPU_311, CPU_312 = CELLS
 PLANTED = "planted-5f2b7c1d9e"
 HELD = "recipe/hold"  # while this is on a machine, its compiles wait
-FILL = "dd if=/dev/zero of=/var/lib/kiln/fill bs=1M status=none; true"
 HOLD = f'while [ -e "$RECIPE_DIR/{Path(HELD).name}" ]; do sleep 0.2; done\n'
 
 pytestmark = [
@@ -243,15 +242,10 @@ def test_a_killed_controller_is_gone_on_with_past_a_dead_machine_and_a_cell_that
     folder = small / "build_artifacts" / "fleet" / run.id
     with started(small, "--patience", "10s") as process:
         until(lambda: "going on with the fleet run" in said(small), "the run is found again", process)
-        until(lambda: set(building(small)) == set(before) and ledgered(small)[0].lives, "its jobs are", process)
-        doomed, spared = before[CUDA_311], before[CPU_311]
-        docker("kill", doomed)
-        let_go(spared)
-        until(lambda: len(ledgered(small)[0].machines) == 3, "another machine is asked for", process)
-        (third,) = {machine.name for machine in ledgered(small)[0].machines} - set(before.values())
-        until(lambda: third in building(small).values() or not building(small), "it builds", process)
-        if third in containers(small):
-            let_go(third)
+        until(lambda: found_again(small, since=run), "its machines are, too", process)
+        (small / HELD).unlink()
+        docker("kill", before[CUDA_311])
+        let_go(before[CPU_311])
         assert process.wait(600) == BuildFailed.exit_code
     (run,) = ledgered(small)
     assert Path(folder).name == run.id
@@ -265,31 +259,32 @@ def test_a_killed_controller_is_gone_on_with_past_a_dead_machine_and_a_cell_that
     assert_given_back(small)
 
 
-def test_silent_and_full_machines_are_replaced_and_ctrl_c_gives_all_back(small: Path) -> None:
+def test_a_machine_that_is_cut_off_is_replaced_and_ctrl_c_gives_all_back(small: Path) -> None:
     hold(small)
-    with started(small, "--patience", "10s", "--replacements", "9") as process:
+    with started(small, "--patience", "10s") as process:
         until(lambda: len(building(small)) == 2, "two builds run", process)
-        cut, full = building(small)[CUDA_311], building(small)[CPU_311]
+        cut, other = building(small)[CUDA_311], building(small)[CPU_311]
         docker("network", "disconnect", "bridge", cut)
-        docker("exec", full, "sh", "-c", FILL)
-        let_go(full)
+        let_go(other)
         until(lambda: state_of(small, cut) is MachineState.GONE, "the machine that is cut off is given back", process)
-        until(lambda: state_of(small, full) is MachineState.GONE, "the machine that is full is given back", process)
-        until(lambda: len(building(small)) == 2, "two others build", process)
-        (cuda, cpu) = (building(small)[CUDA_311], building(small)[CPU_311])
-        assert {cuda, cpu}.isdisjoint({cut, full})
-        let_go(cpu)
         until(lambda: states(small)[CPU_311] is CellState.DONE, "a cell is finished", process)
         process.send_signal(signal.SIGINT)
         assert process.wait(600) == Interrupted.exit_code
     (run,) = ledgered(small)
-    jobs = {(job.config, job.attempt): job for job in run.jobs}
-    assert "no answer" in jobs[CUDA_311, 1].reason
-    assert jobs[CPU_311, 1].exit_code == DiskFull.exit_code
-    found = states(small)
-    assert found[CUDA_311] is CellState.INTERRUPTED
-    assert_whole(small, [CPU_311])
+    first = next(job for job in run.jobs if (job.config, job.attempt) == (CUDA_311, 1))
+    assert (first.machine, first.state) == (cut, JobState.LOST)
+    assert "no answer" in first.reason
+    done = [config for config, state in states(small).items() if state is CellState.DONE]
+    assert CPU_311 in done
+    assert_whole(small, done)
     assert_given_back(small)
+
+
+def found_again(root: Path, since: FleetRun) -> bool:
+    """Whether all machines of a run have been found by another process, and looked at."""
+    before = {machine.name: machine.up for machine in since.machines}
+    now = ledgered(root)[0].machines
+    return all(each.state is MachineState.READY and each.up != before[each.name] for each in now)
 
 
 def state_of(root: Path, machine: str) -> MachineState:
