@@ -511,8 +511,16 @@ class Supervisor:
                 self._change(dataclasses.replace(cell, state=CellState.INTERRUPTED, finished=now))
             self.book.end(self.number)
             self.watcher.run_ended(self.report(finished=now))
-            if left:
+            if left and self._never_let_in():
+                for station in self.yard:
+                    self.yard.keep(station, state=MachineState.REFUSED)
+                self.book.end_fleet(self.mission.id)
+            elif left:
                 raise self._left(left)
+
+    def _never_let_in(self) -> bool:
+        """Whether the provider knew nobody from the start: it has made nothing, and will not say so either."""
+        return isinstance(self.stop, CredentialsRefused) and all(station.machine.up is None for station in self.yard)
 
     def _settle(self) -> None:
         """Wait a while for what is on its way home."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ from kiln import image
 from kiln.archive import read_info
 from kiln.channel import Channel
 from kiln.container import choose
-from kiln.errors import BuildFailed, CredentialsRefused, Interrupted, UnsupportedPython
+from kiln.errors import CredentialsRefused, UnsupportedPython
 from kiln.fleet import orphans
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.feedstock import Feedstock
@@ -36,6 +35,7 @@ SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
 CELLS = sorted(file.stem for file in (SMALL / ".ci_support").glob("*.yaml"))
 CUDA_311, CUDA_312, CPU_311, CPU_312 = CELLS
 PLANTED = "planted-5f2b7c1d9e"
+KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")
 HELD = "recipe/hold"  # while this is on a machine, its compiles wait
 HOLD = f'while [ -e "$RECIPE_DIR/{Path(HELD).name}" ]; do sleep 0.2; done\n'
 
@@ -227,84 +227,26 @@ def test_two_machines_build_four_cells_and_all_comes_home_through_a_corrupted_tr
     assert (again.returncode, "nothing to build" in again.stderr) == (0, True)
 
 
-def test_a_killed_controller_is_gone_on_with_past_a_dead_machine_and_a_cell_that_does_not_compile(small: Path) -> None:
-    hold(small)
-    script = small / "recipe" / "build.sh"
-    script.write_text(script.read_text() + '[ "$cuda_compiler_version$interpreter" != None3.12 ] || exit 3\n')
-    with started(small, "--patience", "10s") as process:
-        until(lambda: len(building(small)) == 2, "two builds run", process)
-        before = building(small)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    (run,) = ledgered(small)
-    assert run.finished is None
-    assert sorted(containers(small)) == sorted(before.values())
-    folder = small / "build_artifacts" / "fleet" / run.id
-    with started(small, "--patience", "10s") as process:
-        until(lambda: "going on with the fleet run" in said(small), "the run is found again", process)
-        until(lambda: found_again(small, since=run), "its machines are, too", process)
-        (small / HELD).unlink()
-        docker("kill", before[CUDA_311])
-        let_go(before[CPU_311])
-        assert process.wait(600) == BuildFailed.exit_code
-    (run,) = ledgered(small)
-    assert Path(folder).name == run.id
-    assert states(small)[CPU_312] is CellState.FAILED
-    assert "exit code 3" in next(cell.reason for cell in report(small).cells if cell.config == CPU_312) + said(small)
-    assert_whole(small, [CUDA_311, CUDA_312, CPU_311])
-    jobs = {(job.config, job.attempt): job for job in run.jobs}
-    assert jobs[CPU_311, 1].state is JobState.HOME, "what ran on while the controller was dead was not begun anew"
-    assert jobs[CUDA_311, 1].state is JobState.LOST
-    assert jobs[CUDA_311, 2].state is JobState.HOME
-    assert_given_back(small)
-
-
-def test_a_machine_that_is_cut_off_is_replaced_and_ctrl_c_gives_all_back(small: Path) -> None:
-    hold(small)
-    with started(small, "--patience", "10s") as process:
-        until(lambda: len(building(small)) == 2, "two builds run", process)
-        cut, other = building(small)[CUDA_311], building(small)[CPU_311]
-        docker("network", "disconnect", "bridge", cut)
-        let_go(other)
-        until(lambda: state_of(small, cut) is MachineState.GONE, "the machine that is cut off is given back", process)
-        until(lambda: states(small)[CPU_311] is CellState.DONE, "a cell is finished", process)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(600) == Interrupted.exit_code
-    (run,) = ledgered(small)
-    first = next(job for job in run.jobs if (job.config, job.attempt) == (CUDA_311, 1))
-    assert (first.machine, first.state) == (cut, JobState.LOST)
-    assert "no answer" in first.reason
-    done = [config for config, state in states(small).items() if state is CellState.DONE]
-    assert CPU_311 in done
-    assert_whole(small, done)
-    assert_given_back(small)
-
-
-def found_again(root: Path, since: FleetRun) -> bool:
-    """Whether all machines of a run have been found by another process, and looked at."""
-    before = {machine.name: machine.up for machine in since.machines}
-    now = ledgered(root)[0].machines
-    return all(each.state is MachineState.READY and each.up != before[each.name] for each in now)
-
-
-def state_of(root: Path, machine: str) -> MachineState:
-    return next(each.state for each in ledgered(root)[0].machines if each.name == machine)
-
-
-def test_a_refused_machine_leaves_the_work_to_the_other(small: Path) -> None:
-    """The provider, here a docker that runs no second machine, says no to one of the two."""
-    script = 'case "$1 $*" in run*kiln-*-2*) echo "quota exceeded: 1 machine" >&2; exit 125;; esac\nexec "$real" "$@"\n'
-    path = wrapper(small.parent / "bin", "docker", script)
-    configs = ("--filter", "*12.9*3.11")
-    ended = subprocess.run(
-        run_words(small, *configs), cwd=ROOT, text=True, capture_output=True, env=variables(path), check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert_given_back(small)
-
-
 def test_wrong_credentials_are_told_as_such_and_leave_nothing(small: Path) -> None:
+    """AWS without any credentials, on a computer that must not find some elsewhere."""
+    told = small.parent / "aws.json"
+    told.write_text(json.dumps({"kiln_controller": "192.0.2.1"}))
+    nowhere = {
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+        "AWS_CONFIG_FILE": "/dev/null",
+    }
+    kept = {name: text for name, text in {**os.environ, **nowhere}.items() if name not in KEYS}
     ended = subprocess.run(
-        (*words(small, "run", "--all", "--provider", "aws"),), cwd=ROOT, text=True, capture_output=True, check=False
+        words(small, "run", "--all", "--provider", "aws", "--vars", str(told)),
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        env=kept,
+        check=False,
     )
     assert ended.returncode == CredentialsRefused.exit_code, ended.stderr
+    assert "does not accept the credentials" in ended.stderr
+    (run,) = ledgered(small)
+    assert {machine.state for machine in run.machines} == {MachineState.REFUSED}
+    assert run.finished is not None

@@ -161,6 +161,12 @@ def test_wrong_credentials_end_the_run_at_once() -> None:
     assert_nothing_left(run, world)
 
 
+def test_a_provider_that_never_knew_who_asks_has_nothing_to_give_back() -> None:
+    world = World(FOUR, faults=Faults(credentials=True, stays=9))
+    with pytest.raises(CredentialsRefused):
+        supervisor(world).execute()
+
+
 def test_a_cell_that_does_not_compile_fails_alone() -> None:
     world = World(FOUR, faults=Faults(codes={"cell02": 17}))
     run = supervisor(world)
