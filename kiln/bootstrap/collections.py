@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # What the playbooks use. The wheel of PyPI's `ansible` holds these among a hundred others, ten times their size.
-WANTED = ("amazon.aws", "ansible.posix", "openstack.cloud")
+WANTED = ("amazon.aws", "openstack.cloud")
 
 
 def unpack(wheel: Path, site_packages: Path) -> None:
