@@ -112,10 +112,11 @@ def solve(
 
     Raises:
         SolveFailed: with the solver's own explanation.
+        UsageError: when a spec is none.
         DownloadFailed: when a channel cannot be reached.
     """
     import rattler
-    from rattler.exceptions import FetchRepoDataError, GatewayError, SolverError
+    from rattler.exceptions import FetchRepoDataError, GatewayError, InvalidMatchSpecError, SolverError
 
     machine = [
         rattler.GenericVirtualPackage(rattler.PackageName(name), rattler.Version(version), rattler.BuildString(build))
@@ -134,6 +135,10 @@ def solve(
                 channel_priority=priority,
             )
         )
+    except InvalidMatchSpecError as error:
+        raise UsageError(
+            f"one of {', '.join(specs)} is no match spec", why=str(error).strip(), hint="'numpy <2', 'python=3.12'"
+        ) from error
     except SolverError as error:
         raise SolveFailed(
             f"nothing in {', '.join(channels)} satisfies {', '.join(specs)}", why=str(error).strip()

@@ -10,6 +10,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _PART = ".part"
 _CHUNK = 1 << 20
+_TRIES, _PAUSE = 100, 0.02  # seconds
 _HERE, _RENAME_EXCHANGE = -100, 2  # AT_FDCWD of fcntl.h, and renameat2(2)'s flag
 
 
@@ -112,11 +114,22 @@ def write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, link or folder with all that is in it; nothing there is fine."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    """Remove a file, link or folder with all that is in it; nothing there is fine.
+
+    A folder that somebody still writes into, as an installer's threads do after it has failed, is tried again.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.ENOENT} or not left:
+                raise
+            time.sleep(_PAUSE)
+        else:
+            return
 
 
 def remove_leftovers(folder: Path) -> None:

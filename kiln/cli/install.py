@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli.image import channel_name
+from kiln.matchspec import strict
 
 if TYPE_CHECKING:
     import argparse
@@ -74,7 +75,7 @@ def request(options: argparse.Namespace) -> Request:
 
     return installing.Request(
         prefix=options.prefix.absolute().resolve(),
-        specs=tuple(options.specs),
+        specs=tuple(map(strict, options.specs)),
         channels=tuple(map(channel_name, options.channels or ["conda-forge"])),
         machine=here(os.environ),
         flexible=options.flexible,

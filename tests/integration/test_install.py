@@ -100,10 +100,9 @@ def test_a_failure_leaves_the_prefix_as_it_was(channel: Path, tmp_path: Path, *,
     before = state(tmp_path)
     (channel / "linux-64/library-2-0.conda").write_bytes(b"not a package")
     done = kiln(tmp_path, "app", "library 2", "--from", str(channel))
-    assert done.returncode != 0
+    assert done.returncode == DownloadFailed.exit_code, done.stderr
     assert state(tmp_path) == before
     assert (tmp_path / "prefix").exists() == exists
-    assert not list(tmp_path.glob(".prefix*")), "no half-made one lies beside it"
 
 
 def test_a_folder_of_something_else_is_left_alone(channel: Path, tmp_path: Path) -> None:
@@ -166,6 +165,12 @@ def test_of_many_specs_those_are_named_that_exclude_each_other(tensorflow: Path,
 
 def test_a_python_that_no_build_is_for_is_told(tensorflow: Path, tmp_path: Path) -> None:
     assert "no machine can have python 3.9.*" in refusal(tensorflow, tmp_path, "tensorflow", "python 3.9.*", cuda="")
+
+
+def test_a_spec_that_is_none_is_told(channel: Path, tmp_path: Path) -> None:
+    done = kiln(tmp_path, "app >>1", "--from", str(channel))
+    assert done.returncode == UsageError.exit_code, done.stderr
+    assert "one of app >>1 is no match spec" in done.stderr
 
 
 def test_an_override_that_is_no_version_is_told(tensorflow: Path, tmp_path: Path) -> None:
