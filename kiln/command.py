@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import re
 import selectors
@@ -28,6 +29,7 @@ LOGGER = logging.getLogger(__name__)
 
 TAIL_LINES = 40
 TIMED_OUT = 124  # what timeout(1) returns
+TOGETHER = 1.0  # seconds within which two requests to end are one
 GRACE = 5.0  # seconds between asking a process group to end and ending it
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LONGEST_LINE = 1 << 16
@@ -147,7 +149,8 @@ def termination_as_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    interrupt = _interrupter()
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
@@ -155,8 +158,17 @@ def termination_as_interrupt() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _interrupt(number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
+def _interrupter() -> Callable[[int, FrameType | None], None]:
+    """A handler that takes signals which come together for one: timeout(1) asks a process, then the process's group."""
+    last = -math.inf
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        nonlocal last
+        before, last = last, time.monotonic()
+        if last - before >= TOGETHER:
+            raise KeyboardInterrupt(signal.Signals(number).name)
+
+    return interrupt
 
 
 def _native(argv: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:

@@ -323,12 +323,16 @@ def working_in(folder: Path) -> list[int]:
     return found
 
 
-def test_a_stopped_run_ends_its_cells_and_keeps_what_is_finished(small: Path) -> None:
+@pytest.mark.parametrize("numbers", [(signal.SIGINT,), (signal.SIGTERM, signal.SIGTERM)])
+def test_a_stopped_run_ends_its_cells_and_keeps_what_is_finished(
+    small: Path, numbers: tuple[signal.Signals, ...]
+) -> None:
     replace(small, "build.sh", "mkdir", f'if [ "$interpreter" = 3.12 ]; then {HOLD.strip()}; fi\nmkdir')
     (small / "hold").touch()
     with started(small, "--all", "-j", "2", "--container", "none") as process:
         said = "".join(wait_for(process, "3.12: compile"))
-        process.send_signal(signal.SIGINT)
+        for number in numbers:
+            process.send_signal(number)
         assert process.stderr is not None
         said += process.stderr.read()
         process.wait()

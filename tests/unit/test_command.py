@@ -215,3 +215,16 @@ def test_a_process_whose_parent_was_killed_while_it_still_started_ends(tmp_path:
         parent.kill()
         assert parent.stdout.read() == b"", "the orphan has closed its end of the pipe"
     assert not (tmp_path / "went-on").exists()
+
+
+def test_two_requests_to_end_that_come_together_are_one() -> None:
+    """The second one would else end what the first has begun: stopping children, writing down how things stand."""
+    began = ended = 0
+    with command.termination_as_interrupt():
+        try:
+            began += 1
+            os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt:
+            os.kill(os.getpid(), signal.SIGTERM)
+            ended += 1
+    assert (began, ended) == (1, 1)
