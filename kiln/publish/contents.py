@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import posixpath
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
 from kiln import archive, files
@@ -66,7 +67,7 @@ def read(package: Path, wanted: Sequence[Sought]) -> Contents:
         paths=tuple(found.paths),
         licences=tuple(found.licences),
         leaks=tuple(dict.fromkeys(found.leaks)),
-        escapes=tuple(found.escapes),
+        escapes=(*found.escapes, *found.behind_links()),
     )
 
 
@@ -78,6 +79,7 @@ class _Found:
     licences: list[str] = field(default_factory=list)
     leaks: list[tuple[str, str]] = field(default_factory=list)
     escapes: list[str] = field(default_factory=list)
+    links: set[str] = field(default_factory=set)
 
     def take(self, member: tarfile.TarInfo, content: IO[bytes] | None) -> None:
         """Note down one member of the archive."""
@@ -85,12 +87,18 @@ class _Found:
         own = name == "info" or name.startswith("info/")
         if leads_out(member):
             self.escapes.append(f"{member.name} -> {member.linkname}" if member.linkname else member.name)
+        if member.issym():
+            self.links.add(name)
         if name.startswith("info/licenses/") and member.isreg():
             self.licences.append(name.removeprefix("info/licenses/"))
         if not own and not member.isdir():
             self.paths.append(name)
         if content is not None:
             self._search(name, content, own=own)
+
+    def behind_links(self) -> list[str]:
+        """Return the files whose folder is a link of the package: they would lie where it leads, not where they say."""
+        return [path for path in self.paths if not self.links.isdisjoint(map(str, PurePosixPath(path).parents))]
 
     def _search(self, name: str, content: IO[bytes], *, own: bool) -> None:
         """Look into a file; the placeholder that installing replaces is no leak, nor what the engine says in info/."""
@@ -109,15 +117,21 @@ class _Found:
 
 def leads_out(member: tarfile.TarInfo) -> bool:
     """Return whether a member, or a link, would be outside of the prefix that a package is installed into."""
-    if _outside(member.name):
+    if _outside(member.name) or _winds(member.name):
         return True
     if member.issym():
-        return _outside(posixpath.join(posixpath.dirname(member.name), member.linkname))
+        return _winds(member.linkname) or _outside(posixpath.join(posixpath.dirname(member.name), member.linkname))
     return (member.islnk() and _outside(member.linkname)) or member.ischr() or member.isblk() or member.isfifo()
 
 
 def _outside(path: str) -> bool:
     return path.startswith("/") or posixpath.normpath(path).split("/")[0] == ".."
+
+
+def _winds(path: str) -> bool:
+    """Whether a path goes up again after a name, which may be a link: where that leads, its words do not say."""
+    parts = PurePosixPath(path).parts
+    return any(above != ".." and part == ".." for above, part in itertools.pairwise(parts))
 
 
 def _matches(each: Sought, text: bytes) -> bool:

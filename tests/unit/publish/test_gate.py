@@ -207,13 +207,19 @@ def test_the_placeholder_that_installing_replaces_is_no_leak(tmp_path: Path) -> 
 
 def test_what_leads_out_of_the_prefix_is_told(tmp_path: Path) -> None:
     payload = {"../../etc/cron.d/evil": b"x", "/etc/passwd": b"x", "lib/../fine": b"x"}
-    links = {"lib/out": "../../secret", "lib/abs": "/etc/shadow", "lib/in": "../share/x"}
+    links = {"lib/up": "in/../../x", "lib/out": "../../secret", "lib/abs": "/etc/shadow", "lib/in": "../share/x"}
     paths = {"paths": [{"_path": "share/../../../home"}, {"_path": "lib/in"}]}
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": paths}, payload=payload, links=links)
     assert contents.read(package, ()).escapes == (
-        *("share/../../../home", "../../etc/cron.d/evil", "/etc/passwd"),
-        *("lib/out -> ../../secret", "lib/abs -> /etc/shadow"),
+        *("share/../../../home", "../../etc/cron.d/evil", "/etc/passwd", "lib/../fine"),
+        *("lib/up -> in/../../x", "lib/out -> ../../secret", "lib/abs -> /etc/shadow"),
     )
+
+
+def test_a_file_behind_a_link_is_told(tmp_path: Path) -> None:
+    payload = {"lib/in/file": b"x", "lib/inside": b"x"}
+    package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload=payload, links={"lib/in": ".."})
+    assert contents.read(package, ()).escapes == ("lib/in/file",)
 
 
 def test_a_corrupted_package_is_told(tmp_path: Path) -> None:
