@@ -11,19 +11,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from kiln.bootstrap.state import LOCK, base_python
 from kiln.errors import DownloadFailed, HashMismatch, Interrupted, MissingTool, NotWritable, UnsupportedPython
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = ("build-locally.py", "tests/__main__.py")
@@ -154,7 +150,7 @@ def test_it_is_made_anew_when_the_lock_changes(clone: Clone) -> None:
 
 def test_a_killed_set_up_is_redone(clone: Clone) -> None:
     with clone.start() as process:
-        wait_until(lambda: list(clone.root.glob(".venv/lib/*/site-packages")))
+        until(lambda: list(clone.root.glob(".venv/lib/*/site-packages")), "packages are installed", pause=0.01)
         process.kill()
     after = clone.enter()
     assert "the last set-up did not end: setting up .venv" in after.stderr
@@ -163,7 +159,7 @@ def test_a_killed_set_up_is_redone(clone: Clone) -> None:
 
 def test_an_interrupted_set_up_says_so_and_leaves_nothing_half_made(clone: Clone) -> None:
     with clone.start() as process:
-        wait_until(lambda: list(clone.root.glob(".venv/lib/*/site-packages")))
+        until(lambda: list(clone.root.glob(".venv/lib/*/site-packages")), "packages are installed", pause=0.01)
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=60)[1]
     assert process.returncode == Interrupted.exit_code
@@ -241,10 +237,3 @@ def old_pythons() -> list[Path]:
     folders = [Path("/usr/bin"), Path("/usr/local/bin")]
     folders += (Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions").glob("*/bin")
     return [folder / name for folder in folders for name in names if (folder / name).exists()]
-
-
-def wait_until(condition: Callable[[], object], within: float = 60.0) -> None:
-    until = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < until, "what was waited for did not come"
-        time.sleep(0.01)

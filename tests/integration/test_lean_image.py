@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import tarfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,10 @@ from kiln.errors import BuildFailed, SolveFailed
 from kiln.image import apt, kind, runtime
 from kiln.rehearse.archive import PackageFacts, package
 from tests.integration.test_rehearsal import kiln, report  # noqa: F401 - a fixture
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 WORK = ROOT / "build_artifacts" / "images"
@@ -76,13 +76,6 @@ def loaded(engine: Engine, base_image: str, archive: runtime.MadeImage) -> Itera
     engine.ask("rmi", "--force", archive.tag)
 
 
-def wait(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < until, "it did not come about in time"
-        time.sleep(0.2)
-
-
 def test_the_same_packages_give_the_same_image(channel: Channel, archive: runtime.MadeImage, tmp_path: Path) -> None:
     again = make(serving(channel), tmp_path / "again.tar")
     assert again.digest == archive.digest
@@ -126,7 +119,12 @@ def test_the_server_starts_as_a_plain_user_with_its_model_and_is_found_well(
     started = loaded.ask("run", "--detach", *words, *settings, archive.tag, "--grpc_max_threads=4")
     assert started.ok, started.tail
     try:
-        wait(lambda: loaded.ask("exec", named, "/usr/bin/models-are-served").ok)
+        until(
+            lambda: loaded.ask("exec", named, "/usr/bin/models-are-served").ok,
+            "models are served",
+            seconds=PATIENCE,
+            pause=0.2,
+        )
         assert loaded.ask("logs", named).stdout.split() == [
             *("--port=8500", "--rest_api_port=8501", "--model_name=half_plus_two"),
             *("--model_base_path=/models/half_plus_two", "--enable_batching=true"),
@@ -244,7 +242,7 @@ def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str
             answers.append(asked.stdout if asked.ok else "")
             return asked.ok
 
-        wait(answered)
+        until(answered, "it answers", seconds=PATIENCE, pause=0.2)
         assert json.loads(answers[-1]) == {"predictions": [[6.0], [15.0]]}
         assert (images.labels(engine, tag))["kiln.rehearsal"] == "true"
     finally:

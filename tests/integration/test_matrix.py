@@ -34,9 +34,10 @@ from kiln.ledger import Ledger
 from kiln.model.feedstock import Feedstock
 from kiln.model.run import CellState
 from kiln.pipeline.layout import Layout
+from tests.waiting import CEILING, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from kiln.model.run import MatrixReport
 
@@ -45,7 +46,6 @@ SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
 CELLS = sorted(file.stem for file in (SMALL / ".ci_support").glob("*.yaml"))
 CUDA_311, CUDA_312, CPU_311, CPU_312 = CELLS
 BASE = image.default_tag("bookworm")
-CEILING = 900.0  # seconds for anything that is waited for: no measure of speed, but the end of what hangs
 
 # A script that goes on only once a file is gone, wherever the feedstock is seen.
 HOLD = (
@@ -126,14 +126,6 @@ def wait_for(process: subprocess.Popen[str], text: str) -> list[str]:
         if text in line:
             return said
     raise AssertionError(f"never said {text!r}, but {''.join(said)}")
-
-
-def until(condition: Callable[[], bool], what: str, seconds: float = CEILING) -> None:
-    """Wait for something to become true."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"{what}: not within {seconds} s"
-        time.sleep(0.05)
 
 
 def nobody_builds(root: Path, config: str) -> bool:

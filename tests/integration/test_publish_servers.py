@@ -7,11 +7,9 @@ import dataclasses
 import json
 import os
 import shutil
-import socket
 import sqlite3
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +27,8 @@ from tests import publishing
 from tests.channel_server import TOKEN
 from tests.packages import conda_package, release_package
 from tests.publishing import NEW, OLD, packages, publish_new, publish_old, seen
+from tests.remote_cache import free_port
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -335,25 +335,14 @@ user root;
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[str]:
     """nginx before the channel in a folder."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     settings = tmp_path / "nginx.conf"
     settings.write_text(NGINX.format(root=tmp_path, port=port, channel=tmp_path / "channel"))
     with subprocess.Popen(("nginx", "-c", str(settings), "-e", "stderr")) as process:
         address = f"http://127.0.0.1:{port}"
-        wait_until(lambda: has(f"{address}/noarch/repodata.json"), process)
+        until(lambda: has(f"{address}/noarch/repodata.json"), "nginx answers", process)
         yield address
         process.terminate()
-
-
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    """Wait for a server to answer."""
-    end = time.monotonic() + 120
-    while not condition():
-        assert process.poll() is None
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def has(url: str) -> bool:
@@ -421,14 +410,12 @@ def test_quetz_itself_takes_a_release_and_refuses_a_wrong_token(tmp_path: Path) 
     (tmp_path / "settings.toml").write_text(QUETZ)
     words = ("quetz", "create", "server", "--copy-conf", "settings.toml", "--dev")
     subprocess.run(words, cwd=tmp_path, capture_output=True, check=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     start = ("quetz", "start", "server", "--port", str(port))
     with subprocess.Popen(start, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         address = f"http://127.0.0.1:{port}"
         try:
-            wait_until(lambda: has(f"{address}/api/channels"), process)
+            until(lambda: has(f"{address}/api/channels"), "quetz answers", process)
             with contextlib.closing(sqlite3.connect(tmp_path / "server" / "quetz.sqlite")) as database:
                 (key,) = database.execute("SELECT key FROM api_keys LIMIT 1").fetchone()
             for name in ("release", "trial"):
