@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln import archive
 from kiln.errors import ReleaseRefused
-from kiln.publish.contents import REHEARSAL
 from kiln.publish.gate import reasons
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kiln.model.release import Release
 
 
@@ -28,8 +24,3 @@ def require_release(release: Release) -> None:
             why="".join(f"\n    {reason}" for reason in found).strip(),
             hint="docs/how-to/publish.md tells what each kind of reason means, and what to do",
         )
-
-
-def is_rehearsal(package: Path) -> bool:
-    """Return whether a package says that a rehearsal made it."""
-    return bool(archive.read_info(package, "about.json").get("extra", {}).get(REHEARSAL))

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from kiln.recipe.metadata import Metadata
 
 _TESTED = ("imports", "commands", "requires", "files", "source_files")
-_KINDS = ("weak", "strong", "noarch", "weak_constrains", "strong_constrains")
 
 
 def texts(value: Any) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ FLOORS = tuple(
         "errors model bootstrap",
         """yamltext template versions variants recipe matchspec archive repodata command bazel container channel console
         files ledger resources provenance""",
-        "load expand render build check publish support rehearse compat image report",
+        "load expand render build check publish rehearse compat image report",
         "pipeline fleet",
         "cli __main__",
     )

@@ -12,7 +12,6 @@ import pytest
 
 from kiln import files
 from kiln.errors import BrokenPackage, DiskFull, Interrupted
-from kiln.publish import is_rehearsal
 from kiln.rehearse import names, wheel_package
 from kiln.rehearse.archive import PLACEHOLDER
 from kiln.rehearse.wheel import EntryPoint
@@ -54,7 +53,6 @@ def test_the_package_says_what_it_is_and_that_it_is_a_rehearsal(tmp_path: Path) 
         "wheel": "small-1.2-py3-none-any.whl",
         "wheel_sha256": files.sha256(tmp_path / "small-1.2-py3-none-any.whl"),
     }
-    assert is_rehearsal(package)
 
 
 def test_files_go_where_their_install_scheme_says(tmp_path: Path) -> None:
