@@ -14,7 +14,8 @@ import pytest
 
 from kiln.model.feedstock import Feedstock
 from kiln.pipeline.layout import Layout
-from tests.integration.test_matrix import CEILING, CPU_311, SMALL, packages, usable, words
+from tests.integration.test_matrix import CPU_311, SMALL, packages, usable, words
+from tests.waiting import CEILING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
