@@ -21,6 +21,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from kiln.fleet import orphans
+
 SECRET = re.compile(r"AWS_|OS_|PIP_|ANSIBLE_VAULT_|KILN_SECRET_")  # names that ansible-runner is not to know
 LOOK = 1  # seconds between two looks at whether to go on
 # ansible-runner's own default is to check no host keys.
@@ -70,6 +72,8 @@ def play(spec: dict[str, Any]) -> int:
         return int(ended.rc or 0)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        if os.getppid() != parent:  # Ansible's workers are in sessions of their own, where no signal to a group comes
+            orphans.end(Path(os.environ[orphans.MARK]))
 
 
 def command(spec: dict[str, Any]) -> list[str]:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import image
+from kiln import bootstrap, image
 from kiln.archive import read_info
 from kiln.channel import Channel
 from kiln.container import choose
-from kiln.errors import CredentialsRefused, UnsupportedPython
+from kiln.errors import CredentialsRefused, Interrupted, UnsupportedPython
 from kiln.fleet import orphans
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.feedstock import Feedstock
@@ -227,6 +228,35 @@ def test_two_machines_build_four_cells_and_all_comes_home_through_a_corrupted_tr
     assert (again.returncode, "nothing to build" in again.stderr) == (0, True)
 
 
+def test_a_machine_that_is_cut_off_is_given_up_and_past_a_refused_one_ctrl_c_gives_all_back(small: Path) -> None:
+    """The provider, here a docker that runs no third machine, refuses the one that is to take the lost one's place."""
+    hold(small)
+    refusal = 'case "$*" in run*kiln-*-3*) echo "quota exceeded: 2 machines" >&2; exit 125;; esac\nexec "$real" "$@"\n'
+    path = wrapper(small.parent / "bin", "docker", refusal)
+    with started(small, "--patience", "10s", environment=variables(path)) as process:
+        until(lambda: len(building(small)) == 2, "two builds run", process)
+        cut, other = building(small)[CUDA_311], building(small)[CPU_311]
+        docker("network", "disconnect", "bridge", cut)
+        until(lambda: state_of(small, cut) is MachineState.GONE, "the machine that is cut off is given back", process)
+        until(lambda: len(ledgered(small)[0].machines) == 3, "another is asked for", process)
+        let_go(other)
+        until(lambda: states(small)[CPU_311] is CellState.DONE, "a cell is finished", process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(600) == Interrupted.exit_code
+    (run,) = ledgered(small)
+    first = next(job for job in run.jobs if (job.config, job.attempt) == (CUDA_311, 1))
+    assert (first.machine, first.state) == (cut, JobState.LOST)
+    assert "no answer" in first.reason
+    (refused,) = [machine for machine in run.machines if machine.name not in {cut, other}]
+    assert (refused.state, "quota exceeded" in refused.reason) == (MachineState.REFUSED, True)
+    assert_whole(small, [config for config, state in states(small).items() if state is CellState.DONE])
+    assert_given_back(small)
+
+
+def state_of(root: Path, machine: str) -> MachineState:
+    return next(each.state for each in ledgered(root)[0].machines if each.name == machine)
+
+
 def test_wrong_credentials_are_told_as_such_and_leave_nothing(small: Path) -> None:
     """AWS without any credentials, on a computer that must not find some elsewhere."""
     told = small.parent / "aws.json"
@@ -250,3 +280,40 @@ def test_wrong_credentials_are_told_as_such_and_leave_nothing(small: Path) -> No
     (run,) = ledgered(small)
     assert {machine.state for machine in run.machines} == {MachineState.REFUSED}
     assert run.finished is not None
+
+
+PLAY = """
+- hosts: localhost
+  connection: local
+  gather_facts: false
+  tasks:
+    - ansible.builtin.command: sleep 611
+"""
+PLAYER = """
+import os, sys
+from pathlib import Path
+from kiln.fleet.crew import Playbooks, Site
+folder = Path(sys.argv[1])
+environment = {name: os.environ[name] for name in ("PATH", "HOME")} | {"LC_ALL": "C.UTF-8"}
+site = Site(folder=folder, playbooks=folder, python=Path(sys.argv[2]), variables={}, environment=environment)
+Playbooks(site).play("play.yml")
+"""
+
+
+def test_a_killed_controller_leaves_no_playbook_running(tmp_path: Path) -> None:
+    (tmp_path / "play.yml").write_text(PLAY)
+    python = bootstrap.fleet(ROOT)
+    with subprocess.Popen((sys.executable, "-c", PLAYER, str(tmp_path), str(python)), cwd=ROOT, text=True) as process:
+        until(lambda: any(sleeps(pid) for pid in orphans.find(tmp_path)), "the playbook runs", process)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        end = time.monotonic() + 300
+        while orphans.find(tmp_path):
+            assert time.monotonic() < end, "something of it still runs"
+            time.sleep(0.2)
+
+
+def sleeps(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:2] == [b"sleep", b"611"]
+    return False

@@ -1,0 +1,33 @@
+"""What a killed run left is found by its mark, and nothing else is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.fleet import orphans
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.processes
+def test_processes_with_the_runs_mark_are_ended_and_no_others(tmp_path: Path) -> None:
+    ours = {**os.environ, orphans.MARK: str(tmp_path)}
+    others = {**os.environ, orphans.MARK: f"{tmp_path}-2"}
+    stubborn = ("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done")
+    with (
+        subprocess.Popen(stubborn, env=ours, stdout=subprocess.PIPE) as marked,
+        subprocess.Popen(("sleep", "600"), env=others) as other,
+    ):
+        assert marked.stdout is not None
+        assert marked.stdout.readline() == b"ready\n"
+        assert marked.pid in orphans.find(tmp_path)
+        assert marked.pid in orphans.end(tmp_path)
+        assert marked.wait(60) == -9
+        assert orphans.find(tmp_path) == ()
+        assert other.poll() is None
+        other.kill()
