@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli.rerender import add_pinning, pinning_of
-from kiln.errors import UsageError
+from kiln.errors import UnsupportedPython, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -91,8 +91,12 @@ def cells_of(root: Path, revision: str, pinning: Path | None) -> tuple[Cell, ...
 
     Raises:
         UsageError: git knows no such revision here.
+        UnsupportedPython: it is from before PEP 706, and would unpack links and paths that lead out of the folder.
     """
     from kiln import expand, load
+
+    if not hasattr(tarfile, "data_filter"):
+        raise UnsupportedPython("this Python cannot unpack a revision safely", hint="3.10.12, 3.11.4 or newer can")
 
     with tempfile.TemporaryDirectory(prefix="kiln-matrix-") as folder:
         archive, tree = Path(folder, "tree.tar"), Path(folder, "tree")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kiln.cli import run
-from kiln.errors import MatrixDrift, UnknownConfig, UsageError
+from kiln.errors import MatrixDrift, UnknownConfig, UnsupportedPython, UsageError
 from tests.feedstocks import PINNING, copied, written
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ def test_a_change_is_shown_by_what_it_does_to_the_matrix(tmp_path: Path, capsys:
     assert run(["-C", str(tmp_path), "matrix", "--diff", "HEAD"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "2 cells; since HEAD: 2 added, 4 removed"
     assert run(["-C", str(tmp_path), "matrix", "--diff", "nowhere"]) == UsageError.exit_code
+
+
+def test_a_python_that_cannot_unpack_safely_compares_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, RECIPE, VARIANTS)
+    monkeypatch.delattr(tarfile, "data_filter")
+    assert run(["-C", str(tmp_path), "matrix", "--diff", "HEAD"]) == UnsupportedPython.exit_code
 
 
 def test_rerender_writes_then_finds_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
