@@ -18,7 +18,7 @@ def until(
     process: subprocess.Popen[bytes] | subprocess.Popen[str] | None = None,
     *,
     seconds: float = CEILING,
-    pause: float = 0.05,
+    pause: float = 0.1,
 ) -> None:
     """Wait for something to become true, while ``process`` runs if there is one."""
     end = time.monotonic() + seconds

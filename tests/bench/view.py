@@ -10,32 +10,22 @@ from typing import TYPE_CHECKING
 
 from kiln.console import LiveView
 from kiln.model.run import CellRun, CellState, MatrixReport
+from tests.fleets import Nobody
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import IO
 
-    from kiln.model.compile import Progress
     from kiln.model.watch import Watcher
     from tests.bench.timing import Row
 
 CELLS, SECONDS, LINES = 12, 6.0, 100  # lines a second of each cell
 
 
-class Nobody:
-    """A watcher that looks away: what is left is the cost of telling."""
-
-    def run_began(self, report: MatrixReport) -> None: ...
-    def cell_changed(self, cell: CellRun) -> None: ...
-    def cell_line(self, config: str, step: str, line: str) -> None: ...
-    def cell_progress(self, config: str, progress: Progress) -> None: ...
-    def run_ended(self, report: MatrixReport) -> None: ...
-
-
 def rows() -> list[Row]:
     """The share of one core that the live view takes, next to telling the same to nobody."""
     with terminal() as stream, LiveView(stream) as view:
-        cost = share_of_core(view) - share_of_core(Nobody())
+        cost = share_of_core(view) - share_of_core(Nobody())  # which looks away: what is left is the cost of telling
     what = f"live view, {CELLS} cells, {CELLS * LINES:,} lines/s"
     return [(what, f"{100 * cost:.2f} % of a core", "1 % of a core")]
 

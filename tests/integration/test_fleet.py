@@ -8,10 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,9 +24,10 @@ from kiln.ledger.fleet import FleetLedger
 from kiln.model.feedstock import Feedstock
 from kiln.model.fleet import FleetRun, JobState, MachineState
 from kiln.model.run import CellState
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from kiln.model.run import MatrixReport
 
@@ -108,15 +108,6 @@ def containers(root: Path) -> list[str]:
     for run in ledgered(root):
         names += docker("ps", "--all", "--format", "{{.Names}}", "--filter", f"label=kiln-run={run.id}").split()
     return names
-
-
-def until(condition: Callable[[], Any], what: str, process: subprocess.Popen[str], seconds: float = 600.0) -> None:
-    """Wait for something to become true while a run goes on."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, f"{what}: the run ended before: {process.returncode}"
-        assert time.monotonic() < end, f"{what}: not within {seconds} s"
-        time.sleep(0.2)
 
 
 @contextmanager
@@ -307,10 +298,7 @@ def test_a_killed_controller_leaves_no_playbook_running(tmp_path: Path) -> None:
         until(lambda: any(sleeps(pid) for pid in orphans.find(tmp_path)), "the playbook runs", process)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        end = time.monotonic() + 300
-        while orphans.find(tmp_path):
-            assert time.monotonic() < end, "something of it still runs"
-            time.sleep(0.2)
+        until(lambda: not orphans.find(tmp_path), "nothing of it runs")
 
 
 def sleeps(pid: int) -> bool:
