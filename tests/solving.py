@@ -141,41 +141,30 @@ def _of_python(minor: str) -> tuple[str, ...]:
     return (f"python >={minor},<{major}.{int(number) + 1}.0a0",)
 
 
-def older(version: str, cuda: str = "", *, featured: bool = True, driver: str = "__cuda") -> list[Record]:
-    """An older release in the shape that conda-forge gave it: a bare ``__cuda``, and CPU builds weighed down or not."""
-    found = []
+def older(version: str, cuda: str) -> list[Record]:
+    """An older release in the shape that conda-forge gave it: a bare ``__cuda``, and CPU builds weighed down."""
+    found: list[Record] = []
+    above = int(cuda.partition(".")[0]) + 1
+    library = "cudatoolkit >=11.8,<12" if cuda == "11.8" else f"cuda-version >={cuda},<{above}"
     for python in ("3.10", "3.11"):
-        tag = f"py{python.replace('.', '')}"
-        for toolkit in filter(None, ("", cuda)):
-            build = f"cuda{toolkit.replace('.', '')}{tag}hold_200"
-            library = (f"cuda-version >={toolkit},<{int(toolkit.split('.')[0]) + 1}",)
-            if toolkit == "11.8":
-                library = ("cudatoolkit >=11.8,<12",)
-            depends = (*_of_python(python), driver, *library, "numpy >=1.22.3,<3")
-            found += [
-                record("tensorflow-base", version, build, depends, number=200),
-                record(
-                    "tensorflow",
-                    version,
-                    build,
-                    (*_of_python(python), driver, f"tensorflow-base {version} {build}"),
-                    number=200,
-                ),
-                record("tensorflow-gpu", version, build, (f"tensorflow {version} cuda*",), number=200),
-            ]
-        build, features = f"cpu_{tag}hold_0", "tensorflow-cpu" if featured else ""
-        found += [
-            record("tensorflow-base", version, build, (*_of_python(python), "numpy >=1.22.3,<3"), features=features),
-            record(
-                "tensorflow",
-                version,
-                build,
-                (*_of_python(python), f"tensorflow-base {version} {build}"),
-                features=features,
-            ),
-            record("tensorflow-cpu", version, build, (f"tensorflow {version} cpu*",)),
-        ]
+        tag = f"py{python.replace('.', '')}hold"
+        gpu = ("__cuda", library)
+        found += _release(version, f"cuda{cuda.replace('.', '')}{tag}_200", _of_python(python), gpu, number=200)
+        found += _release(version, f"cpu_{tag}_0", _of_python(python), features="tensorflow-cpu")
     return found
+
+
+def _release(
+    version: str, build: str, python: Iterable[str], gpu: Iterable[str] = (), number: int = 0, features: str = ""
+) -> Iterator[Record]:
+    """One build of an older release: the package, the one that people ask for, and the one that insists on its kind."""
+    driver = [spec for spec in gpu if spec.startswith("__")]
+    needs = (*python, *gpu, "numpy >=1.22.3,<3")
+    yield record("tensorflow-base", version, build, needs, number=number, features=features)
+    chosen = (*python, *driver, f"tensorflow-base {version} {build}")
+    yield record("tensorflow", version, build, chosen, number=number, features=features)
+    kind, wanted = ("tensorflow-gpu", "cuda*") if gpu else ("tensorflow-cpu", "cpu*")
+    yield record(kind, version, build, (f"tensorflow {version} {wanted}",), number=number)
 
 
 def machine(cuda: str | None) -> Mapping[str, tuple[str, str]]:

@@ -84,7 +84,7 @@ class Channels:
 def channels(tmp_path_factory: pytest.TempPathFactory) -> Channels:
     folder = tmp_path_factory.mktemp("channels")
     own = rendered()
-    old = [*older("2.18.0", "12.6"), *older("2.15.0", "11.8"), *older("2.4.1", featured=False)]
+    old = [*older("2.18.0", "12.6"), *older("2.15.0", "11.8")]
     base = list(stand_ins([*own, *old]))
     return Channels(
         own=write(folder / "own", own),
@@ -121,7 +121,7 @@ TABLE = [
 def test_each_machine_gets_its_build(
     channels: Channels, solver: Solver, cuda: str | None, specs: tuple[str, ...], gets: str, *, older_releases: bool
 ) -> None:
-    """An older release with a bare ``__cuda``, or a CPU build that nothing weighs down, changes none of it."""
+    """An older release with a bare ``__cuda`` in a channel behind this one changes none of it."""
     places = (channels.own, channels.old if older_releases else channels.base)
     assert flavour(solver.solve(places, *specs, cuda=cuda)) == gets
 
@@ -143,14 +143,29 @@ def test_the_order_of_channels_changes_nothing(
     assert both[0] == both[1]
 
 
-@pytest.mark.parametrize(("cuda", "gets"), [("12.9", CUDA), ("11.8", CPU), (None, CPU)])
+@pytest.mark.parametrize(("cuda", "gets"), [("12.9", CUDA), ("12.0", CUDA), (None, CPU)])
 def test_all_in_one_channel_is_the_same_as_in_two(
     channels: Channels, solver: Solver, tmp_path: Path, cuda: str | None, gets: str
 ) -> None:
+    assert flavour(solver.solve((merged(channels, tmp_path),), "tensorflow", cuda=cuda)) == gets
+
+
+def test_a_driver_for_cuda_11_may_get_an_older_release_for_it_from_the_same_channel(
+    channels: Channels, solver: Solver, tmp_path: Path
+) -> None:
+    """Where features are compared before versions; see docs/explanation/choosing-a-build.md."""
+    found = flavour(solver.solve((merged(channels, tmp_path),), "tensorflow", cuda="11.8"))
+    assert found == (CPU if solver.name == "conda-classic" else "2.15.0 cuda118")
+    this = flavour(solver.solve((merged(channels, tmp_path),), f"tensorflow {NEWEST}.*", cuda="11.8"))
+    assert this == CPU
+
+
+def merged(channels: Channels, folder: Path) -> Path:
+    """One channel with all releases."""
     packages: list[dict[str, object]] = []
     for place in (channels.old, channels.own):
         packages += json.loads((place / "linux-64/repodata.json").read_text())["packages.conda"].values()
-    assert flavour(solver.solve((write(tmp_path / "one", packages),), "tensorflow", cuda=cuda)) == gets
+    return write(folder / "one", packages)
 
 
 @pytest.mark.parametrize("python", sorted({version.rsplit(".", 1)[0] for version in PYTHONS}))
@@ -188,10 +203,7 @@ def test_a_pinned_numpy_is_kept(channels: Channels, solver: Solver, numpy: str, 
 def test_an_older_release_can_be_pinned_beside_this_one(
     channels: Channels, solver: Solver, tmp_path: Path, cuda: str | None, gets: str
 ) -> None:
-    packages: list[dict[str, object]] = []
-    for place in (channels.old, channels.own):
-        packages += json.loads((place / "linux-64/repodata.json").read_text())["packages.conda"].values()
-    one = write(tmp_path / "one", packages)
+    one = merged(channels, tmp_path)
     assert flavour(solver.solve((one,), "tensorflow 2.18.*", cuda=cuda)) == gets
     assert solver.solve((one,), "tensorflow 2.18.*", "tensorflow-base 2.21.*", cuda=cuda) is None
 

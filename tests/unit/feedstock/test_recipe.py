@@ -57,7 +57,7 @@ def test_the_libraries_are_the_same_for_every_python(cuda: str) -> None:
 def test_a_solver_takes_cuda_where_it_can_and_the_cpu_elsewhere(cuda: str, python: str) -> None:
     for each in rendered()[name(cuda, python)].values():
         on_both = each.name not in {"tensorflow-cpu", "tensorflow-gpu"}
-        assert each.track_features == (), "most solvers compare these before versions"
+        assert each.track_features == (("tensorflow-cpu",) if cuda == "None" and on_both else ())
         assert ("__cuda" in each.requirements.run) == (cuda != "None" and on_both)
 
 
