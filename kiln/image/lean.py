@@ -32,6 +32,7 @@ class Installed:
     sha256: str
     license: str
     depends: tuple[str, ...]
+    constrains: tuple[str, ...]
     timestamp: int  # milliseconds since 1970
     files: tuple[str, ...]
     rehearsal: bool
@@ -84,6 +85,7 @@ def _installed(record: dict[str, Any]) -> Installed:
         sha256=record.get("sha256") or "",
         license=record.get("license") or "",
         depends=tuple(record.get("depends") or ()),
+        constrains=tuple(record.get("constrains") or ()),
         timestamp=int(record.get("timestamp") or 0),
         files=tuple(record.get("files") or ()),
         rehearsal=_is_rehearsal(Path(record.get("extracted_package_dir") or "")),

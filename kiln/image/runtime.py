@@ -11,7 +11,7 @@ import json
 import re
 import shutil
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +43,8 @@ _CUDA = re.compile(r"__cuda(?:\s+>=?\s*(\d+(?:\.\d+)?))?")
 class Request:
     """What an image is asked to be: match specs from channels, on a suite of Debian with some packages more.
 
-    ``cuda`` is the CUDA version that the driver of the machines can run, empty for machines without a GPU.
+    ``cuda`` is the CUDA version that the driver of the machines can run, empty for machines without a GPU; ``drivers``
+    tell the oldest driver that runs a major version of CUDA.
     """
 
     kind: Kind
@@ -52,6 +53,7 @@ class Request:
     suite: str
     debian: tuple[str, ...] = ()
     cuda: str = ""
+    drivers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tag(self) -> str:
@@ -195,15 +197,21 @@ def labels(request: Request, contents: Contents) -> dict[str, str]:
         "kiln.packages": PACKAGE_LIST,
         "kiln.debian": " ".join(f"{deb.name}={deb.version}" for deb in contents.debs),
         "kiln.rehearsal": "true" if any(package.rehearsal for package in contents.packages) else "",
-        "kiln.cuda.driver": least_cuda(contents.packages) if request.cuda else "",
+        **(_driver(request, least_cuda(contents.packages)) if request.cuda else {}),
     }
     return {name: value for name, value in said.items() if value}
 
 
 def least_cuda(packages: Iterable[Installed]) -> str:
     """Return the lowest CUDA version whose driver satisfies every package, as they say by ``__cuda``; or nothing."""
-    said = [match.group(1) for each in packages for spec in each.depends if (match := _CUDA.match(spec))]
+    specs = [spec for each in packages for spec in (*each.depends, *each.constrains)]
+    said = [match.group(1) for spec in specs if (match := _CUDA.match(spec))]
     return max(filter(None, said), key=lambda version: tuple(map(int, version.split("."))), default="")
+
+
+def _driver(request: Request, cuda: str) -> dict[str, str]:
+    driver = request.drivers.get(cuda.partition(".")[0], "")
+    return {"kiln.cuda": cuda, "kiln.cuda.driver": f">={driver}" if driver else ""}
 
 
 def _of_gpus(packages: Iterable[Installed]) -> dict[str, str]:

@@ -21,14 +21,22 @@ PACKAGE = lean.Installed(
     file_name="tensorflow-2.21.0-cuda129py311h0_200.conda",
     sha256="ab",
     license="Apache-2.0",
-    depends=("__cuda >=12.5", "python >=3.11"),
+    depends=("__cuda", "python >=3.11"),
+    constrains=("__cuda >=12.5",),
     timestamp=1_700_000_000_999,
     files=("bin/tool", "lib/libx.so", "include/x.h"),
     rehearsal=False,
 )
-NUMPY = replace(PACKAGE, name="numpy", version="2.4.6", depends=("__glibc >=2.17", "__cuda"), timestamp=5_000)
+NUMPY = replace(
+    PACKAGE, name="numpy", version="2.4.6", depends=("__glibc >=2.17", "__cuda"), constrains=(), timestamp=5_000
+)
 REQUEST = runtime.Request(
-    kind=kind.load("tensorflow"), channels=("c",), specs=("tensorflow",), suite="bookworm", cuda="12.9"
+    kind=kind.load("tensorflow"),
+    channels=("c",),
+    specs=("tensorflow",),
+    suite="bookworm",
+    cuda="12.9",
+    drivers={"12": "525"},
 )
 
 
@@ -96,7 +104,7 @@ def test_an_image_for_gpus_says_which_driver_it_needs() -> None:
     contents = runtime.Contents(layers=(), packages=(PACKAGE, NUMPY), debs=())
     config = runtime.configuration(REQUEST, contents)
     assert config.environment["NVIDIA_REQUIRE_CUDA"] == "cuda>=12.5"
-    assert config.labels["kiln.cuda.driver"] == "12.5"
+    assert (config.labels["kiln.cuda"], config.labels["kiln.cuda.driver"]) == ("12.5", ">=525")
     assert config.labels["org.opencontainers.image.version"] == "2.21.0"
     assert config.user == "65532:65532"
     plain = runtime.configuration(replace(REQUEST, cuda=""), contents)
