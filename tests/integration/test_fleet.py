@@ -18,7 +18,7 @@ from kiln import bootstrap, image
 from kiln.archive import read_info
 from kiln.channel import Channel
 from kiln.container import choose
-from kiln.errors import CredentialsRefused, Interrupted, UnsupportedPython
+from kiln.errors import BuildFailed, CredentialsRefused, Interrupted, UnsupportedPython
 from kiln.fleet import orphans
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.feedstock import Feedstock
@@ -242,6 +242,46 @@ def test_a_machine_that_is_cut_off_is_given_up_and_past_a_refused_one_ctrl_c_giv
     assert (refused.state, "quota exceeded" in refused.reason) == (MachineState.REFUSED, True)
     assert_whole(small, [config for config, state in states(small).items() if state is CellState.DONE])
     assert_given_back(small)
+
+
+def test_a_killed_controller_is_gone_on_with_past_a_dead_machine_and_a_cell_that_does_not_compile(small: Path) -> None:
+    hold(small)
+    script = small / "recipe" / "build.sh"
+    script.write_text(script.read_text() + '[ "$cuda_compiler_version$interpreter" != None3.12 ] || exit 3\n')
+    with started(small, "--patience", "10s") as process:
+        until(lambda: len(building(small)) == 2, "two builds run", process)
+        before = building(small)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    (run,) = ledgered(small)
+    assert run.finished is None
+    assert sorted(containers(small)) == sorted(before.values())
+    folder = small / "build_artifacts" / "fleet" / run.id
+    with started(small, "--patience", "10s") as process:
+        until(lambda: "going on with the fleet run" in said(small), "the run is found again", process)
+        until(lambda: found_again(small, since=run), "its machines are, too", process)
+        (small / HELD).unlink()
+        docker("kill", before[CUDA_311])
+        let_go(before[CPU_311])
+        assert process.wait(600) == BuildFailed.exit_code
+    (run,) = ledgered(small)
+    assert Path(folder).name == run.id
+    assert states(small)[CPU_312] is CellState.FAILED
+    assert "the recipe's own build step could not be built" in said(small)
+    assert_whole(small, [CUDA_311, CUDA_312, CPU_311])
+    jobs = {(job.config, job.attempt): job for job in run.jobs}
+    assert jobs[CPU_311, 1].state is JobState.HOME, "what ran on while the controller was dead was not begun anew"
+    assert jobs[CUDA_311, 1].state is JobState.LOST
+    assert jobs[CUDA_311, 2].state is JobState.HOME
+    assert_given_back(small)
+
+
+def found_again(root: Path, since: FleetRun) -> bool:
+    """Whether all machines of a run have been found by another process, and looked at."""
+    before = {machine.name: machine.up for machine in since.machines}
+    now = ledgered(root)[0].machines
+    alive = [each for each in now if each.state not in {MachineState.GONE, MachineState.LOST, MachineState.LEAVING}]
+    return all(each.state is MachineState.READY and each.up != before.get(each.name) for each in alive)
 
 
 def state_of(root: Path, machine: str) -> MachineState:
