@@ -148,8 +148,11 @@ class Watch:
             idle = self.stall.seconds(now, self.build.events, lambda: 0.0)
             return "" if idle is None else f"Bazel has said nothing for {idle / 60:.0f} min"
         roots = {os.getpid(), *({self.build.server} if self.build.server else ())}
-        # To look at processes takes time as well, which is no work of the build's.
-        busy = lambda: processes.busy(each for each in processes.below(roots) if each.pid != os.getpid())  # noqa: E731
+
+        def busy() -> float:
+            # To look at processes takes time as well, which is no work of the build's.
+            return processes.busy(each for each in processes.below(roots) if each.pid != os.getpid())
+
         idle = self.stall.seconds(now, self.build.events, busy)
         if idle is None:
             return ""
