@@ -155,6 +155,36 @@ def test_docker_asks_for_its_health(engine: Engine, loaded: Engine, archive: run
     assert told["Config"]["Healthcheck"]["Test"] == ["CMD", "/usr/bin/models-are-served"]
 
 
+def test_an_image_for_gpus_is_made_of_the_cuda_build_and_names_its_driver(tmp_path: Path) -> None:
+    """The channel has both builds; without a GPU the same request gets the other one."""
+    made = Channel(root=tmp_path / "channel")
+    for build, depends in (("cpu_h0_0", ()), ("cuda129h0_200", ("__cuda >=12",))):
+        facts = PackageFacts(
+            name="tensorflow-serving",
+            version="2.20.0",
+            build=build,
+            build_number=int(build.rpartition("_")[2]),
+            license="Apache-2.0",
+            depends=depends,
+        )
+        with package(tmp_path, facts) as archive:
+            archive.add_bytes(f"share/{build}", b"")
+        made.add([(tmp_path / f"{facts.stem}.conda", "linux-64")])
+    found = {}
+    for cuda in ("", "12.9"):
+        image = make(serving(made, cuda=cuda, drivers={"12": "525"}), tmp_path / f"image{cuda}.tar")
+        with tarfile.open(image.path) as file:
+            content = file.extractfile(f"blobs/{image.config_digest.replace(':', '/')}")
+            assert content is not None
+            found[cuda] = json.load(content)["config"]
+    assert found[""]["Labels"]["kiln.package"] == "tensorflow-serving-2.20.0-cpu_h0_0.conda"
+    assert "kiln.cuda" not in found[""]["Labels"]
+    labels = found["12.9"]["Labels"]
+    assert labels["kiln.package"] == "tensorflow-serving-2.20.0-cuda129h0_200.conda"
+    assert (labels["kiln.cuda"], labels["kiln.cuda.driver"]) == ("12", ">=525")
+    assert "NVIDIA_REQUIRE_CUDA=cuda>=12" in found["12.9"]["Env"]
+
+
 def test_a_library_that_no_package_brings_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "packages"
     folder.mkdir()
