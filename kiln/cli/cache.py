@@ -44,7 +44,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 def remove(caches: Caches, options: argparse.Namespace) -> int:
     """Remove what was asked for and return the bytes that this freed."""
-    from kiln.cli.build import size
+    from kiln.cli.wishes import size
 
     if options.to:
         return caches.trim(size(options.to))

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli.build import passed_on
+from kiln.cli.environment import passed_on
 from kiln.cli.image import channel_name
 from kiln.errors import UsageError
 

@@ -7,7 +7,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from kiln.cli import build
+from kiln.cli import build, cells
+from kiln.cli.environment import machine_of
+from kiln.cli.wishes import wishes
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,14 +34,14 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """
     from kiln import command, pipeline
 
-    configs = build.wanted(feedstock, options)
+    configs = cells.wanted(feedstock, options)
     if len(configs) != 1:
         raise UsageError(f"--debug opens a shell in one cell, not in {len(configs)}", hint="name one CONFIG")
     pattern = options.output_id or os.environ.get("BUILD_OUTPUT_ID", "")
-    wishes = build.wishes(feedstock, options, configs)
+    asked = wishes(feedstock, options, configs)
     variables = {"BUILD_WITH_CONDA_DEBUG": "1", **({"BUILD_OUTPUT_ID": pattern} if pattern else {})}
-    wishes = dataclasses.replace(wishes, debug=pattern, given={**wishes.given, **variables})
-    planned = pipeline.plan(feedstock, wishes, build.machine_of(options), on_line=build.said_of_images)
+    asked = dataclasses.replace(asked, debug=pattern, given={**asked.given, **variables})
+    planned = pipeline.plan(feedstock, asked, machine_of(options), on_line=build.said_of_images)
     for note in planned.notes:
         print(f"note: {note}", file=sys.stderr)
     if options.dry_run:

@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import build
+from kiln.cli import build, cells
+from kiln.cli.environment import client, given
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def to_build(
     from kiln.model.run import CellRun, CellState
     from kiln.pipeline import elsewhere
 
-    configs = dict.fromkeys((*build.wanted(feedstock, options), *more))
+    configs = dict.fromkeys((*cells.wanted(feedstock, options), *more))
     every = elsewhere.wanted(feedstock, tuple(configs), options=build_options(options))
     home = {} if options.rebuild else elsewhere.finished(feedstock, every)
     found = tuple(
@@ -391,14 +392,14 @@ def told(feedstock: Feedstock) -> dict[str, str]:
     """Return the variables that a build on a machine sees of this one's: conda-forge's, and none that is secret."""
     from kiln import pipeline
 
-    return {name: text for name, text in build.given(feedstock, os.environ).items() if name in pipeline.CONTRACT}
+    return {name: text for name, text in given(feedstock, os.environ).items() if name in pipeline.CONTRACT}
 
 
 def playbook_environment(environment: Mapping[str, str], python: Path) -> dict[str, str]:
     """Return what the playbooks' processes see: the way to the network and the provider, in a locale that is UTF-8."""
     cloud = {name: text for name, text in environment.items() if CLOUD.match(name)}
     path = os.pathsep.join((str(python.parent), environment.get("PATH", os.defpath)))
-    return {**build.client(environment), **cloud, "PATH": path, "LC_ALL": "C.UTF-8"}
+    return {**client(environment), **cloud, "PATH": path, "LC_ALL": "C.UTF-8"}
 
 
 def image_of(text: str) -> dict[str, str]:

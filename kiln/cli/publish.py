@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli.build import passed_on
+from kiln.cli.environment import passed_on
 from kiln.errors import UsageError
 
 SECRET = re.compile(r"(?:TOKEN|API_?KEY|SECRET|PASSWORD|SECRET_ACCESS_KEY)$", re.IGNORECASE)

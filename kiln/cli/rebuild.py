@@ -23,7 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, root: Path) -> int:
     """Verify the record, build by it, compare, and print that the package is the same."""
     from kiln import command, load, pipeline
-    from kiln.cli.build import client, passed_on
+    from kiln.cli.environment import client, passed_on
     from kiln.pipeline import rebuild
 
     feedstock = load.find(root)
