@@ -45,12 +45,22 @@ class Cloud:
     def __post_init__(self) -> None:
         self.groups["default"] = {"id": "default", "name": "default", "description": "", "security_group_rules": []}
 
+    def environment(self, password: str) -> dict[str, str]:
+        """Return the variables by which clients find the cloud, with a password that is the right one or not."""
+        named = {"USERNAME": "kiln", "PASSWORD": password, "PROJECT_NAME": "kiln", "REGION_NAME": "R1"}
+        domains = {"USER_DOMAIN_NAME": "Default", "PROJECT_DOMAIN_NAME": "Default", "AUTH_URL": f"{self.url}/v3"}
+        return {f"OS_{name}": value for name, value in {**named, **domains}.items()}
+
     # identity
     def token(self, body: Row) -> Answer:
         password = body["auth"]["identity"].get("password", {}).get("user", {}).get("password")
         if password != self.password:
             return 401, {
-                "error": {"code": 401, "title": "Unauthorized", "message": "The request you have made requires"}
+                "error": {
+                    "code": 401,
+                    "title": "Unauthorized",
+                    "message": "The request you have made requires authentication.",
+                }
             }
         return 201, {
             "token": {

@@ -178,15 +178,29 @@ def test_machines_on_aws_end_themselves_and_are_given_back(
 ) -> None:
     client = ec2(moto)
     assert running(client) == {}
-    machines = [{"name": "kiln-one-1", "type": "compute-8"}, {"name": "kiln-one-2", "type": "compute-16", "spot": True}]
-    ami = client.describe_images()["Images"][0]["ImageId"]
-    stranger = client.run_instances(ImageId=ami, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
-    succeed(play("provision", **moto, kiln_machines=machines, kiln_aws_image=ami))
+    machines = [
+        {"name": "kiln-one-1", "type": "compute-8"},
+        {"name": "kiln-one-2", "type": "compute-16", "spot": True},
+        {"name": "kiln-one-3", "type": "gpu-v100"},
+    ]
+    wanted = {"Name": "architecture", "Values": ["x86_64"]}
+    some = client.describe_images(Filters=[wanted])["Images"][0]["ImageId"]
+    stranger = client.run_instances(ImageId=some, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
+    names = "debian-12-amd64-20261101-1", "with a driver (Ubuntu 22.04) 1"
+    plain, driver = (client.create_image(InstanceId=stranger, Name=name)["ImageId"] for name in names)
+    ours = {
+        "kiln_aws_image_owner": "self",
+        "kiln_aws_gpu_image_owner": "self",
+        "kiln_aws_gpu_image_name": "with a driver*",
+    }
+    succeed(play("provision", **moto, **ours, kiln_machines=machines))
 
     up = running(client)
-    assert {name: up[name]["InstanceType"] for name in ("kiln-one-1", "kiln-one-2")} == {
-        "kiln-one-1": "c5.2xlarge",
-        "kiln-one-2": "c5.4xlarge",
+    named = {name: (up[name]["InstanceType"], up[name]["ImageId"]) for name in up if name.startswith("kiln-")}
+    assert named == {
+        "kiln-one-1": ("c5.2xlarge", plain),
+        "kiln-one-2": ("c5.4xlarge", plain),
+        "kiln-one-3": ("p3.2xlarge", driver),
     }
     for name in ("kiln-one-1", "kiln-one-2"):
         asked = {"InstanceId": up[name]["InstanceId"], "Attribute": "instanceInitiatedShutdownBehavior"}
@@ -213,17 +227,11 @@ def cloud() -> Iterator[Cloud]:
     yield from serve(Cloud(password=SECRET))
 
 
-def credentials(cloud: Cloud, password: str) -> dict[str, str]:
-    named = {"USERNAME": "kiln", "PASSWORD": password, "PROJECT_NAME": "kiln", "REGION_NAME": "R1"}
-    domains = {"USER_DOMAIN_NAME": "Default", "PROJECT_DOMAIN_NAME": "Default", "AUTH_URL": f"{cloud.url}/v3"}
-    return {f"OS_{name}": value for name, value in {**named, **domains}.items()}
-
-
 def test_machines_on_openstack_are_brought_up_as_far_as_there_is_room_and_given_back(
     play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud, tmp_path: Path
 ) -> None:
     told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_controller": "192.0.2.7", "kiln_type": "compute-8"}
-    env = credentials(cloud, SECRET)
+    env = cloud.environment(SECRET)
     cloud.refused.add("kiln-two-2")
     done = play("provision", env=env, **told, kiln_count=2)
     assert done.returncode == 2
@@ -237,7 +245,7 @@ def test_machines_on_openstack_are_brought_up_as_far_as_there_is_room_and_given_
     let_in = [rule for rule in group["security_group_rules"] if rule["direction"] == "ingress"]
     assert [(rule["port_range_min"], rule["remote_ip_prefix"]) for rule in let_in] == [(22, "192.0.2.7/32")]
 
-    wrong = play("down", env=credentials(cloud, "wrong"), **told)
+    wrong = play("down", env=cloud.environment("wrong"), **told)
     assert wrong.returncode == 2
     assert len(cloud.servers) == 1
 
