@@ -189,7 +189,8 @@ class World:
             if (box := self._box(order.machine)) is not None:
                 box.lease = self.clock + order.seconds
         elif isinstance(order, Down):
-            self._due.clear()
+            self._due = [due for due in self._due if isinstance(due[2], Refused)]  # what a provider says, it says
+            heapq.heapify(self._due)
             self._soon(self.down, self._all_gone)
         else:
             seconds, what = self._carried_out(order)

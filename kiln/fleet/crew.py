@@ -278,8 +278,10 @@ class Crew:
             if known:
                 self.events.put(Up(machine=name, id=str(known["id"])))
                 continue
-            refused = self.site.folder / "refused" / f"{name}.json"
-            reason = _json(refused).get("reason") or played.reason("localhost")
+            told = _json(self.site.folder / "refused" / f"{name}.json").get("reason", "")
+            if self.stopped.is_set() and not told:
+                continue  # nobody refused it: its making was stopped
+            reason = told or played.reason("localhost")
             credentials = CREDENTIALS.search(reason) is not None
             self.events.put(Refused(machine=name, reason=reason, credentials=credentials))
 

@@ -380,10 +380,9 @@ class Supervisor:
 
     def _again(self, work: Work, station: Station, reason: str, error: type[KilnError] = MachinesLost) -> None:
         """Let a cell be built again, unless it was tried often enough."""
-        most = min(FULL_DISKS, self.mission.attempts) if error is DiskFull else self.mission.attempts
-        tried = self.yard.attempts(work.config)
+        tried, filled = self.yard.attempts(work.config), self.yard.ended_with(work.config, DiskFull.exit_code)
         self.yard.keep_job(work.config, state=JobState.LOST, reason=reason)
-        if tried >= most:
+        if tried >= self.mission.attempts or filled >= FULL_DISKS:
             what = f"{work.config} was given to {tried} machines, and none has built it"
             self._fail(work.config, error(what, why=f"{station.name}: {reason}"))
             return
@@ -520,7 +519,8 @@ class Supervisor:
 
     def _never_let_in(self) -> bool:
         """Whether the provider knew nobody from the start: it has made nothing, and will not say so either."""
-        return isinstance(self.stop, CredentialsRefused) and all(station.machine.up is None for station in self.yard)
+        fresh = self.mission.before is None and all(station.machine.up is None for station in self.yard)
+        return fresh and isinstance(self.stop, CredentialsRefused)
 
     def _settle(self) -> None:
         """Wait a while for what is on its way home."""
@@ -542,6 +542,7 @@ class Supervisor:
                     if station.machine.state not in {MachineState.GONE, MachineState.REFUSED}:
                         self.yard.keep(station, state=MachineState.GONE, gone=self.hands.now())
                 self.book.end_fleet(self.mission.id)
+            if not reason or self._never_let_in():
                 break
         return reason
 
@@ -556,7 +557,16 @@ class Supervisor:
                 return ""
             if isinstance(event, Left):
                 return event.reason
+            self._take_late(event)
         return "the tear-down did not end"
+
+    def _take_late(self, event: Event | None) -> None:
+        """Note what is heard while everything is given back: that a machine never was one, or what came home yet."""
+        if isinstance(event, Refused) and event.machine in self.yard.stations:
+            station = self.yard.stations[event.machine]
+            self.yard.keep(station, state=MachineState.REFUSED, reason=event.reason, gone=self.hands.now())
+        elif isinstance(event, Home | Removed):
+            self._take(event)
 
     def _left(self, reason: str) -> MachinesLeft:
         run = self.mission.id

@@ -140,6 +140,11 @@ class Yard:
         """Return how often a cell's build was begun."""
         return self._attempts.get(config, 0)
 
+    def ended_with(self, config: str, exit_code: int) -> int:
+        """Return how many of a cell's builds ended with an exit code."""
+        attempts = range(1, self.attempts(config) + 1)
+        return sum(self._jobs[config, attempt].exit_code == exit_code for attempt in attempts)
+
     def job(self, config: str) -> Job | None:
         """Return the latest job of a cell."""
         return self._jobs.get((config, self.attempts(config)))

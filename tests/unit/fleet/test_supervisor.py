@@ -161,10 +161,33 @@ def test_wrong_credentials_end_the_run_at_once() -> None:
     assert_nothing_left(run, world)
 
 
+def test_a_machine_that_is_refused_while_all_is_given_back_is_told_as_refused() -> None:
+    world = World(FOUR, faults=Faults(refused=frozenset({TWO}), stopped=(5.0,)))
+    run = supervisor(world)
+    with pytest.raises(KeyboardInterrupt):
+        run.execute()
+    machines = {station.name: (station.machine.state, station.machine.reason) for station in run.yard}
+    assert machines == {ONE: (MachineState.GONE, ""), TWO: (MachineState.REFUSED, "quota exceeded")}
+    assert_nothing_left(run, world)
+
+
 def test_a_provider_that_never_knew_who_asks_has_nothing_to_give_back() -> None:
     world = World(FOUR, faults=Faults(credentials=True, stays=9))
     with pytest.raises(CredentialsRefused):
         supervisor(world).execute()
+    assert len(orders(world, Down)) == 1
+
+
+def test_credentials_that_are_refused_later_do_not_tell_that_an_earlier_process_made_nothing(tmp_path: Path) -> None:
+    world = World(FOUR, faults=Faults(killed=1.0))
+    with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
+        with pytest.raises(Killed):
+            started(ledger, world).execute()
+        world.revive()
+        world.boxes.clear()
+        world.faults.credentials, world._stays = True, 9
+        with pytest.raises(MachinesLeft):
+            started(ledger, world, ledger.fleet("r1")).execute()
 
 
 def test_a_cell_that_does_not_compile_fails_alone() -> None:
@@ -197,6 +220,14 @@ def test_a_cell_that_fills_two_disks_is_at_fault_itself() -> None:
     assert states(run.execute()) == {"cell00": CellState.DISK_FULL}
     assert type(run.errors["cell00"]) is DiskFull
     assert len(orders(world, Start)) == 2
+    assert_nothing_left(run, world)
+
+
+def test_a_cell_whose_machine_died_before_may_still_fill_one_disk() -> None:
+    world = World(works(1), faults=Faults(dies={ONE: 2000.0}, full=frozenset({TWO})))
+    run = supervisor(world)
+    assert all_done(run.execute())
+    assert [machine for _, machine in world.built] == ["kiln-r1-3"]
     assert_nothing_left(run, world)
 
 
