@@ -11,8 +11,10 @@ import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.request import Request, urlopen
 
 import pytest
+from moto.server import ThreadedMotoServer
 
 from kiln import bootstrap, image
 from kiln.archive import read_info
@@ -24,6 +26,7 @@ from kiln.ledger.fleet import FleetLedger
 from kiln.model.feedstock import Feedstock
 from kiln.model.fleet import FleetRun, JobState, MachineState
 from kiln.model.run import CellState
+from tests.openstack_api import Cloud, serve
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -292,29 +295,68 @@ def state_of(root: Path, machine: str) -> MachineState:
     return next(each.state for each in ledgered(root)[0].machines if each.name == machine)
 
 
-def test_wrong_credentials_are_told_as_such_and_leave_nothing(small: Path) -> None:
+@pytest.fixture
+def moto() -> Iterator[str]:
+    """An Amazon that knows nobody: every call must be signed by a user, and there is none."""
+    server = ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    before = calls_without_a_user(server, "0")
+    yield f"http://{host}:{port}"
+    calls_without_a_user(server, before)
+    server.stop()
+
+
+def calls_without_a_user(server: ThreadedMotoServer, number: str) -> str:
+    """Let so many calls pass that nobody has signed; returns how many it were."""
+    host, port = server.get_host_and_port()
+    kind = {"Content-Type": "text/plain"}
+    with urlopen(Request(f"http://{host}:{port}/moto-api/reset-auth", data=number.encode(), headers=kind)) as answer:
+        return str(json.load(answer)["PREVIOUS_INITIAL_NO_AUTH_ACTION_COUNT"])
+
+
+@pytest.fixture
+def cloud() -> Iterator[Cloud]:
+    """An OpenStack with another password."""
+    yield from serve(Cloud(password="another"))
+
+
+def test_no_credentials_are_told_as_such_and_leave_nothing(small: Path) -> None:
     """AWS without any credentials, on a computer that must not find some elsewhere."""
-    told = small.parent / "aws.json"
-    told.write_text(json.dumps({"kiln_controller": "192.0.2.1"}))
-    nowhere = {
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
-        "AWS_CONFIG_FILE": "/dev/null",
-    }
-    kept = {name: text for name, text in {**os.environ, **nowhere}.items() if name not in KEYS}
+    nowhere = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null"}
+    assert "credentials" in refused_credentials(small, "aws", {}, AWS_CONFIG_FILE="/dev/null", **nowhere)
+
+
+def test_wrong_credentials_of_aws_are_told_as_such_and_leave_nothing(small: Path, moto: str) -> None:
+    wrong = {"AWS_ACCESS_KEY_ID": "AKIANOBODY", "AWS_SECRET_ACCESS_KEY": PLANTED, "AWS_REGION": "us-east-1"}
+    assert "AuthFailure" in refused_credentials(small, "aws", {"kiln_aws_endpoint": moto}, **wrong)
+
+
+def test_a_wrong_password_of_openstack_is_told_as_such_and_leaves_nothing(small: Path, cloud: Cloud) -> None:
+    assert "HTTP 401" in refused_credentials(small, "openstack", {}, **cloud.environment(PLANTED))
+    assert cloud.servers == {}
+
+
+def refused_credentials(root: Path, provider: str, told: dict[str, str], **environment: str) -> str:
+    """Run the fleet where nobody is let in: returns what is said of that, once it is seen that nothing is left."""
+    file = root.parent / "told.json"
+    file.write_text(json.dumps({"kiln_controller": "192.0.2.1", **told}))
+    kept = {name: text for name, text in os.environ.items() if name not in KEYS and not name.startswith("OS_")}
     ended = subprocess.run(
-        words(small, "run", "--all", "--provider", "aws", "--vars", str(told)),
+        words(root, "run", "--all", "--provider", provider, "--vars", str(file)),
         cwd=ROOT,
         text=True,
         capture_output=True,
-        env=kept,
+        env={**kept, **environment},
         check=False,
     )
     assert ended.returncode == CredentialsRefused.exit_code, ended.stderr
     assert "does not accept the credentials" in ended.stderr
-    (run,) = ledgered(small)
+    assert PLANTED not in ended.stderr
+    (run,) = ledgered(root)
     assert {machine.state for machine in run.machines} == {MachineState.REFUSED}
-    assert run.finished is not None
+    assert_given_back(root)
+    return ended.stderr
 
 
 PLAY = """
