@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln.bazel import processes
-from kiln.bazel.diagnosis import diagnose
 from kiln.bazel.events import Build
+from kiln.compat import failures as known
 from kiln.errors import BuildFailed, excerpt
 from kiln.model.compile import Progress
 
@@ -169,15 +169,15 @@ class Watch:
         self.file.read()
         failures, complaints = self.build.failures, self.build.complaints
         said = failures[0].text if failures else "\n".join(complaints)
-        cause = diagnose("\n".join([*(failure.text for failure in failures), *complaints, error.why]))
+        cause = known.cause("\n".join([*(failure.text for failure in failures), *complaints, error.why]))
         if not said and cause is None:
             return error
         who = str(failures[0]) if failures else "the compile failed"
         more = f"; {len(failures) - 1} more failed" if len(failures) > 1 else ""
-        why = f": {cause.cause}" if cause else ""
+        why = f": {cause.name}" if cause else ""
         message = excerpt("\n".join(said.splitlines()[-MESSAGE:]))
         kind = BuildFailed if cause is None else cause.error
-        return kind(f"{who}{more}{why}\n{message}".rstrip(), why=error.why, hint=cause.hint if cause else error.hint)
+        return kind(f"{who}{more}{why}\n{message}".rstrip(), why=error.why, hint=cause.cure if cause else error.hint)
 
 
 @contextlib.contextmanager

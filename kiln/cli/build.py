@@ -107,6 +107,7 @@ def advice(error: KilnError, log: Path | None) -> list[str]:
     """Return what to try: what the error itself says, and what the doctor knows of the words at the end of the log."""
     from kiln.compat import failures
 
-    own = [f"  try: {error.hint}"] if error.hint else []
     found = failures.at_the_end(log) if log is not None and isinstance(error, (BuildFailed, TestsFailed)) else ()
-    return own + [line for each in found[-3:] for line in (f"  cause: {each.cause}", f"  try: {each.cure}")]
+    told = [line for each in found[-3:] for line in (f"  cause: {each.cause}", f"  try: {each.cure}")]
+    own = f"  try: {error.hint}"
+    return told if own in told or not error.hint else [own, *told]

@@ -1,5 +1,7 @@
 """What made a program or a build fail, read from what it said: ``data/failures.ini`` knows the words.
 
+The one table of causes: the doctor reads logs by it, and a compile that fails is explained by it.
+
 A log may be a gigabyte long, and is anybody's: it is read in pieces, of a line no more than its first ``LONGEST``
 characters are looked at, and each pattern's repetitions are bounded.
 """
@@ -7,11 +9,13 @@ characters are looked at, and each pattern's repetitions are bounded.
 from __future__ import annotations
 
 import configparser
+import io
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
+from kiln import errors
 from kiln.compat import lines, tables
 from kiln.compat.combination import plain as number_of
 from kiln.compat.variants import newest_gcc
@@ -21,21 +25,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from kiln.errors import KilnError
+
 LONGEST = 4096  # characters of a line
+MOST = 100  # different failures that are told; a log could name a million versions
 _PIECE = 1 << 20  # bytes
 _END = 8 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A failure that is known by its words: they are in every line that the pattern matches."""
+    """A failure that is known by its words: one of them is in every line that the pattern matches.
+
+    ``error`` is what a compile ends with that fails so.
+    """
 
     name: str
-    words: bytes
+    words: tuple[bytes, ...]
     pattern: re.Pattern[str]
     cause: str
     cure: str
     source: str
+    error: type[KilnError]
+
+    def word(self, text: bytes) -> bytes | None:
+        """Return the first of the words that stands in a text."""
+        return next((word for word in self.words if word in text), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +64,7 @@ class Failure:
     line: int
     text: str
     count: int = 1
+    error: type[KilnError] = errors.BuildFailed
 
     def as_data(self) -> dict[str, Any]:
         """Return the failure for programs."""
@@ -64,14 +80,14 @@ class _Tally:
 
     def add(self, failure: Failure) -> None:
         key = (failure.name, failure.cause)
-        self.counts[key] = self.counts.get(key, 0) + 1
-        self.found.setdefault(key, failure)
+        if key not in self.found and len(self.found) < MOST:
+            self.found[key] = failure
+        if key in self.found:
+            self.counts[key] = self.counts.get(key, 0) + 1
 
     def result(self) -> tuple[Failure, ...]:
-        return tuple(
-            Failure(**{**failure.as_data(), "count": self.counts[key]})
-            for key, failure in sorted(self.found.items(), key=lambda item: item[1].line)
-        )
+        ordered = sorted(self.found.items(), key=lambda item: item[1].line)
+        return tuple(replace(failure, count=self.counts[key]) for key, failure in ordered)
 
 
 @cache
@@ -82,11 +98,12 @@ def known() -> tuple[Known, ...]:
     return tuple(
         Known(
             name=name,
-            words=section["words"].encode(),
+            words=tuple(word.encode() for word in section["words"].splitlines()),
             pattern=re.compile(section["pattern"]),
             cause=section["cause"],
             cure=section["cure"],
             source=section["source"],
+            error=getattr(errors, section.get("error", "BuildFailed")),
         )
         for name, section in settings.items()
         if name != settings.default_section
@@ -97,7 +114,7 @@ def read(log: IO[bytes]) -> tuple[Failure, ...]:
     """Return the failures that a log tells of, in the order of their first lines."""
     tally, before = _Tally(), 0
     for piece in _pieces(log):
-        wanted = [each for each in known() if each.words in piece]
+        wanted = [each for each in known() if each.word(piece)]
         if wanted:
             for failure in _in_piece(piece, wanted, before):
                 tally.add(failure)
@@ -113,6 +130,13 @@ def at_the_end(log: Path, *, most: int = _END) -> tuple[Failure, ...]:
             return read(file)
     except OSError:
         return ()
+
+
+def cause(text: str) -> Failure | None:
+    """Return what a failed compile's output tells: of several failures the one that the table has first."""
+    ranks = {each.name: rank for rank, each in enumerate(known())}
+    found = read(io.BytesIO(text.encode("utf-8", "replace")))
+    return min(found, key=lambda failure: ranks[failure.name], default=None)
 
 
 def _pieces(log: IO[bytes]) -> Iterator[bytes]:
@@ -132,11 +156,9 @@ def _pieces(log: IO[bytes]) -> Iterator[bytes]:
 
 def _in_piece(piece: bytes, wanted: list[Known], before: int) -> Iterator[Failure]:
     for number, raw in enumerate(piece.split(b"\n"), before + 1):
-        looked_for = [each for each in wanted if each.words in raw]
-        if not looked_for:
-            continue
-        for each in looked_for:
-            found = _found(each, _window(raw, each.words), number)
+        for each in wanted:
+            word = each.word(raw)
+            found = _found(each, _window(raw, word), number) if word else None
             if found is not None:
                 yield found
 
@@ -152,8 +174,15 @@ def _found(each: Known, text: str, number: int) -> Failure | None:
     if match is None:
         return None
     values = _values({name: value for name, value in match.groupdict().items() if value is not None})
-    cause, cure = (_filled(sentence, values) for sentence in (each.cause, each.cure))
-    return Failure(name=each.name, cause=cause, cure=cure, source=each.source, line=number, text=text.strip()[:400])
+    return Failure(
+        name=each.name,
+        cause=_filled(each.cause, values),
+        cure=_filled(each.cure, values),
+        source=each.source,
+        line=number,
+        text=text.strip()[:400],
+        error=each.error,
+    )
 
 
 def _values(groups: dict[str, str]) -> dict[str, str]:

@@ -15,8 +15,8 @@ FLOORS = tuple(
     for rooms in (
         "errors model bootstrap",
         """yamltext template versions variants recipe matchspec archive repodata command bazel container channel console
-        files ledger resources provenance""",
-        "load expand render build check publish rehearse compat image report",
+        files ledger resources provenance compat""",
+        "load expand render build check publish rehearse image report",
         "pipeline fleet",
         "cli __main__",
     )
