@@ -273,9 +273,13 @@ def kind_of(exit_code: int) -> type[KilnError]:
 
 
 def nearest(word: str, known: Iterable[str], *, most: int = 3) -> str:
-    """Return 'did you mean ...?' for the names most like ``word``, or nothing when none is near."""
-    near = difflib.get_close_matches(word, list(known), n=most, cutoff=0.6)
-    return f"did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
+    """Return 'did you mean ...?' for the names most like ``word``, or nothing when none is near.
+
+    Capital letters do not count.
+    """
+    names = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), list(names), n=most, cutoff=0.6)
+    return f"did you mean {' or '.join(repr(names[name]) for name in near)}?" if near else ""
 
 
 def excerpt(text: str) -> str:

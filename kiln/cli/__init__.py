@@ -55,7 +55,13 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UsageError: always.
         """
-        raise UsageError(message, hint=f"{self.prog} --help")
+        raise UsageError(message, hint=self.near(message) or f"{self.prog} --help")
+
+    def near(self, message: str) -> str:
+        """Return the option that an unknown one was perhaps meant to be."""
+        _, _, unknown = message.partition("unrecognized arguments: ")
+        word = unknown.partition(" ")[0].partition("=")[0]
+        return nearest(word, self._option_string_actions) if word.startswith("--") else ""
 
 
 def parser_for(name: str, called: str | None = None) -> tuple[Parser, Command]:

@@ -54,29 +54,46 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Answer for a log, a cell, a combination or this machine; the exit code tells of what cannot work."""
+    asked = {name: getattr(options, name) for name in (*OPTIONS, "gpu", "cc", "built_for")}
+    given = {name: value for name, value in asked.items() if value is not None}
+    one_question(options, given)
     if options.log is not None or options.error is not None:
         return read_failure(options)
-    asked = {name: getattr(options, name) for name in OPTIONS}
-    if any(asked.values()) or options.gpu or options.cc or options.built_for:
-        return show([combined(options, asked)], as_json=options.json)
+    if given:
+        return show([combined(given, here=options.here)], as_json=options.json)
     if options.config is not None:
         return show(cell(root, options.config, here=options.here), as_json=options.json)
     return machine(root, as_json=options.json)
 
 
-def combined(options: argparse.Namespace, asked: dict[str, str | None]) -> Answer:
+def one_question(options: argparse.Namespace, given: dict[str, str]) -> None:
+    """Refuse what would be answered in part.
+
+    Raises:
+        UsageError: for more than one of a cell, versions, a log and an error text.
+    """
+    questions = {
+        "a cell": options.config is not None,
+        "versions": bool(given),
+        "a log": options.log is not None,
+        "an error text": options.error is not None,
+    }
+    asked = [name for name, is_asked in questions.items() if is_asked]
+    if len(asked) > 1:
+        raise UsageError(f"{' and '.join(asked)} are {len(asked)} questions", hint="ask them one after the other")
+
+
+def combined(given: dict[str, str], *, here: bool) -> Answer:
     """Return the answer for the combination that the options describe.
 
     Raises:
-        UsageError: for a cell beside it, and for what is no version and no GPU.
+        UsageError: for what is no version and no GPU.
     """
     from kiln import compat
 
-    if options.config is not None:
-        raise UsageError("a cell and versions are two questions", hint="name a CONFIG, or versions")
-    gpus = ",".join(filter(None, (options.gpu, options.cc)))
-    wanted = compat.combination({**asked, "gpu": gpus or None, "built_for": options.built_for})
-    return compat.judge(on_machine(wanted) if options.here else wanted)
+    gpus = [given.pop(name) for name in ("gpu", "cc") if name in given]
+    wanted = compat.combination({**given, **({"gpu": ",".join(gpus)} if gpus else {})})
+    return compat.judge(on_machine(wanted) if here else wanted)
 
 
 def on_machine(wanted: Combination) -> Combination:
@@ -125,8 +142,8 @@ def machine(root: Path, *, as_json: bool) -> int:
             )
         )
     else:
-        print("\n".join(machine_text(facts, resources.cores, resources.memory, disk)))
-        print("\n".join(outlook_text(outlook.ranges(cudas))))
+        told = machine_text(facts, resources.cores, resources.memory, disk)
+        print("\n".join((*told, *outlook_text(outlook.ranges(cudas)))))
         for purpose, answer in answers.items():
             print(f"\n{purpose}: " + "\n".join(answer_text(answer)))
     return code(answers.values())

@@ -71,6 +71,7 @@ class Combination:
         }
         told = [value if name == "compiler" else f"{names.get(name, name)} {value}" for name, value in self.given()]
         told += [gpu.text for gpu in self.gpus]
+        told += [f"built for {','.join(self.built_for)}"] if self.built_for else []
         return ", ".join(told) or "nothing"
 
     def given(self) -> tuple[tuple[str, str], ...]:
@@ -103,14 +104,14 @@ def combination(asked: Mapping[str, str | None]) -> Combination:
     """
     given = {name: value.strip() for name, value in asked.items() if value is not None}
     compiler_asked, host, gpu_asked, built_for = (
-        given.pop(name, "") for name in ("compiler", "host", "gpu", "built_for")
+        given.pop(name, None) for name in ("compiler", "host", "gpu", "built_for")
     )
     versions = {name: _version(name, value) for name, value in given.items()}
     return Combination(
-        compiler=compiler(compiler_asked) if compiler_asked else None,
-        host=compiler(host) if host else None,
-        gpus=tuple(gpu(name) for name in gpu_asked.split(",") if name.strip()),
-        built_for=tuple(_built(part.strip()) for part in built_for.split(",") if part.strip()),
+        compiler=None if compiler_asked is None else compiler(compiler_asked),
+        host=None if host is None else compiler(host),
+        gpus=() if gpu_asked is None else tuple(dict.fromkeys(map(gpu, gpu_asked.split(",")))),
+        built_for=() if built_for is None else tuple(_built(part.strip()) for part in built_for.split(",")),
     ).with_versions(**versions)
 
 

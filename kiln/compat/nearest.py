@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln.compat import lines, tables
 from kiln.compat.answer import Suggestion, Verdict, verdict
 from kiln.compat.combination import plain
-from kiln.compat.rules import RULES, findings
+from kiln.compat.rules import findings, one_by_one
 from kiln.compat.variants import completed_list, newest_gcc, variants
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _varied(ranked: list[Suggestion]) -> tuple[Suggestion, ...]:
 
 def _is(candidate: Combination, good: Verdict) -> bool:
     """Whether no rule has anything worse to say; given up at the first that has."""
-    return not any(finding.verdict.rank > good.rank for rule in RULES for finding in rule(candidate))
+    return not any(finding.verdict.rank > good.rank for finding in one_by_one(candidate))
 
 
 def _suggestion(asked: Combination, found: Combination, judged: Verdict) -> Suggestion:
@@ -78,9 +78,9 @@ def _distance(asked: Combination, other: Combination) -> tuple[int, float, tuple
 
 
 def _steps(one: str, other: str) -> float:
-    """How far two versions are apart, a major version as far as a hundred minor ones."""
+    """How far two versions are apart, a major version as far as a thousand minor ones."""
     (first, second), (third, fourth) = ((*lines.numbers(text), 0)[:2] for text in (one, other))
-    return abs(first - third) * 100 + abs(second - fourth)
+    return abs((first - third) * 1000 + second - fourth)
 
 
 def _candidates(asked: Combination, good: Verdict) -> list[Combination]:

@@ -17,8 +17,8 @@ def variants(wanted: Combination) -> tuple[str, ...]:
     """Return the lines of conda_build_config.yaml for a combination, versions as far as packages name them."""
     if wanted.cuda is None:
         return ()
-    values = {"cuda_compiler_version": _minor(wanted.cuda), "cudnn": _cudnn(wanted), **_compilers(wanted)}
-    if wanted.python:
+    values = {"cuda_compiler_version": _cuda(wanted.cuda), "cudnn": _cudnn(wanted), **_compilers(wanted)}
+    if wanted.python and "." in wanted.python:
         values["python"] = f"{_minor(wanted.python)}.* *_{_build(_minor(wanted.python))}"
     values["cuda_compute_capabilities"] = ",".join(completed_list(wanted) or wanted.built_for)
     return tuple(line for key, value in values.items() if value for line in (f"{key}:", f'  - "{value}"'))
@@ -31,6 +31,12 @@ def _build(python: str) -> str:
 
 def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
+
+
+def _cuda(version: str) -> str:
+    """The CUDA as packages are named for it; a major version alone stands for the newest of its minor ones."""
+    newest = (cuda for cuda in tables.cuda_lines() if lines.agree(cuda, version))
+    return _minor(version) if "." in version else next(newest, version)
 
 
 def _cudnn(wanted: Combination) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat.rules import cudnn, driver, gpu, serving, tensorflow, wheel
+from kiln.compat.rules import alone, cudnn, driver, gpu, serving, tensorflow, wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,6 +26,7 @@ RULES: tuple[Rule, ...] = (
     tensorflow.tensorflow_and_compiler,
     serving.serving_and_the_rest,
     serving.serving_and_bazel,
+    serving.serving_and_python,
     gpu.cuda_and_gpu,
     gpu.cuda_and_built_for,
     gpu.builds_and_gpu,
@@ -43,4 +44,20 @@ RULES: tuple[Rule, ...] = (
 
 def findings(asked: Combination) -> tuple[Finding, ...]:
     """Return what every rule says of a combination."""
-    return tuple(finding for rule in RULES for finding in rule(asked))
+    return tuple(one_by_one(asked))
+
+
+def one_by_one(asked: Combination) -> Iterator[Finding]:
+    """Yield what every rule says; where none has a word on something, what the tables have of it for itself.
+
+    What only a release brings together, a Python and a CUDA say, is looked for among the releases.
+    """
+    spoken = False
+    for rule in RULES:
+        for finding in rule(asked):
+            spoken = True
+            yield finding
+    if not spoken:
+        yield from alone.facts(asked)
+    if not spoken or asked.python or asked.bazel or asked.glibc:
+        yield from alone.releases(asked, RULES)

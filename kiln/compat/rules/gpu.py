@@ -33,6 +33,8 @@ def cuda_and_gpu(asked: Combination) -> Iterator[Finding]:
 def _cuda_and_gpu(rule: str, cuda: str, row: Row, gpu: Gpu) -> Finding:
     known = [int(number) for number in row["capabilities"].split()]
     number = plain(gpu.capability)
+    if tables.first_cuda(number) is None:
+        return silent(rule, f"no table has a CUDA that compiles for {gpu.text}")
     reach = f"CUDA {cuda} compiles for {dotted(str(known[0]))} to {dotted(str(known[-1]))}"
     if number in known:
         return told(rule, WORKS, f"{reach}, {gpu.text} among them", row, *gpu.rows)
@@ -74,6 +76,8 @@ def builds_and_gpu(asked: Combination) -> Iterator[Finding]:
 
 def _build_and_gpu(who: str, capabilities: tuple[str, ...], rows: tuple[Row, ...], gpu: Gpu) -> Finding:
     rule, number, listed = "what is built and GPU", plain(gpu.capability), ",".join(capabilities)
+    if tables.first_cuda(number) is None:
+        return silent(rule, f"no table has a CUDA that compiles for {gpu.text}")
     if any(plain(each) // 10 == number // 10 and plain(each) <= number for each in capabilities):
         return told(rule, WORKS, f"{who} has machine code for {gpu.text} ({listed})", *rows, *gpu.rows)
     if any(not each.startswith("sm_") and plain(each) <= number for each in capabilities):

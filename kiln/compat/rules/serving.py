@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.compat import lines, tables
 from kiln.compat.rules.common import CANNOT, COSTS, UNKNOWN, WORKS, same_bazel, silent, told
+from kiln.compat.rules.tensorflow import tensorflow_and_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,6 +51,7 @@ def _serving_and_tensorflow(serving: str, tf: str | None, row: Row) -> Iterator[
         return
     own = tables.tensorflow(serving)
     if own is None:
+        yield silent(rule, f"no table has TensorFlow {serving}, which Serving {serving} would contain")
         return
     differ = [
         f"{shown} {row[name]} (TensorFlow: {own[name]})"
@@ -68,6 +70,12 @@ def _serving_and_tensorflow(serving: str, tf: str | None, row: Row) -> Iterator[
         yield told(
             rule, WORKS, f"Serving {serving} is built with the CUDA and cuDNN that TensorFlow is tested with", row, own
         )
+
+
+def serving_and_python(asked: Combination) -> Iterator[Finding]:
+    """What a client imports of Serving stands beside a TensorFlow of the same minor version, for its Pythons."""
+    if asked.serving is not None and asked.tf is None and tables.tensorflow(asked.serving) is not None:
+        yield from tensorflow_and_python(asked.with_versions(tf=".".join(asked.serving.split(".")[:2])))
 
 
 def serving_and_bazel(asked: Combination) -> Iterator[Finding]:

@@ -18,6 +18,11 @@ def test_an_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) 
     assert "--nonsense" in capsys.readouterr().err
 
 
+def test_a_mistyped_option_names_the_near_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["doctor", "--cudda", "12.5"]) == UsageError.exit_code
+    assert "did you mean '--cuda'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [[], ["--help"], ["--version"], ["build", "--help"]])
 def test_help_succeeds(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(words) == 0

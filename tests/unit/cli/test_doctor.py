@@ -59,7 +59,16 @@ def test_a_cell_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["--tf", "two"], ["--gpu", "Voodoo"], [CELL, "--tf", "2.18"], ["--log", "/no/such.log"]]
+    "words",
+    [
+        ["--tf", "two"],
+        ["--tf", ""],
+        ["--gpu", "Voodoo"],
+        [CELL, "--tf", "2.18"],
+        ["--log", "/no/such.log"],
+        ["--log", "x", "--error", "y"],
+        ["--error", "y", "--cuda", "12.5"],
+    ],
 )
 def test_what_cannot_be_asked(words: list[str]) -> None:
     assert cli.run(["-C", str(ROOT), "doctor", *words]) == UsageError.exit_code
@@ -84,6 +93,34 @@ def test_a_log_is_made_harmless_before_it_is_shown(tmp_path: Path, capsys: pytes
 def test_a_log_that_tells_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["doctor", "--error", "it does not work"]) == 0
     assert "nothing in it is known" in capsys.readouterr().out
+
+
+REFERENCE = (ROOT / "docs" / "reference" / "compatibility.md").read_text()
+
+
+def keys(data: object) -> set[str]:
+    """Every key of an answer but for the columns of tables, which are documented as such."""
+    if isinstance(data, dict):
+        own = {key for key in data if not key[0].isdigit()}
+        return own.union(*(keys(value) for key, value in data.items() if key != "row"))
+    return set().union(*map(keys, data)) if isinstance(data, list) else set()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--tf", "2.18", "--cuda", "13.0", "--gpu", "p3", "--built-for", "sm_60"],
+        ["--serving", "1.12", "--cuda", "9.0", "--cudnn", "7", "--compiler", "gcc-7", "--driver", "384.81"],
+        ["--error", "Illegal instruction"],
+    ],
+)
+def test_every_key_of_the_json_answer_stands_in_the_reference(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.run(["-C", str(tmp_path), "doctor", "--json", *words])
+    assert {key for key in keys(json.loads(capsys.readouterr().out)) if f"`{key}`" not in REFERENCE} == set()
 
 
 @pytest.mark.processes

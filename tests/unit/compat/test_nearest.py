@@ -106,3 +106,11 @@ def test_a_cell_is_a_combination_for_each_of_its_pythons() -> None:
 def test_what_is_no_version_is_left_open(value: str) -> None:
     (found,) = of_variant({"cuda_compiler_version": (value,)}, tf=value)
     assert (found.cuda, found.tf) == (None, None)
+
+
+def test_beyond_the_newest_release_the_newest_is_near() -> None:
+    assert [each.combination.tf for each in judge(combination({"tf": "99"})).nearest] == ["2.21.0"]
+
+
+def test_a_major_version_of_cuda_is_completed_for_the_recipe() -> None:
+    assert judge(combination({"cuda": "12", "gpu": "T4"})).variants[:2] == ("cuda_compiler_version:", '  - "12.9"')

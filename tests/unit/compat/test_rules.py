@@ -201,9 +201,53 @@ def test_the_worst_finding_decides() -> None:
     assert judge(combination({"tf": "2.18", "cuda": "12.6"})).verdict is Verdict.COSTS
 
 
-def test_without_a_pair_nothing_is_known() -> None:
-    answer = judge(combination({"cuda": "12.5"}))
-    assert (answer.verdict, answer.findings, answer.nearest) == (Verdict.UNKNOWN, (), ())
+ALONE = {
+    "cuda": ("12.5", WORKS, "compiles for 5.0 to 9.0, and takes a GCC below 14"),
+    "gpu": ("p3", WORKS, "CUDA 9.0 to 12.9 compile for V100 of p3 (7.0)"),
+    "driver": ("550", WORKS, "driver 550 runs CUDA 7.0 to 12.4"),
+    "host": ("gcc-13", WORKS, "gcc 13 is taken by nvcc of CUDA 12.4 to 13.2"),
+    "built_for": ("sm_70", WORKS, "sm_70 is compiled by CUDA 9.0 to 12.9"),
+    "python": ("3.12", WORKS, "2.21.0 is the newest that takes it, 2.16.1 the oldest"),
+    "bazel": ("6.1.0", WORKS, "as upstream tests them, 2.15.0 is the newest that takes it, 2.14.0 the oldest"),
+    "cudnn": ("8.7", WORKS, "2.14.0 is the newest that takes it"),
+    "glibc": ("2.17", WORKS, "2.20.0 is the newest that takes it"),
+    "compiler": ("gcc-13", COSTS, "with a cost, 2.21.0 is the newest that takes it"),
+    "serving": ("1.99", UNKNOWN, "no table has TensorFlow 1.99, which Serving 1.99 would contain"),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_of_a_thing_alone_is_told_what_the_tables_have(name: str) -> None:
+    value, verdict, reason = ALONE[name]
+    answer = judge(combination({name: value}), suggest=False)
+    assert answer.verdict.value == verdict
+    assert any(reason in finding.reason for finding in answer.findings), [each.reason for each in answer.findings]
+
+
+def test_a_cuda_that_there_is_not_has_a_near_one() -> None:
+    answer = judge(combination({"cuda": "12.7"}))
+    assert [(each.verdict, each.reason) for each in answer.findings] == [(Verdict.UNKNOWN, "no table has CUDA 12.7")]
+    assert answer.nearest[0].combination.cuda == "12.5"
+
+
+def test_what_only_a_release_brings_together_is_unknown_without_one() -> None:
+    answer = judge(combination({"cuda": "12.5", "python": "3.6", "gpu": "p3"}))
+    assert (answer.verdict, answer.nearest[0].combination.python) == (Verdict.UNKNOWN, "3.6")
+    assert judge(combination({"cuda": "12.5", "python": "3.9", "gpu": "p3"})).verdict is Verdict.WORKS
+
+
+def test_a_gpu_that_no_table_knows_stays_unknown() -> None:
+    assert {each.verdict for each in judge(combination({"tf": "2.20", "gpu": "99.9"})).findings} == {Verdict.UNKNOWN}
+
+
+def test_a_gpu_that_is_nearly_one_is_asked_back() -> None:
+    with pytest.raises(UsageError) as caught:
+        combination({"gpu": "rtx 3099"})
+    assert "'RTX 3090'" in caught.value.hint
+
+
+def test_of_nothing_nothing_is_said() -> None:
+    assert judge(combination({})).findings == ()
 
 
 def test_a_release_alone_is_told_with_what_it_is_tested() -> None:
@@ -257,6 +301,10 @@ def test_a_gpu_by_any_name(name: str, capability: str) -> None:
         ({"cuda": "twelve"}, "--cuda 'twelve' is no version"),
         ({"compiler": "icc"}, "'icc' is no compiler"),
         ({"built_for": "sm_x"}, "'sm_x' is no compute capability"),
+        ({"built_for": ""}, "'' is no compute capability"),
+        ({"tf": ""}, "--tf '' is no version"),
+        ({"gpu": "p3,"}, "no table has a GPU ''"),
+        ({"host": ""}, "'' is no compiler"),
     ],
 )
 def test_what_is_not_known_is_refused(asked: dict[str, str], what: str) -> None:
