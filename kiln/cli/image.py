@@ -95,7 +95,6 @@ def _local(options: argparse.Namespace, root: Path) -> int:
 
 
 def _lean(options: argparse.Namespace, root: Path) -> int:
-    from kiln.compat import tables
     from kiln.console.steps import Steps
     from kiln.container import images
     from kiln.image import kind, runtime
@@ -110,7 +109,6 @@ def _lean(options: argparse.Namespace, root: Path) -> int:
         suite=options.suite,
         debian=tuple(options.extra),
         cuda=options.cuda,
-        drivers={row["cuda"]: row["driver"] for row in tables.table("cuda_minor")},
     )
     steps = Steps(sys.stderr, animated=sys.stderr.isatty())
     made = runtime.make(

@@ -86,7 +86,10 @@ def _policy(wanted: Combination) -> set[int]:
 def of_variant(
     variant: Mapping[str, tuple[str, ...]], *, tf: str | None = None, serving: str | None = None
 ) -> tuple[Combination, ...]:
-    """Return the combinations that a cell is, one for each of its Pythons; what is no version is left open."""
+    """Return the combinations that a cell is, one for each of its Pythons; what is no version is left open.
+
+    Serving's server has no Python, and what its clients import is one package for all of them.
+    """
     first = {key: values[0] for key, values in variant.items() if values and values[0] not in NONE}
     listed = tuple(part.strip() for part in first.get("cuda_compute_capabilities", "").split(",") if part.strip())
     gcc = _version(first.get("cxx_compiler_version")) if first.get("cxx_compiler", "gxx") == "gxx" else None
@@ -99,7 +102,8 @@ def of_variant(
         bazel=_version(first.get("bazel")),
         built_for=tuple(each for each in listed if _is_capability(each)),
     )
-    pythons = dict.fromkeys(_version(value.split(".*")[0].split(" ")[0]) for value in variant.get("python", ("",)))
+    values = variant.get("python", ("",)) if serving is None else ("",)
+    pythons = dict.fromkeys(_version(value.split(".*")[0].split(" ")[0]) for value in values)
     return tuple(common.with_versions(python=python) for python in pythons)
 
 

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 # Debian of today has these at the top as links into usr; packages of yesterday still bring files below them.
 MERGED = ("bin", "sbin", "lib", "lib64")
 NONROOT = 65532  # the user and group number that images without a root user have by custom
-# Documentation but for licences, and what only serves the packages' own installation.
+HOME = "/home/nonroot"
+# Documentation but for licences, what only serves the packages' own installation, and programs for people.
 _UNREAD = re.compile(
     r"usr/sbin/|etc/ca-certificates/|etc/skel/|usr/share/(?:doc/[^/]+/(?!copyright$)|man/|info/|locale/|lintian/|bug/)"
+    r"|(?:usr/)?bin/(?:bashbug|clear_console|rbash|tini-static)$"
 )
 _CERTIFICATES = "usr/share/ca-certificates/"
 _ALL_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
@@ -191,7 +193,8 @@ def _frame() -> Iterator[Entry]:
         yield Entry(path=folder, mode=mode)
     for folder in ("/dev", "/proc", "/sys", "/etc"):
         yield Entry(path=folder, mode=FOLDER)
-    yield Entry(path="/home/nonroot", mode=0o700, owner=NONROOT)
+    yield Entry(path=HOME, mode=0o770, owner=NONROOT)
+    yield Entry(path="/etc/localtime", mode=0o777, link="/usr/share/zoneinfo/Etc/UTC")
     for path, text in _ACCOUNTS.items():
         yield Entry(path=path, mode=0o644, data=text.format(NONROOT).encode())
 

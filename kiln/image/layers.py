@@ -20,7 +20,9 @@ _LEVEL = 6  # of gzip, which every engine reads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A file, link or folder of an image, owned by root unless ``owner`` (user and group number) says otherwise.
+    """A file, link or folder of an image, owned by root unless ``owner`` (a user's number) says otherwise.
+
+    The group is always root's, of number 0, which users without a name are in where a platform gives out the numbers.
 
     ``path`` is absolute. The content is ``source`` or ``data``; ``link`` is where a symbolic link leads. With none of
     them it is a folder.
@@ -126,7 +128,7 @@ def of_tree(root: Path, paths: Iterable[str], *, below: str) -> Iterator[Entry]:
 
 def _add(archive: tarfile.TarFile, entry: Entry, epoch: int) -> None:
     member = tarfile.TarInfo(entry.path.lstrip("/"))
-    member.mode, member.mtime, member.uid, member.gid = entry.mode, epoch, entry.owner, entry.owner
+    member.mode, member.mtime, member.uid = entry.mode, epoch, entry.owner
     if entry.link:
         member.type, member.linkname = tarfile.SYMTYPE, entry.link
         archive.addfile(member)

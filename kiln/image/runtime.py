@@ -11,14 +11,15 @@ import json
 import re
 import shutil
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import __version__, channel, files
+from kiln.compat import tables
 from kiln.errors import BuildFailed, NotWritable, SolveFailed
 from kiln.image import bytecode, debian, lean, needs, oci
-from kiln.image.layers import FOLDER, PROGRAM, Entry, Layer, pack
+from kiln.image.layers import PROGRAM, Entry, Layer, pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from kiln.image.lean import Installed
 
 PREFIX = "/opt/conda"
-SYSTEM = ("ca-certificates", "libc6", "netbase", "tzdata")
+SYSTEM = ("ca-certificates", "libc6", "netbase", "tini", "tzdata")
+# The first process of a container gets no signal that it does not ask for, so without an init 'docker stop' waits.
+INIT = ("/usr/bin/tini", "-s", "--")
 PACKAGE_LIST = "/usr/share/kiln/packages.json"
 ROOM = 8_000_000_000  # bytes: packages, prefix and layers of the largest, one with CUDA
 _ROUNDS = 8  # of asking which libraries the libraries just added need in turn
@@ -43,8 +46,7 @@ _CUDA = re.compile(r"__cuda(?:\s+>=?\s*(\d+(?:\.\d+)?))?")
 class Request:
     """What an image is asked to be: match specs from channels, on a suite of Debian with some packages more.
 
-    ``cuda`` is the CUDA version that the driver of the machines can run, empty for machines without a GPU; ``drivers``
-    tell the oldest driver that runs a major version of CUDA.
+    ``cuda`` is the CUDA version that the driver of the machines can run, empty for machines without a GPU.
     """
 
     kind: Kind
@@ -53,7 +55,6 @@ class Request:
     suite: str
     debian: tuple[str, ...] = ()
     cuda: str = ""
-    drivers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tag(self) -> str:
@@ -167,8 +168,9 @@ def configuration(request: Request, contents: Contents) -> oci.Config:
     """What an engine does with the image."""
     kind = request.kind
     return oci.Config(
-        entrypoint=kind.entrypoint,
+        entrypoint=(*INIT, *kind.entrypoint),
         environment={
+            "HOME": debian.HOME,
             "PATH": f"{PREFIX}/bin:/usr/bin",
             "LANG": "C.UTF-8",
             "SSL_CERT_FILE": "/etc/ssl/certs/ca-certificates.crt",
@@ -197,7 +199,7 @@ def labels(request: Request, contents: Contents) -> dict[str, str]:
         "kiln.packages": PACKAGE_LIST,
         "kiln.debian": " ".join(f"{deb.name}={deb.version}" for deb in contents.debs),
         "kiln.rehearsal": "true" if any(package.rehearsal for package in contents.packages) else "",
-        **(_driver(request, least_cuda(contents.packages)) if request.cuda else {}),
+        **(_driver(least_cuda(contents.packages)) if request.cuda else {}),
     }
     return {name: value for name, value in said.items() if value}
 
@@ -209,9 +211,10 @@ def least_cuda(packages: Iterable[Installed]) -> str:
     return max(filter(None, said), key=lambda version: tuple(map(int, version.split("."))), default="")
 
 
-def _driver(request: Request, cuda: str) -> dict[str, str]:
-    driver = request.drivers.get(cuda.partition(".")[0], "")
-    return {"kiln.cuda": cuda, "kiln.cuda.driver": f">={driver}" if driver else ""}
+def _driver(cuda: str) -> dict[str, str]:
+    """The CUDA that the driver must be able to run, and the oldest driver that does, as the doctor's tables have it."""
+    row = tables.minor_version_driver(cuda) or tables.driver(cuda) if cuda else None
+    return {"kiln.cuda": cuda, "kiln.cuda.driver": f">={row['driver']}" if row else ""}
 
 
 def _of_gpus(packages: Iterable[Installed]) -> dict[str, str]:
@@ -310,7 +313,7 @@ def _unresolved(lacking: Mapping[str, str], suite: str) -> BuildFailed:
 def _own(kind: Kind, packages: Sequence[Installed]) -> Iterator[Entry]:
     """What is neither Debian's nor a package's: scripts, folders, the list of packages."""
     for folder in kind.folders:
-        yield Entry(path=folder, mode=FOLDER, owner=debian.NONROOT)
+        yield Entry(path=folder, mode=0o775, owner=debian.NONROOT)
     for place, script in kind.scripts.items():
         yield Entry(path=place, mode=PROGRAM, source=script)
     listed = [

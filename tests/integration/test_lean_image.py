@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import tarfile
 from pathlib import Path
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 WORK = ROOT / "build_artifacts" / "images"
 SERVER = ROOT / "tests" / "fixtures" / "model-server.c"
-PATIENCE = 120  # seconds, for a machine that does much else
-
 pytestmark = [pytest.mark.needs("mmdebstrap"), pytest.mark.needs("gcc")]
 
 
@@ -60,7 +59,8 @@ def serving(channel: Channel, **more: Any) -> runtime.Request:
 
 
 def make(request: runtime.Request, output: Path) -> runtime.MadeImage:
-    return runtime.make(request, output, tag="localhost/kiln-test-serving:1", work=WORK, env=os.environ, step=quiet)
+    tag = f"localhost/kiln-test-serving:{os.getpid()}"
+    return runtime.make(request, output, tag=tag, work=WORK, env=os.environ, step=quiet)
 
 
 @pytest.fixture(scope="session")
@@ -94,45 +94,70 @@ def test_a_folder_holds_what_an_archive_holds_and_is_replaced(
 
 
 def test_nothing_to_build_or_install_with_is_inside(archive: runtime.MadeImage) -> None:
-    paths = [path for layer in layers(archive.path) for path in layer]
+    paths = [member.name for member in members(archive.path)]
     assert "opt/conda/bin/tensorflow_model_server" in paths
     programs = {Path(path).name for path in paths if Path(path).parent.name in {"bin", "sbin"}}
     assert not programs & {"apt", "apt-get", "dpkg", "rpm", "pip", "conda", "mamba", "gcc", "cc", "ld", "make", "cmake"}
     assert not {Path(path).name for path in paths} & {"serving.h", "libserving.a"}
 
 
-def layers(archive: Path) -> Iterator[list[str]]:
+def members(archive: Path) -> Iterator[tarfile.TarInfo]:
+    """All files of an image, layer by layer."""
     with tarfile.open(archive) as file:
         listed = file.extractfile("manifest.json")
         assert listed is not None
         for name in json.load(listed)[0]["Layers"]:
             with tarfile.open(fileobj=file.extractfile(name)) as layer:
-                yield layer.getnames()
+                yield from layer
 
 
-def test_the_server_starts_as_a_plain_user_with_its_model_and_is_found_well(
-    loaded: Engine, archive: runtime.MadeImage
+def test_nobody_gains_rights_by_a_file_and_no_link_leads_nowhere(archive: runtime.MadeImage) -> None:
+    found = {f"/{member.name}": member for member in members(archive.path)}
+    assert [path for path, member in found.items() if member.mode & 0o6000] == []
+    writable = {path: member for path, member in found.items() if member.mode & 0o002 and not member.issym()}
+    assert {path: oct(member.mode) for path, member in writable.items()} == {"/tmp": "0o1777", "/var/tmp": "0o1777"}
+    links = {path: member.linkname for path, member in found.items() if member.issym()}
+    assert {path for path in links if followed(path, links) not in found} == set()
+
+
+def followed(path: str, links: dict[str, str]) -> str:
+    """Where a path leads when every link on the way is followed."""
+    seen = "/"
+    for part in Path(path).parts[1:]:
+        seen = os.path.normpath(Path(seen, part))
+        while seen in links:
+            seen = followed(os.path.normpath(Path(seen).parent / links[seen]), links)
+    return seen
+
+
+EXPECTED = (
+    *("--port=8500", "--rest_api_port=8501", "--model_name=half_plus_two"),
+    *("--model_base_path=/models/half_plus_two", "--enable_batching=true"),
+    *("--batching_parameters_file=/models/batching", "--grpc_max_threads=4"),
+)
+
+
+@pytest.mark.parametrize("user", ["65532", "1000650000"])
+def test_the_server_starts_as_any_plain_user_is_found_well_and_ends_when_asked(
+    loaded: Engine, archive: runtime.MadeImage, user: str
 ) -> None:
-    named = f"kiln-test-{os.getpid()}"
+    named = f"kiln-test-{os.getpid()}-{user}"
     words = ("--name", named, *loaded.options, "--network", "none", "--cap-drop", "all", "--read-only")
+    as_user = () if user == "65532" else ("--user", f"{user}:0")
     settings = ("--env", "MODEL_NAME=half_plus_two", "--env", "BATCHING_PARAMETERS_FILE=/models/batching")
-    started = loaded.ask("run", "--detach", *words, *settings, archive.tag, "--grpc_max_threads=4")
+    started = loaded.ask("run", "--detach", *words, *as_user, *settings, archive.tag, "--grpc_max_threads=4")
     assert started.ok, started.tail
     try:
-        until(
-            lambda: loaded.ask("exec", named, "/usr/bin/models-are-served").ok,
-            "models are served",
-            seconds=PATIENCE,
-            pause=0.2,
-        )
-        assert loaded.ask("logs", named).stdout.split() == [
-            *("--port=8500", "--rest_api_port=8501", "--model_name=half_plus_two"),
-            *("--model_base_path=/models/half_plus_two", "--enable_batching=true"),
-            *("--batching_parameters_file=/models/batching", "--grpc_max_threads=4"),
-        ]
-        shell = 'read -r line </proc/1/status; while read -r key value _; do [[ $key != Uid: ]] || echo "$value"; done'
-        user = loaded.ask("exec", named, "/usr/bin/bash", "-c", f"{{ {shell}; }} </proc/1/status")
-        assert user.stdout.strip() == "65532"
+        until(lambda: loaded.ask("exec", named, "/usr/bin/models-are-served").ok, "models are served", pause=0.2)
+        until(lambda: len(loaded.ask("logs", named).stdout.split()) >= len(EXPECTED), "the engine has the log")
+        assert tuple(loaded.ask("logs", named).stdout.split()) == EXPECTED
+        shell = 'while read -r key value _; do [[ $key != Uid: ]] || echo "$value"; done </proc/1/status'
+        asked = loaded.ask("exec", named, "/usr/bin/bash", "-c", shell)
+        assert asked.stdout.strip() == user
+        # Killed after half a minute, it would have another exit code than that of the signal that asks it to end.
+        assert loaded.ask("stop", "--time", "30", named).ok
+        (state,) = json.loads(loaded.ask("inspect", named).stdout)
+        assert state["State"]["ExitCode"] == 128 + signal.SIGTERM
     finally:
         loaded.ask("rm", "--force", named)
 
@@ -172,7 +197,7 @@ def test_an_image_for_gpus_is_made_of_the_cuda_build_and_names_its_driver(tmp_pa
         made.add([(tmp_path / f"{facts.stem}.conda", "linux-64")])
     found = {}
     for cuda in ("", "12.9"):
-        image = make(serving(made, cuda=cuda, drivers={"12": "525"}), tmp_path / f"image{cuda}.tar")
+        image = make(serving(made, cuda=cuda), tmp_path / f"image{cuda}.tar")
         with tarfile.open(image.path) as file:
             content = file.extractfile(f"blobs/{image.config_digest.replace(':', '/')}")
             assert content is not None
@@ -272,7 +297,7 @@ def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str
             answers.append(asked.stdout if asked.ok else "")
             return asked.ok
 
-        until(answered, "it answers", seconds=PATIENCE, pause=0.2)
+        until(answered, "it answers", pause=0.2)
         assert json.loads(answers[-1]) == {"predictions": [[6.0], [15.0]]}
         assert (images.labels(engine, tag))["kiln.rehearsal"] == "true"
     finally:

@@ -36,7 +36,6 @@ REQUEST = runtime.Request(
     specs=("tensorflow",),
     suite="bookworm",
     cuda="12.9",
-    drivers={"12": "525"},
 )
 
 
