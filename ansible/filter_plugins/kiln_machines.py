@@ -30,6 +30,23 @@ def from_docker(containers: Iterable[Mapping[str, Any]]) -> list[Machine]:
     ]
 
 
+def from_qemu(found: Iterable[Mapping[str, Any]]) -> list[Machine]:
+    """Machines out of what ``kiln_qemu`` lists; their ssh is a port of this computer's own address."""
+    return [
+        _machine(
+            each["tags"],
+            provider="local",
+            id=each["id"],
+            flavour="qemu",
+            accelerator=each["accelerator"],
+            state="running",
+            address="127.0.0.1",
+            port=each["port"],
+        )
+        for each in found
+    ]
+
+
 def from_aws(instances: Iterable[Mapping[str, Any]]) -> list[Machine]:
     """Machines out of what ``amazon.aws.ec2_instance_info`` tells, those that are ended left out."""
     return [
@@ -144,6 +161,7 @@ class FilterModule:
         """Return the filters by the names that playbooks use."""
         return {
             "kiln_from_docker": from_docker,
+            "kiln_from_qemu": from_qemu,
             "kiln_from_aws": from_aws,
             "kiln_from_openstack": from_openstack,
             "kiln_from_static": from_static,

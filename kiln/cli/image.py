@@ -33,6 +33,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="a machine of the fleet as a container, for trying and testing",
         description="Make an image that boots systemd, cloud-init, sshd and a Docker of its own; it needs Docker.",
     )
+    disk = kinds.add_parser(
+        "disk",
+        help="a machine of the fleet as a disk for virtual machines (QEMU)",
+        description="Make a disk of that machine's system, with a kernel of its own; it needs no container engine.",
+    )
+    _made_here(disk)
     _local_arguments(base, "localhost/kiln-base:SUITE")
     _local_arguments(machine, "localhost/kiln-machine:SUITE")
     for name, summary in KINDS.items():
@@ -42,6 +48,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def _local_arguments(parser: argparse.ArgumentParser, tag: str) -> None:
     parser.add_argument("--tag", metavar="NAME", help=f"what to call it (default: {tag})")
     parser.add_argument("--container", metavar="ENGINE", choices=("docker", "podman"), help="docker or podman")
+    _made_here(parser)
+
+
+def _made_here(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suite", default="bookworm", help="Debian's release (default: %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="make it anew, with Debian's latest updates")
 
@@ -70,7 +80,28 @@ def run(options: argparse.Namespace, root: Path) -> int:
     Raises:
         MissingTool: without an engine, where one is asked for.
     """
+    if options.kind == "disk":
+        return _disk(options, root)
     return _lean(options, root) if options.kind in KINDS else _local(options, root)
+
+
+def _disk(options: argparse.Namespace, root: Path) -> int:
+    from kiln import image
+    from kiln.model.feedstock import Feedstock
+
+    made = image.disk(
+        image.disk_recipe(options.suite),
+        Feedstock(root=root).artifacts / "images",
+        env=os.environ,
+        fresh=options.fresh,
+        on_line=_to_stderr,
+    )
+    print(f"{made.folder}{' (found)' if made.reused else ''}")
+    return 0
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def _local(options: argparse.Namespace, root: Path) -> int:
@@ -88,7 +119,7 @@ def _local(options: argparse.Namespace, root: Path) -> int:
         folder=Feedstock(root=root).artifacts / "images",
         env=os.environ,
         fresh=options.fresh,
-        on_line=lambda line: print(line, file=sys.stderr),
+        on_line=_to_stderr,
     )
     print(f"{made.tag} {made.digest}{' (found)' if made.reused else ''}")
     return 0

@@ -165,19 +165,19 @@ def base(
         return Made(tag=tag, digest=images.digest(engine, tag), reused=True)
     with files.locked(folder / ".lock"):
         files.remove_leftovers(folder)
-        archive = _archive(what, folder, env=env, fresh=fresh, on_line=on_line)
+        archive = archive_of(what, folder, env=env, fresh=fresh, on_line=on_line)
         digest = images.load(engine, archive, tag, changes=(*what.changes, f"LABEL {LABEL}={what.key}"))
     return Made(tag=tag, digest=digest, reused=False)
 
 
-def _archive(
+def archive_of(
     what: Recipe, folder: Path, *, env: Mapping[str, str], fresh: bool, on_line: Callable[[str], None] | None
 ) -> Path:
     """The archive of a root file system, made where it is not in ``folder``, after that of the image below it."""
     archive = folder / what.file
     if fresh or not archive.exists():
         if what.below is not None:
-            _archive(what.below, folder, env=env, fresh=False, on_line=on_line)
+            archive_of(what.below, folder, env=env, fresh=False, on_line=on_line)
         make(what, archive, env=env, on_line=on_line)
     return archive
 
