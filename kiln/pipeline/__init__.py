@@ -10,7 +10,8 @@ from kiln.pipeline.choice import of_machine as cell_of_machine
 from kiln.pipeline.contract import PASSED_ON as CONTRACT
 from kiln.pipeline.layout import Layout
 from kiln.pipeline.machine import Machine
-from kiln.pipeline.plan import RunPlan, Wishes, as_text, prepare, run_arguments
+from kiln.pipeline.plan import RunPlan, as_text, prepare
+from kiln.pipeline.wishes import Wishes, run_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -6,7 +6,7 @@ import contextlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln import expand
 from kiln import rehearse as parts
@@ -44,6 +44,11 @@ class Means:
             return None
         return self.interpreter.base_prefix
 
+    def as_job(self) -> dict[str, Any]:
+        """Return what a cell's job says of its rehearsal."""
+        python = None if self.interpreter is None else str(self.interpreter.executable)
+        return {"rehearsal": True, "python": python, "python_home": self.portable and str(self.portable)}
+
     def _python(self) -> list[object]:
         if self.interpreter is None:
             return []
@@ -66,6 +71,20 @@ def means(cells: Iterable[Cell], machine: Machine) -> dict[str, Means]:
             found[python] = _interpreter(python, machine)
         made[cell.name] = Means(wheels=wheels, interpreter=found[python])
     return made
+
+
+def required(cells: Iterable[Cell], machine: Machine, *, on_host: bool) -> dict[str, Means]:
+    """Return what each cell is rehearsed with, of which one at least can be rehearsed here.
+
+    Raises:
+        UnsupportedPython: when none of the cells can be rehearsed ``on_host`` for want of its Python.
+        KilnError: whatever `means` raises.
+    """
+    found = means(cells, machine)
+    if on_host and not any(each.interpreter for each in found.values()):
+        for each in found.values():
+            parts.find(each.wheels.python, first=(machine.python,), env=machine.environment)
+    return found
 
 
 def _interpreter(python: str, machine: Machine) -> parts.Interpreter | None:

@@ -12,21 +12,19 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
-from kiln import command, container, expand, files, render
-from kiln.container import Container
+from kiln import command, files
 from kiln.errors import BuildFailed
-from kiln.pipeline import contract, done
+from kiln.pipeline import contract, done, errand
 from kiln.pipeline.cell import CellBuild
+from kiln.pipeline.failures import error_from
 from kiln.pipeline.layout import Layout
-from kiln.pipeline.matrix import error_from
 from kiln.pipeline.voice import heard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from kiln.model.feedstock import Feedstock
-    from kiln.pipeline.cell import CellJob
+    from kiln.pipeline.jobs import CellJob
     from kiln.pipeline.plan import RunPlan
 
 # On a terminal a shell for a person; else one that reads what it is to do.
@@ -49,8 +47,8 @@ def debug(
     log = layout.root / "logs" / "debug" / f"{config}.log"
     job = dataclasses.replace(planned_job, log=str(log), parent=os.getpid())
     cell = CellBuild.of(job)
-    places = {} if cell.is_foreign else made_ready(job, planned, layout, say)
-    with done.waiting(layout.lock(config), while_true=lambda: False):
+    places = {} if cell.task.is_foreign else made_ready(job, planned, layout, say)
+    with done.waiting(cell.task.lock, while_true=lambda: False):
         return shell(cell, places, terminal)
 
 
@@ -106,23 +104,9 @@ def entrance(places: Mapping[str, str]) -> str:
 
 def shell(cell: CellBuild, places: Mapping[str, str], terminal: Mapping[str, str] | None) -> int:
     """Open the shell where the build was made ready."""
-    rendered = render.render(cell.feedstock, expand.read(cell.feedstock, cell.job.config))
-    on_host = cell.job.container == "none"
-
-    def seen(path: Path) -> Path:
-        return path if on_host else contract.within(path, cell.feedstock)
-
-    if cell.is_foreign:
-        words: tuple[str, ...] = ("bash", str(seen(cell.write_script(rendered, seen))))
-    else:
-        files.write_text(cell.folder / "debug" / "enter.sh", entrance(places))
-        words = ("bash", "-c", SHELL, "kiln", str(seen(cell.folder / "debug" / "enter.sh")))
-    if on_host:
-        return command.hand_over(words, env={**cell.on_host_environment(), **(terminal or {})}, cwd=cell.feedstock.root)
-    engine = container.choose(cell.job.container, env=os.environ, executable=cell.job.executable).engine
-    assert engine is not None, "an engine was asked for"
-    plan = cell.container_run(engine, words, rendered)
-    environment = {**plan.environment, **(terminal or {})}
-    plan = dataclasses.replace(plan, interactive=True, terminal=terminal is not None, environment=environment)
-    with Container(engine, plan) as box:
-        return box.hand_over()
+    task, site = cell.task, cell.site
+    if task.is_foreign:
+        return site.hand_over(errand.script(task, site), terminal)
+    entered = task.folder / "debug" / "enter.sh"
+    files.write_text(entered, entrance(places))
+    return site.hand_over(("bash", "-c", SHELL, "kiln", str(site.seen(entered))), terminal)

@@ -14,11 +14,12 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kiln import command, errors, files
+from kiln import command, files
 from kiln.errors import BuildFailed, DiskFull, KilnError
 from kiln.ledger import records
 from kiln.model.run import CellRun, CellState, MatrixReport
 from kiln.pipeline import contract
+from kiln.pipeline.failures import error_from
 from kiln.pipeline.machine import processor
 from kiln.pipeline.order import pick, succeed
 from kiln.pipeline.voice import heard
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from kiln.ledger import Ledger
     from kiln.model.watch import Watcher
-    from kiln.pipeline.cell import CellJob
+    from kiln.pipeline.jobs import CellJob
     from kiln.pipeline.layout import Layout
     from kiln.pipeline.order import Planned
     from kiln.pipeline.plan import RunPlan
@@ -238,12 +239,6 @@ class Run:
             if under.pid is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(under.pid, number)
-
-
-def error_from(told: Mapping[str, str]) -> KilnError:
-    """Return the failure that a cell's process told."""
-    kind: type[KilnError] = getattr(errors, told["type"])
-    return kind(told["what"], why=told["why"], hint=told["hint"])
 
 
 def _silent(how: command.Result | KilnError) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from kiln import build
+from kiln import build, render
 from kiln.errors import UsageError, nearest
 from kiln.matchspec import package_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kiln.model.cell import Cell
+    from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Output, Rendered
 
 
@@ -20,6 +23,24 @@ def titles(rendered: Rendered) -> tuple[str, ...]:
     compiling = () if build.is_single(rendered) else ("compile",)
     every = ("render", *compiling, *(f"build {name}" for name in outputs), *(f"test {name}" for name in outputs))
     return tuple(dict.fromkeys(every))
+
+
+def require_step(feedstock: Feedstock, cells: Iterable[Cell], step: str, *, engine: str) -> None:
+    """Refuse to begin at a step that a cell does not have.
+
+    Raises:
+        UsageError: with the steps that it has, those most like it first.
+    """
+    if engine != "rattler-build":
+        raise UsageError(f"{engine} makes a cell in one step, so none can be chosen", hint="leave --from-step")
+    for cell in cells:
+        known = titles(render.finalise(render.render(feedstock, cell)))
+        if step not in known:
+            raise UsageError(
+                f"{cell.name} has no step {step!r}",
+                why=f"its steps are {', '.join(map(repr, known))}",
+                hint=nearest(step, known) or "name one of these",
+            )
 
 
 def matching(rendered: Rendered, pattern: str) -> Output:

@@ -7,15 +7,26 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.errors import OutOfMemory, UsageError
+from kiln.pipeline import done
+from kiln.pipeline.choice import missing_size
+from kiln.pipeline.workshop import Workshop
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
+    from kiln.ledger import Ledger
+    from kiln.pipeline.choice import Means
+    from kiln.pipeline.layout import Layout
+    from kiln.pipeline.wishes import Wishes
     from kiln.resources import Resources
 
 SPARED = 0.9  # of the machine's memory, the rest is the system's
 LEAST_DISK = 500_000_000  # bytes a job, where nothing is known from earlier runs
 MARGIN = 1.25  # over what a cell used before
+
+# Bytes of room for each byte of a wheel, as measured: fetched, converted and unpacked; and while a package is made of
+# upstream's, taken apart, staged and packed.
+ROOM_FOR_WHEELS, ROOM_FOR_BUILD = 4, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,3 +81,50 @@ def disk_needed(used: Mapping[str, int], configs: tuple[str, ...], *, jobs: int)
     """Return the bytes of disk that a run takes for a while, from what its cells used before."""
     largest = sorted((int(MARGIN * used.get(config, 0)) for config in configs), reverse=True)
     return sum(max(LEAST_DISK, size) for size in largest[:jobs])
+
+
+def room_to_rehearse(missing: int, upstream: int, *, jobs: int) -> int:
+    """Return the bytes of disk that rehearsals take: for the wheels that are missing, and for each job while it works.
+
+    ``upstream`` is the size of the wheel that packages are made of.
+    """
+    return ROOM_FOR_WHEELS * missing + jobs * ROOM_FOR_BUILD * upstream
+
+
+def require(
+    configs: tuple[str, ...],
+    wishes: Wishes,
+    each: Share,
+    *,
+    ledger: Ledger,
+    layout: Layout,
+    means: Mapping[str, Means],
+    caches: Collection[str],
+) -> int:
+    """Refuse to begin without enough memory and disk for these cells; returns the bytes of disk that the run takes.
+
+    ``caches`` are the keys of the compile caches that cells of the run use: where the disk is short, the others go.
+
+    Raises:
+        OutOfMemory: naming the largest cell.
+        DiskFull: with what is needed, and what is free.
+    """
+    peaks = ledger.peaks(rehearsal=wishes.rehearsal)
+    require_memory({config: peaks[config] for config in configs if config in peaks}, each, jobs=wishes.jobs)
+    if wishes.rehearsal:
+        return _require_room_to_rehearse(layout, {config: means[config] for config in configs}, wishes.jobs)
+    used = {step.config: int(step.detail.get("disk", 0)) for step in reversed(ledger.latest(done.TITLE))}
+    disk = disk_needed(used, configs, jobs=wishes.jobs)
+    if wishes.fetch:
+        layout.compile_caches.make_room(disk, keep=set(caches))
+    files.require_room(layout.root, disk, for_what=f"building {wishes.jobs} at a time")
+    return disk
+
+
+def _require_room_to_rehearse(layout: Layout, means: Mapping[str, Means], jobs: int) -> int:
+    missing = missing_size(means, Workshop(cell=layout.work(min(means))).wheels)
+    upstream = max(each.wheels.upstream.size for each in means.values())
+    disk = room_to_rehearse(missing, upstream, jobs=min(jobs, len(means)))
+    fetched = f" with {files.size_text(missing)} to fetch" if missing else ""
+    files.require_room(layout.root, disk, for_what=f"rehearsing {', '.join(means)}{fetched}")
+    return disk

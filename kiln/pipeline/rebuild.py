@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import archive, files, pipeline
 from kiln.errors import NotReproduced, ProvenanceBroken
 from kiln.pipeline import done
-from kiln.pipeline.cell import CellBuild
+from kiln.pipeline.cell import CellBuild, error_of
 from kiln.pipeline.process import end_orphans
 
 if TYPE_CHECKING:
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.model.feedstock import Feedstock
-    from kiln.pipeline.cell import CellJob
-    from kiln.pipeline.plan import RunPlan, Wishes
+    from kiln.pipeline.jobs import CellJob
+    from kiln.pipeline.plan import RunPlan
+    from kiln.pipeline.wishes import Wishes
 
 
 def given_by(record: Mapping[str, Any]) -> dict[str, str]:
@@ -72,16 +73,17 @@ def rebuild(
     if image is not None and planned.image != image:
         raise ProvenanceBroken(f"the image is {planned.image} now, and was {image}", hint="have that image here")
     build = CellBuild.of(job_of(planned, feedstock))
-    with done.waiting(build.layout.lock(build.job.config), while_true=lambda: False):
-        end_orphans(build.folder)
-        files.remove(build.folder)
+    folder = build.task.folder
+    with done.waiting(build.task.lock, while_true=lambda: False):
+        end_orphans(folder)
+        files.remove(folder)
         made = _made(build, package.name)
         if files.sha256(made) == files.sha256(package):
-            files.remove(build.folder)
+            files.remove(folder)
             return package
         kept = feedstock.artifacts / "rebuilt" / package.name
         files.link_or_copy(made, kept)
-        files.remove(build.folder)
+        files.remove(folder)
     told = "".join(f"\n    {line}" for line in differences(package, kept))
     raise NotReproduced(
         f"{package.name} came out otherwise", why=f"these differ:{told}", hint=f"the second package is kept: {kept}"
@@ -100,17 +102,17 @@ def job_of(planned: RunPlan, feedstock: Feedstock) -> CellJob:
 
 def _made(build: CellBuild, name: str) -> Path:
     """Build the cell and return the package of a name."""
-    file = build.folder / "result.json"
-    outcome = build.outcome()
-    result = build.result(file, outcome)
-    error = build.error_of(result, outcome)
+    result, outcome = build.made()
+    error = error_of(result, outcome, build.task.job)
     if error is not None:
         raise error
     for told in result["packages"]:
-        place = build.folder / str(told["artifact"]["path"])
+        place = build.task.folder / str(told["artifact"]["path"])
         if place.name == name:
             return place
-    raise NotReproduced(f"the cell {build.job.config} makes no {name} any more", why=f"it made {json.dumps(result)}")
+    raise NotReproduced(
+        f"the cell {build.task.job.config} makes no {name} any more", why=f"it made {json.dumps(result)}"
+    )
 
 
 def differences(one: Path, other: Path) -> list[str]:

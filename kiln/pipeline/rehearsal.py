@@ -18,12 +18,13 @@ from kiln.channel import machine_virtual_packages
 from kiln.errors import RecipeFault, UnsupportedPython
 from kiln.ledger import Ledger, records
 from kiln.matchspec import package_name
-from kiln.pipeline import builder, done
-from kiln.pipeline.builder import RENDERED, package_told, tidied
+from kiln.pipeline import building, done
+from kiln.pipeline.building import RENDERED, package_told, tidied
 from kiln.pipeline.choice import python_of
 from kiln.pipeline.cuda import cuda_of
 from kiln.pipeline.memo import Made, Memo, folder_digest
 from kiln.pipeline.outline import file_name
+from kiln.pipeline.preflight import room_to_rehearse
 from kiln.pipeline.workshop import Workshop
 
 if TYPE_CHECKING:
@@ -34,18 +35,15 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
     from kiln.model.plan import BuildStep
     from kiln.model.rendered import Output, Rendered
-    from kiln.pipeline.builder import Job
+    from kiln.pipeline.jobs import BuildJob
     from kiln.pipeline.voice import Told, Voice
 
-# Bytes of room for each byte of a wheel, as measured: fetched, converted and unpacked; and while a package is made of
-# upstream's, taken apart, staged and packed.
-ROOM_FOR_WHEELS, ROOM_FOR_BUILD = 4, 8
 NOT_FOR_TESTS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")  # they lead this process to kiln, and would lead tests astray
 
 
 def main(job_file: str) -> None:
     """Rehearse what the job says and write the result."""
-    builder.carry_out(job_file, lambda job, voice: Rehearsal.of(job, voice).run())
+    building.carry_out(job_file, lambda job, voice: Rehearsal.of(job, voice).run())
 
 
 def fetch(wheels: parts.RehearsalPlan, shop: Workshop, *, env: Mapping[str, str], log: Path, voice: Voice) -> None:
@@ -60,19 +58,11 @@ def fetch(wheels: parts.RehearsalPlan, shop: Workshop, *, env: Mapping[str, str]
         parts.fetch(wheels, shop.wheels, env=env, log=log, on_line=step.line)
 
 
-def room_needed(missing: int, upstream: int, *, jobs: int) -> int:
-    """Return the bytes of disk that rehearsals take: for the wheels that are missing, and for each job while it works.
-
-    ``upstream`` is the size of the wheel that packages are made of.
-    """
-    return ROOM_FOR_WHEELS * missing + jobs * ROOM_FOR_BUILD * upstream
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
     """One rehearsal under way; its methods are its steps, in their order."""
 
-    job: Job
+    job: BuildJob
     feedstock: Feedstock
     rendered: Rendered
     wheels: parts.RehearsalPlan
@@ -81,7 +71,7 @@ class Rehearsal:
     voice: Voice
 
     @classmethod
-    def of(cls, job: Job, voice: Voice) -> Rehearsal:
+    def of(cls, job: BuildJob, voice: Voice) -> Rehearsal:
         """Render the cell and open its folders."""
         with voice.step("render"):
             feedstock = load.find(job.root)
@@ -143,7 +133,7 @@ class Rehearsal:
     @property
     def room_for_build(self) -> int:
         """Bytes of disk that the making of one package takes for a while."""
-        return room_needed(0, self.wheels.upstream.size, jobs=1)
+        return room_to_rehearse(0, self.wheels.upstream.size, jobs=1)
 
     def plan(self) -> tuple[BuildStep, ...]:
         """Plan the cell's own packages."""
@@ -240,7 +230,7 @@ class Rehearsal:
         return {name for output in self.rendered.outputs for name in output.tests.files}
 
 
-def the_python(python: str, job: Job) -> parts.Interpreter:
+def the_python(python: str, job: BuildJob) -> parts.Interpreter:
     """Return an interpreter of a minor version: in a container the image's own before one that it was given.
 
     Raises:

@@ -10,9 +10,10 @@ import pytest
 from kiln import rehearse
 from kiln.errors import UnsupportedPython
 from kiln.pipeline import done
-from kiln.pipeline.builder import Job
 from kiln.pipeline.choice import Means, missing_size
-from kiln.pipeline.rehearsal import room_needed, the_python
+from kiln.pipeline.jobs import BuildJob
+from kiln.pipeline.preflight import room_to_rehearse
+from kiln.pipeline.rehearsal import the_python
 from kiln.rehearse import Interpreter
 from tests.feedstocks import written
 
@@ -56,7 +57,7 @@ def test_wheels_that_several_cells_need_are_fetched_once(tmp_path: Path) -> None
     assert missing_size({"a": means, "b": means}, tmp_path) == WHEELS.size
     (tmp_path / WHEELS.upstream.file).touch()
     assert missing_size({"a": means}, tmp_path) == WHEELS.size - WHEELS.upstream.size
-    assert room_needed(100, 10, jobs=2) == 4 * 100 + 2 * 8 * 10
+    assert room_to_rehearse(100, 10, jobs=2) == 4 * 100 + 2 * 8 * 10
 
 
 def test_a_rehearsal_is_never_taken_for_a_build(tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_an_image_without_the_cells_python_is_told_with_both(tmp_path: Path, mon
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in ("HOME", "PYENV_ROOT", "UV_PYTHON_INSTALL_DIR", "XDG_DATA_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
-    job = Job(
+    job = BuildJob(
         root=tmp_path,
         recipe=tmp_path,
         config="some_cell",
