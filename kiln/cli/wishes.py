@@ -13,6 +13,7 @@ from kiln.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
     from pathlib import Path
 
     from kiln.model.feedstock import Feedstock
@@ -31,7 +32,7 @@ def wishes(feedstock: Feedstock, options: argparse.Namespace, configs: tuple[str
     asked = pipeline.callers_variables(feedstock, configs)
     return pipeline.Wishes(
         configs=configs,
-        command=without_credentials(shlex.join(("kiln", *sys.argv[1:]))),
+        command=without_credentials(typed(sys.argv[1:])),
         jobs=options.jobs,
         engine=options.engine,
         container=options.container,
@@ -58,6 +59,17 @@ def wishes(feedstock: Feedstock, options: argparse.Namespace, configs: tuple[str
         stall=60 * options.stall,
         cache_bound=size(options.cache_size),
     )
+
+
+def typed(words: Sequence[str]) -> str:
+    """Return the command as a person has typed it: without what an entry script puts before that person's own words."""
+    from kiln.cli import top_parser
+
+    if "--called" not in words[:1]:
+        return shlex.join(("kiln", *words))
+    top = top_parser().parse_args(words)
+    own = top.rest[2:] if top.rest[:1] == ["--python"] else top.rest
+    return shlex.join((top.called, *own))
 
 
 def remote_cache(url: str | None) -> str | None:

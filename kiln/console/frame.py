@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.console.states import BAD, GOOD, ORDER, SIGNS, counted
-from kiln.console.text import clock, duration, fit
+from kiln.console.text import clock, duration, fit, fit_name
 from kiln.model.run import CellState
 
 if TYPE_CHECKING:
@@ -80,17 +80,20 @@ def _widths(labels: Sequence[str], width: int) -> Widths:
 
 
 def _heading(board: Board, now: float, width: int) -> Line:
+    """How far the run is, in as many words as there is room for: the states stand in the rows below as well."""
+    from rich.cells import cell_len
+
     states = [cell.state for cell in board.cells.values()]
     over = sum(state in GOOD for state in states)
     others = counted(state for state in states if state not in GOOD)
-    text = f"{over} of {len(states)} done" + (f", {others}" if others else "")
+    done, rest = f"{over} of {len(states)} done", f", {others}" if others else ""
     began = board.report.started if board.report else now
     ended = board.report.finished if board.report else None
     time = f"  {clock((ended or now) - began)}"
     remaining = board.remaining(now)
-    if remaining is not None:
-        time += f", about {duration(max(60.0, round(remaining, -1)))} left"
-    return ((fit(text + time, width).rstrip(), "1"),)
+    left = "" if remaining is None else f", about {duration(max(60.0, round(remaining, -1)))} left"
+    texts = (done + rest + time + left, done + time + left, done + time, done)
+    return ((fit(next((text for text in texts if cell_len(text) <= width), done), width).rstrip(), "1"),)
 
 
 def _bar(board: Board, width: int) -> Line:
@@ -108,7 +111,7 @@ def _bar(board: Board, width: int) -> Line:
 
 def _row(board: Board, cell: CellRun, now: float, widths: Widths) -> Line:
     style = STYLES[cell.state]
-    spans = [(f"{SIGNS[cell.state]} ", style), (fit(board.label(cell.config), widths.label), "")]
+    spans = [(f"{SIGNS[cell.state]} ", style), (fit_name(board.label(cell.config), widths.label), "")]
     if widths.time:
         spans.append((_times(cell, now).rjust(widths.time), DIM))
     running = cell.state is CellState.RUNNING

@@ -38,6 +38,18 @@ def fit(text: str, width: int) -> str:
     return set_cell_size(text, width) if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
 
 
+def fit_name(text: str, width: int) -> str:
+    """Return a name in ``width`` columns as `fit` does, cut in its middle: names that differ often end otherwise."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= width or width < 5:
+        return fit(text, width)
+    end = text[-(width // 2) :]
+    while cell_len(end) > width // 2:
+        end = end[1:]
+    return f"{set_cell_size(text, width - 1 - cell_len(end))}…{end}"
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
     """Return rows aligned under a header; ``right`` are the columns that hold numbers."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]

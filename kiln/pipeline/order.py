@@ -19,15 +19,16 @@ class Planned:
     estimate: float | None
 
 
-def arrange(groups: Mapping[str, str], estimates: Mapping[str, float]) -> tuple[Planned, ...]:
+def arrange(groups: Mapping[str, str], estimates: Mapping[str, float], *, shared: bool = True) -> tuple[Planned, ...]:
     """Order cells, given each one's group: the leaders of the groups first, and the longest first among equals.
 
     What the leader compiles, the others of its group find in a cache they share. A cell that was never built is taken
-    to need as long as its group's do on average, or else as all do.
+    to need as long as its group's do on average, or else as all do. Where nothing is ``shared``, as
+    in a rehearsal, none leads.
     """
     expected = {config: _expected(config, groups, estimates) for config in groups}
     longest = sorted(groups, key=lambda config: (-(expected[config] or 0.0), config))
-    led: set[str] = set()
+    led = set() if shared else set(groups.values())
     planned = []
     for config in longest:
         group = groups[config]

@@ -83,7 +83,7 @@ def prepare(
     known = premises.look_up(feedstock, wishes, machine, resources, on_line)
     finished = {} if _builds_anyway(wishes) else _finished(known.inputs, ledger, layout)
     groups = {cell.name: group_of(cell) for cell in known.cells if cell.name not in finished}
-    waiting = order.arrange(groups, ledger.estimates(rehearsal=wishes.rehearsal))
+    waiting = order.arrange(groups, ledger.estimates(rehearsal=wishes.rehearsal), shared=not wishes.rehearsal)
     disk = _required_disk(known, tuple(each.config for each in waiting), ledger, layout)
     return RunPlan(
         command=wishes.command,

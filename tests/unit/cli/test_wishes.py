@@ -9,6 +9,21 @@ from kiln.errors import UsageError
 
 
 @pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("-C", "/f", "build", "--all"), "kiln -C /f build --all"),
+        (
+            ("--called", "build-locally.py", "-C", "/f", "build", "--python", "/p/python", "--filter", "*a b*"),
+            "build-locally.py --filter '*a b*'",
+        ),
+        (("--called", "build-locally.py", "-C", "/f", "build", "--python", "/p"), "build-locally.py"),
+    ],
+)
+def test_a_run_remembers_its_command_as_it_was_typed(words: tuple[str, ...], expected: str) -> None:
+    assert wishes.typed(words) == expected
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [("16GB", 16 * 10**9), ("1.5 gb", 15 * 10**8), ("500MiB", 500 << 20), ("42", 42), ("2T", 2 * 10**12)],
 )

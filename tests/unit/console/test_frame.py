@@ -46,6 +46,12 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
         assert sum(cell_len(part) for part, _ in line) <= width
 
 
+def test_on_a_narrow_terminal_names_keep_what_tells_them_apart_and_the_time_is_shown() -> None:
+    lines = text(frame(a_board(), now=BEGAN + 125, width=39, height=30)).splitlines()
+    assert lines[0] == "1 of 3 done  2:05"
+    assert [line[2:21] for line in lines[2:]] == ["CUDA 12.9…thon 3.10", "CUDA 12.9…thon 3.11", "CPU · Python 3.10  "]
+
+
 def test_where_there_are_too_many_cells_those_that_matter_are_shown() -> None:
     board = Board()
     board.take(

@@ -22,6 +22,12 @@ def test_leaders_come_first_and_the_longest_first_among_equals() -> None:
     ]
 
 
+def test_nobody_leads_where_nothing_is_shared() -> None:
+    planned = arrange(GROUPS, {"a10": 10.0, "a11": 90.0, "b10": 50.0, "b11": 40.0, "c10": 20.0}, shared=False)
+    assert [each.config for each in planned] == ["a11", "b10", "b11", "c10", "a10"]
+    assert not any(each.leader for each in planned)
+
+
 def test_what_was_never_built_takes_as_long_as_its_like() -> None:
     expected = {each.config: each.estimate for each in arrange(GROUPS, {"a10": 10.0, "b10": 30.0})}
     assert expected == {"a10": 10.0, "a11": 10.0, "b10": 30.0, "b11": 30.0, "c10": 20.0}

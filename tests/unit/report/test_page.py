@@ -127,6 +127,12 @@ def test_a_run_that_was_killed_says_so(tmp_path: Path) -> None:
     assert "This run was stopped before its end" in page_of(killed, tmp_path)
 
 
+def test_a_rehearsal_says_that_it_is_one(tmp_path: Path) -> None:
+    run = runs.worked_through(VARIANTS)
+    assert "A rehearsal:" not in Elements(page_of(run, tmp_path)).text
+    assert "A rehearsal:" in Elements(page_of(replace(run, rehearsal=True), tmp_path)).text
+
+
 def test_a_log_that_is_gone_is_no_link(tmp_path: Path) -> None:
     page = page_of(runs.worked_through(VARIANTS, log=tmp_path / "gone.log"), tmp_path)
     assert "gone.log" not in page
