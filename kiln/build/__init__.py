@@ -116,7 +116,12 @@ def plan_compile(
     """
     if is_single(rendered):
         return None
-    environment = {**chosen(rendered), "RECIPE_DIR": str(recipe_folder), **given(rendered.compile_script_env)}
+    environment = {
+        **chosen(rendered),
+        **_top_level(rendered),
+        "RECIPE_DIR": str(recipe_folder),
+        **given(rendered.compile_script_env),
+    }
     script = (
         *exports(environment),
         f". {shlex.quote(str(settings))}",
@@ -136,6 +141,15 @@ def plan_compile(
     return CompileStep(
         recipe=recipe, folder=folder, channels=channels, environment=cuda_override(rendered), secrets=secrets
     )
+
+
+def _top_level(rendered: Rendered) -> dict[str, str]:
+    """Return what conda-build calls the package in the recipe's own step; the engine would say the step's own name."""
+    return {
+        "PKG_NAME": rendered.name,
+        "PKG_VERSION": rendered.version,
+        "PKG_BUILDNUM": str(rendered.build_number),
+    }
 
 
 def plan_outputs(

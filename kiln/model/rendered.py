@@ -109,13 +109,16 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """All outputs of a cell, and the compile step that they share (the recipe's top level, of this ``name``).
+    """All outputs of a cell, and the compile step that they share (the recipe's top level).
 
+    ``name``, ``version`` and ``build_number`` are those of the top level, as the compile's script sees them.
     ``network`` are the steps whose scripts the recipe lets reach the network, by names or patterns.
     """
 
     cell: Cell
     name: str = ""
+    version: str = ""
+    build_number: int = 0
     sources: tuple[Source, ...] = ()
     compile: Script = Script()
     compile_requirements: Requirements = Requirements()

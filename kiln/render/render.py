@@ -110,6 +110,8 @@ def _rendered(cell: Cell, recipe: Recipe, packages: list[Metadata], open_ends: R
     return Rendered(
         cell=cell,
         name=top.name,
+        version=top.version,
+        build_number=top.build_number,
         sources=sources(top),
         compile=script,
         compile_requirements=requirements,

@@ -133,6 +133,9 @@ def test_a_single_package_has_the_sources_itself() -> None:
 def test_several_packages_share_what_the_compile_step_left() -> None:
     rendered = Rendered(
         cell=CUDA,
+        name="whole",
+        version="2.21.0",
+        build_number=200,
         outputs=(LIB, APP),
         compile=Script(file="build.sh"),
         compile_requirements=Requirements(host=("python 3.11.*",)),
@@ -153,6 +156,7 @@ def test_several_packages_share_what_the_compile_step_left() -> None:
     assert step.recipe["requirements"] == {"build": [], "host": ["python 3.11.*"]}
     content = step.recipe["build"]["script"]["content"]
     assert content.index(". /cell/compile.env") < content.index("bash -e /r/build.sh")
+    assert {"export PKG_NAME=whole", "export PKG_VERSION=2.21.0", "export PKG_BUILDNUM=200"} <= set(content)
     assert "secrets" not in step.recipe["build"]["script"], "what a run is told in secret does not decide the result"
     assert recipe_of(step)["build"]["script"] == {"content": content, "secrets": ["REMOTE"]}
     lib, app = planned(rendered, compiled=Path("/c"))
