@@ -324,4 +324,5 @@ def failure(step: BuildStep | CompileStep, reason: str, tail: str, log: Path | N
     what = step.output.name if isinstance(step, BuildStep) else "the recipe's own build step"
     kind = faults.kind(reason, tail)
     hint = kind.hint or f"what the script left is in {step.folder}" + (f"; read {log}" if log else "")
-    return kind.error(f"{what} could not be built: {reason}", why=f"the log ends with\n{excerpt(tail)}", hint=hint)
+    said = faults.in_words(reason, tail)
+    return kind.error(f"{what} could not be built: {said}", why=f"the log ends with\n{excerpt(tail)}", hint=hint)

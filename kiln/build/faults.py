@@ -49,6 +49,18 @@ OTHER = Kind(words=re.compile(""), error=BuildFailed)
 GAVE_UP = "Retry attempt #2"  # the engine's last one; of what it failed to resolve then, its message tells no more
 
 
+SCRIPT_FAILED = "Script failed to execute"
+STATUS = re.compile(r"^Script failed with status (\d+)", re.MULTILINE)
+
+
+def in_words(reason: str, tail: str) -> str:
+    """Return an engine's error message without the name of its exception, and with the exit code of a script."""
+    codes = STATUS.findall(tail)
+    if SCRIPT_FAILED in reason and codes:
+        return f"its script ended with exit code {codes[-1]}"
+    return reason.removeprefix("PyRattlerBuildError: ")
+
+
 def kind(reason: str, tail: str) -> Kind:
     """Return what an engine's error message, and the end of its log, tell of a failure."""
     if DISK.words.search(reason) or DISK.words.search(tail):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,12 +23,21 @@ if TYPE_CHECKING:
 PACKAGE_FORMAT = "conda:1"  # level 1 packs a gigabyte in seconds, level 19 in many minutes
 
 
+# What it says after a script has failed, of places that are gone by then or lie in a container; --debug leads there.
+ADVICE = re.compile(
+    r"^(?:Script execution failed\.|(?:Work directory|Prefix|Build prefix): |To run (?:the script|commands) \w+"
+    r'|cd ".*" && (?:\./conda_build\.sh|source build_env\.sh))'
+)
+
+
 class Log:
     """rattler-build's progress callback: what it logs goes to standard output."""
 
     def on_log(self, event: LogEvent) -> None:
         """Write what one event says."""
-        sys.stdout.write(f"{event.message}\n")
+        for line in event.message.split("\n"):
+            if not ADVICE.match(line.strip()):
+                sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
     def on_download_start(self, event: object) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kiln.pipeline.memo import Made
 
 RENDERED = ("meta.yaml", "conda_build_config.yaml")  # they act through what was rendered from them
-GONE = "--failed --keep-failed runs it again and keeps what it leaves"
+GONE = "--failed --keep-failed runs it again and keeps what it leaves, CONFIG --debug opens a shell there"
 
 
 def carry_out(job_file: str, do: Callable[[BuildJob, Voice], dict[str, Any]]) -> None:

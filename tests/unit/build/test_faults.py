@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.build.faults import kind
+from kiln.build.faults import in_words, kind
 from kiln.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed
 
 
@@ -32,3 +32,20 @@ from kiln.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, Kil
 )
 def test_a_failure_is_told_as_what_it_is(reason: str, tail: str, error: type[KilnError]) -> None:
     assert kind(reason, tail).error is error
+
+
+@pytest.mark.parametrize(
+    ("reason", "tail", "said"),
+    [
+        (
+            "PyRattlerBuildError: Script failed to execute",
+            "no luck\nScript failed with status 3",
+            "its script ended with exit code 3",
+        ),
+        ("PyRattlerBuildError: Script failed to execute", "killed", "Script failed to execute"),
+        ("PyRattlerBuildError: Failed to resolve dependencies", "", "Failed to resolve dependencies"),
+        ("the engine ended with exit code -9", "", "the engine ended with exit code -9"),
+    ],
+)
+def test_an_engines_message_is_told_without_its_exceptions_name(reason: str, tail: str, said: str) -> None:
+    assert in_words(reason, tail) == said
