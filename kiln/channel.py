@@ -7,24 +7,26 @@ import errno
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from kiln import files
-from kiln.errors import BrokenIndex, DownloadFailed, SolveFailed, UsageError
+from kiln.errors import BrokenIndex, DownloadFailed, KilnError, SolveFailed, UsageError
 from kiln.matchspec import package_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from rattler import PrefixRecord, RepoDataRecord
+    from rattler import InstallerReporter, PrefixRecord, RepoDataRecord
+
+    from kiln.admission import Admission
 
 VirtualPackages: TypeAlias = "Mapping[str, tuple[str, str]]"  # name to version and build, as in __cuda 12.9 0
 UNINDEXED = ".unindexed"  # stands in the channel while its index does not yet tell what lies there
 SUBDIRS = ("linux-64", "noarch")
 OVERRIDES = {"cuda": "CONDA_OVERRIDE_CUDA", "libc": "CONDA_OVERRIDE_GLIBC", "archspec": "CONDA_OVERRIDE_ARCHSPEC"}
 _VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){0,5}")
-NOT_FETCHED, NO_ROOM = "failed to fetch", f"(os error {errno.ENOSPC})"  # in the installer's words
+NO_ROOM, NOT_ALLOWED = f"(os error {errno.ENOSPC})", f"(os error {errno.EACCES})"  # in the installer's words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,44 +157,57 @@ def install(
     records: list[RepoDataRecord],
     prefix: Path,
     *,
-    cache: Path | None,
+    cache: Path,
     seen_at: str | None = None,
+    carried: bool = False,
 ) -> None:
     """Install solved packages into a prefix, their link scripts not run; what is there besides is removed.
 
-    ``cache`` is rattler's own when None.
     ``seen_at`` is the path that the files are to name as their prefix, where they will be used at another one.
+    With ``carried``, packages may have links that lead out of the prefix; nothing is written through them.
 
     Raises:
         DownloadFailed: when a package cannot be fetched.
+        HashMismatch, BrokenPackage: when one is not what the channel's index tells of.
+        UnsafePackage: when one reaches out of the prefix; nothing was written there.
         DiskFull: when there is no room for them.
     """
-    import rattler
-    from rattler.exceptions import InstallerError
+    from kiln.admission import Admission, explained
 
     with files.no_room_as_disk_full(prefix.parent):
+        watch = Admission(records, prefix, cache, carried=carried)
+        watch.admit_installed()
         try:
-            asyncio.run(
-                rattler.install(
-                    records,
-                    prefix,
-                    cache_dir=cache,
-                    show_progress=False,
-                    execute_link_scripts=False,
-                    alternative_target_prefix=seen_at,
-                )
-            )
-        except InstallerError as error:
+            asyncio.run(_install(records, watch, seen_at))
+        except KilnError:
+            raise
+        except Exception as error:  # the library's own, and its panics, which have no type to be named by
+            if watch.refusal is not None:
+                raise watch.refusal from error
             if NO_ROOM in str(error):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(prefix)) from error
-            if NOT_FETCHED not in str(error):
-                raise
-            what, *why = str(error).splitlines()
-            raise DownloadFailed(
-                what,
-                why="; ".join(line.removeprefix("Caused by: ") for line in why),
-                hint="see that the channels can be reached, then run the same command again",
-            ) from error
+            if NOT_ALLOWED in str(error):
+                raise PermissionError(errno.EACCES, str(error).splitlines()[-1], str(prefix)) from error
+            raise explained(error, records) from error
+        finally:
+            files.remove(watch.aside)
+
+
+async def _install(records: list[RepoDataRecord], watch: Admission, seen_at: str | None) -> None:
+    import rattler
+
+    from kiln.admission import require_intact
+
+    await require_intact(records, watch.cache)
+    await rattler.install(
+        records,
+        watch.prefix,
+        cache_dir=watch.cache,
+        show_progress=False,
+        reporter=cast("InstallerReporter", watch),  # it needs no more of its methods than it has
+        execute_link_scripts=False,
+        alternative_target_prefix=seen_at,
+    )
 
 
 def remember(prefix: Path, asked: Iterable[str]) -> None:

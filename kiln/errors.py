@@ -189,6 +189,12 @@ class OutOfMemory(KilnError):
     exit_code = 25
 
 
+class UnsafePackage(KilnError):
+    """A package would write outside of the folder that it is put into."""
+
+    exit_code = 26
+
+
 class FleetLimit(KilnError):
     """A run of the fleet would cost or take more than it may, or came to that."""
 

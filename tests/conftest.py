@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+import hypothesis
 import pytest
 
 from kiln.__main__ import leave
@@ -15,6 +16,12 @@ from kiln.__main__ import leave
 # How to see that a program does more than lie there: a docker without its daemon is no docker.
 PROBES = {"docker": ("docker", "info"), "podman": ("podman", "info"), "unshare": ("unshare", "--mount", "true")}
 
+
+# The same examples in every run, however long a loaded machine takes over one of them.
+hypothesis.settings.register_profile(
+    "kiln", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("kiln")
 
 _ended: list[int] = []  # the exit code, once the session knows it
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from backports import zstd
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 
@@ -28,6 +28,21 @@ def release_package(folder: Path, name: str, version: str = "1", build: str = "0
         "licenses/LICENCE": "do as you like",
     }
     return conda_package(folder / f"{name}-{version}-{build}.conda", info, payload={f"share/{name}": name.encode()})
+
+
+def hostile_package(
+    folder: Path, name: str, paths: Iterable[str], links: Mapping[str, str] | None = None, **more: object
+) -> Path:
+    """Write a package that holds ``share/NAME`` and some links, and says that it installs ``paths``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    index = {"name": name, "version": "1", "build": "0", "build_number": 0, "subdir": "linux-64", "depends": []}
+    links = links or {}
+    listed = [
+        *(_path(path, name.encode()) for path in paths),
+        *({**_path(link, b""), "path_type": "softlink"} for link in links),
+    ]
+    info = {"index.json": {**index, **more}, "about.json": {}, "paths.json": {"paths": listed, "paths_version": 1}}
+    return conda_package(folder / f"{name}-1-0.conda", info, payload={f"share/{name}": name.encode()}, links=links)
 
 
 def conda_package(

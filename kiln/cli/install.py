@@ -63,7 +63,7 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - insta
             print("\n".join(table(planned)))
         if not options.dry_run and not planned.nothing:
             with steps.step(f"install {len(planned.records)} packages into {planned.request.prefix}"):
-                installing.execute(planned, cache=options.cache)
+                installing.execute(planned, cache=(options.cache or default_cache(os.environ)).absolute())
     if options.json:
         print(json.dumps(as_data(planned, dry=options.dry_run), indent=2))
     return 0
@@ -81,6 +81,13 @@ def request(options: argparse.Namespace) -> Request:
         flexible=options.flexible,
         verbose=options.verbose,
     )
+
+
+def default_cache(environment: Mapping[str, str]) -> Path:
+    """Return the folder that rattler, and so pixi, keeps unpacked packages in; rattler 0.28 does not say it itself."""
+    if own := environment.get("RATTLER_CACHE_DIR"):
+        return Path(own) / "pkgs"
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rattler" / "cache" / "pkgs"
 
 
 def here(environment: Mapping[str, str]) -> Machine:

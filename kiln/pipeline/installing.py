@@ -158,11 +158,13 @@ def _change(record: RepoDataRecord, old: PrefixRecord | None, *, action: Action 
     )
 
 
-def execute(installation: Installation, *, cache: Path | None = None) -> None:
+def execute(installation: Installation, *, cache: Path) -> None:
     """Make the prefix, or a changed copy of it that then takes its place; after a failure it is as it was.
 
     Raises:
         DownloadFailed: when a package cannot be fetched.
+        HashMismatch, BrokenPackage: when one is not what its channel's index tells of.
+        UnsafePackage: when one reaches out of the prefix; nothing was written there.
         DiskFull: when there is no room.
         NotWritable: when the place cannot be written.
     """

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
 from kiln import archive, files
+from kiln.admission import poses_as_record, resolved
 from kiln.errors import BrokenPackage
 from kiln.model.release import Contents
 
@@ -125,7 +126,7 @@ def leads_out(member: tarfile.TarInfo) -> bool:
 
 
 def _outside(path: str) -> bool:
-    return path.startswith("/") or posixpath.normpath(path).split("/")[0] == ".."
+    return resolved(path, {}) is None or poses_as_record(path)
 
 
 def _winds(path: str) -> bool:

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import rattler.package_streaming
 
+from kiln import cli
 from kiln.channel import Channel
 from kiln.cli.install import here
-from kiln.errors import DownloadFailed, NotWritable, SolveFailed, UsageError
+from kiln.errors import (
+    BrokenPackage,
+    DownloadFailed,
+    HashMismatch,
+    NotWritable,
+    SolveFailed,
+    UnsafePackage,
+    UsageError,
+)
 from kiln.pipeline.installing import Request, plan
-from tests.packages import release_package
-from tests.solving import rendered, stand_ins, write
+from tests.packages import hostile_package, release_package
+from tests.solving import record, rendered, stand_ins, write
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,6 +57,11 @@ def kiln(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         check=False,
     )
+
+
+def quickly(folder: Path, *words: str) -> int:
+    """Run the same in this process; returns the exit code."""
+    return cli.run(["install", *words, "--prefix", str(folder / "prefix"), "--cache", str(folder / "cache")])
 
 
 def installed(folder: Path) -> set[str]:
@@ -94,15 +111,123 @@ def test_a_prefix_is_updated_and_what_else_lies_there_stays(channel: Path, tmp_p
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_a_failure_leaves_the_prefix_as_it_was(channel: Path, tmp_path: Path, *, exists: bool) -> None:
+@pytest.mark.parametrize("damage", ["garbage", "cut off", "a byte more", "another package"])
+def test_a_package_that_is_not_the_one_of_the_index_is_told_and_the_prefix_stays(
+    channel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str, *, exists: bool
+) -> None:
     if exists:
-        assert kiln(tmp_path, "app", "library <2", "--from", str(channel)).returncode == 0
+        assert quickly(tmp_path, "app", "library <2", "--from", str(channel)) == 0
     before = state(tmp_path)
-    (channel / "linux-64/library-2-0.conda").write_bytes(b"not a package")
-    done = kiln(tmp_path, "app", "library 2", "--from", str(channel))
-    assert done.returncode == DownloadFailed.exit_code, done.stderr
+    package = channel / "linux-64/library-2-0.conda"
+    good = package.read_bytes()
+    other = (channel / "linux-64/library-1-0.conda").read_bytes()
+    bad = {"garbage": b"not a package", "cut off": good[:-100], "a byte more": good + b" ", "another package": other}
+    package.unlink()  # it has a second name where it was made
+    package.write_bytes(bad[damage])
+    code = quickly(tmp_path, "app", "library 2", "--from", str(channel))
+    assert code == HashMismatch.exit_code
+    told = capsys.readouterr().err
+    assert f"library-2-0.conda from {channel.as_uri()}/ is not the package" in told
+    for data in (good, bad[damage]):
+        assert hashlib.sha256(data).hexdigest() in told
     assert state(tmp_path) == before
     assert (tmp_path / "prefix").exists() == exists
+
+
+def test_a_package_that_was_renamed_and_indexed_so_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    package = release_package(tmp_path / "built", "library", "1")
+    package = package.rename(package.with_name("library-2-0.conda"))
+    indexed = record("library", "2") | {"sha256": hashlib.sha256(package.read_bytes()).hexdigest()}
+    place = write(tmp_path / "channel", [indexed])
+    shutil.copy(package, place / "linux-64")
+    code = quickly(tmp_path, "library", "--from", str(place))
+    assert code == BrokenPackage.exit_code
+    told = capsys.readouterr().err
+    assert "it says of itself that it is library 1 0, the channel's index calls it library 2 0" in told
+    assert not (tmp_path / "prefix").exists()
+
+
+OUT = "../evil-1-0/share/evil"  # as seen from the cache, where rattler copies from, and from the prefix
+HOSTILE: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
+    "up": ((OUT,), {}, OUT),
+    "up after a name": ((f"share/../{OUT}",), {}, f"share/../{OUT}"),
+    "absolute": (("/etc/kiln-was-here",), {}, "/etc/kiln-was-here"),
+    "a record": (("conda-meta/other-1-0.json",), {}, "conda-meta/other-1-0.json"),
+    "an absolute link": (("share/evil",), {"link": "/etc/passwd"}, "link -> /etc/passwd"),
+    "a link up": (("share/evil",), {"lib/link": "../../../etc"}, "lib/link -> ../../../etc"),
+    "a link to itself": (("share/evil",), {"one": "two", "two": "one"}, "one -> two"),
+    "a link by way of another": (
+        ("share/evil",),
+        {"a/b/top": "../..", "over": "a/b/top/.."},
+        "over -> a/b/top/..",
+    ),
+}
+
+
+@pytest.mark.parametrize("cached", [False, True], ids=["fetched", "cached"])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_package_that_reaches_out_of_its_prefix_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, *, cached: bool
+) -> None:
+    """Also when another program has put it into the cache, where nobody looked."""
+    paths, links, said = HOSTILE[name]
+    package = hostile_package(tmp_path / "built", "evil", paths, links)
+    place = tmp_path / "channel"
+    Channel(root=place).add([(package, "linux-64")])
+    if cached and name != "absolute":  # with that one in the cache, rattler itself dies
+        rattler.package_streaming.extract(package, tmp_path / "cache" / "evil-1-0")
+    around = sorted(tmp_path.rglob("*"))
+    code = quickly(tmp_path, "evil", "--from", str(place))
+    assert code == UnsafePackage.exit_code
+    told = capsys.readouterr().err
+    assert f"evil-1-0.conda from {place.as_uri()}/ reaches out of the prefix" in told
+    assert said in told
+    left = [path for path in sorted(tmp_path.rglob("*")) if (tmp_path / "cache") not in (path, *path.parents)]
+    assert left == [path for path in around if (tmp_path / "cache") not in (path, *path.parents)]
+    assert not (tmp_path / "cache/evil-1-0").exists(), "it does not stay in the cache"
+
+
+def test_two_packages_that_reach_out_together_are_refused(tmp_path: Path) -> None:
+    """One has a link inside of the prefix, the other a link behind it, which by its own words stays inside, too."""
+    built = tmp_path / "built"
+    packages = [
+        hostile_package(built, "one", ["share/one"], {"a/b/top": "../.."}),
+        hostile_package(built, "two", ["share/two"], {"a/b/top/link": "../.."}, depends=["one"]),
+    ]
+    Channel(root=tmp_path / "channel").add([(package, "linux-64") for package in packages])
+    code = quickly(tmp_path, "two", "--from", str(tmp_path / "channel"))
+    assert code == UnsafePackage.exit_code
+    assert not (tmp_path / "prefix").exists()
+
+
+def test_links_that_stay_inside_are_installed(tmp_path: Path) -> None:
+    links = {
+        "lib/a.so": "a.so.1",
+        "lib/python/nvidia/cuda": "../../..",
+        "lib64": "lib",
+        "current": "share/../share/fine",
+    }
+    package = hostile_package(tmp_path / "built", "fine", ["share/fine"], links)
+    Channel(root=tmp_path / "channel").add([(package, "linux-64")])
+    code = quickly(tmp_path, "fine", "--from", str(tmp_path / "channel"))
+    assert code == 0
+    assert {name: str((tmp_path / "prefix" / name).readlink()) for name in links} == links
+
+
+def test_a_prefix_whose_records_reach_out_of_it_is_left_alone(channel: Path, tmp_path: Path) -> None:
+    """With a package, the files that its record names are removed."""
+    assert kiln(tmp_path, "app", "--from", str(channel)).returncode == 0
+    letter = tmp_path / "letter"
+    letter.write_text("dear")
+    place = tmp_path / "prefix/conda-meta/library-2-0.json"
+    told = json.loads(place.read_text())
+    told["files"].append("../letter")
+    told["paths_data"]["paths"].append({**told["paths_data"]["paths"][0], "_path": "../letter"})
+    place.write_text(json.dumps(told))
+    done = kiln(tmp_path, "library <2", "--from", str(channel))
+    assert done.returncode == UnsafePackage.exit_code, done.stderr
+    assert "'../letter'" in done.stderr
+    assert letter.read_text() == "dear"
 
 
 def test_a_folder_of_something_else_is_left_alone(channel: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ FLOORS = tuple(
     for rooms in (
         "errors model bootstrap",
         """yamltext template versions variants recipe matchspec archive repodata command bazel container channel console
-        files ledger resources provenance compat""",
+        files ledger resources provenance compat admission""",
         "load expand render build check publish rehearse image report",
         "pipeline fleet",
         "cli __main__",
