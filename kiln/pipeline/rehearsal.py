@@ -137,7 +137,7 @@ class Rehearsal:
 
     def plan(self) -> tuple[BuildStep, ...]:
         """Plan the cell's own packages."""
-        return build.plan(
+        return build.plan_rehearsal(
             self.rendered,
             recipe_folder=self.job.recipe,
             folder=self.shop.work,

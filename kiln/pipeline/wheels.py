@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.check import wheel as check_wheel
-from kiln.check.wheel import Wheel
+from kiln.check import wheel_promise, wheel_trial
+from kiln.check.wheel import Wheel, require_python
 from kiln.ledger import records
 from kiln.model.artifact import TestReport, Verdict
 from kiln.pipeline import compiling
@@ -51,9 +51,9 @@ class Wheels:
 
         def do(shown: Told) -> tuple[Iterable[Path], dict[str, Any]]:
             found = Wheel.of(path)
-            check_wheel.require_python(found, self.python)
-            tag = check_wheel.promise(found) if check_wheel.can_audit() else None
-            kept = check_wheel.placed(found, self.bench.job.folder / "wheels", tag)
+            require_python(found, self.python)
+            tag = wheel_promise.promise(found) if wheel_promise.can_audit() else None
+            kept = wheel_promise.placed(found, self.bench.job.folder / "wheels", tag)
             shown.note(f"{kept.name} keeps {tag}" if tag else f"{kept.name}: no binaries, or no auditwheel here")
             return [kept], {}
 
@@ -74,13 +74,13 @@ class Wheels:
         """Return the report of a wheel's test; there is none without an interpreter of its Python."""
         job = self.bench.job
         prefix = Path((job.folder / "compile" / "prefix").read_text().strip())
-        found = check_wheel.interpreter(wheel, interpreters(prefix, self.python), environment=os.environ)
+        found = wheel_trial.interpreter(wheel, interpreters(prefix, self.python), environment=os.environ)
         if found is None:
             note = f"not tried out: no interpreter for {wheel.python} is here"
             return TestReport(package=wheel.path.name, verdict=Verdict.NONE, notes=(note,))
-        step = check_wheel.plan(wheel.path, python=found, folder=job.folder / "venv", network=job.network)
+        step = wheel_trial.plan(wheel.path, python=found, folder=job.folder / "venv", network=job.network)
         with tidied(job, step.folder):
-            return check_wheel.execute(
+            return wheel_trial.execute(
                 step,
                 environment=os.environ,
                 apart=lambda: self.bench.scripts_apart(f"test {wheel.name}"),

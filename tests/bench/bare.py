@@ -48,7 +48,7 @@ def planned(root: Path, bare: Path) -> tuple[Path, tuple[BuildStep, ...]]:
     feedstock = load.find(root)
     cell = cpu_cell(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}")
     shop = Workshop(cell=Layout.of(feedstock, rehearsal=True).work(cell.name))
-    return shop.channel.root, build.plan(
+    return shop.channel.root, build.plan_rehearsal(
         render.finalise(render.render(feedstock, cell)),
         recipe_folder=feedstock.recipe,
         folder=bare / "work",

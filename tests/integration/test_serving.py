@@ -55,7 +55,7 @@ def test_the_api_is_packaged_installed_and_speaks_with_a_server(tensorflow: Path
     output = dataclasses.replace(output, about=about)
 
     (wheel,) = wheels.fetch([API], tmp_path / "wheels", env=os.environ)
-    (step,) = build.plan(
+    (step,) = build.plan_rehearsal(
         dataclasses.replace(rendered, outputs=(output,)),
         recipe_folder=feedstock.recipe,
         folder=tmp_path / "work",

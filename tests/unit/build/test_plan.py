@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.build import in_order, plan, plan_compile, plan_outputs, recipe_of
+from kiln.build import in_order, plan_compile, plan_outputs, plan_rehearsal
+from kiln.build.engine import recipe_of
 from kiln.errors import BuildFailed
 from kiln.model.cell import Cell
 from kiln.model.rendered import Output, Rendered, Requirements, Script, Source, Tests
@@ -59,7 +60,7 @@ def test_outputs_in_a_circle_are_refused() -> None:
 
 def test_the_plan_of_a_rehearsal() -> None:
     rendered = Rendered(cell=CUDA, outputs=(APP, LIB))
-    lib, app = plan(
+    lib, app = plan_rehearsal(
         rendered,
         recipe_folder=Path("/feedstock/recipe"),
         folder=Path("/making"),
