@@ -26,9 +26,9 @@ def wanted(feedstock: Feedstock, options: argparse.Namespace) -> tuple[str, ...]
         UnknownConfig: when a pattern matches no cell.
         UsageError: when nothing says which of several, and there is nobody to ask.
     """
-    if options.configs and not options.failed:
-        return tuple(dict.fromkeys(name.removesuffix(".yaml").removeprefix(".ci_support/") for name in options.configs))
     names = all_configs(feedstock, options)
+    if options.configs and not options.failed:
+        return names
     if options.failed:
         from kiln import pipeline
 
@@ -55,15 +55,17 @@ def failed_of(names: tuple[str, ...], states: Mapping[str, CellState]) -> tuple[
 
 
 def all_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the names of all cells, or of those that match the filter.
+    """Return the names of all cells, or of those that are named, as far as they match the filter.
 
     Raises:
         UnknownConfig: when there is none.
     """
-    names = options.configs or sorted(file.stem for file in feedstock.configs.glob("*.yaml"))
+    named = dict.fromkeys(name.removesuffix(".yaml").removeprefix(".ci_support/") for name in options.configs)
+    names = named or sorted(file.stem for file in feedstock.configs.glob("*.yaml"))
     matching = tuple(fnmatch.filter(names, options.filter or "*"))
     if not matching:
-        what = f"no cell matches {options.filter!r}" if options.filter else f"{feedstock.configs} holds no cell"
+        those = f" of {', '.join(named)}" if named else ""
+        what = f"no cell{those} matches {options.filter!r}" if options.filter else f"{feedstock.configs} holds no cell"
         raise UnknownConfig(what, hint="kiln matrix shows their names, kiln rerender writes them")
     return matching
 

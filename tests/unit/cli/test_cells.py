@@ -45,6 +45,7 @@ def options(*words: str) -> argparse.Namespace:
         (("--all",), ("a11", "a12", "b11")),
         (("--all", "--filter", "*11"), ("a11", "b11")),
         (("--filter", "b*"), ("b11",)),
+        (("a11", "b11", "--filter", "b*"), ("b11",)),
     ],
 )
 def test_named_and_filtered_cells_are_taken(
@@ -77,6 +78,8 @@ def test_an_answer_that_is_no_number_of_the_menu_is_refused(answer: str, monkeyp
 def test_a_pattern_that_matches_nothing_is_told(feedstock: Feedstock) -> None:
     with pytest.raises(UnknownConfig, match="no cell matches 'x'"):
         cells.wanted(feedstock, options("--all", "--filter", "x"))
+    with pytest.raises(UnknownConfig, match="no cell of a11 matches"):
+        cells.wanted(feedstock, options("a11", "--filter", "b*"))
 
 
 def test_failed_cells_are_those_that_failed_or_were_stopped() -> None:
