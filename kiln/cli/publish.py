@@ -49,9 +49,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, root: Path) -> int:
     """Publish, or do what else was asked for, and print the paths in the channel that changed."""
     from kiln import command
+    from kiln.model.feedstock import Feedstock
     from kiln.publish.targets import own_channel, target
 
-    where = target(options.to, os.environ, staging=options.staging, reading=options.url)
+    journals = Feedstock(root=root.absolute()).artifacts / "publications"
+    where = target(options.to, os.environ, journals=journals, staging=options.staging, reading=options.url)
     with command.termination_as_interrupt():
         if options.abort:
             show(options, aborted=where.abort())
@@ -87,6 +89,8 @@ def publish(where: Target, options: argparse.Namespace, root: Path) -> dict[str,
         environment=passed_on(os.environ),
         on_line=lambda line: print(line, file=sys.stderr),
     )
+    for note in where.notes:
+        print(f"note: {note}", file=sys.stderr)
     return {"published": where.publish(paths, entries, trial, attested)}
 
 

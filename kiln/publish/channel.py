@@ -39,6 +39,11 @@ class ChannelTarget:
         """What people are told."""
         return self.store.name
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know of a publication there."""
+        return self.store.notes
+
     def address(self) -> str:
         """Return where clients read the channel."""
         return self.store.url("").rstrip("/")

@@ -35,6 +35,11 @@ class Folder:
         """The folder's path."""
         return str(self.root)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Nothing: all changes at one moment."""
+        return ()
+
     @contextlib.contextmanager
     def exclusively(self) -> Iterator[None]:
         """Hold the folder's lock, which goes with the process; sweeps out what a killed one left half-written."""

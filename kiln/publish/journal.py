@@ -26,12 +26,18 @@ class Phase(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
-    """A publication: ``packages`` maps the paths of all of them to their hashes, ``fresh`` are the new paths."""
+    """A publication: ``packages`` maps the paths of all of them to their hashes, ``fresh`` are the new paths.
+
+    On a server ``aside`` is the channel for staging, and ``brought`` tells what this publication has, or may have,
+    brought: channels with paths, in that order.
+    """
 
     id: str
     packages: Mapping[str, str]
     fresh: tuple[str, ...]
     phase: Phase = Phase.STAGING
+    aside: str = ""
+    brought: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def begun(cls, entries: Iterable[Entry], held: Mapping[str, str]) -> Journal:
@@ -55,6 +61,8 @@ class Journal:
                 packages=dict(told["packages"]),
                 fresh=tuple(_inside(path) for path in told["fresh"]),
                 phase=Phase(told["phase"]),
+                aside=str(told.get("aside", "")),
+                brought=tuple((str(channel), _inside(path)) for channel, path in told.get("brought", ())),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise BrokenIndex("the channel's journal of a publication cannot be read", why=repr(error)) from error
@@ -66,6 +74,14 @@ class Journal:
     def promoting(self) -> Journal:
         """Return the journal once the packages were tried out."""
         return dataclasses.replace(self, phase=Phase.PROMOTING)
+
+    def bringing(self, channel: str, paths: Iterable[str]) -> Journal:
+        """Return the journal before packages are brought to a channel of a server."""
+        return dataclasses.replace(self, brought=tuple(dict.fromkeys((*self.brought, *((channel, p) for p in paths)))))
+
+    def brought_to(self, channel: str) -> tuple[str, ...]:
+        """Return the paths that this publication has, or may have, brought to a channel of a server."""
+        return tuple(path for place, path in self.brought if place == channel)
 
     @property
     def staging(self) -> str:

@@ -61,6 +61,11 @@ class Bucket:
         """The URL of the channel."""
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What readers may see while index files change."""
+        return ("index files change one by one, in the order of need: readers have the old release or the new one",)
+
     @contextlib.contextmanager
     def exclusively(self) -> Iterator[None]:
         """Tell faults as kiln's own; a bucket has no locks, its one journal keeps others out."""

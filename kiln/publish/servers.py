@@ -1,134 +1,107 @@
 """Channels on servers that keep their own index: anaconda.org, prefix.dev, quetz, Artifactory.
 
-The library (py-rattler-build) uploads; here is what surrounds it: a channel for staging, the order of packages, another
-attempt after a pause where a fault may pass, and no second upload of what is there by its hash. Such a server indexes
-each package as it comes, so a release appears there package by package, what others need first.
+A release goes to a channel for staging, is tried out from there, and is then published as nearly at once as the server
+can. What was brought where is written down on this machine before each upload, so that the same command goes on, and
+what was brought can be taken back: never a package that was there before, or whose hash is another.
 """
 
 from __future__ import annotations
 
-import http.client
-import json
+import contextlib
+import dataclasses
+import hashlib
 import random
-import re
 import time
-import urllib.error
-import urllib.request
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from kiln.errors import TokenRefused, UploadFailed, UsageError
-from kiln.matchspec import package_name
+from kiln import files
+from kiln.errors import KilnError, PublicationPending, TokenRefused, UploadFailed, UsageError
+from kiln.publish import web
+from kiln.publish.journal import Journal, Phase
+from kiln.publish.order import in_order
+from kiln.publish.services import HOMES, TOKENS, Kind, Service, service
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from kiln.model.provenance import Attestation
     from kiln.repodata import Entry
 
+T = TypeVar("T")
 ATTEMPTS = 6
 PAUSE = 2.0  # seconds, doubled each time
 PATIENCE = 600.0  # seconds for a server to index what it took
-TIMEOUT = 60.0
 SUBDIRS = ("noarch", "linux-64")
-_STATUS = re.compile(r"\(HTTP (\d{3})\)")
-
-
-class Kind(str, Enum):
-    """The servers that the library can upload to."""
-
-    ANACONDA = "anaconda"
-    PREFIX = "prefix"
-    QUETZ = "quetz"
-    ARTIFACTORY = "artifactory"
-
-
-# Where each is when nothing else is said, where clients read, the variable that has the token (rattler-build's names),
-# and the header that the server takes it in.
-HOMES = {Kind.ANACONDA: "https://api.anaconda.org", Kind.PREFIX: "https://prefix.dev"}
-READING = {
-    Kind.ANACONDA: "https://conda.anaconda.org/{channel}",
-    Kind.PREFIX: "{url}/{channel}",
-    Kind.QUETZ: "{url}/get/{channel}",
-    Kind.ARTIFACTORY: "{url}/{channel}",
-}
-TOKENS = {
-    Kind.ANACONDA: "ANACONDA_API_KEY",
-    Kind.PREFIX: "PREFIX_API_KEY",
-    Kind.QUETZ: "QUETZ_API_KEY",
-    Kind.ARTIFACTORY: "ARTIFACTORY_TOKEN",
-}
-PROBES = {
-    Kind.QUETZ: ("{url}/api/me", "X-API-Key", "{token}"),
-    Kind.ARTIFACTORY: ("{url}/{channel}/", "Authorization", "Bearer {token}"),
-}
+AGAIN = "run the same command again; what is there is not brought again"
+NO_RECORDS = "the server has no place for records of how packages were made; --bundle writes them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTarget:
-    """A channel on a server; ``reading`` is where clients find it, ``staging`` the channel (or label) tried out first.
+    """A channel on a server; ``staging`` is the channel (or label) that packages are tried out from.
 
-    ``auth_file`` is rattler's file of credentials, asked when there is no ``token``.
+    ``journals`` is a folder of this machine for what is under way.
     """
 
     kind: Kind
     url: str
     channel: str
-    staging: str
-    token: str | None = field(default=None, repr=False)
-    auth_file: str | None = None
-    reading: str | None = None
+    staging: str | None
+    service: Service
+    journals: Path
     pause: Callable[[float], None] = time.sleep
 
     @classmethod
     def parse(
-        cls, kind: Kind, named: str, staging: str | None, environment: Mapping[str, str], reading: str | None = None
+        cls,
+        kind: Kind,
+        named: str,
+        environment: Mapping[str, str],
+        *,
+        staging: str | None,
+        journals: Path,
+        reading: str | None = None,
     ) -> ServerTarget:
         """Return the target that ``named``, an owner, a channel or its URL, stands for.
 
         Raises:
-            UsageError: when it is no such thing, or no channel for staging is named.
+            UsageError: when it is no such thing.
             TokenRefused: when there are no credentials, or they would travel in the open.
         """
         url, _, channel = named.rpartition("/")
         url = url or HOMES.get(kind, "")
         if not channel or urlsplit(url).scheme not in {"http", "https"}:
             raise UsageError(f"{named!r} is no channel of {kind.value}", hint=f"{kind.value}:https://SERVER/CHANNEL")
-        if staging is None or staging == channel:
-            raise UsageError(f"no channel for staging on {kind.value}", hint="--staging CHANNEL, or LABEL on anaconda")
         token, auth_file = environment.get(TOKENS[kind]), environment.get("RATTLER_AUTH_FILE")
         if not token and not auth_file:
             raise TokenRefused(f"no token for {url}", hint=f"set {TOKENS[kind]}, or RATTLER_AUTH_FILE to a file")
         if urlsplit(url).scheme == "http" and urlsplit(url).hostname not in {"localhost", "127.0.0.1", "::1"}:
             raise TokenRefused(f"a token would go to {url} in the open", hint="use https")
-        return cls(
-            kind=kind,
-            url=url,
-            channel=channel,
-            staging=staging,
-            token=token,
-            auth_file=auth_file,
-            reading=reading and f"{reading.rstrip('/')}/{{channel}}",
-        )
+        kept = web.Credentials(token=token) if token else web.Credentials.kept(Path(auth_file or ""), url)
+        pattern = f"{reading.rstrip('/')}/{{channel}}" if reading else None
+        server = service(kind, url, channel, kept, auth_file=auth_file, reading=pattern)
+        return cls(kind=kind, url=url, channel=channel, staging=staging, service=server, journals=journals)
 
     @property
     def name(self) -> str:
         """What people are told."""
         return f"{self.kind.value}:{self.url}/{self.channel}"
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know of a publication there."""
+        return self.service.moment, NO_RECORDS
+
     def held(self) -> dict[str, str]:
         """Return the hashes of what the channel has, by path."""
         return self._listed(self.channel)
 
-    def address(self, channel: str | None = None) -> str:
-        """Return where clients read a channel, the published one unless another is named."""
-        channel = channel or self.channel
-        if self.kind is Kind.ANACONDA and channel != self.channel:
-            channel = f"{self.channel}/label/{channel}"
-        return (self.reading or READING[self.kind]).format(url=self.url, channel=channel)
+    def address(self) -> str:
+        """Return where clients read the channel."""
+        return self.service.address(self.channel)
 
     def publish(
         self,
@@ -142,144 +115,239 @@ class ServerTarget:
         Raises:
             UploadFailed: naming how far it came; the same command goes on from there.
             TokenRefused: when the server does not take the token.
+            PublicationPending: when another publication from this machine is under way.
         """
-        sources = {entry.path: package for entry, package in zip(entries, packages, strict=True)}
-        held = self.held()
-        new = [entry for entry in in_order(entries) if held.get(entry.path) != entry.sha256]
-        if not new:
-            return ()
-        for channel in (self.staging, self.channel):
-            there = self._listed(channel)
-            for number, entry in enumerate(new):
-                if there.get(entry.path) != entry.sha256:
-                    self._bring(entry, sources[entry.path], channel, f"{number} of {len(new)} packages are there")
-            self._wait(new, channel)
-            if channel == self.staging:
-                try_out(self.address(channel))
+        with self._alone():
+            journal = self._begin(entries)
+            sources = {entry.path: package for entry, package in zip(entries, packages, strict=True)}
+            new = [entry for entry in in_order(entries) if entry.path in journal.fresh]
+            if journal.phase is Phase.STAGING and new:
+                journal = self._stage(journal, new, sources)
+                try_out(self.service.address(journal.aside))
+                journal = self._note(journal.promoting())
+            if new:
+                journal = self._promote(journal, new, sources)
+                self._clear(journal)
+            files.remove(self._journal)
         return tuple(entry.path for entry in new)
 
     def abort(self) -> tuple[str, ...]:
-        """Refuse: the library cannot remove what a server has taken.
+        """Take back what a publication from this machine brought, from the channel and from staging.
+
+        Returns the paths that are no longer in the channel; what a fault has left is there for another call.
 
         Raises:
-            UsageError: always.
+            UploadFailed, TokenRefused: when the server does not remove something.
         """
-        raise UsageError(
-            f"nothing can be taken back from {self.name}",
-            why="the server indexes each package as it comes, and the library has no means to remove one",
-            hint="run the same 'kiln publish' again to finish it, or remove the packages on the server's own pages",
-        )
+        with self._alone():
+            journal = self._pending()
+            if journal is None:
+                return ()
+            staged, there = self._listed(journal.aside), self._listed(self.channel)
+            for path in reversed(journal.brought_to(journal.aside)):
+                lies = self._lying(path, journal.aside, staged) or there.get(path)
+                if lies == journal.packages[path]:
+                    self._remove(self.service.delete, path, journal.aside)
+            self._take_back(journal)
+            gone = {path: journal.packages[path] for path in journal.brought_to(journal.aside)}
+            self._wait(journal.aside, lambda now: not now.items() & gone.items(), "goes on listing what was removed")
+            files.remove(self._journal)
+        return tuple(path for path in journal.fresh if path in journal.brought_to(self.channel))
 
-    def _bring(self, entry: Entry, package: Path, channel: str, so_far: str) -> None:
-        """Upload one package, again after a pause when a fault may pass."""
-        fault: str | None = None
-        for attempt in range(ATTEMPTS):
-            fault = self._upload(package, channel)
-            if fault is None:
-                return
-            status = self._status(fault)
-            if status in {401, 403}:
-                raise TokenRefused(f"{self.url} does not take the token ({status})", why=fault)
-            there = self._listed(channel).get(entry.path)
-            if there == entry.sha256:
-                return  # it came, only the answer was lost
-            if there is not None:
+    # What is under way
+
+    @property
+    def _journal(self) -> Path:
+        return self.journals / f"{hashlib.sha256(self.name.encode()).hexdigest()[:16]}.json"
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        with files.locked(self._journal.with_suffix(".lock")):
+            files.remove_leftovers(self.journals)
+            yield
+
+    def _pending(self) -> Journal | None:
+        return Journal.parse(self._journal.read_bytes()) if self._journal.is_file() else None
+
+    def _note(self, journal: Journal) -> Journal:
+        files.write_bytes(self._journal, journal.written())
+        return journal
+
+    def _begin(self, entries: Sequence[Entry]) -> Journal:
+        found = self._pending()
+        wanted = Journal.begun(entries, self.held())
+        if found is not None:
+            found.require_same(wanted)
+            return found
+        if not wanted.fresh:
+            return wanted
+        if not self.staging or self.staging == self.channel:
+            hint = "--staging CHANNEL, or LABEL on anaconda"
+            raise UsageError(f"no channel for staging on {self.kind.value}", hint=hint)
+        wanted = dataclasses.replace(wanted, aside=self.staging)
+        self._require_own(wanted)
+        return self._note(wanted)
+
+    def _require_own(self, journal: Journal) -> None:
+        """Where one request publishes everything that is staged, nothing else may be."""
+        others = self._listed(journal.aside).keys() - journal.packages.keys() if self.service.sweeps else ()
+        if others:
+            raise PublicationPending(
+                f"{journal.aside} holds other packages: {', '.join(sorted(others)[:3])}",
+                why="everything there would be published, too; perhaps another publication is under way",
+                hint="name another --staging, or remove them from this one",
+            )
+
+    # There
+
+    def _stage(self, journal: Journal, new: Sequence[Entry], sources: Mapping[str, Path]) -> Journal:
+        aside = journal.aside
+        for entry in new:
+            journal = self._bring(journal, [entry], aside, lambda paths: self._upload(paths, sources, aside))
+        self._wait_for(new, aside)
+        return journal
+
+    def _upload(self, paths: Sequence[str], sources: Mapping[str, Path], channel: str) -> None:
+        for path in paths:
+            self.service.upload(sources[path], channel)
+
+    def _promote(self, journal: Journal, new: Sequence[Entry], sources: Mapping[str, Path]) -> Journal:
+        self._require_own(journal)
+        aside = journal.aside
+
+        def promote(paths: Sequence[str]) -> None:
+            self.service.promote({path: sources[path] for path in paths}, aside, self.channel)
+
+        try:
+            for batch in [new] if self.service.together else [[entry] for entry in new]:
+                journal = self._bring(journal, batch, self.channel, promote)
+        except (UploadFailed, TokenRefused) as error:
+            raise type(error)(error.what, why=f"{error.why}; {self._reverse()}", hint=AGAIN) from error
+        self._wait_for(new, self.channel)
+        return journal
+
+    def _bring(
+        self, journal: Journal, batch: Sequence[Entry], channel: str, act: Callable[[Sequence[str]], None]
+    ) -> Journal:
+        """Have packages come to a channel, written down before; those that are there by their hash are left."""
+        missing = self._missing(batch, channel)
+        if not missing:
+            return journal
+        journal = self._note(journal.bringing(channel, missing))
+        what = ", ".join(path.split("/")[-1] for path in missing)
+        self._again(
+            lambda: act(self._missing(batch, channel)),
+            lambda: not self._missing(batch, channel),
+            f"{what} could not be brought to {channel} on {self.url}",
+        )
+        return journal
+
+    def _missing(self, batch: Sequence[Entry], channel: str) -> list[str]:
+        there = self._listed(channel)
+        for entry in batch:
+            if there.get(entry.path, entry.sha256) != entry.sha256:
                 raise UploadFailed(f"{channel} has {entry.file} with another hash", hint="raise the build number")
-            if attempt + 1 < ATTEMPTS:
-                self.pause(PAUSE * 2**attempt * random.uniform(0.75, 1.25))  # noqa: S311 - to keep two from meeting again
-        raise UploadFailed(
-            f"{entry.file} could not be brought to {self.name} in {ATTEMPTS} attempts",
-            why=f"{fault}; in {channel}, {so_far}",
-            hint="run the same command again; what is there is not brought again",
-        )
+        return [entry.path for entry in batch if entry.path not in there]
 
-    def _upload(self, package: Path, channel: str) -> str | None:
-        """Upload a package; returns what went wrong, without the token."""
-        from rattler_build import RattlerBuildError, upload
+    # And back
 
-        files, token, auth_file = [str(package)], self.token, self.auth_file
+    def _reverse(self) -> str:
+        """Take back what a failed promotion has brought to the channel; returns what came of it."""
+        journal = self._pending()
+        assert journal is not None, "a promotion begins with a journal"
         try:
-            if self.kind is Kind.ANACONDA:
-                label = ["main" if channel == self.channel else channel]
-                upload.upload_package_to_anaconda(
-                    files, self.channel, channel=label, api_key=token, url=self.url, auth_file=auth_file
-                )
-            elif self.kind is Kind.PREFIX:
-                upload.upload_package_to_prefix(files, self.url, channel, api_key=token, auth_file=auth_file)
-            elif self.kind is Kind.QUETZ:
-                upload.upload_package_to_quetz(files, self.url, channel, api_key=token, auth_file=auth_file)
+            self._take_back(journal)
+        except KilnError as error:
+            left = sorted(self.held().keys() & journal.fresh)
+            return f"{len(left)} of {len(journal.fresh)} packages are in {self.channel} and stay there: {error.what}"
+        return f"nothing of it is in {self.channel}"
+
+    def _take_back(self, journal: Journal) -> None:
+        """Have the channel be without what was brought there, the last first."""
+        there = self._listed(self.channel)
+        ours = [path for path in journal.brought_to(self.channel) if path in journal.fresh]
+        for path in reversed(ours):
+            if self._lying(path, self.channel, there) == journal.packages[path]:
+                self._remove(self.service.unlist, path, self.channel)
+        gone = {path: journal.packages[path] for path in ours}
+        self._wait(self.channel, lambda now: not now.items() & gone.items(), "goes on listing what was removed")
+
+    def _clear(self, journal: Journal) -> None:
+        """Take from staging what was published; where the token is not good for that, it stays."""
+        with contextlib.suppress(UploadFailed, TokenRefused):
+            for path in reversed(journal.brought_to(journal.aside)):
+                self._remove(self.service.unlist, path, journal.aside)
+
+    def _remove(self, remove: Callable[[str, str], None], path: str, channel: str) -> None:
+        def act() -> None:
+            try:
+                remove(path, channel)
+            except web.Fault as fault:
+                if fault.status != 404:  # it is gone already
+                    raise
+
+        self._again(act, lambda: False, f"{path} could not be removed from {channel} on {self.url}")
+
+    def _lying(self, path: str, channel: str, listed: Mapping[str, str]) -> str | None:
+        """Return the hash of a package that a channel has, also of one that is not in its index yet."""
+        url = f"{self.service.address(channel)}/{path}"
+        return listed[path] if path in listed else self._asked(lambda: web.hash_of(url), url)
+
+    # Waiting
+
+    def _again(self, act: Callable[[], None], done: Callable[[], bool], what: str) -> None:
+        """Do something, again after a pause when a fault may pass and it is not done all the same."""
+        told = ""
+        for attempt in range(ATTEMPTS):
+            self._before(attempt)
+            try:
+                act()
+            except web.Fault as fault:
+                told = str(fault)
+                if fault.refuses:
+                    raise TokenRefused(f"{self.url} does not take the token ({fault.status})", why=told) from fault
+                if done():  # it came, only the answer was lost
+                    return
             else:
-                upload.upload_package_to_artifactory(files, self.url, channel, token=token, auth_file=auth_file)
-        except RattlerBuildError as error:
-            return str(error).replace(self.token or "\0", "***")
-        return None
+                return
+        raise UploadFailed(f"{what} in {ATTEMPTS} attempts", why=told, hint=AGAIN)
 
-    def _status(self, fault: str) -> int | None:
-        """Return the status behind a fault: told by the library, or by the server when it is asked about the token."""
-        if found := _STATUS.search(fault):
-            return int(found[1])
-        if self.kind not in PROBES or not self.token:
-            return None
-        url, header, value = PROBES[self.kind]
-        request = urllib.request.Request(  # noqa: S310 - parse lets http and https through alone
-            url.format(url=self.url, channel=self.channel), headers={header: value.format(token=self.token)}
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:  # noqa: S310 - as above
-                return int(answer.status)
-        except urllib.error.HTTPError as error:
-            return error.code
-        except OSError:
-            return None
+    def _asked(self, ask: Callable[[], T], what: str) -> T:
+        """Ask something, again after a pause when a fault may pass."""
+        told = ""
+        for attempt in range(ATTEMPTS):
+            self._before(attempt)
+            try:
+                return ask()
+            except web.Fault as fault:
+                told = str(fault)
+        raise UploadFailed(f"{what} cannot be read", why=told, hint="run the same command again")
+
+    def _before(self, attempt: int) -> None:
+        if attempt:
+            self.pause(PAUSE * 2 ** (attempt - 1) * random.uniform(0.75, 1.25))  # noqa: S311 - to keep two apart
 
     def _listed(self, channel: str) -> dict[str, str]:
         return {
             f"{subdir}/{file}": str(record.get("sha256", ""))
             for subdir in SUBDIRS
-            for file, record in self._records(f"{self.address(channel)}/{subdir}/repodata.json").items()
+            for file, record in self._index(channel, subdir).items()
         }
 
-    def _records(self, url: str) -> dict[str, Any]:
-        """Read one index; what is not there yet is empty, and what came cut off is asked for again."""
-        fault = ""
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                self.pause(PAUSE * 2 ** (attempt - 1))
-            try:
-                with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:  # noqa: S310 - parse saw to the scheme
-                    told = json.loads(answer.read())
-                    return {**told.get("packages", {}), **told.get("packages.conda", {})}
-            except urllib.error.HTTPError as error:
-                if error.code == 404:
-                    return {}
-                fault = f"the server answered {error.code}"
-            except (OSError, ValueError, http.client.HTTPException) as error:
-                fault = str(error) or type(error).__name__
-        raise UploadFailed(f"{url} cannot be read", why=fault, hint="run the same command again")
+    def _index(self, channel: str, subdir: str) -> dict[str, Any]:
+        url = f"{self.service.address(channel)}/{subdir}/repodata.json"
+        return self._asked(lambda: web.index(url), url)
 
-    def _wait(self, entries: Sequence[Entry], channel: str) -> None:
-        """Wait until a server has indexed what it took."""
+    def _wait_for(self, entries: Sequence[Entry], channel: str) -> None:
         wanted = {entry.path: entry.sha256 for entry in entries}
+        self._wait(channel, lambda now: wanted.items() <= now.items(), "does not list what it took")
+
+    def _wait(self, channel: str, fine: Callable[[Mapping[str, str]], bool], otherwise: str) -> None:
+        """Wait until a server has indexed what it took, or was rid of."""
         waited, pause = 0.0, 1.0
-        while missing := wanted.items() - self._listed(channel).items():
+        while not fine(self._listed(channel)):
             if waited > PATIENCE:
-                names = ", ".join(sorted(path for path, _ in missing))
-                raise UploadFailed(f"{self.url} took {names}, but does not list it after {PATIENCE:.0f} s")
+                hint = "run the same command again, when the server has come so far"
+                raise UploadFailed(f"{self.url} {otherwise} in {channel}, after {PATIENCE:.0f} s", hint=hint)
             self.pause(pause)
             waited, pause = waited + pause, min(2 * pause, 30.0)
-
-
-def in_order(entries: Sequence[Entry]) -> list[Entry]:
-    """Return packages with those first that others need."""
-    waiting = sorted(entries, key=lambda entry: entry.path)
-    ordered: list[Entry] = []
-    while waiting:
-        names = {entry.record["name"] for entry in waiting}
-        free = [entry for entry in waiting if not _needs(entry) & (names - {entry.record["name"]})] or waiting
-        ordered += free
-        waiting = [entry for entry in waiting if entry not in free]
-    return ordered
-
-
-def _needs(entry: Entry) -> set[str]:
-    return {package_name(str(spec)) for spec in entry.record.get("depends", ())}

@@ -17,6 +17,10 @@ class Store(Protocol):
     def name(self) -> str:
         """What people are told, without credentials."""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know of a publication there; nothing where all changes at one moment."""
+
     def exclusively(self) -> AbstractContextManager[None]:
         """Hold the channel alone; raises AlreadyRunning."""
 

@@ -9,7 +9,8 @@ from kiln.errors import UsageError
 from kiln.publish.channel import ChannelTarget
 from kiln.publish.folder import Folder
 from kiln.publish.s3 import Bucket
-from kiln.publish.servers import Kind, ServerTarget
+from kiln.publish.servers import ServerTarget
+from kiln.publish.services import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,10 @@ class Target(Protocol):
     def address(self) -> str:
         """Return where clients read the channel."""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know of a publication there."""
+
     def held(self) -> dict[str, str]:
         """Return the hashes of what the channel has, by path."""
 
@@ -45,9 +50,16 @@ class Target(Protocol):
 
 
 def target(
-    named: str, environment: Mapping[str, str], *, staging: str | None = None, reading: str | None = None
+    named: str,
+    environment: Mapping[str, str],
+    *,
+    journals: Path,
+    staging: str | None = None,
+    reading: str | None = None,
 ) -> Target:
     """Return the target that ``named`` stands for: a folder, ``s3://BUCKET/PREFIX``, or ``KIND:CHANNEL`` on a server.
+
+    ``journals`` is where this machine remembers what it brings to servers, which have no place for it.
 
     Raises:
         UsageError: when it is none of these.
@@ -57,7 +69,7 @@ def target(
     if named.startswith("s3://"):
         return ChannelTarget(store=Bucket.parse(named, reading))
     if kind in {each.value for each in Kind}:
-        return ServerTarget.parse(Kind(kind), rest, staging, environment, reading)
+        return ServerTarget.parse(Kind(kind), rest, environment, staging=staging, journals=journals, reading=reading)
     if "://" in named:
         raise UsageError(f"{named!r} is no target", hint="a folder, s3://BUCKET/PREFIX, anaconda:, prefix:, quetz: ...")
     return ChannelTarget(store=Folder(root=Path(named).absolute()))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import itertools
 import json
 import os
 import shutil
@@ -12,19 +14,20 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from rattler.exceptions import InstallerError
 
-from kiln import repodata
+from kiln import files, repodata
 from kiln.channel import install, solve
-from kiln.errors import HashMismatch, PublicationPending, TokenRefused, UploadFailed, UsageError
+from kiln.errors import AlreadyRunning, HashMismatch, PublicationPending, TokenRefused, UploadFailed, UsageError
 from kiln.publish.channel import ChannelTarget
-from kiln.publish.servers import ATTEMPTS, TOKENS, Kind, ServerTarget
+from kiln.publish.servers import ATTEMPTS, ServerTarget
+from kiln.publish.services import TOKENS, Artifactory, Kind
 from kiln.publish.targets import target
 from tests import publishing
-from tests.channel_server import TOKEN
+from tests.channel_server import TOKEN, index
 from tests.packages import conda_package, release_package
 from tests.publishing import NEW, OLD, packages, publish_new, publish_old, seen
 from tests.remote_cache import free_port
@@ -33,8 +36,10 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from kiln.publish.services import Service
+
 ROOT = Path(__file__).parents[2]
-KINDS = (Kind.QUETZ, Kind.ARTIFACTORY, Kind.PREFIX)
+KINDS = tuple(Kind)
 
 
 # A server that takes uploads
@@ -50,8 +55,21 @@ def server(tmp_path: Path) -> Iterator[str]:
         process.kill()
 
 
-def channel_on(server: str, kind: Kind, pauses: list[float] | None = None, token: str = TOKEN) -> ServerTarget:
-    found = target(f"{kind.value}:{server}/release", {TOKENS[kind]: token}, staging="trial")
+def channel_on(
+    server: str,
+    kind: Kind,
+    tmp_path: Path,
+    pauses: list[float] | None = None,
+    *,
+    token: str = TOKEN,
+    channel: str = "release",
+    staging: str = "trial",
+) -> ServerTarget:
+    """A channel of the server, as this machine sees it: its journals lie in ``tmp_path``."""
+    reading = f"{server}/get" if kind is Kind.ANACONDA else None
+    environment = {TOKENS[kind]: token}
+    journals = tmp_path / "journals"
+    found = target(f"{kind.value}:{server}/{channel}", environment, journals=journals, staging=staging, reading=reading)
     assert isinstance(found, ServerTarget)
     return dataclasses.replace(found, pause=(pauses if pauses is not None else []).append)
 
@@ -65,8 +83,17 @@ def release(tmp_path: Path) -> tuple[list[Path], list[repodata.Entry]]:
     return paths, [repodata.read(path) for path in paths]
 
 
-def requests(tmp_path: Path) -> list[str]:
-    return (tmp_path / "requests").read_text().splitlines()
+def requests(tmp_path: Path, *methods: str) -> list[str]:
+    """The changes that a server was asked for: all of them, or those by some methods."""
+    told = tmp_path / "requests"
+    lines = told.read_text().splitlines() if told.is_file() else []
+    return [line for line in lines if not methods or line.split()[0] in methods]
+
+
+def served(tmp_path: Path, channel: str = "release") -> dict[str, str]:
+    """The packages that lie in a channel of the server, with their hashes."""
+    place = tmp_path / "served" / channel
+    return {str(file.relative_to(place)): files.sha256(file) for file in sorted(place.glob("*/*.conda"))}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -74,22 +101,32 @@ def test_packages_are_tried_out_from_staging_and_come_in_the_order_of_need(
     server: str, tmp_path: Path, kind: Kind
 ) -> None:
     tried: list[str] = []
-    where = channel_on(server, kind)
+    where = channel_on(server, kind, tmp_path)
 
     def try_out(url: str) -> None:
         tried.append(url)
         install(solve([url], ["app"], virtual_packages={}), tmp_path / "prefix", cache=tmp_path / "cache")
         assert where.held() == {}
 
-    new = where.publish(*release(tmp_path), try_out)
+    paths, entries = release(tmp_path)
+    new = where.publish(paths, entries, try_out)
     assert new == ("linux-64/lib-1-0.conda", "linux-64/app-1-0.conda")
-    assert tried == [where.address("trial")]
+    assert tried == [where.service.address("trial")]
     assert (tmp_path / "prefix" / "share" / "app").is_file()
-    order = [(line.split()[1], line.split()[2]) for line in requests(tmp_path)]
-    files = ("lib-1-0.conda", "app-1-0.conda")
-    assert order == [(channel, file) for channel in ("trial", "release") for file in files]
-    assert where.publish(*release(tmp_path), try_out) == ()
-    assert len(requests(tmp_path)) == 4, "what is there by its hash is not brought again"
+    brought = [tuple(line.split()[1:-1]) for line in requests(tmp_path, "POST", "PUT")]
+    names = ("lib-1-0.conda", "app-1-0.conda")
+    promoted: dict[Kind, list[tuple[str, ...]]] = {
+        Kind.ANACONDA: [("release", "from", "trial")],
+        Kind.QUETZ: [("release", *names)],
+        Kind.ARTIFACTORY: [("release", "from", "trial")] * 2,
+        Kind.PREFIX: [("release", name) for name in names],
+    }
+    assert brought == [*(("trial", name) for name in names), *promoted[kind]]
+    assert served(tmp_path) == {entry.path: entry.sha256 for entry in entries}
+    assert served(tmp_path, "trial") == {}, "what was published is staged no longer"
+    before = len(requests(tmp_path))
+    assert where.publish(paths, entries, try_out) == ()
+    assert len(requests(tmp_path)) == before, "what is there by its hash is not brought again"
 
 
 @pytest.mark.parametrize(
@@ -100,9 +137,14 @@ def test_packages_are_tried_out_from_staging_and_come_in_the_order_of_need(
         (Kind.QUETZ, ["cut"]),
         (Kind.QUETZ, ["lost"]),
         (Kind.QUETZ, ["slow"]),
+        (Kind.QUETZ, ["ok", "ok", "500", "cut", "lost"]),
+        (Kind.QUETZ, ["ok", "ok", "413"]),
         (Kind.ARTIFACTORY, ["500", "cut"]),
         (Kind.ARTIFACTORY, ["lost"]),
+        (Kind.ARTIFACTORY, ["ok", "ok", "lost", "503"]),
         (Kind.PREFIX, ["429", "cut"]),
+        (Kind.ANACONDA, ["429", "cut"]),
+        (Kind.ANACONDA, ["ok", "ok", "503", "lost"]),
     ],
 )
 def test_a_fault_that_passes_costs_another_attempt_after_a_pause(
@@ -110,63 +152,217 @@ def test_a_fault_that_passes_costs_another_attempt_after_a_pause(
 ) -> None:
     (tmp_path / "faults").write_text("\n".join(faults))
     pauses: list[float] = []
-    where = channel_on(server, kind, pauses)
+    where = channel_on(server, kind, tmp_path, pauses)
     paths, entries = release(tmp_path)
     where.publish(paths, entries, lambda _: None)
-    assert where.held() == {entry.path: entry.sha256 for entry in entries}
-    taken = [line for line in requests(tmp_path) if line.endswith(("taken", "lost", "slow"))]
-    assert len(taken) == 4
+    assert served(tmp_path) == where.held() == {entry.path: entry.sha256 for entry in entries}
+    assert (tmp_path / "faults").read_text() == ""
     assert pauses == sorted(pauses), "each longer than the one before"
 
 
 def test_an_index_that_comes_cut_off_is_asked_for_again(server: str, tmp_path: Path) -> None:
-    where = channel_on(server, Kind.QUETZ)
+    where = channel_on(server, Kind.QUETZ, tmp_path)
     where.publish(*release(tmp_path), lambda _: None)
     (tmp_path / "index-faults").write_text("cut\n500\n429\n")
     assert len(where.held()) == 2
 
 
-def test_a_server_that_goes_on_failing_is_given_up_and_the_same_command_finishes_later(
-    server: str, tmp_path: Path
+@pytest.mark.parametrize("kind", [Kind.ANACONDA, Kind.QUETZ, Kind.ARTIFACTORY])
+def test_a_server_that_goes_on_failing_has_nothing_of_a_release_and_the_same_command_finishes_later(
+    server: str, tmp_path: Path, kind: Kind
 ) -> None:
-    (tmp_path / "faults").write_text("\n".join(["ok", "ok", "ok", *["500"] * 4 * ATTEMPTS]))
-    where = channel_on(server, Kind.QUETZ)
+    half = 3 if kind is Kind.ARTIFACTORY else 2  # requests until there is half a release, where there can be one
+    (tmp_path / "faults").write_text("\n".join(["ok"] * half + ["500"] * 100))
+    where = channel_on(server, kind, tmp_path)
     with pytest.raises(UploadFailed, match="app-1-0") as failed:
         where.publish(*release(tmp_path), lambda _: None)
-    assert "1 of 2 packages are there" in failed.value.why
+    assert "nothing of it is in release" in failed.value.why
+    assert served(tmp_path) == {}
+    assert len(served(tmp_path, "trial")) == 2
+    assert len(requests(tmp_path, "PUT", "POST")) == half + ATTEMPTS
     (tmp_path / "faults").unlink()
-    before = len(requests(tmp_path))
-    where.publish(*release(tmp_path), lambda _: None)
-    assert len(where.held()) == 2
-    assert len(requests(tmp_path)) == before + 1
+    where.publish(*release(tmp_path), refuse)  # what was tried out is not tried out again
+    assert len(served(tmp_path)) == 2
+
+
+def test_what_a_server_does_not_take_back_is_told(server: str, tmp_path: Path) -> None:
+    (tmp_path / "faults").write_text("\n".join(["ok"] * 3 + ["500"] * 100))
+    (tmp_path / "removal-faults").write_text("\n".join(["500"] * 100))
+    where = channel_on(server, Kind.ARTIFACTORY, tmp_path)
+    with pytest.raises(UploadFailed, match="app-1-0") as failed:
+        where.publish(*release(tmp_path), lambda _: None)
+    assert "1 of 2 packages are in release and stay there" in failed.value.why
+    with pytest.raises(UploadFailed, match="could not be removed"):
+        where.abort()
+    (tmp_path / "removal-faults").write_text("lost\n429\ncut\nslow")
+    assert where.abort() == ("linux-64/app-1-0.conda", "linux-64/lib-1-0.conda")
+    assert served(tmp_path) == served(tmp_path, "trial") == {}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_refused_token_is_told_at_once_and_never_shown(server: str, tmp_path: Path, kind: Kind) -> None:
-    where = channel_on(server, kind, token="wr0ng-token")
+    where = channel_on(server, kind, tmp_path, token="wr0ng-token")
     with pytest.raises(TokenRefused) as refused:
         where.publish(*release(tmp_path), lambda _: None)
     assert "wr0ng" not in f"{refused.value} {where!r}"
-    assert len(requests(tmp_path)) == 1
+    assert len(requests(tmp_path)) <= 1
+    assert not (tmp_path / "served" / "trial").is_dir()
+
+
+def test_a_token_that_may_not_remove_is_told_and_abort_goes_on_with_another(server: str, tmp_path: Path) -> None:
+    where = channel_on(server, Kind.PREFIX, tmp_path)
+    with pytest.raises(HashMismatch):
+        where.publish(*release(tmp_path), refuse)
+    with pytest.raises(TokenRefused):
+        channel_on(server, Kind.PREFIX, tmp_path, token="wr0ng-token").abort()
+    assert len(served(tmp_path, "trial")) == 2
+    assert where.abort() == ()
+    assert served(tmp_path, "trial") == {}
 
 
 def test_a_file_name_that_a_server_holds_with_another_hash_is_no_success(server: str, tmp_path: Path) -> None:
-    where = channel_on(server, Kind.QUETZ)
+    where = channel_on(server, Kind.QUETZ, tmp_path)
     where.publish(*release(tmp_path), lambda _: None)
+    before = served(tmp_path)
     shutil.rmtree(tmp_path / "built")
     path = release_package(tmp_path / "built", "lib", license="MIT")
-    (tmp_path / "faults").write_text("409\n" * 20)
     with pytest.raises(UploadFailed, match="another hash"):
         where.publish([path], [repodata.read(path)], lambda _: None)
+    where.abort()
+    assert served(tmp_path) == before, "what was there before is never taken away"
 
 
-def test_what_fails_in_staging_never_reaches_the_channel(server: str, tmp_path: Path) -> None:
-    where = channel_on(server, Kind.QUETZ)
+def test_what_fails_in_staging_never_reaches_the_channel_and_can_be_taken_back(server: str, tmp_path: Path) -> None:
+    where = channel_on(server, Kind.QUETZ, tmp_path)
     with pytest.raises(HashMismatch):
         where.publish(*release(tmp_path), refuse)
     assert where.held() == {}
-    with pytest.raises(UsageError, match="taken back"):
-        where.abort()
+    other = release_package(tmp_path / "built", "other")
+    with pytest.raises(PublicationPending, match="2 packages"):
+        where.publish([other], [repodata.read(other)], lambda _: None)
+    assert where.abort() == ()
+    assert served(tmp_path, "trial") == {}
+    where.publish([other], [repodata.read(other)], lambda _: None)
+    assert where.abort() == (), "what is finished stays"
+    assert len(served(tmp_path)) == 1
+
+
+def test_a_label_with_other_packages_is_not_published_with_them(server: str, tmp_path: Path) -> None:
+    where = channel_on(server, Kind.ANACONDA, tmp_path)
+    other = release_package(tmp_path / "built", "other")
+    where.service.upload(other, "trial")
+    with pytest.raises(PublicationPending, match="other-1-0"):
+        where.publish(*release(tmp_path), lambda _: None)
+    assert served(tmp_path) == {}
+
+
+def test_of_two_publishers_from_one_machine_one_is_told_to_wait(server: str, tmp_path: Path) -> None:
+    where = channel_on(server, Kind.PREFIX, tmp_path)
+
+    def meanwhile(_: str) -> None:
+        with pytest.raises(AlreadyRunning):
+            where.publish(*release(tmp_path), refuse)
+        with pytest.raises(AlreadyRunning):
+            where.abort()
+
+    where.publish(*release(tmp_path), meanwhile)
+    assert len(served(tmp_path)) == 2
+
+
+def test_two_machines_that_publish_the_same_come_to_one_release(server: str, tmp_path: Path) -> None:
+    here, there = (channel_on(server, Kind.PREFIX, tmp_path / name) for name in ("here", "there"))
+    paths, entries = release(tmp_path)
+
+    def meanwhile(_: str) -> None:
+        there.publish(paths, entries, lambda _: None)
+
+    here.publish(paths, entries, meanwhile)
+    assert served(tmp_path) == {entry.path: entry.sha256 for entry in entries}
+
+
+class Mortal:
+    """A server that we lose at the n-th change that we ask for, before or after it is made."""
+
+    def __init__(self, service: Service, lives: int, *, after: bool) -> None:
+        self.service, self.lives, self.after = service, lives, after
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.service, name)
+        return functools.partial(self.ask, found) if name in {"upload", "promote", "unlist", "delete"} else found
+
+    def ask(self, change: Callable[..., None], *args: Any) -> None:
+        self.lives -= 1
+        if self.lives < 0 and not self.after:
+            raise KeyboardInterrupt
+        change(*args)
+        if self.lives < 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_publication_that_dies_at_any_request_is_finished_by_the_same_command_or_taken_back(
+    server: str, tmp_path: Path, kind: Kind
+) -> None:
+    paths, entries = release(tmp_path)
+    old = [release_package(tmp_path / "built", "old"), release_package(tmp_path / "built", "kept", subdir="noarch")]
+    died = 0
+    for lives, after, taken_back in itertools.product(range(100), (False, True), (False, True)):
+        channel, staging = f"release-{lives}-{after}-{taken_back}", f"trial-{lives}-{after}-{taken_back}"
+        where = channel_on(server, kind, tmp_path, channel=channel, staging=staging)
+        for package in old:
+            place = tmp_path / "served" / channel / ("noarch" if package.name.startswith("kept") else "linux-64")
+            files.link_or_copy(package, place / package.name)
+        index(tmp_path / "served" / channel)
+        before = served(tmp_path, channel)
+        mortal = dataclasses.replace(where, service=cast("Service", Mortal(where.service, lives, after=after)))
+        try:
+            mortal.publish(paths, entries, lambda _: None)
+        except KeyboardInterrupt:
+            died += 1
+        else:
+            break
+        new = served(tmp_path, channel).items() - before.items()
+        if where.service.together:
+            assert len(new) in (0, 2), "all or nothing"
+        assert [path for path, _ in new] != ["linux-64/app-1-0.conda"], "what others need comes first"
+        if taken_back:
+            where.abort()
+            assert served(tmp_path, channel) == before
+            assert served(tmp_path, staging) == {}
+            assert where.abort() == ()
+        where.publish(paths, entries, lambda _: None)
+        assert served(tmp_path, channel) == {**before, **{entry.path: entry.sha256 for entry in entries}}
+        assert served(tmp_path, staging) == {}
+        for gone in (channel, staging):
+            shutil.rmtree(tmp_path / "served" / gone)
+    assert died >= 4 * 5, "it died at every request"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_taking_back_can_die_at_any_request_too_and_leaves_what_others_brought(
+    server: str, tmp_path: Path, kind: Kind
+) -> None:
+    paths, entries = release(tmp_path)
+    for lives, after in itertools.product(range(100), (False, True)):
+        channel, staging = f"release-{lives}-{after}", f"trial-{lives}-{after}"
+        where = channel_on(server, kind, tmp_path, channel=channel, staging=staging)
+        dying = cast("Service", Mortal(where.service, 3, after=True))
+        with contextlib.suppress(KeyboardInterrupt):
+            dataclasses.replace(where, service=dying).publish(paths, entries, lambda _: None)
+        foreign = tmp_path / "served" / channel / "noarch" / "lib-1-0.conda"
+        files.link_or_copy(release_package(tmp_path / "foreign", "lib", subdir="noarch"), foreign)
+        index(tmp_path / "served" / channel)
+        mortal = dataclasses.replace(where, service=cast("Service", Mortal(where.service, lives, after=after)))
+        try:
+            mortal.abort()
+        except KeyboardInterrupt:
+            where.abort()
+        else:
+            break
+        assert list(served(tmp_path, channel)) == ["noarch/lib-1-0.conda"]
+        assert served(tmp_path, staging) == {}
+        shutil.rmtree(tmp_path / "served" / channel)
+    assert lives >= 2, "it died at every request"
 
 
 @pytest.mark.parametrize(
@@ -178,14 +374,36 @@ def test_what_fails_in_staging_never_reaches_the_channel(server: str, tmp_path: 
         ("ftp://x/y", {}, UsageError),
     ],
 )
-def test_targets_that_cannot_be_are_told(named: str, environment: dict[str, str], kind: type[Exception]) -> None:
+def test_targets_that_cannot_be_are_told(
+    named: str, environment: dict[str, str], kind: type[Exception], tmp_path: Path
+) -> None:
     with pytest.raises(kind):
-        target(named, environment, staging="trial")
+        target(named, environment, journals=tmp_path, staging="trial")
 
 
-def test_a_server_needs_a_channel_for_staging() -> None:
+def test_a_server_needs_a_channel_for_staging(server: str, tmp_path: Path) -> None:
+    where = dataclasses.replace(channel_on(server, Kind.PREFIX, tmp_path), staging=None)
     with pytest.raises(UsageError, match="staging"):
-        target("prefix:mine", {"PREFIX_API_KEY": "t"})
+        where.publish(*release(tmp_path), lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("kept", "header"),
+    [
+        ({"127.0.0.1": {"BearerToken": TOKEN}}, f"Bearer {TOKEN}"),
+        ({"*.0.0.1": {"CondaToken": "other"}, "127.0.0.1": {"BearerToken": TOKEN}}, f"Bearer {TOKEN}"),
+        ({"127.*": {"BasicHTTP": {"username": "a", "password": "b"}}}, "Basic YTpi"),
+    ],
+)
+def test_a_token_is_found_in_the_file_of_credentials(tmp_path: Path, kept: object, header: str) -> None:
+    (tmp_path / "auth.json").write_text(json.dumps(kept))
+    environment = {"RATTLER_AUTH_FILE": str(tmp_path / "auth.json")}
+    where = target("artifactory:http://127.0.0.1:1/c", environment, journals=tmp_path, staging="trial")
+    assert isinstance(where, ServerTarget)
+    assert isinstance(where.service, Artifactory)
+    assert where.service.web.headers == {"Authorization": header}
+    with pytest.raises(TokenRefused, match="elsewhere"):
+        target("artifactory:https://elsewhere/c", environment, journals=tmp_path, staging="trial")
 
 
 def refuse(_: str) -> None:
@@ -212,7 +430,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChannelTarget]:
     try:
         urllib.request.urlopen(urllib.request.Request(f"http://{host}:{port}/moto-api/reset", method="POST")).close()
         boto3.client("s3").create_bucket(Bucket="wheels", ACL="public-read")
-        found = target("s3://wheels/channel", os.environ)
+        found = target("s3://wheels/channel", os.environ, journals=Path("unused"))
         assert isinstance(found, ChannelTarget)
         yield found
     finally:
@@ -260,7 +478,7 @@ def test_an_interrupted_publication_to_a_bucket_can_be_taken_back(bucket: Channe
     assert {name: (again / name).read_bytes() for name in listed(again)} == before
 
 
-class Mortal:
+class MortalClient:
     """A client of S3 that dies at its n-th request."""
 
     def __init__(self, client: Any, lives: int) -> None:
@@ -281,7 +499,7 @@ def test_a_publication_to_a_bucket_that_dies_again_and_again_comes_to_its_end(
     store: Any = bucket.store
     found: set[str] = set()
     for lives in range(5, 1000, 3):
-        mortal = dataclasses.replace(bucket, store=dataclasses.replace(store, client=Mortal(store.client, lives)))
+        mortal = dataclasses.replace(bucket, store=dataclasses.replace(store, client=MortalClient(store.client, lives)))
         try:
             put(mortal, tmp_path, NEW, lambda _: None)
             break
@@ -295,7 +513,7 @@ def test_a_publication_to_a_bucket_that_dies_again_and_again_comes_to_its_end(
 
 
 def test_wrong_credentials_and_a_missing_bucket_are_told(bucket: ChannelTarget, tmp_path: Path) -> None:
-    nowhere = target("s3://nowhere/channel", os.environ)
+    nowhere = target("s3://nowhere/channel", os.environ, journals=tmp_path)
     assert isinstance(nowhere, ChannelTarget)
     with pytest.raises(UploadFailed, match="NoSuchBucket"):
         put(nowhere, tmp_path, OLD, lambda _: None)
@@ -361,8 +579,8 @@ def test_clients_read_the_sharded_index_and_the_packages_through_a_web_server(
     address = request.getfixturevalue("web")
     publish_new(tmp_path)
     shutil.rmtree(tmp_path / "built")
-    for index in ("repodata.json", "repodata.json.zst"):
-        (tmp_path / "channel" / ".kiln" / "index" / "current" / "noarch" / index).unlink()  # shards alone are left
+    for form in ("repodata.json", "repodata.json.zst"):
+        (tmp_path / "channel" / ".kiln" / "index" / "current" / "noarch" / form).unlink()  # shards alone are left
     found = solve([address], ["app", "kept"], virtual_packages={})
     assert sorted(record.file_name for record in found) == ["app-1-0.conda", "kept-1-0.conda"]
     install(found, tmp_path / "prefix", cache=tmp_path / "cache")
@@ -422,11 +640,12 @@ def test_quetz_itself_takes_a_release_and_refuses_a_wrong_token(tmp_path: Path) 
                 data = json.dumps({"name": name, "private": False}).encode()
                 headers = {"X-API-Key": key, "Content-Type": "application/json"}
                 urllib.request.urlopen(urllib.request.Request(f"{address}/api/channels", data, headers)).close()
-            where = target(f"quetz:{address}/release", {"QUETZ_API_KEY": key}, staging="trial")
+            where = target(f"quetz:{address}/release", {"QUETZ_API_KEY": key}, journals=tmp_path, staging="trial")
             paths, entries = release(tmp_path)
             where.publish(paths, entries, lambda url: None)
             assert where.held() == {entry.path: entry.sha256 for entry in entries}
-            stranger = target(f"quetz:{address}/trial", {"QUETZ_API_KEY": "wr0ng"}, staging="release")
+            wrong = {"QUETZ_API_KEY": "wr0ng"}
+            stranger = target(f"quetz:{address}/trial", wrong, journals=tmp_path, staging="release")
             more = release_package(tmp_path / "built", "more")
             with pytest.raises(TokenRefused):
                 stranger.publish([more], [repodata.read(more)], lambda url: None)
