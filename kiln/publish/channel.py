@@ -12,20 +12,22 @@ from typing import TYPE_CHECKING
 from kiln import provenance, repodata
 from kiln.errors import HashMismatch, UsageError, nearest
 from kiln.publish.journal import Journal, Phase
+from kiln.publish.order import runs
+from kiln.publish.records import BILL, CHAIN, extended
+from kiln.repodata import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
     from typing import Any
 
     from kiln.model.provenance import Attestation
     from kiln.publish.store import Store
-    from kiln.repodata import Entry, Subdir
+    from kiln.repodata import Subdir
 
 SUBDIRS = ("noarch", "linux-64")
 JOURNAL = ".kiln/journal.json"
-CHAIN = "provenance/chain.jsonl"
-BILL = "provenance/sbom/{}.spdx.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +97,7 @@ class ChannelTarget:
             for path in journal.fresh:
                 self._promote(journal, path)
             if new:
-                self._change(lambda subdir: subdir.with_packages(new), self._records(journal, attested))
+                self._offer(new, self._records(journal, attested))
             self._end(journal)
         return journal.fresh
 
@@ -106,9 +108,9 @@ class ChannelTarget:
             if journal is None:
                 return ()
             gone = {path.split("/")[1] for path in journal.fresh}
-            if any(path in self.held() for path in journal.fresh):
+            if journal.phase is Phase.PROMOTING:
                 records = provenance.without(self._chain(), (journal.packages[path] for path in journal.fresh))
-                self._change(lambda subdir: subdir.without(gone), records)
+                self._withdraw(gone, lambda subdir, files: subdir.without(files), records)
             for path in journal.fresh:
                 self.store.remove(path)
                 self.store.remove(BILL.format(journal.packages[path]))
@@ -119,12 +121,9 @@ class ChannelTarget:
         """Withdraw packages, by their file names, from the index; their files stay unless they are to be deleted."""
         with self._settled():
             paths = [self._path_of(name) for name in names]
-            if delete:
-                self._change(lambda subdir: subdir.without(names).withdrawn(subdir.records.keys() & set(names)))
-                for path in paths:
-                    self.store.remove(path)
-            else:
-                self._change(lambda subdir: subdir.withdrawn(subdir.records.keys() & set(names)))
+            self._withdraw(set(names), _deleted if delete else _withdrawn)
+            for path in paths if delete else ():
+                self.store.remove(path)
         return tuple(paths)
 
     def patch(self, name: str, fields: Mapping[str, Any]) -> str:
@@ -197,8 +196,34 @@ class ChannelTarget:
         for sha256, bill in attested.boms.items():
             if sha256 in journal.packages.values():
                 self.store.write(BILL.format(sha256), bill)
-        known = {sha256 for sha256 in attested.boms if sha256.encode() in chain}
-        return chain if known else chain + attested.seal(provenance.last_hash(chain))
+        return extended(chain, attested)
+
+    def _offer(self, new: Sequence[Entry], records: bytes) -> None:
+        """Put packages into the index, with their records; in steps, what others need comes first."""
+        for part in runs(new) if self.store.stepwise else ():
+            self._change(lambda subdir, part=part: subdir.with_packages(part), records)  # type: ignore[misc] # bound in a loop
+        self._change(lambda subdir: subdir.with_packages(new), records)
+
+    def _withdraw(
+        self, gone: AbstractSet[str], edit: Callable[[Subdir, AbstractSet[str]], Subdir], records: bytes | None = None
+    ) -> None:
+        """Take packages out of the index, then their records; in steps, what needs others goes first."""
+        offered = self._offered() if self.store.stepwise else []
+        entries = [entry for entry in offered if entry.file in gone]
+        for part in reversed(runs(entries)):
+            files = {entry.file for entry in part}
+            self._change(lambda subdir, files=files: edit(subdir, files))  # type: ignore[misc] # bound in a loop
+        self._change(lambda subdir: edit(subdir, gone), records)
+
+    def _offered(self) -> list[Entry]:
+        """Return what readers find in the index at this moment."""
+        found = {name: self.store.read(f"{name}/repodata.json") for name in SUBDIRS}
+        return [
+            Entry(file=file, subdir=name, record=record, run_exports={})
+            for name, data in found.items()
+            if data is not None
+            for file, record in repodata.adopted(name, data).records.items()
+        ]
 
     def _chain(self) -> bytes:
         return self.store.read(CHAIN) or b""
@@ -209,7 +234,7 @@ class ChannelTarget:
         there = self.store.read(CHAIN)
         chain = (there or b"") if records is None else records
         folder, name = CHAIN.split("/")
-        self.store.swap({**forms, **({folder: {name: chain}} if chain or there is not None else {})})
+        self.store.swap({**({folder: {name: chain}} if chain or there is not None else {}), **forms})
 
     def _subdir(self, name: str) -> Subdir:
         base = self.store.read(f"{name}/{repodata.BASE}")
@@ -226,3 +251,11 @@ class ChannelTarget:
                 return path
         files = [path.split("/")[1] for path in held]
         raise UsageError(f"{self.name} has no package {name!r}", hint=nearest(name, files) or "name a whole file name")
+
+
+def _withdrawn(subdir: Subdir, names: AbstractSet[str]) -> Subdir:
+    return subdir.withdrawn(subdir.records.keys() & names)
+
+
+def _deleted(subdir: Subdir, names: AbstractSet[str]) -> Subdir:
+    return subdir.without(names).withdrawn(subdir.records.keys() & names)

@@ -40,6 +40,11 @@ class Folder:
         """Nothing: all changes at one moment."""
         return ()
 
+    @property
+    def stepwise(self) -> bool:
+        """All subdirs change at one moment."""
+        return False
+
     @contextlib.contextmanager
     def exclusively(self) -> Iterator[None]:
         """Hold the folder's lock, which goes with the process; sweeps out what a killed one left half-written."""

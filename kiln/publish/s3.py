@@ -1,18 +1,21 @@
 """A channel in a bucket of S3 or of what speaks its language.
 
 Objects appear whole, but one by one: there is no rename of many. So the index of a subdir changes file by file, each
-of them whole and true, ``noarch`` first.
+of them whole and true, and the subdirs one after the other in the order of need. An index file is replaced only if it
+is still the one that was there before (``If-Match``), so of two who change it the later finds out.
 """
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from kiln.errors import MissingTool, TokenRefused, UploadFailed, UsageError
-from kiln.repodata import SHARDS
+from kiln.errors import AlreadyRunning, MissingTool, TokenRefused, UploadFailed, UsageError
+from kiln.publish.lease import UNMET, Lease
+from kiln.repodata import BASE, SHARDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,17 +24,23 @@ if TYPE_CHECKING:
 REFUSED = frozenset({"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "403", "401"})
 MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
 AGAIN = "run the same command again; what is there is not brought again"
+LEASE = ".kiln/lease.json"
 FOR_EVER, ASK_AGAIN = "public, max-age=31536000, immutable", "no-cache"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """The objects of a channel: ``prefix`` is empty or ends in a slash, ``reading`` is where clients find it."""
+    """The objects of a channel: ``prefix`` is empty or ends in a slash, ``reading`` is where clients find it.
+
+    ``tags`` are the versions of what was read, None for what was not there.
+    """
 
     client: Any
     bucket: str
     prefix: str
     reading: str
+    lease: Lease
+    tags: dict[str, str | None] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def parse(cls, named: str, reading: str | None) -> Bucket:
@@ -54,7 +63,8 @@ class Bucket:
         prefix = parts.path.strip("/")
         prefix = f"{prefix}/" if prefix else ""
         where = reading or f"{client.meta.endpoint_url}/{parts.netloc}/{prefix}"
-        return cls(client=client, bucket=parts.netloc, prefix=prefix, reading=where.rstrip("/"))
+        lease = Lease(client=client, bucket=parts.netloc, key=f"{prefix}{LEASE}")
+        return cls(client=client, bucket=parts.netloc, prefix=prefix, reading=where.rstrip("/"), lease=lease)
 
     @property
     def name(self) -> str:
@@ -66,13 +76,19 @@ class Bucket:
         """What readers may see while index files change."""
         return ("index files change one by one, in the order of need: readers have the old release or the new one",)
 
+    @property
+    def stepwise(self) -> bool:
+        """Subdirs change one after the other."""
+        return True
+
     @contextlib.contextmanager
     def exclusively(self) -> Iterator[None]:
-        """Tell faults as kiln's own; a bucket has no locks, its one journal keeps others out."""
+        """Hold the bucket's lease, and tell faults as kiln's own."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
-            yield
+            with self.lease.held():
+                yield
         except ClientError as error:
             code = error.response.get("Error", {}).get("Code", "")
             kind = TokenRefused if code in REFUSED else UploadFailed
@@ -85,18 +101,21 @@ class Bucket:
         """Return an object's content."""
         from botocore.exceptions import ClientError
 
+        self.tags[path] = None
         try:
-            content: bytes = self.client.get_object(Bucket=self.bucket, Key=self._key(path))["Body"].read()
+            found = self.client.get_object(Bucket=self.bucket, Key=self._key(path))
         except ClientError as error:
             if error.response.get("Error", {}).get("Code") in MISSING:
                 return None
             raise
+        self.tags[path] = found["ETag"]
+        content: bytes = found["Body"].read()
         return content
 
-    def write(self, path: str, data: bytes) -> None:
-        """Write an object."""
+    def write(self, path: str, data: bytes, **condition: str) -> None:
+        """Write an object, under a condition if there is one."""
         keep = FOR_EVER if f"/{SHARDS}/" in path else ASK_AGAIN
-        self.client.put_object(Bucket=self.bucket, Key=self._key(path), Body=data, CacheControl=keep)
+        self.client.put_object(Bucket=self.bucket, Key=self._key(path), Body=data, CacheControl=keep, **condition)
 
     def create(self, path: str, data: bytes) -> bool:
         """Write an object unless there is one."""
@@ -145,12 +164,38 @@ class Bucket:
         return {name.removeprefix(start): size for name, size in sizes.items() if name.endswith(".conda")}
 
     def swap(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
-        """Write shards, then the other files, ``repodata.json`` last; shards that nobody needs any more stay."""
+        """Replace what is to be other than it is: shards first, kiln's own record last, which tells of what is done.
+
+        Shards that nobody needs any more stay.
+
+        Raises:
+            AlreadyRunning: when somebody else has changed something since it was read.
+        """
+        self.lease.renew()
         for subdir, told in forms.items():
-            there = self._listed(f"{subdir}/{SHARDS}/").keys()
-            for name in sorted(told, key=lambda name: (not name.startswith(f"{SHARDS}/"), "repodata" in name, name)):
-                if not name.startswith(f"{SHARDS}/") or self._key(f"{subdir}/{name}") not in there:
-                    self.write(f"{subdir}/{name}", told[name])
+            there = self._tagged(f"{subdir}/")
+            now = {name: there.get(self._key(f"{subdir}/{name}")) for name in told}
+            for name, tag in now.items():
+                if self.tags.pop(f"{subdir}/{name}", tag) != tag:
+                    raise self._changed(f"{subdir}/{name}")
+            for name in sorted(told, key=_turn):
+                if (now[name] or "").strip('"') != hashlib.md5(told[name], usedforsecurity=False).hexdigest():
+                    self._replace(f"{subdir}/{name}", told[name], now[name])
+
+    def _replace(self, path: str, data: bytes, tag: str | None) -> None:
+        """Write a file in the place of the version that was there."""
+        from botocore.exceptions import ClientError
+
+        try:
+            self.write(path, data, **({"IfMatch": tag} if tag else {"IfNoneMatch": "*"}))
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") not in UNMET:
+                raise
+            raise self._changed(path) from error
+
+    def _changed(self, path: str) -> AlreadyRunning:
+        what = f"somebody else has changed {path} in {self.name} meanwhile"
+        return AlreadyRunning(what, hint="run the same command again")
 
     def url(self, path: str) -> str:
         """Return where clients read."""
@@ -160,5 +205,16 @@ class Bucket:
         return f"{self.prefix}{path}"
 
     def _listed(self, path: str) -> dict[str, int]:
+        return {each["Key"]: each["Size"] for each in self._objects(path)}
+
+    def _tagged(self, path: str) -> dict[str, str]:
+        return {each["Key"]: each["ETag"] for each in self._objects(path)}
+
+    def _objects(self, path: str) -> list[dict[str, Any]]:
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self._key(path))
-        return {each["Key"]: each["Size"] for page in pages for each in page.get("Contents", ())}
+        return [each for page in pages for each in page.get("Contents", ())]
+
+
+def _turn(name: str) -> tuple[bool, bool, bool, str]:
+    """Return the turn of an index file: what others name first, what clients ask for next, what kiln goes by last."""
+    return not name.startswith(f"{SHARDS}/"), name == BASE, "repodata" in name, name

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from kiln import files
+from kiln import files, provenance
 from kiln.errors import KilnError, PublicationPending, TokenRefused, UploadFailed, UsageError
 from kiln.publish import web
 from kiln.publish.journal import Journal, Phase
 from kiln.publish.order import in_order
+from kiln.publish.records import BILL, CHAIN, extended
 from kiln.publish.services import HOMES, TOKENS, Kind, Service, service
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ PAUSE = 2.0  # seconds, doubled each time
 PATIENCE = 600.0  # seconds for a server to index what it took
 SUBDIRS = ("noarch", "linux-64")
 AGAIN = "run the same command again; what is there is not brought again"
-NO_RECORDS = "the server has no place for records of how packages were made; --bundle writes them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,8 @@ class ServerTarget:
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know of a publication there."""
-        return self.service.moment, NO_RECORDS
+        kept = self._place / "provenance"
+        return self.service.moment, f"the server has no place for records of how packages were made; they are in {kept}"
 
     def held(self) -> dict[str, str]:
         """Return the hashes of what the channel has, by path."""
@@ -108,7 +109,7 @@ class ServerTarget:
         packages: Sequence[Path],
         entries: Sequence[Entry],
         try_out: Callable[[str], None],
-        attested: Attestation | None = None,  # noqa: ARG002 - such a server has no place for it; a bundle has
+        attested: Attestation | None = None,
     ) -> tuple[str, ...]:
         """Bring packages to the channel for staging, have them tried out there, then to the channel itself.
 
@@ -127,6 +128,7 @@ class ServerTarget:
                 journal = self._note(journal.promoting())
             if new:
                 journal = self._promote(journal, new, sources)
+                self._record(attested)
                 self._clear(journal)
             files.remove(self._journal)
         return tuple(entry.path for entry in new)
@@ -151,20 +153,44 @@ class ServerTarget:
             self._take_back(journal)
             gone = {path: journal.packages[path] for path in journal.brought_to(journal.aside)}
             self._wait(journal.aside, lambda now: not now.items() & gone.items(), "goes on listing what was removed")
+            self._forget(journal)
             files.remove(self._journal)
         return tuple(path for path in journal.fresh if path in journal.brought_to(self.channel))
 
     # What is under way
 
     @property
+    def _place(self) -> Path:
+        """The folder for what is known here of this channel."""
+        host = urlsplit(self.url).hostname or ""
+        return self.journals / f"{host}-{self.channel}-{hashlib.sha256(self.name.encode()).hexdigest()[:8]}"
+
+    @property
     def _journal(self) -> Path:
-        return self.journals / f"{hashlib.sha256(self.name.encode()).hexdigest()[:16]}.json"
+        return self._place / "journal.json"
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        with files.locked(self._journal.with_suffix(".lock")):
-            files.remove_leftovers(self.journals)
+        with files.locked(self._place / "lock"):
+            files.remove_leftovers(self._place)
             yield
+
+    def _record(self, attested: Attestation | None) -> None:
+        if attested is not None:
+            for sha256, bill in attested.boms.items():
+                files.write_bytes(self._place / BILL.format(sha256), bill)
+            files.write_bytes(self._place / CHAIN, extended(self._chain(), attested))
+
+    def _forget(self, journal: Journal) -> None:
+        hashes = [journal.packages[path] for path in journal.fresh]
+        if chain := self._chain():
+            files.write_bytes(self._place / CHAIN, provenance.without(chain, hashes))
+        for sha256 in hashes:
+            files.remove(self._place / BILL.format(sha256))
+
+    def _chain(self) -> bytes:
+        place = self._place / CHAIN
+        return place.read_bytes() if place.is_file() else b""
 
     def _pending(self) -> Journal | None:
         return Journal.parse(self._journal.read_bytes()) if self._journal.is_file() else None

@@ -21,6 +21,10 @@ class Store(Protocol):
     def notes(self) -> tuple[str, ...]:
         """What to know of a publication there; nothing where all changes at one moment."""
 
+    @property
+    def stepwise(self) -> bool:
+        """Whether subdirs change one after the other, and not at one moment."""
+
     def exclusively(self) -> AbstractContextManager[None]:
         """Hold the channel alone; raises AlreadyRunning."""
 

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from rattler.exceptions import InstallerError
 
-from kiln import files, repodata
+from kiln import files, provenance, repodata
 from kiln.channel import install, solve
 from kiln.errors import AlreadyRunning, HashMismatch, PublicationPending, TokenRefused, UploadFailed, UsageError
+from kiln.model.provenance import Attestation
 from kiln.publish.channel import ChannelTarget
 from kiln.publish.servers import ATTEMPTS, ServerTarget
-from kiln.publish.services import TOKENS, Artifactory, Kind
+from kiln.publish.services import TOKENS, Artifactory, Kind, Quetz
 from kiln.publish.targets import target
 from tests import publishing
 from tests.channel_server import TOKEN, index
@@ -34,8 +35,10 @@ from tests.remote_cache import free_port
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
+    from kiln.publish.lease import Lease
+    from kiln.publish.s3 import Bucket
     from kiln.publish.services import Service
 
 ROOT = Path(__file__).parents[2]
@@ -245,6 +248,22 @@ def test_what_fails_in_staging_never_reaches_the_channel_and_can_be_taken_back(s
     where.publish([other], [repodata.read(other)], lambda _: None)
     assert where.abort() == (), "what is finished stays"
     assert len(served(tmp_path)) == 1
+
+
+def test_records_of_what_a_server_has_are_kept_beside_its_journal(server: str, tmp_path: Path) -> None:
+    where = channel_on(server, Kind.QUETZ, tmp_path)
+    for name in ("first", "second"):
+        path = release_package(tmp_path / "built", name)
+        entry = repodata.read(path)
+        made = publishing.record(entry.file, sha256=entry.sha256)
+        attested = Attestation(
+            seal=functools.partial(provenance.sealed, [made]), boms={entry.sha256: provenance.bill(made, home="")}
+        )
+        where.publish([path], [entry], lambda _: None, attested)
+    (chain,) = (tmp_path / "journals").glob("*/provenance/chain.jsonl")
+    assert [link.record["name"] for link in provenance.parsed(chain.read_bytes())] == ["first", "second"]
+    assert str(chain.parent) in " ".join(where.notes)
+    assert len(list((chain.parent / "sbom").iterdir())) == 2
 
 
 def test_a_label_with_other_packages_is_not_published_with_them(server: str, tmp_path: Path) -> None:
@@ -491,6 +510,17 @@ class MortalClient:
         return getattr(self.client, name)
 
 
+def dying(store: Bucket, lives: int) -> Bucket:
+    """A bucket whose client dies at its n-th request; a lease that an earlier one has left is nobody's at once."""
+    client = MortalClient(store.client, lives)
+    return dataclasses.replace(store, client=client, lease=taken_over(store, client))
+
+
+def taken_over(store: Bucket, client: Any = None) -> Lease:
+    """The lease of a bucket for one who has waited until it ran out, and needs no renewal within a test."""
+    return dataclasses.replace(store.lease, client=client or store.client, life=0, renewal=3600)
+
+
 def test_a_publication_to_a_bucket_that_dies_again_and_again_comes_to_its_end(
     bucket: ChannelTarget, tmp_path: Path
 ) -> None:
@@ -498,8 +528,8 @@ def test_a_publication_to_a_bucket_that_dies_again_and_again_comes_to_its_end(
     before, after = ({f"{name}-1-0.conda" for name in names} for names in (OLD, (*OLD, *NEW)))
     store: Any = bucket.store
     found: set[str] = set()
-    for lives in range(5, 1000, 3):
-        mortal = dataclasses.replace(bucket, store=dataclasses.replace(store, client=MortalClient(store.client, lives)))
+    for lives in range(5, 1000, 5):
+        mortal = dataclasses.replace(bucket, store=dying(store, lives))
         try:
             put(mortal, tmp_path, NEW, lambda _: None)
             break
@@ -510,6 +540,108 @@ def test_a_publication_to_a_bucket_that_dies_again_and_again_comes_to_its_end(
     assert lives > 40, "it died at many requests"
     assert seen(mirrored(bucket, tmp_path / "mirror")) == after
     assert bucket.pending() is None
+
+
+class WatchedClient:
+    """A client of S3 that has somebody look before each of its requests."""
+
+    def __init__(self, client: Any, look: Callable[[str, Mapping[str, Any]], None]) -> None:
+        self.client, self.look = client, look
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.client, name)
+        return functools.partial(self.ask, name, found) if callable(found) else found
+
+    def ask(self, name: str, request: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        self.look(name, more)
+        return request(*args, **more)
+
+
+def test_no_reader_of_a_bucket_finds_a_package_without_what_it_needs(bucket: ChannelTarget, tmp_path: Path) -> None:
+    put(bucket, tmp_path, OLD, lambda _: None)
+    needs = {"base": ("noarch", []), "middle": ("linux-64", ["base"]), "top": ("noarch", ["middle"])}
+    paths = [
+        release_package(tmp_path / "built", name, subdir=subdir, depends=depends)
+        for name, (subdir, depends) in needs.items()
+    ]
+    store: Any = bucket.store
+    found: list[list[str]] = []
+
+    def look(name: str, told: Mapping[str, Any]) -> None:
+        indices = [json.loads(store.read(f"{subdir}/repodata.json")) for subdir in ("noarch", "linux-64")]
+        names = sorted(record["name"] for index in indices for record in index["packages.conda"].values())
+        if names not in found[-1:]:
+            found.append(names)
+        if name == "delete_object" and told["Key"].endswith("journal.json") and len(found) == 4:
+            raise KeyboardInterrupt
+
+    client = WatchedClient(store.client, look)
+    watched = dataclasses.replace(bucket, store=dataclasses.replace(store, client=client, lease=taken_over(store)))
+    with pytest.raises(KeyboardInterrupt):
+        watched.publish(paths, [repodata.read(path) for path in paths], lambda _: None)
+    steps = [sorted([*OLD, *list(needs)[:number]]) for number in range(4)]
+    assert found == steps
+    assert len(watched.abort()) == 3
+    assert found == [*steps, *steps[-2::-1]]
+    assert bucket.held().keys() == {"linux-64/old-1-0.conda", "linux-64/kept-1-0.conda"}
+
+
+def test_of_two_who_change_a_bucket_one_is_told_to_wait(bucket: ChannelTarget, tmp_path: Path) -> None:
+    put(bucket, tmp_path, OLD, lambda _: None)
+    store: Any = bucket.store
+    other = dataclasses.replace(bucket, store=dataclasses.replace(store, lease=dataclasses.replace(store.lease)))
+
+    def meanwhile(_: str) -> None:
+        with pytest.raises(AlreadyRunning, match="process"):
+            other.yank(["old-1-0.conda"])
+        with pytest.raises(AlreadyRunning, match="process"):
+            other.abort()
+        with pytest.raises(AlreadyRunning, match="process"):
+            put(other, tmp_path, NEW, refuse)
+
+    put(bucket, tmp_path, NEW, meanwhile)
+    assert len(bucket.held()) == 4
+    other.yank(["old-1-0.conda"])
+
+
+def test_who_stood_still_and_lost_a_bucket_changes_nothing_any_more(bucket: ChannelTarget, tmp_path: Path) -> None:
+    put(bucket, tmp_path, OLD, lambda _: None)
+    store: Any = bucket.store
+    late = dataclasses.replace(bucket, store=dataclasses.replace(store, lease=taken_over(store)))
+
+    def meanwhile(_: str) -> None:
+        put(late, tmp_path, NEW, lambda _: None)
+
+    with pytest.raises(AlreadyRunning, match="began to change"):
+        put(bucket, tmp_path, NEW, meanwhile)
+    mirror = mirrored(bucket, tmp_path / "mirror")
+    assert seen(mirror) == {f"{name}-1-0.conda" for name in (*OLD, *NEW)}
+    assert recorded_lease(bucket) is None
+
+
+def test_an_index_that_somebody_else_changed_is_not_written_over(bucket: ChannelTarget, tmp_path: Path) -> None:
+    put(bucket, tmp_path, OLD, lambda _: None)
+    store: Any = bucket.store
+    with store.exclusively():
+        forms = {name: repodata.forms(subdir.withdrawn(["old-1-0.conda"])) for name, subdir in bucket.index().items()}
+        store.client.put_object(Bucket="wheels", Key=f"channel/linux-64/{repodata.BASE}", Body=b"another's")
+        with pytest.raises(AlreadyRunning, match=repodata.BASE):
+            store.swap(forms)
+    assert store.read(f"linux-64/{repodata.BASE}") == b"another's"
+
+
+def test_a_lease_is_renewed_while_its_holder_lives(bucket: ChannelTarget) -> None:
+    store: Any = bucket.store
+    lease = dataclasses.replace(store.lease, renewal=0.01)
+    with lease.held():
+        first = lease.tag
+        until(lambda: lease.tag != first, "the lease is renewed")
+    assert recorded_lease(bucket) is None
+
+
+def recorded_lease(bucket: ChannelTarget) -> bytes | None:
+    """What the bucket says of who holds it."""
+    return bucket.store.read(".kiln/lease.json")
 
 
 def test_wrong_credentials_and_a_missing_bucket_are_told(bucket: ChannelTarget, tmp_path: Path) -> None:
@@ -623,8 +755,9 @@ admins = ["dummy:alice", "dummy:bob", "dummy:carol", "dummy:dave"]  # --dev give
 """
 
 
-@pytest.mark.needs("quetz")
-def test_quetz_itself_takes_a_release_and_refuses_a_wrong_token(tmp_path: Path) -> None:
+@pytest.fixture
+def quetz(tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """A quetz with two channels: its address, and a key."""
     (tmp_path / "settings.toml").write_text(QUETZ)
     words = ("quetz", "create", "server", "--copy-conf", "settings.toml", "--dev")
     subprocess.run(words, cwd=tmp_path, capture_output=True, check=True)
@@ -640,14 +773,40 @@ def test_quetz_itself_takes_a_release_and_refuses_a_wrong_token(tmp_path: Path) 
                 data = json.dumps({"name": name, "private": False}).encode()
                 headers = {"X-API-Key": key, "Content-Type": "application/json"}
                 urllib.request.urlopen(urllib.request.Request(f"{address}/api/channels", data, headers)).close()
-            where = target(f"quetz:{address}/release", {"QUETZ_API_KEY": key}, journals=tmp_path, staging="trial")
-            paths, entries = release(tmp_path)
-            where.publish(paths, entries, lambda url: None)
-            assert where.held() == {entry.path: entry.sha256 for entry in entries}
-            wrong = {"QUETZ_API_KEY": "wr0ng"}
-            stranger = target(f"quetz:{address}/trial", wrong, journals=tmp_path, staging="release")
-            more = release_package(tmp_path / "built", "more")
-            with pytest.raises(TokenRefused):
-                stranger.publish([more], [repodata.read(more)], lambda url: None)
+            yield address, key
         finally:
             process.terminate()
+
+
+@pytest.mark.needs("quetz")
+def test_quetz_itself_takes_a_release_at_once_and_gives_it_back(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, key = request.getfixturevalue("quetz")
+    monkeypatch.delattr(Quetz, "_unless_there")  # so that it fails when it does not take them in one request
+    where = target(f"quetz:{address}/release", {"QUETZ_API_KEY": key}, journals=tmp_path, staging="trial")
+    assert isinstance(where, ServerTarget)
+    staging = dataclasses.replace(where, channel="trial")
+    paths, entries = release(tmp_path)
+    where.publish(paths, entries, lambda _: None)
+    before = {entry.path: entry.sha256 for entry in entries}
+    assert where.held() == before
+    new = [release_package(tmp_path / "built", name, subdir="noarch") for name in ("new", "newer")]
+    told = [repodata.read(path) for path in new]
+    for lives, after in itertools.product(range(4), (False, True)):  # two uploads, one promotion, one removal
+        service = cast("Service", Mortal(where.service, lives, after=after))
+        with pytest.raises(KeyboardInterrupt):
+            dataclasses.replace(where, service=service).publish(new, told, lambda _: None)
+        assert len(where.held()) in (2, 4)
+        where.abort()
+        assert where.held() == before
+        assert staging.held() == {}
+
+
+@pytest.mark.needs("quetz")
+def test_quetz_itself_refuses_a_wrong_token(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    address, _ = request.getfixturevalue("quetz")
+    stranger = target(f"quetz:{address}/release", {"QUETZ_API_KEY": "wr0ng"}, journals=tmp_path, staging="trial")
+    more = release_package(tmp_path / "built", "more")
+    with pytest.raises(TokenRefused):
+        stranger.publish([more], [repodata.read(more)], lambda _: None)

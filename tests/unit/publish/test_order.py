@@ -1,0 +1,50 @@
+"""The order in which packages appear where they cannot appear at once."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from kiln.publish.order import in_order, runs
+from kiln.repodata import Entry
+
+
+def entry(name: str, *depends: str, build: str = "0", subdir: str = "linux-64", **more: object) -> Entry:
+    """A package of an index."""
+    record = {"name": name, "depends": depends, "build_number": 0, **more}
+    return Entry(file=f"{name}-1-{build}.conda", subdir=subdir, record=record, run_exports={})
+
+
+CUDA: dict[str, Any] = {"build_number": 200}
+CPU: dict[str, Any] = {"track_features": "tensorflow-cpu"}
+RELEASE = [
+    entry("libtensorflow", build="cuda", **CUDA),
+    entry("libtensorflow", build="cpu", **CPU),
+    entry("tensorflow-cuda-libs", "libtensorflow >=1", build="cuda", **CUDA),
+    entry("tensorflow", "tensorflow-cuda-libs", "python 3.11.*", build="cuda", **CUDA),
+    entry("tensorflow", "libtensorflow 1.*", "python 3.11.*", build="cpu", **CPU),
+    entry("tensorflow-gpu", "tensorflow 1 cuda*", subdir="noarch"),
+]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_others_need_comes_first_and_wrappers_last(seed: int) -> None:
+    shuffled = random.Random(seed).sample(RELEASE, len(RELEASE))
+    assert [each.file for each in in_order(shuffled)] == [each.file for each in RELEASE]
+
+
+def test_builds_that_a_solver_prefers_come_before_others_of_the_name_even_if_they_need_more() -> None:
+    found = [each.file for each in in_order(RELEASE) if each.record["name"] == "tensorflow"]
+    assert found == ["tensorflow-1-cuda.conda", "tensorflow-1-cpu.conda"]
+
+
+def test_packages_that_need_each_other_come_together() -> None:
+    ring = [entry("a", "b"), entry("b", "a"), entry("c", "a")]
+    assert {each.record["name"] for each in in_order(ring)} == {"a", "b", "c"}
+
+
+def test_a_release_is_parted_where_the_subdir_changes() -> None:
+    found = runs([entry("top", "middle", subdir="noarch"), entry("middle", "base"), entry("base", subdir="noarch")])
+    assert [[each.record["name"] for each in part] for part in found] == [["base"], ["middle"], ["top"]]
