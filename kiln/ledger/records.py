@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 RUN_FIELDS = ("machine", "cores", "jobs", "engine", "container", "image", "rehearsal")
-CELL_FIELDS = ("group", "leader", "estimate", "reason")
+CELL_FIELDS = ("group", "leader", "machine", "estimate", "reason")
 
 
 def run_detail(report: MatrixReport) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def cell(
         log=None if told["log"] is None else Path(told["log"]),
         steps=tuple(step(each) for each in told["steps"]),
         packages=tuple(package(each) for each in told["packages"]),
-        **{name: told[name] for name in CELL_FIELDS},
+        **{name: told[name] for name in CELL_FIELDS if name in told},  # ledgers of before know no machine
     )
 
 

@@ -31,13 +31,15 @@ class CellRun:
     """One cell of a run: times are seconds since the epoch, durations in seconds, ``peak_memory`` in bytes.
 
     ``started`` is None for a cell that waits or was found finished; ``group`` is what shares a cache, such as
-    ``cuda12.9``, whose first cell is its ``leader``; ``reason`` says why it failed or why it was not repeated.
+    ``cuda12.9``, whose first cell is its ``leader``; ``machine`` is that of the fleet which builds it, if one does;
+    ``reason`` says why it failed or why it was not repeated.
     """
 
     config: str
     state: CellState
     group: str
     leader: bool = False
+    machine: str = ""
     started: float | None = None
     finished: float | None = None
     estimate: float | None = None

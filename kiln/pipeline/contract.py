@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
 
 ROOT, RECIPE = Path("/home/conda/feedstock_root"), Path("/home/conda/recipe_root")
+ON_A_MACHINE = Path("/var/lib/kiln/project")  # of the fleet, where no container is between, as the playbooks have it
 HOUSE = Path(__file__).parents[2]  # the folder that holds the kiln package
 HOUSE_INSIDE = "/opt/kiln-package"
 HOME = "/home/conda"

@@ -113,7 +113,7 @@ class Built:
         return None
 
     def _build_folders(self) -> tuple[str, ...]:
-        return (str(self.feedstock.root), str(contract.ROOT), str(contract.RECIPE))
+        return (str(self.feedstock.root), str(contract.ROOT), str(contract.RECIPE), str(contract.ON_A_MACHINE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,9 +36,13 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Lanes of bars, one lane for each job that ran at the same time, and the axis below."""
+    """Lanes of bars, one lane for each job that ran at the same time, and the axis below.
+
+    ``machines`` are the lanes' machines of the fleet, where cells were built on such.
+    """
 
     lanes: tuple[tuple[Bar, ...], ...]
+    machines: tuple[str, ...]
     ticks: tuple[Tick, ...]
 
 
@@ -47,22 +51,25 @@ def chart(report: MatrixReport, now: float) -> Chart:
     end = totals.last_moment(report, now)
     expected = [cell.started + (cell.estimate or 0) for cell in report.cells if _runs(cell) and cell.started]
     length = max(1.0, max([end, *expected]) - report.started)
-    lanes = tuple(tuple(_bar(cell, report.started, end, length) for cell in lane) for lane in _lanes(report, end))
-    return Chart(lanes=lanes, ticks=_ticks(length))
+    cells = _lanes(report, end)
+    lanes = tuple(tuple(_bar(cell, report.started, end, length) for cell in lane) for lane in cells)
+    machines = tuple(lane[0].machine for lane in cells)
+    return Chart(lanes=lanes, machines=machines if any(machines) else (), ticks=_ticks(length))
 
 
 def _lanes(report: MatrixReport, end: float) -> list[list[CellRun]]:
-    """Give each cell the first lane that is free when it begins: no more lanes than cells ever ran at once."""
+    """Give each cell the first lane of its machine that is free when it begins: no more than ever ran at once."""
     lanes: list[list[CellRun]] = []
     for cell in sorted(report.cells, key=lambda cell: cell.started or 0):
         if cell.started is None:
             continue
-        free = next((lane for lane in lanes if (lane[-1].finished or end) <= cell.started), None)
+        own = [lane for lane in lanes if lane[0].machine == cell.machine]
+        free = next((lane for lane in own if (lane[-1].finished or end) <= cell.started), None)
         if free is None:
             lanes.append([cell])
         else:
             free.append(cell)
-    return lanes
+    return sorted(lanes, key=lambda lane: lane[0].machine)
 
 
 def _bar(cell: CellRun, began: float, end: float, length: float) -> Bar:

@@ -29,6 +29,17 @@ def test_there_is_a_lane_for_each_job_and_no_bar_covers_another(jobs: int) -> No
             assert before.start + before.width <= after.start + 0.002
 
 
+def test_cells_of_a_fleet_lie_in_the_lanes_of_their_machines() -> None:
+    report = runs.worked_through(runs.variants(["None", "12.9"], ["3.11", "3.12"]), jobs=4)
+    named = tuple(
+        replace(cell, machine=machine) for cell, machine in zip(report.cells, ("m-2", "m-1", "m-2", "m-1"), strict=True)
+    )
+    drawn = chart(replace(report, cells=named), now=0.0)
+    assert drawn.machines == ("m-1", "m-1", "m-2", "m-2")
+    assert [{bar.cell.machine for bar in lane} for lane in drawn.lanes] == [{"m-1"}, {"m-1"}, {"m-2"}, {"m-2"}]
+    assert chart(report, now=0.0).machines == ()
+
+
 def test_what_a_running_cell_is_expected_to_take_lies_within_the_picture() -> None:
     report = runs.worked_through(VARIANTS, jobs=2, until=4 * runs.HOUR)
     bars = [bar for lane in chart(report, runs.BEGAN + 4 * runs.HOUR).lanes for bar in lane]
