@@ -198,6 +198,12 @@ def require_room(folder: Path, needed: int, *, for_what: str) -> None:
         )
 
 
+def reserve(path: Path, size: int) -> None:
+    """Hold so many bytes of the disk by a file, to be removed by whoever needs the room; raises DiskFull."""
+    with no_room_as_disk_full(path.parent), path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+
+
 @contextlib.contextmanager
 def no_room_as_disk_full(folder: Path) -> Iterator[None]:
     """Turn the system's 'no space left' and 'quota exceeded' into DiskFull; other errors pass."""

@@ -24,6 +24,7 @@ from kiln.fleet.orders import (
     Left,
     Look,
     Looked,
+    NoRoom,
     NotHome,
     Prepare,
     Prepared,
@@ -100,7 +101,8 @@ class Faults:
     """What goes wrong: each by the name of a machine or a cell, how often, or at what second of the run.
 
     ``preemption`` is the share of machines that die in an hour; ``codes`` are the exit codes of cells that fail,
-    ``full`` the machines whose disk is full, ``stopped`` when Ctrl-C is pressed.
+    ``full`` the machines whose disk is full, ``no_room`` from when to when the controller's is; ``stopped`` when Ctrl-C
+    is pressed.
     """
 
     preemption: float = 0.0
@@ -110,6 +112,7 @@ class Faults:
     unprepared: frozenset[str] = frozenset()
     codes: Mapping[str, int] = field(default_factory=dict)
     full: frozenset[str] = frozenset()
+    no_room: tuple[float, float] = (NEVER, NEVER)
     corrupt: Mapping[str, int] = field(default_factory=dict)
     stays: int = 0
     killed: float = NEVER
@@ -193,6 +196,10 @@ class World:
             heapq.heapify(self._due)
             self._soon(self.down, self._all_gone)
         else:
+            since, until = self.faults.no_room
+            if isinstance(order, Prepare | Start | Collect) and since <= self.clock - self.began < until:
+                self._soon(1.0, NoRoom(order=order, reason="0 B are free"))
+                return
             seconds, what = self._carried_out(order)
             self._soon(seconds, what)
 

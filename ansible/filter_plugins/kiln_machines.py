@@ -121,7 +121,7 @@ def docker_run(machine: Mapping[str, Any], labels: Mapping[str, str], seed: str,
     rights = ("--cgroupns=private", "--cap-add=SYS_ADMIN", "--cap-add=NET_ADMIN")
     unconfined = ("--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined")
     seeded = f"--mount=type=bind,readonly,target=/var/lib/cloud/seed/nocloud,source={seed}"
-    small = f"--mount=type=tmpfs,target=/var/lib/kiln/project/build_artifacts,tmpfs-size={disk}"
+    small = f"--tmpfs=/var/lib/kiln/project/build_artifacts:exec,size={disk}"
     return [
         *("--detach", "--rm", "--pull=never", f"--name={machine['name']}", f"--hostname={machine['name']}"),
         *(f"--label={name}={value}" for name, value in labels.items()),

@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,7 @@ PACKAGE = re.compile(
 )
 LOG = re.compile(r"logs/\d+/[A-Za-z0-9_.+-]+\.log")
 ARTIFACTS = "/build_artifacts/"
+LEFT = 64 << 20  # bytes of this computer's disk that packages leave free: for the index, logs and what else is written
 
 
 class Refused(Exception):
@@ -140,6 +142,14 @@ def fetch(parameters: dict[str, Any], source: str, target: Path, names: list[str
         raise Refused(f"rsync ended with exit code {done.returncode}: {done.stderr.strip()[-500:]}")
 
 
+def make_sure_of_room(packages: list[dict[str, Any]], folder: Path) -> None:
+    """Raises Refused where packages would fill this computer's disk; what rsync has of them counts as missing."""
+    size, free = sum(each["size"] for each in packages), shutil.disk_usage(folder).free
+    if size + LEFT > free:
+        needed = f"{size / 1e6:.1f} MB come home, and {LEFT / 1e6:.0f} MB are to stay free"
+        raise Refused(f"NO ROOM in {folder}: {needed}; there are {free / 1e6:.1f} MB")
+
+
 def collect(parameters: dict[str, Any]) -> tuple[bool, list[dict[str, Any]]]:
     """Bring home a cell; returns whether anything had to be done, and its packages."""
     target = Path(parameters["folder"]) / "collected" / parameters["machine"] / parameters["cell"]
@@ -155,6 +165,7 @@ def collect(parameters: dict[str, Any]) -> tuple[bool, list[dict[str, Any]]]:
         return False, wanted
     fetch(parameters, f"{home}/project/build_artifacts", target, logs)
     lacking = wrong(wanted, packages)
+    make_sure_of_room([each for each in wanted if each["path"] in lacking], target)
     for _ in range(parameters["tries"]):
         for name in lacking:
             (packages / name).unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kiln import command, files
-from kiln.errors import BrokenPackage, HashMismatch, KilnError, OutOfMemory
+from kiln.errors import BrokenPackage, DiskFull, HashMismatch, KilnError, OutOfMemory
 from kiln.fleet import arrival, orphans
 from kiln.fleet.follow import Log, status_of
 from kiln.fleet.orders import (
@@ -36,6 +36,7 @@ from kiln.fleet.orders import (
     Line,
     Look,
     Looked,
+    NoRoom,
     NotHome,
     Prepare,
     Prepared,
@@ -58,6 +59,9 @@ if TYPE_CHECKING:
 
 SSH_SECONDS = 60.0  # for one look at a machine
 LOOKS = 3  # at a machine that may be there again
+RESERVE = 8 << 20  # bytes kept for the tear-down, which writes into the run's folder, too
+LITTLE = 16 << 20  # bytes free on the disk, with which a playbook may fail for want of more
+NO_ROOM = "NO ROOM"  # in the words of the module that brings packages home
 CREDENTIALS = re.compile(
     r"AuthFailure|UnauthorizedOperation|InvalidClientTokenId|SignatureDoesNotMatch|UnrecognizedClient|AccessDenied"
     r"|ExpiredToken|InvalidAccessKeyId|[Uu]nable to locate credentials|NoCredentials|HTTP 40[13]"
@@ -86,6 +90,11 @@ class Site:
     cache_type: str = ""
     spot: bool = False
     poll: float = 5.0
+
+    @property
+    def reserve(self) -> Path:
+        """A file that holds room on the disk for the tear-down."""
+        return self.folder / "reserve"
 
     @property
     def marked(self) -> dict[str, str]:
@@ -125,7 +134,11 @@ class Playbooks:
         last: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> Played:
-        """Run a playbook to its end; one that is not the ``last`` is refused or ended once all are stopped."""
+        """Run a playbook to its end; one that is not the ``last`` is refused or ended once all are stopped.
+
+        Raises:
+            DiskFull: when it failed, and there is no room on this computer's disk.
+        """
         number = next(self._number)
         folder = self.site.folder / "runner" / f"{number:04d}-{name.removesuffix('.yml')}-{os.getpid()}"
         spec = self._spec(folder, name, machine, tags, variables or {})
@@ -155,6 +168,8 @@ class Playbooks:
             with self._lock:
                 self._running.pop(number, None)
             files.remove(folder)
+        if not ended.ok and not last:
+            files.require_room(self.site.folder, LITTLE, for_what=f"{name}, which has failed,")
         if not ended.ok and not heard:
             heard[""] = ended.tail[-500:]
         return Played(ok=ended.ok, reasons=heard)
@@ -230,12 +245,15 @@ class Crew:
     def _carry_out(self, order: Order) -> None:
         """An order that cannot be carried out for whatever reason is one that failed, not one that is forgotten."""
         try:
-            self._do(order)
+            with files.no_room_as_disk_full(self.site.folder):
+                self._do(order)
         except (KilnError, OSError, ValueError, KeyError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}"
             match order:
                 case Down():
                     self.events.put(Left(reason=reason))
+                case _ if isinstance(error, DiskFull):
+                    self.events.put(NoRoom(order=order, reason=f"{error.what}: {error.why}"))
                 case Bring():
                     for machine in order.machines:
                         self.events.put(Refused(machine=machine, reason=reason))
@@ -326,6 +344,7 @@ class Crew:
     def _down(self) -> None:
         self.stopped.set()
         self.playbooks.stop()
+        files.remove(self.site.reserve)
         played = self.playbooks.play("down.yml", last=True)
         files.remove(self.site.folder / "runner")
         self.events.put(AllGone() if played.ok else Left(reason=played.reason("localhost")))
@@ -386,6 +405,8 @@ class Crew:
         folder = self.site.folder / "collected" / machine / config
         if not played.ok:
             reason = played.reason(machine)
+            if NO_ROOM in reason:
+                raise DiskFull(f"no room for {config} from {machine}", why=reason)
             corrupt = "HASH MISMATCH" in reason
             self.events.put(NotHome(machine=machine, config=config, reason=reason, corrupt=corrupt))
             return

@@ -36,7 +36,7 @@ class Log:
     def __enter__(self) -> Log:
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("ab")
+            self._file = self._path.open("ab", buffering=0)
             self._offset = self._file.tell()
         return self
 
@@ -59,7 +59,6 @@ class Log:
         if self._file is not None:
             with contextlib.suppress(OSError):  # a full disk here is no reason to lose a build there
                 self._file.write(data)
-                self._file.flush()
         *lines, self._rest = (self._rest + data).split(b"\n")
         return dict(json.loads(told).get(config, {})), [self._line(line) for line in lines]
 

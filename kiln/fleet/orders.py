@@ -193,6 +193,14 @@ class NotHome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoRoom:
+    """An order was not carried out because the disk of this computer is full; no machine is to blame."""
+
+    order: Order
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
     """A machine is gone."""
 
@@ -224,6 +232,7 @@ Event: TypeAlias = (
     | Ended
     | Home
     | NotHome
+    | NoRoom
     | Removed
     | AllGone
     | Left

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kiln import files
 from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesLeft, UsageError
 from kiln.fleet import orphans
-from kiln.fleet.crew import CREDENTIALS, Crew, Playbooks
+from kiln.fleet.crew import CREDENTIALS, RESERVE, Crew, Playbooks
 from kiln.fleet.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def execute(
     """
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     orphans.end(site.folder)
+    files.reserve(site.reserve, RESERVE)
     supervisor = Supervisor(mission, hands=Crew(site, keep=keep), book=ledger, watcher=watcher)
     return supervisor.execute(), supervisor.errors
 
@@ -74,6 +76,7 @@ def down(site: Site, run: str) -> None:
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     playbooks = Playbooks(site)
     playbooks.stop()
+    files.remove(site.reserve)
     played = playbooks.play("down.yml", last=True)
     if not played.ok:
         raise _left(f"machines of the fleet run {run} may be left running", played.reason("localhost"))

@@ -35,6 +35,7 @@ from kiln.fleet.orders import (
     Line,
     Look,
     Looked,
+    NoRoom,
     NotHome,
     Prepare,
     Prepared,
@@ -87,6 +88,8 @@ class Supervisor:
         self.most = mission.most
         self.brought = 0
         self.died = 0
+        self.full: float | None = None
+        self.waiting: list[tuple[float, Order]] = []
         self.cache: str | None = None if mission.cache is not None else ""
         self.started = hands.now() if mission.before is None else mission.before.started
 
@@ -96,7 +99,7 @@ class Supervisor:
         Raises:
             KeyboardInterrupt: when the run was stopped; all is written down, and the machines are given back.
             KilnError: MachinesLeft when machines may be left, else what stopped the run: FleetLimit, MachinesLost,
-                MachinesRefused, CredentialsRefused.
+                MachinesRefused, CredentialsRefused, or DiskFull when there was no room here for longer than a lease.
         """
         self.number = self.book.begin(self.report())
         self.book.begin_fleet(self._fleet())
@@ -177,7 +180,7 @@ class Supervisor:
         self.queue.resume(station.name, work, job.began)
         log = self.mission.log(work.config, job.attempt)
         cell = dataclasses.replace(self.cells[work.config], state=CellState.RUNNING, started=job.began, log=log)
-        self._change(dataclasses.replace(cell, leader=job.leader))
+        self._change(dataclasses.replace(cell, leader=job.leader, machine=station.name))
         return True
 
     def _reserve(self, station: Station, now: float) -> bool:
@@ -194,12 +197,23 @@ class Supervisor:
     def _take(self, event: Event) -> None:
         if isinstance(event, Line):
             self.watcher.cell_line(event.config, event.step, event.text)
+        elif isinstance(event, NoRoom):
+            self._no_room(event)
         elif not isinstance(event, AllGone | Left) and event.machine in self.yard.stations:
+            self.full = None if isinstance(event, Up | Prepared | Began | Home) else self.full
             station = self.yard.stations[event.machine]
             if isinstance(event, Up | Refused | Prepared | Looked | Failed | Removed):
                 self._of_machine(station, event)
             else:
                 self._of_cell(station, event)
+
+    def _no_room(self, event: NoRoom) -> None:
+        """Carry an order out later: a full disk here is no machine's fault, and what they hold is worth waiting for."""
+        now = self.hands.now()
+        self.full = now if self.full is None else self.full
+        self.waiting.append((now + RETRY, event.order))
+        for cell in [cell for cell in self.cells.values() if _concerns(event.order, cell.config)]:
+            self.watcher.cell_line(cell.config, f"waits for room on this computer's disk: {event.reason}", "")
 
     def _of_machine(self, station: Station, event: Up | Refused | Prepared | Looked | Failed | Removed) -> None:
         match event:
@@ -310,7 +324,8 @@ class Supervisor:
         job = self.yard.job(event.config)
         code = 0 if job is None or job.exit_code is None else job.exit_code
         if code == DiskFull.exit_code:
-            self._again(self.works[event.config], station, event.reason or "its disk is full", error=DiskFull)
+            reason = ": ".join(("its disk is full", *filter(None, (event.reason,))))
+            self._again(self.works[event.config], station, reason, error=DiskFull)
             return
         ended = self.yard.keep_job(event.config, state=JobState.FAILED if code else JobState.HOME).ended
         reason = "" if code == 0 else event.reason or f"kiln ended with exit code {code} on {station.name}"
@@ -403,6 +418,7 @@ class Supervisor:
         """Do what the time, or what has become free, asks for."""
         now = self.hands.now()
         self._limits(now)
+        self._carry_on(now)
         for station in self.yard:
             if self.stop is not None:
                 return
@@ -413,6 +429,14 @@ class Supervisor:
                 self._tend_to(station, now)
         if self.stop is None:
             self._bring(now)
+
+    def _carry_on(self, now: float) -> None:
+        """Give the orders again that had no room here; those to machines that were given up meanwhile are void."""
+        due = [order for when, order in self.waiting if when <= now]
+        self.waiting = [(when, order) for when, order in self.waiting if when > now]
+        for order in due:
+            if isinstance(order, Bring | Remove | Down) or self.yard.stations[order.machine].alive:
+                self._order(order)
 
     def _try_again(self, station: Station, now: float) -> None:
         for config in station.due(now):
@@ -448,7 +472,7 @@ class Supervisor:
             self.cells[work.config], state=CellState.RUNNING, started=now, finished=None, leader=leader, reason=""
         )
         log = self.mission.log(work.config, job.attempt)
-        self._change(dataclasses.replace(cell, estimate=seconds, log=log))
+        self._change(dataclasses.replace(cell, estimate=seconds, log=log, machine=station.name))
         self._order(Start(machine=station.name, config=work.config, cache=self.cache))
 
     def _bring(self, now: float) -> None:
@@ -470,7 +494,14 @@ class Supervisor:
         self._order(Bring(machines=tuple(names)))
 
     def _limits(self, now: float) -> None:
-        """Stop a run in time for its last machine to be gone within its limits."""
+        """Stop a run in time for its last machine to be gone within its limits, and one that waits for room in vain."""
+        if self.full is not None and now >= self.full + self.mission.lease:
+            self.stop = DiskFull(
+                "the disk of this computer is full, and what was built found no room",
+                why=f"it was waited for {(now - self.full) / 60:.0f} min; {len(self.waiting)} steps needed room",
+                hint="free some room; what came home is kept, and the same command builds the rest",
+            )
+            return
         end, budget, limit = now + self.mission.down, self.mission.budget, self.mission.limit
         if limit is not None and end - self.started >= limit:
             hint = "what is finished is kept; the same command builds the rest"
@@ -487,6 +518,8 @@ class Supervisor:
         """Return when to look again if nothing is heard until then."""
         now = self.hands.now()
         due = [when for station in self.yard for when in station.again.values()]
+        due += [when for when, _ in self.waiting]
+        due += [] if self.full is None else [self.full + self.mission.lease]
         for station in self.yard:
             if station.alive:
                 due.append(station.renewed + self.mission.lease / 4)
@@ -525,12 +558,17 @@ class Supervisor:
     def _settle(self) -> None:
         """Wait a while for what is on its way home."""
         until = self.hands.now() + SETTLE
-        while any(station.bring for station in self.yard) and self.hands.now() < until:
+        while self._on_their_way() and self.hands.now() < until:
             event = self.hands.hear(min(self._alarm(), until))
-            if isinstance(event, Line | Ended | Home | NotHome):
+            if isinstance(event, Line | Ended | Home | NotHome | NoRoom):
                 self._take(event)
             for station in self.yard:
                 self._try_again(station, self.hands.now())
+
+    def _on_their_way(self) -> bool:
+        """Whether cells come home at this moment: those that find no room here do not."""
+        stuck = {order.config for _, order in self.waiting if isinstance(order, Collect)}
+        return any(config not in stuck for station in self.yard for config in station.bring)
 
     def _down(self) -> str:
         """Give everything back; returns why something may be left, nothing when all is gone."""
@@ -595,6 +633,10 @@ def _waits(work: Work) -> CellRun:
 
 def _builds(station: Station, config: str) -> bool:
     return station.work is not None and station.work.config == config
+
+
+def _concerns(order: Order, config: str) -> bool:
+    return isinstance(order, Start | Watch | Collect) and order.config == config
 
 
 def _state(exit_code: int) -> CellState:

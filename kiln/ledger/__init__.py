@@ -115,14 +115,19 @@ class Ledger:
     """The SQLite file under build_artifacts/; safe for several threads and processes."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, or begin one; a file that SQLite cannot read is put aside as ``*.broken``."""
+        """Open the file, or begin one; a file that SQLite cannot read is put aside as ``*.broken``.
+
+        Raises:
+            DiskFull: when there is no room even for that.
+        """
         self._path = path
         self._lock = threading.Lock()
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._open = self._prepared()
+            with _full_disk_told(path.parent):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._open = self._prepared()
         except sqlite3.OperationalError:
-            raise  # locked, or the disk is full: nothing is wrong with what is written there
+            raise  # locked: nothing is wrong with what is written there
         except sqlite3.DatabaseError:
             self._open = self._begun_anew()
 

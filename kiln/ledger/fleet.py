@@ -43,6 +43,7 @@ CREATE TABLE IF NOT EXISTS job (
 ) WITHOUT ROWID;
 COMMIT;
 """
+ROOM = 4 << 20  # bytes that a run may write down while the disk is full
 COLUMNS = "id, provider, type, started, finished, owner, number, key"
 
 
@@ -73,6 +74,11 @@ class FleetLedger(Ledger):
         row = (run.id, run.provider, run.type, run.started, run.finished, str(Owner.here()), run.number, run.key)
         with self._writing() as connection:
             connection.execute("INSERT OR REPLACE INTO fleet VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            # The file and its journal keep the room that this takes, so what is done to machines can be written down
+            # when something else has filled the disk, too.
+            connection.execute("CREATE TABLE room (bytes BLOB)")
+            connection.execute("INSERT INTO room VALUES (zeroblob(?))", (ROOM,))
+            connection.execute("DROP TABLE room")
 
     def end_fleet(self, run: str) -> None:
         """Write down that nothing is left of a fleet run."""

@@ -24,7 +24,7 @@ from kiln.fleet.supervisor import Supervisor
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import FleetRun, JobState, MachineState
 from kiln.model.run import CellState
-from tests.fleets import FLAVOUR, HOUR, Faults, Killed, Nobody, NoBook, World, works
+from tests.fleets import FLAVOUR, HOUR, NEVER, Faults, Killed, Nobody, NoBook, World, works
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -228,6 +228,35 @@ def test_a_cell_whose_machine_died_before_may_still_fill_one_disk() -> None:
     run = supervisor(world)
     assert all_done(run.execute())
     assert [machine for _, machine in world.built] == ["kiln-r1-3"]
+    assert_nothing_left(run, world)
+
+
+def test_a_full_disk_here_is_waited_out_with_no_machine_given_up_and_nothing_built_twice() -> None:
+    world = World(FOUR, faults=Faults(no_room=(1000.0, 240 + 1.5 * HOUR)))
+    run = supervisor(world, attempts=1, replacements=0)
+    assert all_done(run.execute())
+    assert len(world.built) == len(FOUR)
+    assert {machine for _, machine in world.built} == {ONE, TWO}
+    assert_nothing_left(run, world)
+
+
+def test_a_disk_that_stays_full_ends_the_run_as_that_when_a_lease_is_over() -> None:
+    world = World(FOUR, faults=Faults(no_room=(1000.0, NEVER)))
+    run = supervisor(world)
+    with pytest.raises(DiskFull, match="found no room") as full:
+        run.execute()
+    assert "60 min" in full.value.why
+    assert world.clock - world.began < 240 + 2 * HOUR + 120
+    assert CellState.RUNNING not in states(run.report()).values()
+    assert_nothing_left(run, world)
+
+
+def test_ctrl_c_does_not_wait_for_what_finds_no_room() -> None:
+    world = World(FOUR, faults=Faults(no_room=(1000.0, NEVER), stopped=(240 + HOUR + 60,)))
+    run = supervisor(world)
+    with pytest.raises(KeyboardInterrupt):
+        run.execute()
+    assert world.clock - world.began < 240 + HOUR + 60 + 2 * world.down
     assert_nothing_left(run, world)
 
 
