@@ -456,10 +456,14 @@ class Supervisor:
             self.queue.begin(station.name, work, now)
         if station.work is not None:
             self._start(station, station.work, now)
-        elif not station.bring and (station.retired or not self.queue):
+        elif not station.bring and (station.retired or not (self.queue or self._nearly_over())):
             self.yard.keep(station, state=MachineState.LEAVING)
             self.queue.leave(station.name)
             self._order(Remove(machine=station.name))
+
+    def _nearly_over(self) -> bool:
+        """Whether all that is left to do comes home now: the tear-down, soon, gives back all machines at once."""
+        return not (self.queue or self.waiting or any(station.work for station in self.yard))
 
     def _start(self, station: Station, work: Work, now: float) -> None:
         """Write down that a machine builds a cell, and have it do so, once the cache that it uses is there."""

@@ -65,16 +65,24 @@ def assert_nothing_left(run: Supervisor, world: World) -> None:
     assert {station.machine.state for station in run.yard} <= over
 
 
-def test_two_machines_build_four_cells_and_are_given_back_as_soon_as_nothing_waits() -> None:
+def test_two_machines_build_four_cells_and_are_given_back_at_once() -> None:
     world = World(FOUR)
     run = supervisor(world)
     report = run.execute()
     assert all_done(report)
     assert Counter(machine for _, machine in world.built) == {ONE: 2, TWO: 2}
     assert len(orders(world, Bring)) == 1
-    assert {order.machine for order in orders(world, Remove)} == {ONE, TWO}
+    assert not orders(world, Remove)
     assert report.finished is not None
-    assert report.finished - report.started < 2 * HOUR + 240 + 60 + 2 * 30 + 60
+    assert report.finished - report.started < 2 * HOUR + 240 + 60 + 30 + 60
+    assert_nothing_left(run, world)
+
+
+def test_a_machine_is_given_back_as_soon_as_nothing_waits_for_it() -> None:
+    world = World(works(3, hours=1, groups=3))
+    run = supervisor(world)
+    assert all_done(run.execute())
+    assert [order.machine for order in orders(world, Remove)] == [TWO]
     assert_nothing_left(run, world)
 
 
