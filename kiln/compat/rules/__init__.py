@@ -59,5 +59,5 @@ def one_by_one(asked: Combination) -> Iterator[Finding]:
             yield finding
     if not spoken:
         yield from alone.facts(asked)
-    if not spoken or asked.python or asked.bazel or asked.glibc:
+    if not spoken or asked.python or asked.bazel:
         yield from alone.releases(asked, RULES)

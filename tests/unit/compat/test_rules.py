@@ -236,6 +236,11 @@ def test_what_only_a_release_brings_together_is_unknown_without_one() -> None:
     assert judge(combination({"cuda": "12.5", "python": "3.9", "gpu": "p3"})).verdict is Verdict.WORKS
 
 
+def test_a_machines_c_library_beside_its_driver_asks_for_no_release() -> None:
+    asked = {"cuda": "13.2", "driver": "580.159.04", "glibc": "2.39", "gpu": "H200"}
+    assert judge(combination(asked)).verdict is Verdict.COSTS
+
+
 def test_a_gpu_that_no_table_knows_stays_unknown() -> None:
     assert {each.verdict for each in judge(combination({"tf": "2.20", "gpu": "99.9"})).findings} == {Verdict.UNKNOWN}
 
