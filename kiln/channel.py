@@ -114,11 +114,17 @@ def solve(
 
     Raises:
         SolveFailed: with the solver's own explanation.
-        UsageError: when a spec is none.
+        UsageError: when a spec or a channel is none.
         DownloadFailed: when a channel cannot be reached.
     """
     import rattler
-    from rattler.exceptions import FetchRepoDataError, GatewayError, InvalidMatchSpecError, SolverError
+    from rattler.exceptions import (
+        FetchRepoDataError,
+        GatewayError,
+        InvalidChannelError,
+        InvalidMatchSpecError,
+        SolverError,
+    )
 
     machine = [
         rattler.GenericVirtualPackage(rattler.PackageName(name), rattler.Version(version), rattler.BuildString(build))
@@ -140,6 +146,12 @@ def solve(
     except InvalidMatchSpecError as error:
         raise UsageError(
             f"one of {', '.join(specs)} is no match spec", why=str(error).strip(), hint="'numpy <2', 'python=3.12'"
+        ) from error
+    except InvalidChannelError as error:
+        raise UsageError(
+            f"one of {', '.join(channels)} is no channel",
+            why=str(error).strip(),
+            hint="a folder, a URL, or a name such as conda-forge",
         ) from error
     except SolverError as error:
         raise SolveFailed(

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kiln.errors import UsageError
+
 if TYPE_CHECKING:
     import argparse
 
@@ -158,8 +160,14 @@ def _lean(options: argparse.Namespace, root: Path) -> int:
 
 
 def channel_name(name: str) -> str:
-    """A channel as solvers want it: a folder that is there as a URL, everything else as it stands."""
+    """A channel as solvers want it: a folder that is there as a URL, everything else as it stands.
+
+    Raises:
+        UsageError: for no name at all, and for a path where no folder is.
+    """
     folder = Path(name)
+    if not name.strip() or (name.startswith(("/", ".")) and not folder.is_dir()):
+        raise UsageError(f"there is no channel {name!r}", hint="a folder, a URL, or a name such as conda-forge")
     return folder.resolve().as_uri() if folder.is_dir() else name
 
 

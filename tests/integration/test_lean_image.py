@@ -14,7 +14,7 @@ import pytest
 
 from kiln.channel import Channel
 from kiln.container import Engine, images, trial
-from kiln.errors import BuildFailed, SolveFailed
+from kiln.errors import BuildFailed, SolveFailed, UsageError
 from kiln.image import apt, kind, runtime
 from kiln.rehearse.archive import PackageFacts, package
 from tests.integration.test_rehearsal import kiln, report  # noqa: F401 - a fixture
@@ -229,6 +229,12 @@ def test_a_library_that_no_package_brings_is_named(tmp_path: Path) -> None:
     assert "libkilnnowhere.so" in caught.value.why
     assert not (tmp_path / "x.tar").exists()
     assert list(WORK.glob(".image-*")) == []
+
+
+def test_what_is_no_channel_is_told(tmp_path: Path) -> None:
+    request = runtime.Request(kind=kind.load("serving"), channels=("[x",), specs=("x",), suite="bookworm")
+    with pytest.raises(UsageError, match=r"one of \[x is no channel"):
+        make(request, tmp_path / "x.tar")
 
 
 def test_what_the_channel_lacks_is_told(channel: Channel, tmp_path: Path) -> None:
