@@ -25,8 +25,12 @@ HOME = "/home/nonroot"
 _UNREAD = re.compile(
     r"usr/sbin/|etc/ca-certificates/|etc/skel/|usr/share/(?:doc/[^/]+/(?!copyright$)|man/|info/|locale/|lintian/|bug/)"
     r"|(?:usr/)?bin/(?:bashbug|clear_console|rbash|tini-static)$"
+    r"|etc/(?:issue|update-motd|host\.conf|dpkg/|profile|default/)|usr/share/base-files/|var/"
 )
 _CERTIFICATES = "usr/share/ca-certificates/"
+# Where scanners look for what is installed in images that have no dpkg, with the fields that they read.
+_STATUS = "/var/lib/dpkg/status.d"
+_FIELDS = ("Package", "Status", "Source", "Version", "Architecture", "Maintainer", "Homepage")
 _ALL_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 _TAKEN = "KILN_TAKEN"  # names the folder that receives the packages, in the hook's environment
 _TAKE = f'cp "$1"/var/cache/apt/archives/*.deb "${_TAKEN}"'
@@ -93,12 +97,13 @@ def fetch(
 def entries(debs: Iterable[Deb], scratch: Path, *, env: Mapping[str, str]) -> tuple[Entry, ...]:
     """Unpack packages and return their files, with the accounts, folders and certificates that make a system of them.
 
-    Documentation stays out, licences stay in. Raises BuildFailed when a package cannot be unpacked.
+    Documentation stays out, licences stay in. Raises BuildFailed when a package cannot be unpacked or read.
     """
     found: list[Entry] = list(_frame())
     for deb in debs:
         root = _unpacked(deb, scratch, env=env)
         found += of_tree(root, _paths(root), below="")
+        found.append(_status(deb, env=env))
     bundle = tuple(_bundle(found))
     single = f"/{_CERTIFICATES}"
     return tuple(_merged(entry) for entry in (*found, *bundle) if not entry.path.startswith(single))
@@ -112,6 +117,16 @@ def _unpacked(deb: Deb, scratch: Path, *, env: Mapping[str, str]) -> Path:
         if not result.ok:
             raise BuildFailed(f"{deb.path.name} cannot be unpacked", why=excerpt(result.tail))
     return root
+
+
+def _status(deb: Deb, *, env: Mapping[str, str]) -> Entry:
+    """What dpkg would remember of a package, but for the list of its files."""
+    said = command.capture(("dpkg-deb", "--field", deb.path, *_FIELDS), env=env)
+    if not said.ok:
+        raise BuildFailed(f"{deb.path.name} has no control file", why=excerpt(said.tail))
+    first, _, rest = said.stdout.partition("\n")
+    text = f"{first}\nStatus: install ok installed\n{rest.strip()}\n"
+    return Entry(path=f"{_STATUS}/{deb.name}", mode=0o644, data=text.encode())
 
 
 def owner(soname: str, suite: str, *, env: Mapping[str, str]) -> str | None:

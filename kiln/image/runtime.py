@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kiln.image.lean import Installed
 
 PREFIX = "/opt/conda"
-SYSTEM = ("ca-certificates", "libc6", "netbase", "tini", "tzdata")
+SYSTEM = ("base-files", "ca-certificates", "libc6", "netbase", "tini", "tzdata")
 # The first process of a container gets no signal that it does not ask for, so without an init 'docker stop' waits.
 INIT = ("/usr/bin/tini", "-s", "--")
 PACKAGE_LIST = "/usr/share/kiln/packages.json"
@@ -319,7 +319,14 @@ def _own(kind: Kind, packages: Sequence[Installed]) -> Iterator[Entry]:
     listed = [
         {name: getattr(each, name) for name in ("name", "version", "build", "sha256", "license")} for each in packages
     ]
-    yield Entry(path=PACKAGE_LIST, mode=0o644, data=f"{json.dumps(listed, indent=1)}\n".encode())
+    yield Entry(path=PACKAGE_LIST, mode=0o644, data=_encoded(listed))
+    for each, record in zip(packages, listed, strict=True):  # where scanners look for conda's packages
+        file = f"{PREFIX}/conda-meta/{each.name}-{each.version}-{each.build}.json"
+        yield Entry(path=file, mode=0o644, data=_encoded({**record, "fn": each.file_name, "depends": each.depends}))
+
+
+def _encoded(value: object) -> bytes:
+    return f"{json.dumps(value, indent=1)}\n".encode()
 
 
 def _write(request: Request, contents: Contents, scratch: Path, *, tag: str) -> tuple[Path, oci.Written]:

@@ -12,6 +12,7 @@ import pytest
 
 from kiln.compat import probe
 from kiln.errors import IncompatibleVersions
+from tests.waiting import CEILING
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,7 +73,7 @@ def test_the_doctor_needs_nothing_but_the_standard_library(tmp_path: Path) -> No
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=CEILING,
         )
         assert done.returncode in {0, IncompatibleVersions.exit_code}, done.stderr
         json.loads(done.stdout)
@@ -91,7 +92,7 @@ def test_a_cell_that_cannot_work_is_refused_before_it_is_built(tmp_path: Path) -
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=CEILING,
     )
     assert done.returncode == IncompatibleVersions.exit_code
     assert f"{name} cannot work: CUDA 12.5 refuses GCC 14: it must be below 14" in done.stderr

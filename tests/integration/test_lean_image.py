@@ -111,6 +111,14 @@ def members(archive: Path) -> Iterator[tarfile.TarInfo]:
                 yield from layer
 
 
+def test_a_scanner_finds_what_is_installed(archive: runtime.MadeImage) -> None:
+    paths = {member.name for member in members(archive.path)}
+    assert "opt/conda/conda-meta/tensorflow-serving-2.20.0-cpu_h0_0.json" in paths
+    assert {"etc/os-release", "usr/lib/os-release"} <= paths
+    system = {Path(path).name for path in paths if path.startswith("var/lib/dpkg/status.d/")}
+    assert system == {*runtime.SYSTEM, *kind.load("serving").debian}
+
+
 def test_nobody_gains_rights_by_a_file_and_no_link_leads_nowhere(archive: runtime.MadeImage) -> None:
     found = {f"/{member.name}": member for member in members(archive.path)}
     assert [path for path, member in found.items() if member.mode & 0o6000] == []
@@ -278,7 +286,7 @@ def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str
 
     engine = choose("docker", env=os.environ).engine
     assert engine is not None
-    tag, named = "localhost/kiln-test-tensorflow:1", f"kiln-test-tf-{os.getpid()}"
+    tag, named = f"localhost/kiln-test-tensorflow:{os.getpid()}", f"kiln-test-tf-{os.getpid()}"
     words = ("image", "tensorflow", "--from", report["channel"], "--tag", tag, "--output", str(tmp_path / "tf.tar"))
     made = kiln(ROOT, *words, "--load", "docker", "--json")
     assert made.returncode == 0, made.stderr
