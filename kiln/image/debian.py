@@ -27,6 +27,7 @@ _UNREAD = re.compile(
     r"|(?:usr/)?bin/(?:bashbug|clear_console|rbash|tini-static)$"
     r"|etc/(?:issue|update-motd|host\.conf|dpkg/|profile|default/)|usr/share/base-files/|var/"
 )
+_DOCUMENTATION = "/usr/share/doc/"
 _CERTIFICATES = "usr/share/ca-certificates/"
 # Where scanners look for what is installed in images that have no dpkg, with the fields that they read.
 _STATUS = "/var/lib/dpkg/status.d"
@@ -117,6 +118,20 @@ def _unpacked(deb: Deb, scratch: Path, *, env: Mapping[str, str]) -> Path:
         if not result.ok:
             raise BuildFailed(f"{deb.path.name} cannot be unpacked", why=excerpt(result.tail))
     return root
+
+
+def told_elsewhere(system: Iterable[Entry]) -> set[str]:
+    """Return the packages that hold the licences of packages among the entries, and are not there themselves.
+
+    Packages of one source often share a folder of documentation: theirs is a link to that of another one.
+    """
+    found = {entry.path: entry.link for entry in system if entry.path.startswith(_DOCUMENTATION)}
+    links = {link for path, link in found.items() if link and path.count("/") == _DOCUMENTATION.count("/")}
+    return {
+        name
+        for name in links
+        if "/" not in name and not any(path.startswith(f"{_DOCUMENTATION}{name}/") for path in found)
+    }
 
 
 def _status(deb: Deb, *, env: Mapping[str, str]) -> Entry:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import posixpath
 import stat
 import tarfile
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 FOLDER, PROGRAM, FILE = 0o755, 0o755, 0o644
 _LEVEL = 6  # of gzip, which every engine reads
@@ -109,6 +110,25 @@ def with_folders(entries: Iterable[Entry]) -> Iterator[Entry]:
     folders = {str(parent) for path in by_path for parent in PurePosixPath(path).parents} - {"/"}
     for path in sorted(by_path.keys() | folders):
         yield by_path.get(path) or Entry(path=path, mode=FOLDER)
+
+
+def dead_links(entries: Iterable[Entry], *, below: str) -> frozenset[str]:
+    """Return the paths of links that lead below a folder, to what is not among the entries there."""
+    by_path = {entry.path: entry for entry in with_folders(entries)}
+    links = {path: entry.link for path, entry in by_path.items() if entry.link}
+    ends = {path: _followed(path, links) for path in links}
+    return frozenset(path for path, end in ends.items() if end.startswith(f"{below}/") and end not in by_path)
+
+
+def _followed(path: str, links: Mapping[str, str], *, most: int = 40) -> str:
+    """Where a path leads when the links on its way are followed, at most as many as Linux follows."""
+    seen = ""
+    for part in PurePosixPath(path).parts[1:]:
+        seen = f"{seen}/{part}"
+        if seen in links and most:
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(seen), links[seen]))
+            seen = _followed(target, links, most=most - 1)
+    return seen
 
 
 def of_tree(root: Path, paths: Iterable[str], *, below: str) -> Iterator[Entry]:

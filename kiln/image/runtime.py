@@ -19,7 +19,7 @@ from kiln import __version__, channel, files
 from kiln.compat import tables
 from kiln.errors import BuildFailed, NotWritable, SolveFailed
 from kiln.image import bytecode, debian, lean, needs, oci
-from kiln.image.layers import PROGRAM, Entry, Layer, pack
+from kiln.image.layers import PROGRAM, Entry, Layer, dead_links, pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -250,6 +250,8 @@ def _contents(
     with step("compile Python's modules"):
         bytecode.compile_all(itertools.chain.from_iterable(taken.values()), prefix, seen_at=PREFIX)
         taken = {each: bytecode.beside(entries) for each, entries in taken.items()}
+    dead = dead_links(itertools.chain.from_iterable(taken.values()), below=PREFIX)
+    taken = {each: tuple(entry for entry in entries if entry.path not in dead) for each, entries in taken.items()}
     with step("look for libraries that are needed and not there") as now:
         system, debs = _complete(request, debs, taken, scratch, work, env=env, now=now)
     return Contents(layers=split(request, system, taken, _own(request.kind, packages)), packages=packages, debs=debs)
@@ -280,7 +282,7 @@ def _complete(
     env: Mapping[str, str],
     now: Step,
 ) -> tuple[tuple[Entry, ...], tuple[Deb, ...]]:
-    """Add packages of Debian until every library that is needed is there; return the system's files and packages.
+    """Add packages of Debian until every library that is needed is there, and every licence; return files and packages.
 
     Packages of a conda channel bring all but glibc. A rehearsal's Python uses libraries of the machine that it comes
     from; where that machine is of the same suite, its own list tells which package they are in.
@@ -291,11 +293,12 @@ def _complete(
         system = debian.entries(debs, scratch / "debian", env=env)
         lacking = needs.missing((*system, *conda))
         owners = {soname: debian.owner(soname, request.suite, env=env) for soname in lacking}
-        if not lacking:
+        others = debian.told_elsewhere(system)
+        if not lacking and not others:
             return system, debs
         if unknown := [soname for soname, owner in owners.items() if owner is None]:
             raise _unresolved({soname: lacking[soname] for soname in unknown}, request.suite)
-        added = sorted({owner for owner in owners.values() if owner is not None})
+        added = sorted({*others, *(owner for owner in owners.values() if owner is not None)})
         now.note(f"from Debian: {', '.join(added)}")
         names = (*(deb.name for deb in debs), *added)
         debs = debian.fetch(request.suite, names, folder=work, env=env, on_line=now.line)

@@ -8,7 +8,7 @@ import os
 import tarfile
 from typing import TYPE_CHECKING
 
-from kiln.image.layers import Entry, Layer, Packed, of_tree, pack, with_folders
+from kiln.image.layers import Entry, Layer, Packed, dead_links, of_tree, pack, with_folders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,3 +67,18 @@ def test_a_folder_of_ones_own_keeps_its_mode_and_owner() -> None:
         ("/a/b", 0o700, 7),
         ("/a/b/c", 0o644, 0),
     ]
+
+
+def test_links_to_what_was_left_out_are_found_and_others_are_not() -> None:
+    links = {
+        "/p/lib/x": "../include/x",
+        "/p/lib/y": "y.1",
+        "/p/lib/z": "/p/share/deep/z",
+        "/p/share": "lib",
+        "/p/certificates": "/etc/ssl/all",
+        "/p/round": "round",
+    }
+    files = ("/p/lib/y.1", "/p/lib/deep/z")
+    entries = [Entry(path=path, mode=0o777, link=link) for path, link in links.items()]
+    entries += [Entry(path=path, mode=0o644, data=b"") for path in files]
+    assert dead_links(entries, below="/p") == {"/p/lib/x"}

@@ -164,3 +164,11 @@ def test_compiled_modules_lie_beside_their_sources(tmp_path: Path) -> None:
         "/m.py",
         "/__pycache__/m.cpython-311.pyc",
     ]
+
+
+def test_licences_that_are_in_another_package_are_missed_until_it_is_there() -> None:
+    shared = Entry(path="/usr/share/doc/libgcc-s1", mode=0o777, link="gcc-12-base")
+    text = Entry(path="/usr/share/doc/gcc-12-base/copyright", mode=0o644, data=b"")
+    inside = Entry(path="/usr/share/doc/libc6/other", mode=0o777, link="copyright")
+    assert debian.told_elsewhere([shared, inside]) == {"gcc-12-base"}
+    assert debian.told_elsewhere([shared, inside, text]) == set()
