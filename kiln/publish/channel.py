@@ -108,7 +108,9 @@ class ChannelTarget:
             if journal is None:
                 return ()
             gone = {path.split("/")[1] for path in journal.fresh}
-            if journal.phase is Phase.PROMOTING:
+            if journal.phase is Phase.PROMOTING and (
+                self.store.stepwise or any(path in self.held() for path in journal.fresh)
+            ):
                 records = provenance.without(self._chain(), (journal.packages[path] for path in journal.fresh))
                 self._withdraw(gone, lambda subdir, files: subdir.without(files), records)
             for path in journal.fresh:
@@ -214,6 +216,11 @@ class ChannelTarget:
             files = {entry.file for entry in part}
             self._change(lambda subdir, files=files: edit(subdir, files))  # type: ignore[misc] # bound in a loop
         self._change(lambda subdir: edit(subdir, gone), records)
+
+    def _may_offer(self, journal: Journal) -> bool:
+        """Whether readers may find packages of a publication; in steps, before kiln's own record tells."""
+        told = self.store.stepwise or any(path in self.held() for path in journal.fresh)
+        return journal.phase is Phase.PROMOTING and told
 
     def _offered(self) -> list[Entry]:
         """Return what readers find in the index at this moment."""

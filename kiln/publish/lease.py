@@ -38,6 +38,7 @@ class Lease:
     renewal: float = RENEWAL
     owner: str = field(default_factory=lambda: f"process {os.getpid()} on {socket.gethostname()}")
     tag: str = ""
+    turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -56,7 +57,8 @@ class Lease:
 
     def renew(self) -> None:
         """Renew the lease; raises AlreadyRunning when it went to somebody else."""
-        self.tag = self._write(IfMatch=self.tag)
+        with self.turn:  # the thread that renews it by itself has the same version
+            self.tag = self._write(IfMatch=self.tag)
 
     def _take(self) -> None:
         try:
@@ -86,10 +88,14 @@ class Lease:
                 self.renew()
 
     def _write(self, **condition: str) -> str:
-        told = json.dumps(
-            {"owner": self.owner, "one": secrets.token_hex(8)}
-        ).encode()  # each version with a tag of its own
-        put = self._if_met(lambda: self.client.put_object(Bucket=self.bucket, Key=self.key, Body=told, **condition))
+        told = json.dumps({"owner": self.owner, "one": secrets.token_hex(8)}).encode()  # each version is another
+        try:
+            put = self._if_met(lambda: self.client.put_object(Bucket=self.bucket, Key=self.key, Body=told, **condition))
+        except AlreadyRunning:
+            found = self._if_met(lambda: self.client.get_object(Bucket=self.bucket, Key=self.key))
+            if found["Body"].read() != told:
+                raise
+            return str(found["ETag"])  # it came, only the answer was lost, and boto3 asked again
         return str(put["ETag"])
 
     def _if_met(self, ask: Any) -> Any:

@@ -179,7 +179,7 @@ class Bucket:
                 if self.tags.pop(f"{subdir}/{name}", tag) != tag:
                     raise self._changed(f"{subdir}/{name}")
             for name in sorted(told, key=_turn):
-                if (now[name] or "").strip('"') != hashlib.md5(told[name], usedforsecurity=False).hexdigest():
+                if now[name] != _tag(told[name]):
                     self._replace(f"{subdir}/{name}", told[name], now[name])
 
     def _replace(self, path: str, data: bytes, tag: str | None) -> None:
@@ -191,7 +191,8 @@ class Bucket:
         except ClientError as error:
             if error.response.get("Error", {}).get("Code") not in UNMET:
                 raise
-            raise self._changed(path) from error
+            if self._tagged(path).get(self._key(path)) != _tag(data):  # else the answer was lost, and boto3 asked again
+                raise self._changed(path) from error
 
     def _changed(self, path: str) -> AlreadyRunning:
         what = f"somebody else has changed {path} in {self.name} meanwhile"
@@ -213,6 +214,11 @@ class Bucket:
     def _objects(self, path: str) -> list[dict[str, Any]]:
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self._key(path))
         return [each for page in pages for each in page.get("Contents", ())]
+
+
+def _tag(data: bytes) -> str:
+    """Return the version that S3 gives to an object brought in one piece; one that is encrypted has another."""
+    return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
 
 
 def _turn(name: str) -> tuple[bool, bool, bool, str]:

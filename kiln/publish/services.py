@@ -272,7 +272,7 @@ class Artifactory(_Server):
     def promote(self, packages: Mapping[str, Path], staging: str, channel: str) -> None:
         """Copy packages from the repository for staging."""
         for path in packages:
-            self.web.ask("POST", f"{self.url}/api/copy/{staging}/{path}?to=/{channel}/{path}")
+            self.web.ask("POST", f"{self.url}/api/copy/{staging}/{path}?to={quote(f'/{channel}/{path}')}")
 
     def delete(self, path: str, channel: str) -> None:
         """Remove a package."""

@@ -18,6 +18,7 @@ from kiln.errors import AlreadyRunning, DiskFull, HashMismatch, PublicationPendi
 from tests import publishing
 from tests.packages import release_package
 from tests.publishing import NEW, OLD, packages, publish_new, publish_old, put, recorded, seen, target
+from tests.waiting import CEILING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,14 +146,14 @@ def test_of_two_publishers_at_once_one_is_told_to_wait(folder: Path) -> None:
 
     def hold(_: str) -> None:
         staged.set()
-        assert go_on.wait(60)
+        assert go_on.wait(CEILING)
 
     paths = packages(folder, NEW)
     entries = [repodata.read(path) for path in paths]
     first = threading.Thread(target=lambda: target(folder).publish(paths, entries, hold))
     first.start()
     try:
-        assert staged.wait(60)
+        assert staged.wait(CEILING)
         with pytest.raises(AlreadyRunning):
             put(folder, ("other",))
         assert seen(folder / "channel") == BEFORE

@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import shutil
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -264,6 +265,21 @@ def test_records_of_what_a_server_has_are_kept_beside_its_journal(server: str, t
     assert [link.record["name"] for link in provenance.parsed(chain.read_bytes())] == ["first", "second"]
     assert str(chain.parent) in " ".join(where.notes)
     assert len(list((chain.parent / "sbom").iterdir())) == 2
+
+
+def test_the_command_takes_back_what_a_killed_one_brought_to_a_server(server: str, tmp_path: Path) -> None:
+    named, environment = f"prefix:{server}/release", {TOKENS[Kind.PREFIX]: TOKEN}
+    journals = tmp_path / "build_artifacts" / "publications"
+    where = target(named, environment, journals=journals, staging="trial")
+    with pytest.raises(HashMismatch):
+        where.publish(*release(tmp_path), refuse)
+    words = (sys.executable, "-m", "kiln", "-C", str(tmp_path), "publish", "--to", named, "--abort", "--json")
+    ended = subprocess.run(
+        words, cwd=ROOT, env={**os.environ, **environment}, text=True, capture_output=True, check=False
+    )
+    assert (ended.returncode, json.loads(ended.stdout)) == (0, {"aborted": []}), ended.stderr
+    assert served(tmp_path, "trial") == {}
+    assert not list(journals.glob("*/journal.json"))
 
 
 def test_a_label_with_other_packages_is_not_published_with_them(server: str, tmp_path: Path) -> None:
@@ -607,13 +623,14 @@ def test_of_two_who_change_a_bucket_one_is_told_to_wait(bucket: ChannelTarget, t
 def test_who_stood_still_and_lost_a_bucket_changes_nothing_any_more(bucket: ChannelTarget, tmp_path: Path) -> None:
     put(bucket, tmp_path, OLD, lambda _: None)
     store: Any = bucket.store
+    still = dataclasses.replace(store, lease=dataclasses.replace(store.lease, renewal=3600))
     late = dataclasses.replace(bucket, store=dataclasses.replace(store, lease=taken_over(store)))
 
     def meanwhile(_: str) -> None:
         put(late, tmp_path, NEW, lambda _: None)
 
     with pytest.raises(AlreadyRunning, match="began to change"):
-        put(bucket, tmp_path, NEW, meanwhile)
+        put(dataclasses.replace(bucket, store=still), tmp_path, NEW, meanwhile)
     mirror = mirrored(bucket, tmp_path / "mirror")
     assert seen(mirror) == {f"{name}-1-0.conda" for name in (*OLD, *NEW)}
     assert recorded_lease(bucket) is None
@@ -628,6 +645,25 @@ def test_an_index_that_somebody_else_changed_is_not_written_over(bucket: Channel
         with pytest.raises(AlreadyRunning, match=repodata.BASE):
             store.swap(forms)
     assert store.read(f"linux-64/{repodata.BASE}") == b"another's"
+
+
+def test_a_write_whose_answer_was_lost_is_not_taken_for_another_s(bucket: ChannelTarget, tmp_path: Path) -> None:
+    store: Any = bucket.store
+
+    class Twice(WatchedClient):
+        """A client whose conditional writes come to the server twice, as after an answer that was lost."""
+
+        def ask(self, name: str, request: Callable[..., Any], *args: Any, **more: Any) -> Any:
+            if name == "put_object" and {"IfMatch", "IfNoneMatch"} & more.keys():
+                request(*args, **more)
+            return request(*args, **more)
+
+    client = Twice(store.client, lambda *_: None)
+    doubled = dataclasses.replace(store, client=client, lease=dataclasses.replace(store.lease, client=client))
+    put(dataclasses.replace(bucket, store=doubled), tmp_path, OLD, lambda _: None)
+    assert len(bucket.held()) == 2
+    assert bucket.pending() is None
+    assert recorded_lease(bucket) is None
 
 
 def test_a_lease_is_renewed_while_its_holder_lives(bucket: ChannelTarget) -> None:
@@ -685,10 +721,13 @@ user root;
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[str]:
     """nginx before the channel in a folder."""
-    port = free_port()
     settings = tmp_path / "nginx.conf"
-    settings.write_text(NGINX.format(root=tmp_path, port=port, channel=tmp_path / "channel"))
-    with subprocess.Popen(("nginx", "-c", str(settings), "-e", "stderr")) as process:
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # which nginx takes over: no one else can have its port
+        port, place = listening.getsockname()[1], listening.fileno()
+        settings.write_text(NGINX.format(root=tmp_path, port=port, channel=tmp_path / "channel"))
+        words = ("nginx", "-c", str(settings), "-e", "stderr")
+        process = subprocess.Popen(words, pass_fds=(place,), env={**os.environ, "NGINX": f"{place};"})
+    with process:
         address = f"http://127.0.0.1:{port}"
         until(lambda: has(f"{address}/noarch/repodata.json"), "nginx answers", process)
         yield address
