@@ -18,11 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from rattler.exceptions import InstallerError
 
 from kiln import files, provenance, repodata
 from kiln.channel import install, solve
-from kiln.errors import AlreadyRunning, HashMismatch, PublicationPending, TokenRefused, UploadFailed, UsageError
+from kiln.errors import (
+    AlreadyRunning,
+    HashMismatch,
+    PublicationPending,
+    TokenRefused,
+    UnsafePackage,
+    UploadFailed,
+    UsageError,
+)
 from kiln.model.provenance import Attestation
 from kiln.publish.channel import ChannelTarget
 from kiln.publish.servers import ATTEMPTS, ServerTarget
@@ -769,12 +776,13 @@ def test_what_leads_out_of_a_prefix_is_not_followed_when_it_is_tried_out(tmp_pat
     package = conda_package(tmp_path / "evil-1-0.conda", info, payload={"../../outside": b"x"})
     where = publishing.target(tmp_path)
     where.publish([package], [repodata.read(package)], lambda _: None)
-    with pytest.raises(InstallerError, match="outside"):
+    with pytest.raises(UnsafePackage) as refused:
         install(
             solve([where.address()], ["evil"], virtual_packages={}),
             tmp_path / "deep" / "er" / "prefix",
             cache=tmp_path / "cache",
         )
+    assert "outside" in refused.value.why
     assert not list(tmp_path.rglob("outside"))
 
 
