@@ -50,7 +50,7 @@ def wishes(feedstock: Feedstock, options: argparse.Namespace, configs: tuple[str
         given=given(feedstock, environment),
         client={
             **client(environment),
-            **(pip_settings(environment) if options.rehearse else {}),
+            **pip_settings(environment),
             **{name: environment[name] for name in asked if name in environment},
         },
         remote_cache=remote_cache(options.remote_cache or environment.get("BAZEL_REMOTE_CACHE")),

@@ -14,7 +14,7 @@ from kiln.build import conda_build
 from kiln.container import Container, Engine, trial
 from kiln.errors import MissingTool
 from kiln.model.container import Limits, Mount, User
-from kiln.pipeline import contract, offline
+from kiln.pipeline import contract, done, lent, offline
 from kiln.pipeline.outline import needs_network
 from kiln.pipeline.site import Outcome, ended_badly
 
@@ -74,10 +74,12 @@ class Boxed:
         job = self.task.job
         assert job.found is not None, "the run has found an engine"
         engine = trial.trust(Engine.from_json(job.found, environment=os.environ))
-        plan = self.plan(engine, words)
-        ended = self._both(engine, plan, log) if self.queue else run_in(Container(engine, plan), log)
+        ended = self._ended(engine, self.plan(engine, words), log)
+        if ended.exit_code == contract.NO_ENGINE and (python := lent.python_told(ended.tail)):
+            ended = self._ended(engine, self.plan(engine, words, self._lent(python, log)), log)
         if ended.exit_code == contract.NO_ENGINE:
-            raise no_engine(job.image, conda_build.PACKAGES.get(job.engine, "py-rattler-build"))
+            package = conda_build.PACKAGES.get(job.engine, "py-rattler-build")
+            raise no_engine(job.image, package, lendable=not self.task.is_foreign)
         error = None if ended.ok else ended_badly("the container", ended.exit_code, ended.tail)
         return Outcome(error=error, peak_memory=ended.peak_memory, starved=ended.memory_kills > 0)
 
@@ -92,8 +94,18 @@ class Boxed:
         with Container(engine, plan) as box:
             return box.hand_over()
 
-    def plan(self, engine: Engine, words: tuple[str, ...]) -> ContainerRun:
-        """Return the container in which a program of the cell's runs."""
+    def _ended(self, engine: Engine, plan: ContainerRun, log: Log) -> Ended:
+        return self._both(engine, plan, log) if self.queue else run_in(Container(engine, plan), log)
+
+    def _lent(self, python: str, log: Log) -> Mount:
+        """Return kiln's own engine for an image's Python as the container sees it."""
+        layout = self.task.layout
+        with done.waiting(layout.lock("engines"), seconds=done.LONG):
+            folder = lent.bring(python, layout.engines, env=os.environ, on_line=log.hear)
+        return Mount(source=folder, target=contract.ENGINE_INSIDE)
+
+    def plan(self, engine: Engine, words: tuple[str, ...], *more: Mount) -> ContainerRun:
+        """Return the container in which a program of the cell's runs, with ``more`` mounts."""
         task, job = self.task, self.task.job
         assert job.image is not None, "a container has an image"
         return contract.run_inside(
@@ -107,8 +119,8 @@ class Boxed:
             if engine.lacks
             else Limits(cores=job.cores, memory=job.memory, processes=contract.PROCESSES),
             network=task.network,
-            options=(*(contract.NO_ENTRY if task.is_foreign else ()), *job.options),
-            mounts=(*self._compile_mounts(), *self._python_mounts()),
+            options=(*contract.NO_ENTRY, *job.options),
+            mounts=(*self._compile_mounts(), *self._python_mounts(), *more),
         )
 
     def _compile_mounts(self) -> tuple[Mount, ...]:
@@ -158,11 +170,12 @@ def run_in(container: Container, log: Log | None = None) -> Ended:
         return box.run(on_line=None if log is None else log.hear)
 
 
-def no_engine(image: str | None, package: str) -> MissingTool:
-    """Return the failure of an image that has no engine."""
+def no_engine(image: str | None, package: str, *, lendable: bool) -> MissingTool:
+    """Return the failure of an image that has no engine; ``lendable`` is one that kiln could have lent it."""
+    lacking = "it has no Python from 3.10 on either, to which kiln could lend its own"
     return MissingTool(
         f"the image {image} has no {package}",
-        why="the engine that builds in a container must be in its image",
+        why=lacking if lendable else "the engine that builds in a container must be in its image",
         hint="name an image that has it with DOCKER_IMAGE ('kiln image base' makes one with rattler-build alone), take "
         "another --engine, or --container none",
     )

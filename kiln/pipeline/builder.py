@@ -19,7 +19,7 @@ from kiln.ledger import Ledger, records
 from kiln.matchspec import package_name
 from kiln.pipeline import building, compiling
 from kiln.pipeline.bench import Bench, persistent
-from kiln.pipeline.building import RENDERED, hashes, package_told, tidied
+from kiln.pipeline.building import RENDERED, for_tests, hashes, package_told, tidied
 from kiln.pipeline.compile_step import Compile
 from kiln.pipeline.cuda import offered
 from kiln.pipeline.memo import Made, Memo, file_or_folder_digest, folder_digest
@@ -211,7 +211,7 @@ class Builder:
                     channels=self.channels,
                     cache=self.job.cache / "pkgs",
                     virtual_packages=virtual,
-                    environment=environment,
+                    environment=for_tests(environment),
                     log=log,
                     on_line=shown.line,
                 ),

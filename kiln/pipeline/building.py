@@ -21,12 +21,13 @@ from kiln.pipeline.process import end_with_all_below
 from kiln.pipeline.voice import Voice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from kiln.model.rendered import Output
     from kiln.pipeline.memo import Made
 
 RENDERED = ("meta.yaml", "conda_build_config.yaml")  # they act through what was rendered from them
+NOT_FOR_TESTS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")  # they lead this process to kiln, and would lead tests astray
 GONE = "--failed --keep-failed runs it again and keeps what it leaves, CONFIG --debug opens a shell there"
 
 
@@ -45,6 +46,11 @@ def carry_out(job_file: str, do: Callable[[BuildJob, Voice], dict[str, Any]]) ->
     files.write_text(job.result, json.dumps(result))
     sys.stdout.flush()
     os._exit(0)
+
+
+def for_tests(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what the tests of a package see of this process's environment."""
+    return {name: value for name, value in environment.items() if name not in NOT_FOR_TESTS}
 
 
 @contextlib.contextmanager

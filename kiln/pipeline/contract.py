@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kiln import image
 from kiln.model.container import ContainerRun, Limits, Mount, User
+from kiln.pipeline.lent import TELL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 ROOT, RECIPE = Path("/home/conda/feedstock_root"), Path("/home/conda/recipe_root")
 ON_A_MACHINE = Path("/var/lib/kiln/project")  # of the fleet, where no container is between, as the playbooks have it
 HOUSE = Path(__file__).parents[2]  # the folder that holds the kiln package
-HOUSE_INSIDE = "/opt/kiln-package"
+HOUSE_INSIDE, ENGINE_INSIDE = "/opt/kiln-package", "/opt/kiln-engine"
 HOME = "/home/conda"
 CACHE_INSIDE, DISTDIR_INSIDE = Path(HOME, "compile-cache"), Path(HOME, "distdir")
 
@@ -39,6 +40,7 @@ PROCESSES = 16_384  # threads count, and a JVM beside a compiler for each core h
 MAIN = "import sys; from kiln.pipeline.{module} import main; main(sys.argv[1])"
 
 # kiln's own environment in its base image, or whatever Python of the image has the engine; loading it would take long.
+# Where none has it, the Python is told that it can be lent to.
 START = f"""
 for python in {image.ENGINE_HOME}/bin/python /opt/conda/bin/python python3; do
     if "$python" -c 'from importlib.util import find_spec as f; exit(not (f("rattler") and f("rattler_build")))' \\
@@ -46,6 +48,9 @@ for python in {image.ENGINE_HOME}/bin/python /opt/conda/bin/python python3; do
         export PATH="$(dirname "$(command -v "$python")"):$PATH"
         exec "$python" -c "$2" "$1"
     fi
+done
+for python in /opt/conda/bin/python python3; do
+    "$python" -c '{TELL}' 2>/dev/null && break
 done
 exit {NO_ENGINE}
 """
@@ -82,7 +87,7 @@ def run_inside(
         "HOME": HOME,
         "FEEDSTOCK_ROOT": str(ROOT),
         "RECIPE_ROOT": str(RECIPE),
-        "PYTHONPATH": HOUSE_INSIDE,
+        "PYTHONPATH": f"{HOUSE_INSIDE}:{ENGINE_INSIDE}",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     return ContainerRun(

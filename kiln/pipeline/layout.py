@@ -50,6 +50,11 @@ class Layout:
         return self.root / "cache"
 
     @property
+    def engines(self) -> Path:
+        """The engine that is lent to images that have none, a folder for each Python."""
+        return self.root / "engines"
+
+    @property
     def compile_caches(self) -> Caches:
         """Bazel's caches, one for each key."""
         return Caches(root=self.root / "compile-cache")

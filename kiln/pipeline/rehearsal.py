@@ -19,7 +19,7 @@ from kiln.errors import RecipeFault, UnsupportedPython
 from kiln.ledger import Ledger, records
 from kiln.matchspec import package_name
 from kiln.pipeline import building, done
-from kiln.pipeline.building import RENDERED, package_told, tidied
+from kiln.pipeline.building import RENDERED, for_tests, package_told, tidied
 from kiln.pipeline.choice import python_of
 from kiln.pipeline.cuda import cuda_of
 from kiln.pipeline.memo import Made, Memo, folder_digest
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Output, Rendered
     from kiln.pipeline.jobs import BuildJob
     from kiln.pipeline.voice import Told, Voice
-
-NOT_FOR_TESTS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")  # they lead this process to kiln, and would lead tests astray
 
 
 def main(job_file: str) -> None:
@@ -199,7 +197,7 @@ class Rehearsal:
                     channels=(channel.url,),
                     cache=self.shop.cache / "pkgs",
                     virtual_packages=virtual,
-                    environment={name: value for name, value in os.environ.items() if name not in NOT_FOR_TESTS},
+                    environment=for_tests(os.environ),
                     log=log,
                     on_line=shown.line,
                 )

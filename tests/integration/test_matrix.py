@@ -481,8 +481,32 @@ def test_a_dry_run_tells_and_does_nothing(small: Path) -> None:
     assert told.stdout.startswith(f"done     {CPU_311}\n")
 
 
-def test_an_image_without_the_engine_is_told_by_its_name(small: Path, docker: str) -> None:
-    hidden = {"CONDA_FORGE_DOCKER_RUN_ARGS": f"--tmpfs {image.ENGINE_HOME}"}
+@pytest.fixture
+def like_conda_forges(docker: str, tmp_path: Path) -> Iterator[str]:
+    """An image with an entry point that only root can pass, as conda-forge's have."""
+    tag = f"localhost/kiln-test:{tmp_path.name}-{os.getpid()}".lower()
+    made = subprocess.run((docker, "create", BASE), check=True, capture_output=True, text=True).stdout.strip()
+    entry = 'ENTRYPOINT ["/bin/false"]'
+    try:
+        subprocess.run((docker, "commit", "--change", entry, made, tag), check=True, capture_output=True)
+    finally:
+        subprocess.run((docker, "rm", made), check=True, capture_output=True)
+    yield tag
+    subprocess.run((docker, "rmi", tag), check=True, capture_output=True)
+
+
+def test_an_image_without_the_engine_is_lent_kilns_own(small: Path, like_conda_forges: str) -> None:
+    """As conda-forge's images are: a Python, an entry point for root, and no rattler-build."""
+    replace(small, "check.sh", "\n", '\ntest -z "${PYTHONPATH-}"\n')  # nothing of the lent engine reaches a test
+    own = {"DOCKER_IMAGE": like_conda_forges, "CONDA_FORGE_DOCKER_RUN_ARGS": f"--tmpfs {image.ENGINE_HOME}"}
+    ended = kiln(small, CPU_311, "--container", "docker", **own)
+    assert ended.returncode == 0, ended.stderr
+    assert_whole(small)
+    assert len([each for each in (small / "build_artifacts" / "engines").iterdir() if each.is_dir()]) == 1
+
+
+def test_an_image_without_engine_and_python_is_told_by_its_name(small: Path, docker: str) -> None:
+    hidden = {"CONDA_FORGE_DOCKER_RUN_ARGS": f"--tmpfs {image.ENGINE_HOME} --tmpfs /usr/lib/python3.11"}
     ended = kiln(small, CPU_311, "--container", docker, **hidden)
     assert ended.returncode == MissingTool.exit_code
     assert f"the image {BASE} has no py-rattler-build" in ended.stderr
