@@ -125,7 +125,7 @@ def find(kind: Kind | None, *, env: Mapping[str, str], executable: str | None = 
         UsageError: when the program is another engine than ``kind``.
     """
     program = executable or (kind or Kind.DOCKER).value
-    path = str(command.find(program, env=env))
+    path = _path(program, env, own=executable is not None)
     said = command.capture([path, "--version"], env=env, timeout=ANSWER_SECONDS).stdout.lower()
     actual = next((each for each in Kind if said.startswith(each.value)), None)
     if actual is None:
@@ -133,6 +133,17 @@ def find(kind: Kind | None, *, env: Mapping[str, str], executable: str | None = 
     if kind is not None and kind is not actual:
         raise UsageError(f"{program} is {actual.value}, not {kind.value}", hint=f"--container {actual.value}")
     return parse(actual, path, _information(path, env), environment=env)
+
+
+def _path(program: str, env: Mapping[str, str], *, own: bool) -> str:
+    """Return where an engine's program lies; ``own`` is one that the user has named."""
+    try:
+        return str(command.find(program, env=env))
+    except MissingTool as error:
+        error.hint = "install it, or --container none"
+        if own:
+            error.hint = f"let DOCKER_EXECUTABLE name a program that is here, or unset it; {error.hint}"
+        raise
 
 
 def _information(path: str, env: Mapping[str, str]) -> Mapping[str, Any]:

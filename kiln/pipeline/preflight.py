@@ -41,11 +41,15 @@ def share(resources: Resources, *, jobs: int, cores: int | None, memory: int | N
     """Divide a machine among jobs; ``cores`` and ``memory`` are what was asked for each.
 
     Raises:
-        UsageError: when there are more jobs than cores.
+        UsageError: when there are more jobs than cores, or none of something is asked for.
         OutOfMemory: when the jobs' memory is more than there is.
     """
     if jobs < 1:
         raise UsageError(f"-j {jobs} builds nothing", hint="-j 1")
+    if cores is not None and cores < 1:
+        raise UsageError(f"--cores {cores} leaves a cell none", hint=f"--cores {max(1, resources.cores // jobs)}")
+    if memory == 0:
+        raise UsageError("--memory 0 leaves a cell none", hint=f"--memory {files.size_text(resources.memory // jobs)}")
     if jobs * (cores or 1) > resources.cores:
         raise UsageError(
             f"{jobs} jobs of {cores or 1} cores each need {jobs * (cores or 1)} cores, this machine has "

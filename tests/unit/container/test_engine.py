@@ -50,6 +50,12 @@ def test_an_unknown_engine_is_a_usage_error() -> None:
         choose("lxc", env={})
 
 
+def test_a_program_that_is_named_and_missing_is_told_with_its_variable(tmp_path: Path) -> None:
+    with pytest.raises(MissingTool) as told:
+        choose("docker", env={"PATH": str(tmp_path)}, executable="/nope")
+    assert told.value.hint.startswith("let DOCKER_EXECUTABLE name a program that is here")
+
+
 def test_an_engine_asked_for_by_name_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(MissingTool, match="'podman' is not on this machine"):
         choose("podman", env={"PATH": str(tmp_path)})

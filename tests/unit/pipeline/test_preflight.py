@@ -25,6 +25,10 @@ def test_more_jobs_than_cores_are_refused() -> None:
         share(MACHINE, jobs=2, cores=5, memory=None)
     with pytest.raises(UsageError, match="builds nothing"):
         share(MACHINE, jobs=0, cores=None, memory=None)
+    with pytest.raises(UsageError, match="--cores 0 leaves a cell none"):
+        share(MACHINE, jobs=2, cores=0, memory=None)
+    with pytest.raises(UsageError, match="--memory 0 leaves a cell none"):
+        share(MACHINE, jobs=2, cores=None, memory=0)
 
 
 def test_more_memory_than_there_is_is_refused() -> None:
