@@ -178,7 +178,8 @@ class Run:
     def _end(self, config: str, under: Under, how: command.Result | KilnError) -> None:
         """Write down what became of a cell; a process that did not say was killed."""
         del self.under[config]
-        told = under.result or {"state": CellState.FAILED.value, "reason": _silent(how)}
+        state = CellState.INTERRUPTED if self.stopping else CellState.FAILED
+        told = under.result or {"state": state.value, "reason": _silent(how)}
         if told.get("error"):
             self.errors[config] = error_from(told["error"])
         if under.cell.leader and told["state"] != CellState.DONE.value:

@@ -492,7 +492,7 @@ def like_conda_forges(docker: str, tmp_path: Path) -> Iterator[str]:
     finally:
         subprocess.run((docker, "rm", made), check=True, capture_output=True)
     yield tag
-    subprocess.run((docker, "rmi", tag), check=True, capture_output=True)
+    subprocess.run((docker, "rmi", "--force", tag), check=True, capture_output=True)
 
 
 def test_an_image_without_the_engine_is_lent_kilns_own(small: Path, like_conda_forges: str) -> None:

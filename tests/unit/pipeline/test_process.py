@@ -52,7 +52,9 @@ def test_memory_is_that_of_a_process_and_all_below_it() -> None:
         assert child.stdout is not None
         child.stdout.readline()
         assert held_memory(child.pid) > 50_000_000
-        assert held_memory(os.getpid()) > before + 45_000_000
+        assert held_memory(os.getpid()) > before + 25_000_000, (
+            "what this process itself holds may become less meanwhile"
+        )
         child.kill()
     assert held_memory(1 << 30) == 0
 
