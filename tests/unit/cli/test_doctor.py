@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,21 @@ def test_a_log_is_made_harmless_before_it_is_shown(tmp_path: Path, capsys: pytes
 def test_a_log_that_tells_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["doctor", "--error", "it does not work"]) == 0
     assert "nothing in it is known" in capsys.readouterr().out
+
+
+PAGE = (ROOT / "docs" / "how-to" / "doctor.md").read_text()
+SHOWN = re.findall(r"```console\n\$ kiln (doctor [^\n|]*?)(?: \| head -(\d+))?\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize(("line", "most", "shown"), SHOWN, ids=[line for line, _, _ in SHOWN])
+def test_the_page_shows_what_is_answered(line: str, most: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.run(shlex.split(line))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[: int(most) if most else None] == shown.splitlines()
+
+
+def test_the_page_has_examples() -> None:
+    assert len(SHOWN) >= 4
 
 
 REFERENCE = (ROOT / "docs" / "reference" / "compatibility.md").read_text()
