@@ -23,6 +23,11 @@ def numbers(text: str) -> Line:
     return tuple(int(part) for part in text.split("."))
 
 
+def is_version(text: str) -> bool:
+    """Whether a text is numbers with dots between them."""
+    return _NUMBERS.fullmatch(text) is not None
+
+
 def agree(one: str, other: str) -> bool:
     """Whether two versions are the same as far as both go: ``12.5`` and ``12.5.1``."""
     return all(left == right for left, right in zip(numbers(one), numbers(other), strict=False))

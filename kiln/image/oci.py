@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tarfile
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from kiln import files
+from kiln.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,6 +24,12 @@ if TYPE_CHECKING:
     from kiln.image.layers import Packed
 
 _OCI = "application/vnd.oci.image"
+# HOST[:PORT]/PATH:TAG as engines take it; without a tag they would make up one of their own.
+_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_NAME = re.compile(
+    rf"(?:[A-Za-z0-9][A-Za-z0-9.-]{{0,253}}(?::\d{{1,5}})?/)?{_PART}(?:/{_PART})*:\w[\w.-]{{0,127}}", re.ASCII
+)
+_LONGEST = 255  # characters of a name
 _SECOND = 1_000_000_000  # Docker counts the times of a health check in nanoseconds
 
 
@@ -57,6 +65,16 @@ class Written:
     path: Path
     digest: str
     config_digest: str
+
+
+def require_name(tag: str) -> None:
+    """Refuse what engines do not take as the name of an image.
+
+    Raises:
+        UsageError: naming it.
+    """
+    if len(tag) > _LONGEST or not _NAME.fullmatch(tag):
+        raise UsageError(f"{tag!r} is no name for an image", hint="--tag localhost/mine:1")
 
 
 def write(folder: Path, layers: Sequence[Packed], config: Config, *, tag: str, epoch: int) -> Written:

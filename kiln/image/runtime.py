@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import __version__, channel, files
-from kiln.compat import tables
-from kiln.errors import BuildFailed, NotWritable, SolveFailed
+from kiln.compat import lines, tables
+from kiln.errors import BuildFailed, NotWritable, SolveFailed, UsageError
 from kiln.image import bytecode, debian, lean, needs, oci
 from kiln.image.layers import PROGRAM, Entry, Layer, dead_links, pack
 
@@ -39,6 +39,7 @@ INIT = ("/usr/bin/tini", "-s", "--")
 PACKAGE_LIST = "/usr/share/kiln/packages.json"
 ROOM = 8_000_000_000  # bytes: packages, prefix and layers of the largest, one with CUDA
 _ROUNDS = 8  # of asking which libraries the libraries just added need in turn
+_NOT_OF_TAGS = re.compile(r"[^A-Za-z0-9_.-]")  # of versions such as 1!2.0+local
 _CUDA = re.compile(r"__cuda(?:\s+>=?\s*(\d+(?:\.\d+)?))?")
 
 
@@ -110,14 +111,17 @@ def make(
         BuildFailed: when a library is in none of the packages, naming what needs it.
         MissingTool: without mmdebstrap.
         DiskFull: when there is no room.
+        NotWritable: when it cannot be written there.
+        UsageError: for a name that engines would not take, and a CUDA that is no version.
     """
+    _require_sense(request, tag)
     files.require_room(work, ROOM if request.cuda else ROOM // 3, for_what="making the image")
     with files.locked(work / ".lock"):
         files.remove_leftovers(work)
         with tempfile.TemporaryDirectory(dir=work, prefix=".image-", suffix=".part") as folder:
             scratch = Path(folder)
             contents = _contents(request, scratch, work, env=env, step=step)
-            tag = tag or f"{request.tag}:{contents.version}"
+            tag = tag or f"{request.tag}:{_NOT_OF_TAGS.sub('-', contents.version)}"
             with step("pack the layers"):
                 layout, written = _write(request, contents, scratch, tag=tag)
             target = output or work / f"{tag.rpartition('/')[2].replace(':', '-')}.tar"
@@ -132,6 +136,14 @@ def make(
                 layers=tuple((layer.title, layer.size) for layer in contents.layers),
                 packages=len(contents.packages),
             )
+
+
+def _require_sense(request: Request, tag: str | None) -> None:
+    """Refuse at once what would be found wrong only at the end, or never."""
+    if tag is not None:
+        oci.require_name(tag)
+    if request.cuda and not lines.is_version(request.cuda):
+        raise UsageError(f"--cuda {request.cuda!r} is no version", hint="--cuda 12.9, as nvidia-smi shows it")
 
 
 def virtual_packages(glibc: str, cuda: str) -> dict[str, tuple[str, str]]:
@@ -346,6 +358,13 @@ def _write(request: Request, contents: Contents, scratch: Path, *, tag: str) -> 
 
 def _deliver(layout: Path, target: Path) -> None:
     """Put a layout where it was asked for, in the place of an earlier image."""
+    try:
+        _put(layout, target)
+    except OSError as error:
+        raise NotWritable(f"{target} cannot be written", why=error.strerror or str(error)) from error
+
+
+def _put(layout: Path, target: Path) -> None:
     if target.suffix == ".tar":
         oci.archive(layout, target)
         return

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kiln.cli.image import KINDS
+from kiln.errors import UsageError
 from kiln.image import bytecode, debian, kind, lean, needs, runtime
 from kiln.image.layers import Entry
 
@@ -172,3 +173,10 @@ def test_licences_that_are_in_another_package_are_missed_until_it_is_there() -> 
     inside = Entry(path="/usr/share/doc/libc6/other", mode=0o777, link="copyright")
     assert debian.told_elsewhere([shared, inside]) == {"gcc-12-base"}
     assert debian.told_elsewhere([shared, inside, text]) == set()
+
+
+def test_what_makes_no_sense_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
+    for request, tag in ((replace(REQUEST, cuda="twelve"), None), (REQUEST, "NO NAME")):
+        with pytest.raises(UsageError):
+            runtime.make(request, None, tag=tag, work=tmp_path / "work", env={}, step=pytest.fail)
+    assert not (tmp_path / "work").exists()

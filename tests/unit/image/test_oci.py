@@ -7,6 +7,9 @@ import json
 import tarfile
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from kiln.errors import UsageError
 from kiln.image import oci
 from kiln.image.layers import Entry, Layer, pack
 
@@ -74,3 +77,14 @@ def test_an_archive_of_a_layout_is_the_same_each_time(tmp_path: Path) -> None:
     assert (tmp_path / "1.tar").read_bytes() == (tmp_path / "2.tar").read_bytes()
     with tarfile.open(tmp_path / "1.tar") as archive:
         assert {"oci-layout", "index.json", "manifest.json"} < set(archive.getnames())
+
+
+@pytest.mark.parametrize("name", ["localhost/x:1", "registry.example.org:5000/a/b-c_d:2.21.0-1", "x:latest"])
+def test_names_that_engines_take(name: str) -> None:
+    oci.require_name(name)
+
+
+@pytest.mark.parametrize("name", ["", "x", "BAD:1", "a/../b:1", "x:TAG:y", "x:", "x:" + "y" * 129, "x y:1", "x:1\n"])
+def test_names_that_engines_refuse(name: str) -> None:
+    with pytest.raises(UsageError, match="is no name for an image"):
+        oci.require_name(name)
