@@ -1,11 +1,12 @@
 """A channel server that misbehaves on demand: ``python -m tests.channel_server FOLDER`` prints its address.
 
 It takes packages, copies and removes them as quetz, Artifactory, prefix.dev and anaconda.org do (the addresses and
-headers that py-rattler-build and the servers' own clients use), keeps them in FOLDER/served/CHANNEL and indexes each at
-once; a label of anaconda.org is a channel. Each change takes a line of FOLDER/faults (a removal one of
-FOLDER/removal-faults), if there is one: a status to answer with, ``cut`` to hang up in the middle, ``lost`` to make the
-change and hang up, ``slow`` to take its time. Each request of an index takes one of FOLDER/index-faults, ``cut`` being
-half of it. FOLDER/requests tells what came.
+headers that py-rattler-build and the servers' own clients use), keeps them in FOLDER/served/CHANNEL and indexes each
+at once; a label of anaconda.org is a channel. Each change takes a line of FOLDER/faults (a removal one of
+FOLDER/removal-faults), if there is one: a status to answer with, ``cut`` to hang up in the middle, ``lost`` to make
+the change and hang up, ``slow`` to take its time, ``later`` to index it with the next change. Each request of an
+index takes one of FOLDER/index-faults, ``cut`` being half of it, each of a package one of FOLDER/package-faults.
+FOLDER/requests tells what came.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ PLACE = r"((?:linux-64|noarch)/[^/?]+)"  # of a package in its channel
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     root: Path
+    lags = False
 
     def do_GET(self) -> None:
         found = re.search(rf"([^/]+)/{PLACE}$", self.path)
@@ -42,7 +44,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer(200 if self.trusted() else 401)
             return
         place = self.root / found[1] / found[2]
-        fault = self.fault("index-faults") if place.name == "repodata.json" else ""
+        fault = self.fault("index-faults" if place.name == "repodata.json" else "package-faults")
         with LOCK:
             data = place.read_bytes() if place.is_file() else None
         if data is None:
@@ -134,7 +136,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             (self.root / channel / subdir).mkdir(parents=True, exist_ok=True)
             (self.root / channel / subdir / name).write_bytes(data)
             part.unlink()
-        index(self.root / channel)
+        if not self.lags:
+            index(self.root / channel)
 
     def change(self, channel: str, names: str, act: Callable[[], None], *, open_to_all: bool = False) -> None:
         fault = self.fault("removal-faults" if self.command == "DELETE" else "faults")
@@ -150,6 +153,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if fault == "slow":
                 time.sleep(0.3)
             with LOCK:
+                self.lags = fault == "later"
                 act()
             if fault == "lost":
                 self.close_connection = True

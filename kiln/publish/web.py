@@ -94,6 +94,8 @@ def hash_of(url: str) -> str | None:
         with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:  # noqa: S310 - targets saw to the scheme
             while chunk := answer.read(CHUNK):
                 digest.update(chunk)
+            if answer.length:  # what is missing of the length that was told
+                raise Fault(f"{url} came cut off")
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 404:

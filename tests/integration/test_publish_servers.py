@@ -289,6 +289,21 @@ def test_the_command_takes_back_what_a_killed_one_brought_to_a_server(server: st
     assert not list(journals.glob("*/journal.json"))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_server_has_taken_and_not_indexed_yet_is_taken_back_by_its_own_hash(
+    server: str, tmp_path: Path, kind: Kind
+) -> None:
+    where = channel_on(server, kind, tmp_path)
+    (tmp_path / "faults").write_text("later")
+    mortal = dataclasses.replace(where, service=cast("Service", Mortal(where.service, 0, after=True)))
+    with pytest.raises(KeyboardInterrupt):
+        mortal.publish(*release(tmp_path), lambda _: None)
+    assert len(served(tmp_path, "trial")) == 1
+    (tmp_path / "package-faults").write_text("cut\n503")
+    where.abort()
+    assert served(tmp_path, "trial") == {}
+
+
 def test_a_label_with_other_packages_is_not_published_with_them(server: str, tmp_path: Path) -> None:
     where = channel_on(server, Kind.ANACONDA, tmp_path)
     other = release_package(tmp_path / "built", "other")

@@ -1,0 +1,70 @@
+"""What solvers make of a channel while a release of this feedstock appears in it, package by package."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.channel import solve
+from kiln.publish.order import in_order
+from kiln.repodata import Entry
+from tests.solving import Record, machine, rendered, stand_ins, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NEW, OLD = "2.21.0", "2.20.0"
+CUDA, CPU = "cuda", "cpu"
+
+
+def entry(record: Record) -> Entry:
+    """A package as it is published."""
+    file = f"{record['name']}-{record['version']}-{record['build']}.conda"
+    return Entry(file=file, subdir="linux-64", record=record, run_exports={})
+
+
+def before(record: Record) -> Record:
+    """The same package of the release before."""
+    told: Record = json.loads(json.dumps(record).replace(NEW, OLD))
+    return told
+
+
+@pytest.fixture(scope="module")
+def release() -> list[Entry]:
+    """All packages of a release in the order in which they are published."""
+    return in_order(map(entry, rendered()))
+
+
+@pytest.fixture(scope="module")
+def moments(release: list[Entry], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The channel at each moment: the release before, then with one package more each time."""
+    folder = tmp_path_factory.mktemp("moments")
+    new = [dict(each.record) for each in release]
+    kept = [*map(before, new), *stand_ins(new)]
+    return [write(folder / f"{number}", [*kept, *new[:number]]) for number in range(len(new) + 1)]
+
+
+@pytest.mark.parametrize(
+    ("driver", "asked", "kind"),
+    [(None, "tensorflow", CPU), ("12.9", "tensorflow", CUDA), ("12.9", "tensorflow-gpu", CUDA)],
+)
+def test_a_reader_in_between_gets_the_old_release_or_all_of_the_new_one(
+    moments: list[Path], driver: str | None, asked: str, kind: str
+) -> None:
+    found = []
+    for channel in moments:
+        records = solve([channel.as_uri()], [asked, "python 3.12.*"], virtual_packages=machine(driver))
+        ours = [each for each in records if "tensorflow" in each.name.normalized]
+        assert {str(each.build).startswith(kind) for each in ours} == {True}, "never another kind of build"
+        (version,) = {str(each.version) for each in ours}
+        found.append(version)
+    change = found.index(NEW)
+    assert found == [OLD] * change + [NEW] * (len(found) - change), "there is one moment for each reader"
+
+
+def test_a_package_can_be_installed_from_the_moment_that_it_appears(release: list[Entry], moments: list[Path]) -> None:
+    for new, channel in zip(release, moments[1:], strict=True):
+        asked = f"{new.record['name']} =={NEW} {new.record['build']}"
+        assert solve([channel.as_uri()], [asked], virtual_packages=machine("12.9"))
