@@ -19,6 +19,7 @@ from tensorflow_serving.apis import (
 )
 
 NAME, VERSION = "doubling", 7
+SECONDS = 300  # for an answer, on a machine that does much else
 
 
 class Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):
@@ -59,7 +60,7 @@ def main() -> None:
     server.start()
     try:
         with grpc.insecure_channel(f"localhost:{port}", options=[("grpc.enable_http_proxy", 0)]) as channel:
-            grpc.channel_ready_future(channel).result(timeout=60)
+            grpc.channel_ready_future(channel).result(timeout=SECONDS)
             ask(channel)
     finally:
         server.stop(None)
@@ -70,7 +71,7 @@ def ask(channel: grpc.Channel) -> None:
     """Ask for a model's status, for a prediction, and for a model that is not there."""
     asked = get_model_status_pb2.GetModelStatusRequest()
     asked.model_spec.name = NAME
-    status = model_service_pb2_grpc.ModelServiceStub(channel).GetModelStatus(asked, timeout=60)
+    status = model_service_pb2_grpc.ModelServiceStub(channel).GetModelStatus(asked, timeout=SECONDS)
     assert status.model_version_status[0].version == VERSION, status
 
     predictions = prediction_service_pb2_grpc.PredictionServiceStub(channel)
@@ -78,12 +79,12 @@ def ask(channel: grpc.Channel) -> None:
     request.model_spec.name = NAME
     request.model_spec.version.value = VERSION
     request.inputs["x"].CopyFrom(tf.make_tensor_proto([[1.0, 2.5], [-3.0, 0.0]]))
-    answer = predictions.Predict(request, timeout=60)
+    answer = predictions.Predict(request, timeout=SECONDS)
     assert tf.make_ndarray(answer.outputs["y"]).tolist() == [[2.0, 5.0], [-6.0, 0.0]], answer
     assert answer.model_spec.version.value == VERSION, answer
 
     request.model_spec.name = "another"
-    refused = predictions.Predict.future(request, timeout=60).exception()
+    refused = predictions.Predict.future(request, timeout=SECONDS).exception()
     assert refused is not None, "a model that is not there was answered for"
     assert refused.code() == grpc.StatusCode.NOT_FOUND, refused
 

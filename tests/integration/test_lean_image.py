@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kiln import command
 from kiln.channel import Channel
 from kiln.container import Engine, images, trial
 from kiln.errors import BuildFailed, SolveFailed, UsageError
 from kiln.image import apt, kind, runtime
 from kiln.rehearse.archive import PackageFacts, package
 from tests.integration.test_rehearsal import kiln, report  # noqa: F401 - a fixture
-from tests.waiting import until
+from tests.waiting import CEILING, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -298,7 +299,9 @@ def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str
     mounts = ("--volume", f"{models}:/models", "--volume", f"{tmp_path / 'inference.py'}:/inference.py:ro")
     safe = ("--network", "none", "--cap-drop", "all", "--read-only", "--tmpfs", "/tmp")
     try:
-        saved = engine.ask("run", "--rm", *safe, *mounts, tag, "/inference.py", "save")
+        # Longer than an engine's own answers may take: TensorFlow is imported, and a model is traced.
+        save = (engine.executable, "run", "--rm", *safe, *mounts, tag, "/inference.py", "save")
+        saved = command.capture(save, env=engine.environment, timeout=CEILING)
         assert saved.ok, saved.tail
         assert (models / "sum" / "saved_model.pb").is_file()
         assert (models / "sum" / "saved_model.pb").stat().st_uid == 65532
@@ -307,6 +310,8 @@ def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str
         answers: list[str] = []
 
         def answered() -> bool:
+            (state,) = json.loads(engine.ask("inspect", named).stdout)
+            assert state["State"]["Running"], engine.ask("logs", named).tail
             asked = engine.ask("exec", named, "/opt/conda/bin/python", "-c", ASK)
             answers.append(asked.stdout if asked.ok else "")
             return asked.ok
