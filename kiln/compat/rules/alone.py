@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables
-from kiln.compat.answer import verdict
 from kiln.compat.combination import dotted, plain
 from kiln.compat.rules.common import COSTS, WORKS, silent, told
 from kiln.compat.rules.driver import cuda_and_driver
@@ -14,7 +13,7 @@ from kiln.compat.rules.gpu import cuda_and_built_for, cuda_and_host_compiler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kiln.compat.answer import Finding
+    from kiln.compat.answer import Finding, Verdict
     from kiln.compat.combination import Combination
     from kiln.compat.tables import Row
 
@@ -40,7 +39,7 @@ def releases(asked: Combination, rules: tuple[Rule, ...]) -> Iterator[Finding]:
         return
     if asked.cuda is not None and tables.driver(asked.cuda) is None:
         return  # of a CUDA that no table has nobody can tell
-    judged = [(row, verdict(_with(asked, row, rules))) for row in tables.table("tensorflow")]
+    judged = [(row, _with(asked, row, rules)) for row in tables.table("tensorflow")]
     for good, words in ((WORKS, "as upstream tests them"), (COSTS, "with a cost")):
         fitting = [row for row, each in judged if each is good]
         if fitting:
@@ -49,10 +48,14 @@ def releases(asked: Combination, rules: tuple[Rule, ...]) -> Iterator[Finding]:
     yield silent("releases", "no release of TensorFlow in the tables takes all of it, as far as they tell")
 
 
-def _with(asked: Combination, row: Row, rules: tuple[Rule, ...]) -> tuple[Finding, ...]:
-    """What the rules say of a release with what is given; the CUDA is its own where none is."""
-    whole = asked.with_versions(tf=row["tf"], cuda=asked.cuda or row["cuda"])
-    return tuple(finding for rule in rules for finding in rule(whole))
+def _with(asked: Combination, row: Row, rules: tuple[Rule, ...]) -> Verdict:
+    """The verdict on a release with what is given, as far as it is of use; the CUDA is its own where none is given."""
+    whole, worst = asked.with_versions(tf=row["tf"], cuda=asked.cuda or row["cuda"]), WORKS
+    for finding in (finding for rule in rules for finding in rule(whole)):
+        worst = max(worst, finding.verdict, key=lambda each: each.rank)
+        if worst.rank > COSTS.rank:
+            break
+    return worst
 
 
 def _told_releases(fitting: list[Row], words: str) -> str:
