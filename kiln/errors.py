@@ -154,7 +154,7 @@ class TestsFailed(KilnError):
 
 
 class AlreadyRunning(KilnError):
-    """Another process works on the same feedstock."""
+    """Another process works on the same feedstock or channel."""
 
     exit_code = 20
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TIMEOUT = 60.0  # seconds without a byte
+DIGESTING = 1800.0  # seconds for a server to answer an order: it may have gigabytes to read
 CHUNK = 1 << 20
 
 
@@ -35,6 +36,16 @@ class Fault(Exception):
     def refuses(self) -> bool:
         """Whether the server does not take the token."""
         return self.status in {401, 403}
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Go nowhere else: urllib would take the token along to any other server."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Leave it at the answer, which then is a fault."""
+
+
+_OPENER = urllib.request.build_opener(_Stay)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +74,7 @@ class Web:
             url, data=data, headers={**self.headers, **more}, method=method
         )
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:  # noqa: S310 - as above
+            with _OPENER.open(request, timeout=DIGESTING) as answer:
                 answer.read()
         except urllib.error.HTTPError as error:
             error.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import http.server
 import itertools
 import json
 import os
@@ -13,6 +14,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -35,6 +37,7 @@ from kiln.publish.channel import ChannelTarget
 from kiln.publish.servers import ATTEMPTS, ServerTarget
 from kiln.publish.services import TOKENS, Artifactory, Kind, Quetz
 from kiln.publish.targets import target
+from kiln.publish.web import Fault, Web
 from tests import publishing
 from tests.channel_server import TOKEN, index
 from tests.packages import conda_package, release_package
@@ -463,6 +466,32 @@ def test_a_token_is_found_in_the_file_of_credentials(tmp_path: Path, kept: objec
         target("artifactory:https://elsewhere/c", environment, journals=tmp_path, staging="trial")
 
 
+def test_a_token_does_not_follow_a_server_that_sends_us_elsewhere() -> None:
+    asked: list[str] = []
+
+    class Elsewhere(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(302)
+            self.send_header("Location", "/stolen")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Elsewhere) as elsewhere:
+        thread = threading.Thread(target=elsewhere.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(Fault) as fault:
+                Web(headers={"X-API-Key": TOKEN}).ask("GET", f"http://127.0.0.1:{elsewhere.server_address[1]}/api/me")
+        finally:
+            elsewhere.shutdown()
+            thread.join()
+    assert (fault.value.status, asked) == (302, ["/api/me"])
+    assert TOKEN not in str(fault.value)
+
+
 def refuse(_: str) -> None:
     """Try packages out, and find them no good."""
     raise HashMismatch("no good")
@@ -566,7 +595,7 @@ def test_a_publication_to_a_bucket_that_dies_again_and_again_comes_to_its_end(
     before, after = ({f"{name}-1-0.conda" for name in names} for names in (OLD, (*OLD, *NEW)))
     store: Any = bucket.store
     found: set[str] = set()
-    for lives in range(5, 1000, 5):
+    for lives in range(5, 1000, 7):
         mortal = dataclasses.replace(bucket, store=dying(store, lives))
         try:
             put(mortal, tmp_path, NEW, lambda _: None)
