@@ -69,10 +69,16 @@ def record(options: argparse.Namespace) -> tuple[Link, tuple[str, ...]]:
 
 
 def offered(read: Callable[[str], bytes | None]) -> dict[str, str]:
-    """Return the hashes in a channel's index; nothing of what has none, as a bundle."""
-    found = {}
-    for subdir in ("linux-64", "noarch"):
-        told = json.loads(read(f"{subdir}/repodata.json") or b"{}")
-        for records in (told.get("packages", {}), told.get("packages.conda", {})):
-            found.update({f"{subdir}/{file}": str(each.get("sha256", "")) for file, each in records.items()})
-    return found
+    """Return the hashes in a channel's index; nothing of what has none, as a bundle.
+
+    Raises:
+        BrokenIndex: when it is not what it should be.
+    """
+    from kiln.repodata import adopted
+
+    subdirs = [adopted(name, read(f"{name}/repodata.json") or b"{}") for name in ("linux-64", "noarch")]
+    return {
+        f"{subdir.name}/{file}": str(record.get("sha256", ""))
+        for subdir in subdirs
+        for file, record in subdir.records.items()
+    }

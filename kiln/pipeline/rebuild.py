@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from kiln.pipeline.plan import RunPlan
     from kiln.pipeline.wishes import Wishes
 
+NEEDED = frozenset({"cell", "container", "engine", "file", "image", "recipe", "sha256"})
+
 
 def given_by(record: Mapping[str, Any]) -> dict[str, str]:
     """Return the variables that a build had, as far as its record tells them and its packages do."""
@@ -44,8 +46,10 @@ def require_same_recipe(feedstock: Feedstock, record: Mapping[str, Any]) -> None
     """Refuse to build from another recipe than the record's.
 
     Raises:
-        ProvenanceBroken: telling which commit to have.
+        ProvenanceBroken: telling which commit to have, or what the record lacks.
     """
+    if missing := sorted(NEEDED - record.keys()):
+        raise ProvenanceBroken(f"the record does not tell {', '.join(missing)}", why="a build needs that")
     if done.recipe_digest(feedstock) == record["recipe"]:
         return
     commit = record.get("commit")

@@ -78,9 +78,12 @@ def without(data: bytes, hashes: Iterable[str]) -> bytes:
 
 def _link(number: int, line: bytes) -> Link:
     try:
-        return Link(**json.loads(line))
+        link = Link(**json.loads(line))
     except (ValueError, TypeError) as error:
         raise ProvenanceBroken(f"line {number} of the channel's records is none", why=str(error)) from error
+    if not isinstance(link.record, dict):
+        raise ProvenanceBroken(f"line {number} of the channel's records is none", why="its record is no object")
+    return link
 
 
 def _hash(record: Mapping[str, Any], previous: str) -> str:

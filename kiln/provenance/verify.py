@@ -29,7 +29,7 @@ def verify(
     """Return the record of a package, and what was seen to hold.
 
     ``bill_of`` gives the bill of materials of a package's hash, ``offered`` the hashes in the channel's index, by
-    path. With ``signers`` the record must be signed by one of them.
+    path; none where there is no index, as in a bundle. With ``signers`` the record must be signed by one of them.
 
     Raises:
         ProvenanceBroken: at the first thing that does not hold.
@@ -73,8 +73,10 @@ def _same(record: Mapping[str, Any], package: Path) -> str:
 
 def _index(record: Mapping[str, Any], offered: Mapping[str, str]) -> list[str]:
     path = f"{record.get('subdir')}/{record.get('file')}"
-    if path not in offered:
+    if not offered:
         return []
+    if path not in offered:
+        return ["the channel's index does not offer it: it was withdrawn"]
     if offered[path] != record.get("sha256"):
         raise ProvenanceBroken(f"the channel's index has another hash for {path}", why=offered[path])
     return ["the channel's index has the same hash"]

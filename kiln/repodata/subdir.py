@@ -95,4 +95,7 @@ def adopted(name: str, repodata: bytes) -> Subdir:
 
 
 def _both(told: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    return {file: record for kind in KINDS for file, record in told.get(kind, {}).items()}
+    found = {file: record for kind in KINDS for file, record in told.get(kind, {}).items()}
+    if wrong := [file for file, record in found.items() if not isinstance(record, dict)]:
+        raise TypeError(f"what it tells of {wrong[0]} is no object")
+    return found

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kiln import files
-from kiln.errors import NotReproduced, NotWritable, ProvenanceBroken, ReleaseRefused, UsageError
+from kiln.errors import BrokenIndex, NotReproduced, NotWritable, ProvenanceBroken, ReleaseRefused, UsageError
 
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
@@ -105,6 +105,13 @@ def test_what_was_changed_afterwards_is_seen(channel: Path, feedstock: Path, tmp
     assert "bill of materials" in broken(kiln(feedstock, "verify", package))
     bill.write_bytes(before)
     done(kiln(feedstock, "verify", package))
+    index = (copy / "linux-64" / "repodata.json").resolve()
+    before = index.read_bytes()
+    index.write_bytes(before.replace(files.sha256(Path(package)).encode(), b"0" * 64))
+    assert "the channel's index has another hash" in broken(kiln(feedstock, "verify", package))
+    index.write_bytes(b'{"packages.conda": {"small": 1}}')
+    assert kiln(feedstock, "verify", package).returncode == BrokenIndex.exit_code
+    index.write_bytes(before)
     chain = (copy / "provenance" / "chain.jsonl").resolve()
     lines = chain.read_bytes()
     chain.write_bytes(lines.replace(b'"cores":', b'"cores":1'))
@@ -151,6 +158,8 @@ def test_a_bad_build_is_patched_or_withdrawn_and_its_name_is_not_taken_again(
     assert "read 0" in done(kiln(feedstock, *to, "--reindex"))
     assert set(index(copy)) == {app}
     done(kiln(feedstock, "verify", str(copy / "linux-64" / app)))
+    withdrawn = shutil.copy(channel / "linux-64" / library, copy / "linux-64")
+    assert "does not offer it: it was withdrawn" in done(kiln(feedstock, "verify", str(withdrawn)))
 
 
 def index(channel: Path) -> dict[str, Any]:

@@ -43,7 +43,14 @@ def test_a_record_changed_afterwards_is_seen(line: int) -> None:
 
 def test_a_record_dropped_or_put_in_is_seen() -> None:
     lines = chain().splitlines(keepends=True)
-    for altered in (lines[1:], [lines[0], lines[2]], [*lines, lines[0]], [*lines, b"{}\n"], [b"\xff\n"]):
+    for altered in (
+        lines[1:],
+        [lines[0], lines[2]],
+        [*lines, lines[0]],
+        [*lines, b"{}\n"],
+        [b"\xff\n"],
+        [b'{"record": [], "previous": "", "hash": ""}\n'],
+    ):
         with pytest.raises(ProvenanceBroken):
             provenance.parsed(b"".join(altered))
 
