@@ -8,9 +8,13 @@ made.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from kiln.build import faults
+from kiln.errors import BuildFailed, DownloadFailed, HashMismatch, KilnError, SolveFailed, TestsFailed, excerpt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +26,17 @@ if TYPE_CHECKING:
 PROGRAMS = {"conda-build": "conda-build", "mambabuild": "conda-mambabuild"}
 PACKAGES = {"conda-build": "conda-build", "mambabuild": "boa"}
 MISSING = 97  # the script's exit code when the engine is not there
+TRACEBACK = "Traceback (most recent call last):"
+CHAINED = ("During handling of the above", "The above exception was the direct cause")
+RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|NotFound|InvalidMatchSpec|Interrupt)\b(?:: |$)")
+SAID = 15  # lines of a script, or of an error message, that are shown
+# What conda, conda-build and boa say in their last exceptions; the first that fits tells the kind.
+KINDS = (
+    (r"SHA256 mismatch|MD5 mismatch|hash mismatch|ChecksumMismatchError", HashMismatch, faults.HASH.hint),
+    (r"CondaHTTPError|CondaSSLError|CONNECTION FAILED|Could not download", DownloadFailed, faults.NETWORK.hint),
+    (r"Unsatisfiable|PackageNotFound|PackagesNotFound|nothing provides", SolveFailed, faults.PACKAGES.hint),
+    (r"TESTS FAILED", TestsFailed, "--keep-failed leaves the work directory"),
+)
 MODERN = 1000  # conda-forge's build numbers from here on are those of its own compilers
 
 
@@ -29,7 +44,10 @@ MODERN = 1000  # conda-forge's build numbers from here on are those of its own c
 class Call:
     """Where an engine finds and leaves things, all paths as it sees them.
 
-    ``croot`` is where it works and leaves its packages, ``channels`` are the most wanted first.
+    ``croot`` is where it works and leaves its packages, ``fetched`` where it puts what it fetches, its own packages for
+    their tests among them. In ``cache`` lies what other cells have fetched. ``channels`` are the most wanted first,
+    ``settings`` conda-build's own. A build for CUDA counts on a driver for the version ``cuda``, and on GPUs of the
+    capability ``cuda_arch``, wherever it is made.
     """
 
     engine: str
@@ -38,8 +56,14 @@ class Call:
     clobber_file: Path
     condarc: Path
     croot: Path
+    fetched: Path
     cache: Path
     channels: tuple[str, ...]
+    channel_priority: str
+    settings: Mapping[str, str]
+    solver: str | None
+    cuda: str | None
+    cuda_arch: str | None
     extra: Mapping[str, str]
 
 
@@ -73,17 +97,20 @@ def debug_argv(call: Call, output: str) -> tuple[str, ...]:
 def script(call: Call, *, debug: str | None = None) -> str:
     """Return the bash script that enters conda's base environment, where there is one, and runs the engine.
 
-    With ``debug``, an output's pattern or nothing, that output is made ready, and a shell is opened.
+    With ``debug``, an output's pattern or nothing, that output is made ready, and a shell is opened in its work
+    directory, with its environment.
     """
     program = PROGRAMS[call.engine] if debug is None else "conda-debug"
     last: tuple[str, ...] = (f"exec {shlex.join(argv(call))}",)
     if debug is not None:
         shell = "if [ -t 0 ]; then exec bash -i; else exec bash -s; fi"
-        last = (f"{shlex.join(debug_argv(call, debug))} </dev/null", shell)
+        ready = f"{shlex.join(debug_argv(call, debug))} </dev/null"
+        last = (ready, 'cd "$CONDA_BLD_PATH"/debug_*/work', "set +euo pipefail; . ./build_env_setup.sh", shell)
     return "\n".join(
         (
             "set -euo pipefail",
-            f"export CONDARC={shlex.quote(str(call.condarc))} CONDA_SUBDIR=linux-64",
+            "unset PYTHONPATH PYTHONDONTWRITEBYTECODE",  # they are for kiln's own processes
+            *(f"export {name}={shlex.quote(value)}" for name, value in environment(call).items()),
             "if [ -e /opt/conda/etc/profile.d/conda.sh ]; then",
             "    set +u; . /opt/conda/etc/profile.d/conda.sh; conda activate base; set -u",
             "fi",
@@ -94,15 +121,68 @@ def script(call: Call, *, debug: str | None = None) -> str:
     )
 
 
+def environment(call: Call) -> dict[str, str]:
+    """Return what conda and the engine find in their environment.
+
+    Source: conda-smithy's build_steps.sh, and ``run_conda_forge_build_setup_linux`` of conda-forge-ci-setup.
+    """
+    cuda = {"CONDA_OVERRIDE_CUDA": call.cuda, "CONDA_OVERRIDE_CUDA_ARCH": call.cuda_arch if call.cuda else None}
+    return {
+        "CONDARC": str(call.condarc),
+        "CONDA_SUBDIR": "linux-64",
+        "CONDA_BLD_PATH": str(call.croot),
+        "CONDA_LIBMAMBA_SOLVER_NO_CHANNELS_FROM_INSTALLED": "1",
+        "PYTHONUNBUFFERED": "1",
+        **{name: value for name, value in cuda.items() if value is not None},
+    }
+
+
+def failure(engine: str, exit_code: int, output: str) -> KilnError:
+    """Return why an engine ended, by the end of its ``output``: what it said last, and its exceptions alone.
+
+    It is written in Python, and what a script or a test said stands before some forty lines of calls.
+    """
+    said, raised = _parted(output.splitlines())
+    told = "\n".join(raised)
+    why = excerpt("\n".join((*said[-SAID:], *raised[-SAID:])))
+    if faults.DISK.words.search(told):
+        return faults.DISK.error(f"{engine} ended with exit code {exit_code}", why=why, hint=faults.DISK.hint)
+    found = ((error, hint) for words, error, hint in KINDS if re.search(words, told, re.IGNORECASE))
+    error, hint = next(found, (BuildFailed, ""))
+    return error(f"{engine} ended with exit code {exit_code}", why=f"it said\n{why}", hint=hint)
+
+
+def _parted(lines: list[str]) -> tuple[list[str], list[str]]:
+    """What stands before the last exception and those that led to it, and what these say; no exceptions, no parting."""
+    starts = [index for index, line in enumerate(lines) if line == TRACEBACK]
+    if not starts:
+        return lines, []
+    first = starts.pop()
+    while starts and any(line.startswith(CHAINED) for line in lines[max(0, first - 2) : first]):
+        first = starts.pop()
+    raised: list[str] = []
+    open_message = False
+    for line in lines[first:]:
+        starting = RAISED.match(line) is not None
+        open_message = starting or (open_message and line != TRACEBACK and not line.startswith(CHAINED))
+        if open_message and line.strip():
+            raised.append(line)
+    return lines[:first], raised
+
+
 def condarc(call: Call) -> str:
     """Return conda's settings, as JSON, which is YAML too."""
     settings = {
-        "conda-build": {"root-dir": str(call.croot), "pkg_format": "2"},
-        "pkgs_dirs": [str(call.cache), "/opt/conda/pkgs"],
+        "conda-build": {"root-dir": str(call.croot), **call.settings},
+        "pkgs_dirs": [str(call.fetched), str(call.cache), "/opt/conda/pkgs"],
         "channels": list(call.channels),
         "default_channels": [],
-        "channel_priority": "strict",
+        "channel_priority": call.channel_priority,
         "show_channel_urls": True,
+        "auto_update_conda": False,
+        "add_pip_as_python_dependency": False,
+        "aggressive_update_packages": ["ca-certificates", "certifi"],
+        **({"solver": call.solver} if call.solver else {}),
     }
     return json.dumps(settings, indent=2)
 

@@ -35,6 +35,7 @@ _READ = frozenset(
         "max_py_ver", "min_r_ver", "max_r_ver",
     ]
 )  # fmt: skip
+_PRIORITIES = ("strict", "flexible", "disabled")
 _IMAGE = "quay.io/condaforge/linux-anvil-comp7"
 
 
@@ -63,6 +64,43 @@ class Forge:
     fallback_image: str
     environ: Mapping[str, str]
     labels_kept: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CondaSettings:
+    """What the settings say of conda and conda-build, which build a cell where the engine is conda-build.
+
+    ``conda_build`` are settings of conda's own by their names, ``solver`` is None where conda is to choose.
+    """
+
+    channel_priority: str
+    conda_build: Mapping[str, str]
+    solver: str | None
+
+
+def conda_settings(path: Path) -> CondaSettings:
+    """How conda and conda-build are set up for a feedstock's builds.
+
+    Source: ``setup_conda_rc`` and ``run_conda_forge_build_setup`` of conda-forge-ci-setup, and conda-smithy's
+    build_steps.sh.
+
+    Raises:
+        KilnError: the file is malformed, or asks for a channel priority that conda has not.
+    """
+    document = parsed(path)
+    settings = _Settings(document, document.value)
+    priority = settings.text("channel_priority", "strict")
+    if priority not in _PRIORITIES:
+        raise RecipeFault(
+            f"channel_priority is {priority!r}", at=document.place("channel_priority"), hint=", ".join(_PRIORITIES)
+        )
+    asked = {str(name): str(value) for name, value in settings.mapping("conda_build").items() if value is not None}
+    tool = settings.text("conda_build_tool", "").partition("+")[2].replace("conda-libmamba-solver", "libmamba")
+    return CondaSettings(
+        channel_priority=priority,
+        conda_build={"pkg_format": "2", **asked},
+        solver=tool or settings.text("conda_solver", "") or None,
+    )
 
 
 def read(path: Path) -> Forge:

@@ -80,7 +80,7 @@ class Boxed:
         if ended.exit_code == contract.NO_ENGINE:
             package = conda_build.PACKAGES.get(job.engine, "py-rattler-build")
             raise no_engine(job.image, package, lendable=not self.task.is_foreign)
-        error = None if ended.ok else ended_badly("the container", ended.exit_code, ended.tail)
+        error = None if ended.ok else ended_badly(self.task, "the container", ended.exit_code, ended.tail)
         return Outcome(error=error, peak_memory=ended.peak_memory, starved=ended.memory_kills > 0)
 
     def hand_over(self, words: tuple[str, ...], terminal: Mapping[str, str] | None) -> int:

@@ -121,6 +121,8 @@ class CellBuild:
             if task.is_foreign:
                 log.hear(f"{MARK}{json.dumps({'kind': 'step', 'title': job.engine})}")
             outcome = self.site.run(errand.program(task, self.site, self.ledger), log)
+        if task.is_foreign:
+            foreign.share_fetched(task.folder, task.layout.cache)
         return self.result(file, outcome), outcome
 
     def fetch(self) -> None:

@@ -70,7 +70,7 @@ class Host:
             ended = command.run(words, env=environment, cwd=contract.HOUSE, on_line=log.hear, secrets=secrets)
         if self.task.is_foreign and ended.exit_code == contract.NO_ENGINE:
             raise no_engine(self.task.job.engine, environment["PATH"])
-        error = None if ended.ok else ended_badly("the build's process", ended.exit_code, ended.tail)
+        error = None if ended.ok else ended_badly(self.task, "the build's process", ended.exit_code, ended.tail)
         starved = watched.exceeded or memory_kills() > kills
         return Outcome(error=error, peak_memory=watched.most or None, starved=starved)
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from kiln.build import faults
 from kiln.errors import excerpt
+from kiln.pipeline import foreign
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from kiln.errors import KilnError
     from kiln.pipeline.listen import Log
+    from kiln.pipeline.task import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,12 @@ class Site(Protocol):
         """Give a program there the terminal, whose variables are given, None when it is none; returns its exit code."""
 
 
-def ended_badly(who: str, exit_code: int, tail: str) -> KilnError:
-    """Return the failure of a building process that could not even say why it failed: on a full disk, for one."""
+def ended_badly(task: Task, who: str, exit_code: int, tail: str) -> KilnError:
+    """Return the failure of a building process that could not even say why it failed: on a full disk, for one.
+
+    Of another engine it is what that says.
+    """
+    if task.is_foreign and exit_code > 0:
+        return foreign.failure(task.job.engine, exit_code, tail, Path(task.job.log))
     kind = faults.kind("", tail)
     return kind.error(f"{who} ended with exit code {exit_code}", why=f"it said\n{excerpt(tail)}", hint=kind.hint)

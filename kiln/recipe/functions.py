@@ -7,11 +7,13 @@ import json
 import re
 import sys
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate
 from kiln.recipe.specs import with_star
+from kiln.template import budget
 from kiln.yamltext import Scalars, parse, read_text
 
 if TYPE_CHECKING:
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.variants.platform import Platform
+
+# Characters of a text that is searched. Python 3.10 does not look for signals at every turn of a search.
+_LONGEST = 1_000_000 if sys.version_info >= (3, 11) else 50_000
 
 # What a template may use of Python's modules of these names: values and harmless functions only.
 _TIME = SimpleNamespace(
@@ -184,13 +189,19 @@ def searched(pattern: str, text: str) -> re.Match[str] | None:
     """The first match of a recipe's own pattern.
 
     Raises:
-        UnsafeTemplate: the pattern repeats a repetition, which can take forever.
+        UnsafeTemplate: it takes too long, or could where its time cannot be bounded.
         TemplateFault: it is no pattern.
     """
-    if re.search(r"[*+}]\s*\)\s*[*+{]", pattern) or len(pattern) > 500 or len(text) > 1_000_000:
-        raise UnsafeTemplate("the pattern could take forever", why=f"{pattern[:80]!r} repeats what repeats")
+    unbounded = not budget.can_be_limited() and re.search(r"[*+}]\s*\)\s*[*+{]", pattern)
+    if unbounded or len(pattern) > 500 or len(text) > _LONGEST:
+        raise UnsafeTemplate("the pattern could take forever", why=f"{pattern[:80]!r} in {len(text):,} characters")
     try:
-        return re.search(pattern, text)
+        with nullcontext() if not budget.can_be_limited() else budget.limited():
+            return re.search(pattern, text)
+    except budget.Exhausted as error:
+        raise UnsafeTemplate(
+            "the pattern takes too long", why=f"{pattern[:80]!r} in {len(text):,} characters"
+        ) from error
     except re.error as error:
         raise TemplateFault(f"{pattern[:80]!r} is no regular expression", why=str(error)) from error
 

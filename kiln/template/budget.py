@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import re
+import signal
+import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from jinja2 import nodes, pass_context
@@ -27,6 +30,31 @@ EACH, OUT, JOIN = "_kiln_each", "_kiln_out", "_kiln_join"
 
 class Exhausted(Exception):
     """The template asks for more work than a recipe needs."""
+
+
+def can_be_limited() -> bool:
+    """Whether ``limited`` can hold here: Python looks for signals in its main thread alone."""
+    return threading.current_thread() is threading.main_thread()
+
+
+@contextmanager
+def limited(seconds: float = _SECONDS) -> Iterator[None]:
+    """Bound the processor's time that a search for a pattern takes; Python looks for signals in the midst of one.
+
+    Raises:
+        Exhausted: it takes longer.
+    """
+
+    def late(*_: object) -> None:
+        raise Exhausted("it takes too long")
+
+    before = signal.signal(signal.SIGVTALRM, late)
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 class Budget:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
-from kiln.build.conda_build import Call, argv, clobber, condarc, script
+from kiln.build.conda_build import Call, argv, clobber, condarc, environment, failure, script
+from kiln.errors import (
+    BuildFailed,
+    DiskFull,
+    DownloadFailed,
+    HashMismatch,
+    KilnError,
+    SolveFailed,
+    TestsFailed,
+)
 from kiln.model.cell import Cell
 from kiln.model.rendered import Output, Rendered
 
@@ -19,8 +29,14 @@ CALL = Call(
     clobber_file=Path("/w/clobber_linux_64_.yaml"),
     condarc=Path("/w/condarc"),
     croot=Path("/w/croot"),
+    fetched=Path("/w/fetched"),
     cache=Path("/a/cache"),
     channels=("conda-forge", "other"),
+    channel_priority="strict",
+    settings={"pkg_format": "2", "zstd_compression_level": "16"},
+    solver=None,
+    cuda=None,
+    cuda_arch=None,
     extra={"flow_run_id": "", "remote_url": "https://g/a b", "sha": "abc"},
 )
 
@@ -54,15 +70,87 @@ def test_a_shell_is_opened_where_conda_debug_has_made_an_output_ready() -> None:
     variant = "-m /f/.ci_support/linux_64_.yaml"
     clobbered = "--clobber-file /w/clobber_linux_64_.yaml"
     ready = f"conda debug /home/conda/recipe_root {variant} --output-id 'libsmall-*' {clobbered} </dev/null"
-    assert lines[-2:] == [ready, "if [ -t 0 ]; then exec bash -i; else exec bash -s; fi"]
+    enter = ['cd "$CONDA_BLD_PATH"/debug_*/work', "set +euo pipefail; . ./build_env_setup.sh"]
+    assert lines[-4:] == [ready, *enter, "if [ -t 0 ]; then exec bash -i; else exec bash -s; fi"]
     assert "--output-id" not in script(CALL, debug="")
 
 
 def test_conda_is_told_where_to_work_and_which_channels_to_ask() -> None:
     told = json.loads(condarc(CALL))
-    assert told["conda-build"] == {"root-dir": "/w/croot", "pkg_format": "2"}
+    assert told["conda-build"] == {"root-dir": "/w/croot", "pkg_format": "2", "zstd_compression_level": "16"}
+    assert told["pkgs_dirs"] == ["/w/fetched", "/a/cache", "/opt/conda/pkgs"]
     assert told["channels"] == ["conda-forge", "other"]
     assert told["channel_priority"] == "strict"
+    assert "solver" not in told
+    assert json.loads(condarc(dataclasses.replace(CALL, solver="classic")))["solver"] == "classic"
+
+
+def test_a_build_for_cuda_counts_on_a_driver_on_every_machine() -> None:
+    assert not [name for name in environment(CALL) if "CUDA" in name]
+    for_cuda = dataclasses.replace(CALL, cuda="12.9", cuda_arch="9.0")
+    assert environment(for_cuda)["CONDA_OVERRIDE_CUDA"] == "12.9"
+    assert environment(for_cuda)["CONDA_OVERRIDE_CUDA_ARCH"] == "9.0"
+    assert "export CONDA_OVERRIDE_CUDA=12.9" in script(for_cuda).splitlines()
+
+
+def test_the_engine_finds_nothing_of_kilns_own_python() -> None:
+    lines = script(CALL).splitlines()
+    assert lines.index("unset PYTHONPATH PYTHONDONTWRITEBYTECODE") < lines.index(f"exec {shlex.join(argv(CALL))}")
+
+
+CALLS = """\
+Traceback (most recent call last):
+  File "conda_build/utils.py", line 389, in call
+    raise subprocess.CalledProcessError(1)
+subprocess.CalledProcessError: Command '['bash', 'conda_build.sh']' returned non-zero exit status 1.
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "conda-build", line 6, in <module>
+    sys.exit(execute())
+             ^^^^^^^^^
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "error"),
+    [
+        ("conda_build.exceptions.BuildScriptException: Command 'conda_build.sh' returned 1", BuildFailed),
+        ("conda_build.exceptions.CondaBuildUserError: TESTS FAILED: libsmall-1.2-0.conda", TestsFailed),
+        ("conda_build.exceptions.DependencyNeedsBuildingError: Unsatisfiable dependencies: {'abc'}", SolveFailed),
+        ("conda.exceptions.PackagesNotFoundError: The following packages are not available:\n\n  - abc", SolveFailed),
+        ("conda.exceptions.CondaHTTPError: HTTP 000 CONNECTION FAILED for url <https://c/r.json>", DownloadFailed),
+        ("RuntimeError: Could not download http://c/nothing.tar.gz", DownloadFailed),
+        ("RuntimeError: SHA256 mismatch for s.tar.gz: obtained 'a' != expected 'b'", HashMismatch),
+        ("OSError: [Errno 28] No space left on device", DiskFull),
+    ],
+)
+def test_an_engines_last_words_tell_what_has_failed(last: str, error: type[KilnError]) -> None:
+    found = failure("conda-build", 1, f"compiling\nthe compiler's last word\n{CALLS}{last}\n")
+    assert type(found) is error
+    assert "conda-build ended with exit code 1" in found.what
+    assert "the compiler's last word\n" in found.why
+    assert last.splitlines()[-1] in found.why
+    assert "sys.exit(execute())" not in found.why
+
+
+def test_a_scripts_own_traceback_is_told() -> None:
+    own = 'Traceback (most recent call last):\n  File "setup.py", line 1\nValueError: the script\'s own\n'
+    found = failure("conda-build", 1, f"{own}{CALLS}BuildScriptException: Command\n")
+    assert "ValueError: the script's own" in found.why
+
+
+def test_an_engine_that_says_nothing_in_python_is_told_as_it_is() -> None:
+    found = failure("mambabuild", 2, "usage: conda-build [-h]\nconda-build: error: no such argument")
+    assert (type(found), found.what) == (BuildFailed, "mambabuild ended with exit code 2")
+    assert "no such argument" in found.why
+
+
+def test_conda_is_told_not_to_change_itself() -> None:
+    told = json.loads(condarc(CALL))
+    assert not told["auto_update_conda"]
+    assert not told["add_pip_as_python_dependency"]
 
 
 @pytest.mark.parametrize(

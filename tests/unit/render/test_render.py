@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -169,6 +171,7 @@ def test_several_cells_of_a_feedstock_do_not_mix(tmp_path: Path) -> None:
 
 
 HEAD = "package:\n  name: a\n  version: 1\n"
+SLOW = "x: {{{{ load_file_regex('meta.yaml', '{}', True) }}}}\n# " + "a" * 50 + "!\n"
 FAULTS: list[tuple[str, str, type[KilnError], str]] = [
     ("unknown selector", HEAD + "build:\n  skip: true  # [lunix]\n", SelectorFault, "5:18"),
     ("undefined name", HEAD + "about:\n  home: {{ hmoe }}\n", TemplateFault, "5:12"),
@@ -187,7 +190,9 @@ FAULTS: list[tuple[str, str, type[KilnError], str]] = [
         TemplateFault,
         "5",
     ),
-    ("slow pattern", HEAD + "x: {{ load_file_regex('meta.yaml', '(a+)+$', True) }}\n", UnsafeTemplate, "4"),
+    ("slow pattern", HEAD + SLOW.format("(a+)+$"), UnsafeTemplate, "4"),
+    ("slow choice", HEAD + SLOW.format("(a|a)*$"), UnsafeTemplate, "4"),
+    ("slow row", HEAD + SLOW.format("a*a*a*a*a*a*a*a*a*a*a*a*a*a*[0-9][0-9]"), UnsafeTemplate, "4"),
     ("tab", HEAD + "about:\n\thome: x\n", MalformedYaml, "5"),
     ("twice", HEAD + "about:\n  home: a\n  home: b\n", MalformedYaml, "6"),
     (
@@ -214,6 +219,22 @@ def test_a_fault_is_told_with_its_place_in_the_recipe(
     with pytest.raises(error) as caught:
         expand.cells(written(tmp_path, recipe))
     assert f"{caught.value.at}:".startswith(f"recipe/meta.yaml:{line}:"), str(caught.value)
+
+
+def test_a_pattern_may_repeat_what_repeats(tmp_path: Path) -> None:
+    pattern = "VERSION ([0-9]+(\\\\.[0-9]+)*)"
+    recipe = f"{{% set version = load_file_regex('v.txt', '{pattern}', True).group(1) %}}\n"
+    feedstock = written(tmp_path, recipe + "package:\n  name: a\n  version: {{ version }}\n")
+    (feedstock.recipe / "v.txt").write_text("VERSION 1.22.3\n")
+    (cell,) = expand.cells(feedstock)
+    assert render.render(feedstock, cell).outputs[0].version == "1.22.3"
+    assert signal.getitimer(signal.ITIMER_VIRTUAL)[0] == 0
+
+
+def test_outside_of_the_main_thread_a_pattern_that_repeats_what_repeats_is_refused(tmp_path: Path) -> None:
+    feedstock = written(tmp_path, HEAD + SLOW.format("(a+)+$"))
+    with ThreadPoolExecutor(1) as pool, pytest.raises(UnsafeTemplate):
+        pool.submit(expand.cells, feedstock).result()
 
 
 def test_a_key_of_a_pinning_that_is_not_here_may_be_tested(tmp_path: Path) -> None:
