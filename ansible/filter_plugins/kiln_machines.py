@@ -80,9 +80,14 @@ def from_openstack(servers: Iterable[Mapping[str, Any]]) -> list[Machine]:
     ]
 
 
-def from_static(hosts: Iterable[Mapping[str, Any]], run: str, names: Iterable[str]) -> list[Machine]:
-    """Machines out of a list of hosts that exist, each named as the run calls its machines."""
-    return [
+def from_static(
+    hosts: Iterable[Mapping[str, Any]], run: str, names: Iterable[str], known: Iterable[Machine]
+) -> list[Machine]:
+    """Machines out of a list of hosts that exist: those a run knows, and for other names the hosts that are free."""
+    known = list(known)
+    taken, called = ({_place(each) for each in known}, {each["name"] for each in known})
+    free = [host for host in hosts if _place(host) not in taken]
+    return known + [
         {
             "name": name,
             "id": host["address"],
@@ -94,8 +99,12 @@ def from_static(hosts: Iterable[Mapping[str, Any]], run: str, names: Iterable[st
             **host,
             "expires": 0,
         }
-        for name, host in zip(names, hosts, strict=False)
+        for name, host in zip([name for name in names if name not in called], free, strict=False)
     ]
+
+
+def _place(host: Mapping[str, Any]) -> tuple[str, int]:
+    return host["address"], int(host.get("port", 22))
 
 
 def refusals(results: Iterable[Mapping[str, Any]], success: str) -> list[dict[str, str]]:

@@ -45,8 +45,11 @@ class Assumed:
         return Overheads(up=self.up, home=self.home, down=self.down)
 
     def slower(self, cores: float, reference: float) -> float:
-        """Return how many times as long a compile takes on ``cores`` as on ``reference`` cores (Amdahl's law)."""
-        return self._time(cores) / self._time(reference)
+        """Return how many times as long a compile takes on ``cores`` as on ``reference`` cores (Amdahl's law).
+
+        Nobody knows how many cores machines have that exist already: with 0 of them it takes as long.
+        """
+        return 1.0 if 0 in {cores, reference} else self._time(cores) / self._time(reference)
 
     def _time(self, cores: float) -> float:
         return 1.0 - self.parallel + self.parallel / cores

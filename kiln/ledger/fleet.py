@@ -49,7 +49,7 @@ COLUMNS = "id, provider, type, started, finished, owner, number, key"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Took:
-    """How long a cell took when it was built: as its group's ``leader``, or after it; on how many cores."""
+    """How long a cell took when it was built: as its group's ``leader``, or after it; on how many cores, 0 unknown."""
 
     config: str
     leader: bool
@@ -117,7 +117,7 @@ class FleetLedger(Ledger):
         latest = {}
         for config, cell, seconds, run in rows:
             leader, told = bool(json.loads(cell)["leader"]), json.loads(run)
-            cores = max(1.0, float(told["cores"]) / max(1, int(told["jobs"])))
+            cores = float(told["cores"]) and max(1.0, float(told["cores"]) / max(1, int(told["jobs"])))
             latest[config, leader] = Took(config=config, leader=leader, seconds=seconds, cores=cores)
         return tuple(latest.values())
 

@@ -144,6 +144,19 @@ def test_machines_of_every_provider_have_one_shape() -> None:
     assert [each["id"] for each in found] == ["i-1", "c1", "s1"]
 
 
+def test_machines_that_exist_keep_their_names_and_others_get_those_that_are_free() -> None:
+    hosts = [{"address": "a"}, {"address": "a", "port": 2222}, {"address": "b"}]
+    first, second = MACHINES.from_static(hosts, "r", ["m-1", "m-2"], [])
+    assert [(each["name"], each["address"], each.get("port")) for each in (first, second)] == [
+        ("m-1", "a", None),
+        ("m-2", "a", 2222),
+    ]
+    assert MACHINES.from_static(hosts, "r", [], [second]) == [second]
+    known, third, fourth = MACHINES.from_static(hosts, "r", ["m-2", "m-3", "m-4", "m-5"], [second])
+    assert known == second
+    assert [(each["name"], each["address"]) for each in (third, fourth)] == [("m-3", "a"), ("m-4", "b")]
+
+
 def test_every_flavour_has_a_price_with_its_source_and_date() -> None:
     rows = yaml.safe_load((ANSIBLE / "group_vars" / "all" / "flavours.yml").read_text())["kiln_flavours"]
     keys = {"provider", "type", "flavour", "cores", "memory", "disk", "gpus", "gpu", "hourly", "spot_hourly", "billed"}

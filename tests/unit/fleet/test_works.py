@@ -54,6 +54,7 @@ def test_more_cores_shorten_only_what_is_parallel() -> None:
     assert ASSUMED.slower(1, 16) == pytest.approx(1 / (0.1 + 0.9 / 16))
     (full, _, _), *_ = expected(took("a1", 500.0, cores=4), cores=4).values()
     assert full == pytest.approx(500.0)
+    assert {ASSUMED.slower(0, 16), ASSUMED.slower(16, 0)} == {1.0}
     (full, _, _), *_ = expected(took("a1", 500.0, cores=4), cores=8).values()
     assert full == pytest.approx(500.0 * (0.1 + 0.9 / 8) / (0.1 + 0.9 / 4))
 
