@@ -89,7 +89,7 @@ def publish(where: Target, options: argparse.Namespace, root: Path) -> dict[str,
         environment=passed_on(os.environ),
         on_line=lambda line: print(line, file=sys.stderr),
     )
-    for note in where.notes:
+    for note in where.notes if trial.candidates else ():
         print(f"note: {note}", file=sys.stderr)
     return {"published": where.publish(paths, entries, trial, attested)}
 

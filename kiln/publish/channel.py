@@ -102,7 +102,7 @@ class ChannelTarget:
         return journal.fresh
 
     def abort(self) -> tuple[str, ...]:
-        """Take the publication back that is under way; returns the paths that are no longer in the channel."""
+        """Take the publication back that is under way; returns the paths of its packages."""
         with self.store.exclusively():
             journal = self.pending()
             if journal is None:

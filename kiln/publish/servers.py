@@ -136,7 +136,7 @@ class ServerTarget:
     def abort(self) -> tuple[str, ...]:
         """Take back what a publication from this machine brought, from the channel and from staging.
 
-        Returns the paths that are no longer in the channel; what a fault has left is there for another call.
+        Returns the paths of what was taken back; what a fault has left is there for another call.
 
         Raises:
             UploadFailed, TokenRefused: when the server does not remove something.
@@ -155,7 +155,7 @@ class ServerTarget:
             self._wait(journal.aside, lambda now: not now.items() & gone.items(), "goes on listing what was removed")
             self._forget(journal)
             files.remove(self._journal)
-        return tuple(path for path in journal.fresh if path in journal.brought_to(self.channel))
+        return journal.fresh
 
     # What is under way
 

@@ -259,9 +259,7 @@ class Artifactory(_Server):
     Source: the pages "Copy Item" and "Delete Item" of JFrog's REST APIs.
     """
 
-    moment = (
-        "packages are copied one by one, what others need first: readers have the old release or all of the new one"
-    )
+    moment = "packages are copied one by one, what others need first: readers have the old release or the new one"
 
     def upload(self, package: Path, channel: str) -> None:
         """Upload a package."""

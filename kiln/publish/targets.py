@@ -46,7 +46,7 @@ class Target(Protocol):
         """Stage packages, have them tried out from there, and publish them; returns what is new."""
 
     def abort(self) -> tuple[str, ...]:
-        """Take back what was begun and not finished."""
+        """Take back what was begun and not finished; returns the paths of its packages."""
 
 
 def target(
