@@ -27,6 +27,7 @@ SUBDIRS = ("linux-64", "noarch")
 OVERRIDES = {"cuda": "CONDA_OVERRIDE_CUDA", "libc": "CONDA_OVERRIDE_GLIBC", "archspec": "CONDA_OVERRIDE_ARCHSPEC"}
 _VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){0,5}")
 NO_ROOM, NOT_ALLOWED = f"(os error {errno.ENOSPC})", f"(os error {errno.EACCES})"  # in the installer's words
+NO_INDEX = ("failed to parse repodata", "failed to extract repodata")  # in the library's words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +117,7 @@ def solve(
         SolveFailed: with the solver's own explanation.
         UsageError: when a spec or a channel is none.
         DownloadFailed: when a channel cannot be reached.
+        BrokenIndex: when what it has for an index is none.
     """
     import rattler
     from rattler.exceptions import (
@@ -158,6 +160,12 @@ def solve(
             f"nothing in {', '.join(channels)} satisfies {', '.join(specs)}", why=str(error).strip()
         ) from error
     except (GatewayError, FetchRepoDataError) as error:
+        if any(words in str(error) for words in NO_INDEX):
+            raise BrokenIndex(
+                f"the index of a channel of {', '.join(channels)} cannot be read",
+                why="; ".join(line.removeprefix("Caused by: ") for line in str(error).splitlines()),
+                hint="whoever keeps the channel should index it anew; in a folder, kiln publish --reindex does",
+            ) from error
         raise DownloadFailed(
             f"a channel of {', '.join(channels)} cannot be reached",
             why=str(error).strip(),
@@ -186,6 +194,7 @@ def install(
     """
     from kiln.admission import Admission, explained
 
+    cache.mkdir(parents=True, exist_ok=True)
     with files.no_room_as_disk_full(prefix.parent):
         watch = Admission(records, prefix, cache, carried=carried)
         watch.admit_installed()
@@ -220,6 +229,8 @@ async def _install(records: list[RepoDataRecord], watch: Admission, seen_at: str
         execute_link_scripts=False,
         alternative_target_prefix=seen_at,
     )
+    if watch.refusal is not None:
+        raise watch.refusal
 
 
 def remember(prefix: Path, asked: Iterable[str]) -> None:

@@ -88,6 +88,7 @@ def plan(request: Request) -> Installation:
     Raises:
         SolveFailed: saying what the machine or the specs lack, as far as that can be found out.
         DownloadFailed: when a channel cannot be reached.
+        BrokenIndex: when what it has for an index is none.
         NotWritable: when the prefix is a folder of something else.
     """
     _require_prefix(request.prefix)
@@ -176,8 +177,12 @@ def execute(installation: Installation, *, cache: Path) -> None:
         with making as part:
             channel.install(list(installation.records), part, cache=cache, seen_at=str(prefix))
             channel.remember(part, installation.asked)
-    except PermissionError as error:
-        raise NotWritable(f"{prefix} cannot be written", why=str(error), hint="choose another --prefix") from error
+    except (PermissionError, FileExistsError, NotADirectoryError) as error:
+        raise NotWritable(
+            f"{error.filename or prefix} cannot be written",
+            why=error.strerror or str(error),
+            hint="choose another --prefix, or --cache",
+        ) from error
 
 
 def _require_prefix(prefix: Path) -> None:

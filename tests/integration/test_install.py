@@ -17,6 +17,7 @@ from kiln import cli
 from kiln.channel import Channel
 from kiln.cli.install import here
 from kiln.errors import (
+    BrokenIndex,
     BrokenPackage,
     DownloadFailed,
     HashMismatch,
@@ -241,6 +242,28 @@ def test_a_folder_of_something_else_is_left_alone(channel: Path, tmp_path: Path)
 def test_a_channel_that_is_not_there_is_told(tmp_path: Path) -> None:
     done = kiln(tmp_path, "app", "--from", (tmp_path / "nowhere").as_uri())
     assert done.returncode == DownloadFailed.exit_code, done.stderr
+
+
+@pytest.mark.parametrize("index", ["", "{", "[]", '{"packages": {}, "packages.conda": {"app-1-0.conda": {}}}'])
+def test_an_index_that_is_none_is_told(
+    channel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], index: str
+) -> None:
+    (channel / "linux-64/repodata.json").write_text(index)
+    for packed in (channel / "linux-64").glob("repodata*.zst"):
+        packed.unlink()
+    assert quickly(tmp_path, "app", "--from", str(channel)) == BrokenIndex.exit_code
+    assert f"the index of a channel of {channel.as_uri()} cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["cache", "prefix"])
+def test_a_place_below_a_file_cannot_be_written(
+    channel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    where = {"prefix": tmp_path / "prefix", "cache": tmp_path / "cache"} | {place: tmp_path / "file/below"}
+    words = [word for name, path in where.items() for word in (f"--{name}", str(path))]
+    assert cli.run(["install", "app", "--from", str(channel), *words]) == NotWritable.exit_code
+    assert "cannot be written" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
