@@ -20,7 +20,7 @@ class CellJob:
 
     ``found`` is the engine as the run has found it to work, which takes many times longer than to tell it.
     ``variables`` are conda-forge's, ``environment`` what a build on the host has besides; free of secrets, both.
-    ``parent`` is the run's process. ``debug`` names an output that is to be made ready for a person, not built.
+    ``debug`` names an output that is to be made ready for a person, not built.
     ``python`` is an interpreter of this machine for a rehearsal, ``python_home`` its folder where a container can be
     given it.
     ``parent`` is the run's process. ``group`` are the cells that share a compile, whose ``leader`` is built first,
