@@ -17,6 +17,7 @@ from kiln.model.container import Limits, Mount, User
 from kiln.pipeline import contract, done, lent, offline
 from kiln.pipeline.outline import needs_network
 from kiln.pipeline.site import Outcome, ended_badly
+from kiln.pipeline.voice import Voice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,7 +77,7 @@ class Boxed:
         engine = trial.trust(Engine.from_json(job.found, environment=os.environ))
         ended = self._ended(engine, self.plan(engine, words), log)
         if ended.exit_code == contract.NO_ENGINE and (python := lent.python_told(ended.tail)):
-            ended = self._ended(engine, self.plan(engine, words, self._lent(python, log)), log)
+            ended = self._ended(engine, self.plan(engine, words, self._lent(python)), log)
         if ended.exit_code == contract.NO_ENGINE:
             package = conda_build.PACKAGES.get(job.engine, "py-rattler-build")
             raise no_engine(job.image, package, lendable=not self.task.is_foreign)
@@ -97,11 +98,14 @@ class Boxed:
     def _ended(self, engine: Engine, plan: ContainerRun, log: Log) -> Ended:
         return self._both(engine, plan, log) if self.queue else run_in(Container(engine, plan), log)
 
-    def _lent(self, python: str, log: Log) -> Mount:
+    def _lent(self, python: str) -> Mount:
         """Return kiln's own engine for an image's Python as the container sees it."""
         layout = self.task.layout
-        with done.waiting(layout.lock("engines"), seconds=done.LONG):
-            folder = lent.bring(python, layout.engines, env=os.environ, on_line=log.hear)
+        folder = lent.place(python, layout.engines)
+        if not folder.is_dir():
+            title = f"fetch the engine for Python {python}"
+            with Voice().step(title) as shown, done.waiting(layout.lock("engines"), seconds=done.LONG):
+                lent.bring(python, layout.engines, env=os.environ, on_line=shown.line)
         return Mount(source=folder, target=contract.ENGINE_INSIDE)
 
     def plan(self, engine: Engine, words: tuple[str, ...], *more: Mount) -> ContainerRun:

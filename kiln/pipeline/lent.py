@@ -56,16 +56,23 @@ def argv(python: str, target: Path, lock: Path) -> tuple[str, ...]:
     )
 
 
-def bring(python: str, engines: Path, *, env: Mapping[str, str], on_line: Callable[[str], None]) -> Path:
-    """Return the folder with the engine for a Python, fetched once for all cells and runs; ``env`` is pip's.
+def place(python: str, engines: Path) -> Path:
+    """Return where the engine for a Python lies, or is to lie: another lock of the wheels makes another place."""
+    return engines / f"cp{python.replace('.', '')}-{files.sha256(REQUIREMENTS)[:16]}"
+
+
+def bring(python: str, engines: Path, *, env: Mapping[str, str], on_line: Callable[[str], None]) -> None:
+    """Fetch the engine for a Python, once for all cells and runs; ``env`` is pip's. For one process at a time.
 
     Raises:
         DownloadFailed: with pip's last words.
         DiskFull: when there is no room.
     """
-    folder = engines / f"cp{python.replace('.', '')}-{files.sha256(REQUIREMENTS)[:16]}"
+    folder = place(python, engines)
     if folder.is_dir():
-        return folder
+        return
+    engines.mkdir(parents=True, exist_ok=True)
+    files.remove_leftovers(engines)
     lock = engines / f"{folder.name}.txt"
     files.write_text(lock, requirements(REQUIREMENTS.read_text(), python))
     with files.no_room_as_disk_full(engines), files.replacing(folder) as part:
@@ -77,4 +84,3 @@ def bring(python: str, engines: Path, *, env: Mapping[str, str], on_line: Callab
                 hint="see that pip's index can be reached, name an image that has the engine with DOCKER_IMAGE "
                 "('kiln image base' makes one), or --container none",
             )
-    return folder
