@@ -28,9 +28,9 @@ FIRST = r"""mkdir -p "$1/etc/initramfs-tools/conf.d" "$1/usr/share/initramfs-too
 printf 'MODULES=list\nCOMPRESS=zstd\n' >"$1/etc/initramfs-tools/conf.d/kiln"
 printf '%s\n' virtio_pci virtio_blk crc32c_generic ext4 >"$1/usr/share/initramfs-tools/modules.d/kiln"
 """
-# QEMU's network for one user answers DHCP, and names at this address. What looks for updates by itself would hold apt's
-# lock and a slow machine's processor.
-PUT_NETWORK = r"""cat >"$1/etc/systemd/network/20-kiln.network" <<'END'
+# QEMU's network for one user answers DHCP, and names at this address. Emulated, each of these would take minutes: what
+# of cloud-init the user data do not ask for, Docker before it is asked, and what looks for updates.
+PUT_SETTINGS = r"""cat >"$1/etc/systemd/network/20-kiln.network" <<'END'
 [Match]
 Driver=virtio_net
 [Network]
@@ -39,11 +39,15 @@ END
 cat >"$1/etc/cloud/cloud.cfg.d/90_kiln.cfg" <<'END'
 network: {config: disabled}
 manage_etc_hosts: true
+cloud_init_modules: [write-files, resizefs, set_hostname, update_etc_hosts, users-groups, ssh]
+cloud_config_modules: [locale, set-passwords, runcmd]
+cloud_final_modules: [scripts-user]
 datasource_list: [NoCloud, None]
 END
 rm -f "$1/etc/resolv.conf"
 echo nameserver 10.0.2.3 >"$1/etc/resolv.conf"
-chroot "$1" systemctl enable systemd-networkd.service
+chroot "$1" systemctl enable systemd-networkd.service docker.socket
+chroot "$1" systemctl disable docker.service containerd.service
 chroot "$1" systemctl mask apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer
 """
 # The disk is as large as its files want; a machine's own is larger, and filled at its first boot. Who is not root makes
@@ -75,7 +79,7 @@ def disk_recipe(suite: str = SUITE) -> Recipe:
         name="kiln-disk",
         below=machine_recipe(suite),
         setup=(UNPACK, BEFORE, FIRST),
-        hooks=(*AFTER[:2], PUT_NETWORK),
+        hooks=(*AFTER[:2], PUT_SETTINGS),
         changes=(MAKE,),
     )
 

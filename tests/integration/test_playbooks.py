@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -18,6 +20,7 @@ from kiln.container import choose
 from kiln.errors import MissingTool
 from kiln.model.feedstock import Feedstock
 from tests.openstack_api import Cloud, serve
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,6 +30,7 @@ SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
 CPU, CUDA = "linux_64_cuda_compiler_versionNoneinterpreter3.11", "linux_64_cuda_compiler_version12.9interpreter3.11"
 SECRET = "planted-secret-0451"
 CEILING = 900  # seconds; machines of CI are slow, and none of these tests waits for time to pass
+EMULATED = 5400  # the same where QEMU plays the processor
 
 
 @pytest.fixture
@@ -34,7 +38,9 @@ def play(fleet_python: Path, tmp_path: Path) -> Callable[..., subprocess.Complet
     """Run playbooks with variables; what they say must not hold a secret."""
     variables = tmp_path / "variables.json"
 
-    def run(*books: str, env: dict[str, str] | None = None, **more: object) -> subprocess.CompletedProcess[str]:
+    def run(
+        *books: str, env: dict[str, str] | None = None, ceiling: int = CEILING, **more: object
+    ) -> subprocess.CompletedProcess[str]:
         variables.write_text(json.dumps({"kiln_run_dir": str(tmp_path / "run"), "kiln_look_every": 1, **more}))
         argv = [str(fleet_python.with_name("ansible-playbook")), "-vv", "--extra-vars", f"@{variables}"]
         done = subprocess.run(
@@ -44,7 +50,7 @@ def play(fleet_python: Path, tmp_path: Path) -> Callable[..., subprocess.Complet
             text=True,
             capture_output=True,
             check=False,
-            timeout=CEILING,
+            timeout=ceiling,
         )
         said = done.stdout + done.stderr
         assert SECRET not in said
@@ -141,6 +147,72 @@ def test_two_machines_build_a_cell_each_and_are_gone(
     left = [file for place in ("keys", "inventory", "ssh") for file in (run / place).iterdir()]
     assert left == []
     succeed(play("down", **local))
+
+
+def processes(run: str) -> dict[str, int]:
+    """The virtual machines of a run by their names, as QEMU's processes say, which need not be this test's children."""
+    argv = ["pgrep", "--list-full", "--full", f"^qemu-system-x86_64 .*value=kiln-run={run},"]
+    found = subprocess.run(argv, capture_output=True, text=True, check=False).stdout.splitlines()
+    return {line.split(" -name ")[1].split()[0]: int(line.split()[0]) for line in found}
+
+
+@pytest.fixture
+def virtual() -> Iterator[dict[str, object]]:
+    """What a run on virtual machines of this computer is told; whatever a test leaves of them is killed."""
+    disk = Feedstock(root=ROOT).artifacts / "images" / "kiln-disk-bookworm"
+    if not disk.exists():
+        pytest.skip("there is no disk of a virtual machine here: 'kiln image disk' makes it")
+    run = f"v{os.getpid()}"
+    yield {
+        "kiln_provider": "local",
+        "kiln_run": run,
+        "kiln_type": "qemu-2",
+        "kiln_boot_timeout": EMULATED,
+        "kiln_feedstock": str(SMALL),
+        "kiln_cells": [CPU],
+        "kiln_build_options": ["--container", "none"],
+        "kiln_build_look_every": 5,
+    }
+    for pid in processes(run).values():
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.needs("qemu-system-x86_64", "qemu-img", "xorrisofs", "rsync", "ssh", "pgrep")
+def test_a_virtual_machine_builds_a_cell_and_its_lease_ends_it(
+    play: Callable[..., subprocess.CompletedProcess[str]], virtual: dict[str, object], tmp_path: Path
+) -> None:
+    run, name = tmp_path / "run", str(virtual["kiln_run"])
+    machine = f"kiln-{name}-1"
+    succeed(play("provision", **virtual))
+    (first,) = processes(name).values()
+    succeed(play("provision", "prepare", "build", "collect", ceiling=EMULATED, **virtual))
+    assert processes(name) == {machine: first}
+
+    verified = json.loads((run / "collected" / machine / CPU / "verified.json").read_text())
+    assert {each["path"].partition("/")[2].split("-")[0] for each in verified} == {"libsmall", "small"}
+    assert ssh(run, machine, "sudo kiln-lease renew 0").returncode == 0
+    until(lambda: processes(name) == {}, "the machine ends itself")
+    assert not [file for file in (run / "seed").rglob("*") if file.suffix in {".qcow2", ".iso"}]
+    assert "Power down" in (run / "console" / f"{machine}.log").read_text(errors="replace")
+    succeed(play("down", **virtual))
+
+
+@pytest.mark.needs("qemu-system-x86_64", "qemu-img", "xorrisofs", "ssh", "pgrep")
+def test_virtual_machines_that_nobody_knows_any_more_are_found_by_their_tags_and_swept(
+    play: Callable[..., subprocess.CompletedProcess[str]], virtual: dict[str, object], tmp_path: Path
+) -> None:
+    run, name = tmp_path / "run", str(virtual["kiln_run"])
+    succeed(play("provision", **virtual, kiln_lifetime=1))
+    assert list(processes(name)) == [f"kiln-{name}-1"]
+    port = inventory(run, f"kiln-{name}-1")["port"]
+    shutil.rmtree(run)
+
+    succeed(play("list", **virtual))
+    (found,) = json.loads((run / "found.json").read_text())
+    assert (found["name"], found["flavour"], found["port"]) == (f"kiln-{name}-1", "qemu", port)
+    succeed(play("sweep", **{**virtual, "kiln_run": "another"}))
+    assert processes(name) == {}
+    succeed(play("down", **virtual))
 
 
 @pytest.fixture
