@@ -105,7 +105,13 @@ def strays(path: str) -> bool:
 
 
 def _folders(paths: Iterable[str]) -> set[str]:
-    return {str(parent) for path in paths for parent in PurePosixPath(path).parents} - {".", "/"}
+    found: set[str] = set()
+    for path in paths:
+        above = posixpath.dirname(path)
+        while above.strip("/") and above not in found:
+            found.add(above)
+            above = posixpath.dirname(above)
+    return found
 
 
 def poses_as_record(path: str) -> bool:
