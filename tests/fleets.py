@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kiln.fleet.orders import (
     AllGone,
+    Attend,
     Began,
     Bring,
     Collect,
@@ -191,6 +192,8 @@ class World:
         elif isinstance(order, Renew):
             if (box := self._box(order.machine)) is not None:
                 box.lease = self.clock + order.seconds
+        elif isinstance(order, Attend):
+            self._soon(0.0, lambda: self._attended(order.machine))
         elif isinstance(order, Down):
             self._due = [due for due in self._due if isinstance(due[2], Refused)]  # what a provider says, it says
             heapq.heapify(self._due)
@@ -266,6 +269,14 @@ class World:
         if self._box(name) is None or name in self.faults.unprepared:
             return Failed(machine=name, reason="cannot be prepared")
         return Prepared(machine=name, cache="http://cache" if name.endswith("cache") else "")
+
+    def _attended(self, name: str) -> Event | None:
+        box = self._box(name)
+        if name in self._unwatched:
+            return None
+        soon = POLL if box is None else min(box.dies, box.lease, self.clock + HOUR / 4) - self.clock
+        self._soon(max(soon, 0.001), lambda: self._attended(name))
+        return Silent(machine=name, reason="no route to host") if box is None else Heard(machine=name)
 
     def _looked(self, name: str) -> Event:
         box = self._box(name)

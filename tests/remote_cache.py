@@ -1,4 +1,7 @@
-"""A cache of Bazel's for several machines: nginx, as Bazel's documentation on remote caching describes it."""
+"""A cache of Bazel's for several machines: nginx, as Bazel's documentation on remote caching describes it.
+
+By itself on this machine, or as the root file system of a container, for the fleet's machine that holds a cache.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,22 @@ import contextlib
 import getpass
 import ipaddress
 import secrets
+import shutil
 import socket
 import subprocess
+import tarfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 SETTINGS = """\
 daemon off;
-user {user};
+{user}
 pid {folder}/pid;
-error_log {folder}/error.log;
+error_log {log};
 events {{}}
 http {{
     access_log off;
@@ -30,13 +35,13 @@ http {{
     uwsgi_temp_path {folder}/uwsgi;
     scgi_temp_path {folder}/scgi;
     server {{
-        listen {address}:{port};
+        listen {listen};
         location / {{
-            root {folder}/data;
+            root {data};
             dav_methods PUT;
             create_full_put_path on;
             auth_basic cache;
-            auth_basic_user_file {folder}/users;
+            auth_basic_user_file {users};
         }}
     }}
 }}
@@ -58,7 +63,14 @@ def served(folder: Path) -> Iterator[Remote]:
     (folder / "data").mkdir()
     (folder / "users").write_text(f"kiln:{{PLAIN}}{password}\n")
     address, port = bridge(), free_port()
-    settings = SETTINGS.format(folder=folder, user=getpass.getuser(), address=address, port=port)
+    settings = SETTINGS.format(
+        folder=folder,
+        user=f"user {getpass.getuser()};",
+        log=folder / "error.log",
+        listen=f"{address}:{port}",
+        data=folder / "data",
+        users=folder / "users",
+    )
     (folder / "nginx.conf").write_text(settings)
     with subprocess.Popen(("nginx", "-c", str(folder / "nginx.conf"))) as server:
         try:
@@ -66,6 +78,25 @@ def served(folder: Path) -> Iterator[Remote]:
             yield Remote(url=f"http://kiln:{password}@{address}:{port}/cache", password=password)
         finally:
             server.terminate()
+
+
+def root_file_system(archive: Path) -> dict[str, object]:
+    """Make an archive of nginx and what it needs to run; returns the variables that make it the fleet's cache."""
+    nginx = shutil.which("nginx")
+    assert nginx is not None
+    linked = subprocess.run(("ldd", nginx), check=True, capture_output=True, text=True).stdout.split()
+    settings = archive.with_name("nginx.conf")
+    users = "/etc/kiln-cache/users"
+    settings.write_text(SETTINGS.format(folder="/tmp", user="", log="stderr", listen="8080", data="/data", users=users))
+    with tarfile.open(archive, "w") as packed:
+        packed.add(settings, "nginx.conf")
+        for file in [nginx, *(word for word in linked if word.startswith("/"))]:
+            packed.add(Path(file).resolve(), file.lstrip("/"))
+    return {
+        "kiln_cache_image": "localhost/nginx:test",
+        "kiln_cache_archive": str(archive),
+        "kiln_cache_arguments": [nginx, "-c", "/nginx.conf"],
+    }
 
 
 def bridge() -> str:

@@ -1,11 +1,14 @@
 """Filters that make the answers of each provider into machines of one shape, and refusals into their reasons.
 
-A machine is {name, id, provider, run, type, flavour, state, address, expires}; ``expires`` is an epoch in seconds.
+A machine is {name, id, provider, run, type, flavour, state, address, private, expires}; ``private`` is where the run's
+other machines reach it, ``expires`` an epoch in seconds.
 Every provider keeps name, run, type and end of life where it keeps its tags: a machine can be found by these alone.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,7 +27,7 @@ def from_docker(containers: Iterable[Mapping[str, Any]]) -> list[Machine]:
             id=each["Id"],
             flavour="container",
             state=each["State"]["Status"],
-            address=next((network["IPAddress"] for network in each["NetworkSettings"]["Networks"].values()), ""),
+            **dict.fromkeys(("address", "private"), _first_network(each["NetworkSettings"]["Networks"])),
         )
         for each in containers
     ]
@@ -57,6 +60,7 @@ def from_aws(instances: Iterable[Mapping[str, Any]]) -> list[Machine]:
             flavour=each["instance_type"],
             state=each["state"]["name"],
             address=each.get("public_ip_address") or each.get("private_ip_address") or "",
+            private=each.get("private_ip_address") or each.get("public_ip_address") or "",
         )
         for each in instances
         if each["state"]["name"] not in GONE
@@ -74,6 +78,7 @@ def from_openstack(servers: Iterable[Mapping[str, Any]]) -> list[Machine]:
             state=each["status"].lower(),
             fault=(each.get("fault") or {}).get("message", ""),
             address=each.get("access_ipv4") or each.get("public_v4") or _first_address(each.get("addresses") or {}),
+            private=_first_address(each.get("addresses") or {}, kind="fixed"),
         )
         for each in servers
         if (each.get("metadata") or {}).get("kiln-fleet") == "true" and each["status"].lower() not in GONE
@@ -96,6 +101,7 @@ def from_static(
             "type": host.get("type", "static"),
             "flavour": host["address"],
             "state": "running",
+            "private": host["address"],
             **host,
             "expires": 0,
         }
@@ -141,6 +147,12 @@ def docker_run(machine: Mapping[str, Any], labels: Mapping[str, str], seed: str,
     ]
 
 
+def htpasswd(password: str, user: str) -> str:
+    """A line of a file of users: SHA-1 does for a password that is random, and every server of a cache knows it."""
+    digest = base64.b64encode(hashlib.sha1(password.encode(), usedforsecurity=False).digest()).decode()
+    return f"{user}:{{SHA}}{digest}"
+
+
 def _machine(tags: Mapping[str, str], **known: object) -> Machine:
     return {
         "name": tags.get("kiln-machine", ""),
@@ -151,10 +163,14 @@ def _machine(tags: Mapping[str, str], **known: object) -> Machine:
     }
 
 
-def _first_address(addresses: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
-    """Of a server's addresses the first of version 4, a floating one before a fixed one."""
+def _first_network(networks: Mapping[str, Mapping[str, Any]]) -> str:
+    return next((network["IPAddress"] for network in networks.values()), "")
+
+
+def _first_address(addresses: Mapping[str, Iterable[Mapping[str, Any]]], kind: str = "floating") -> str:
+    """Of a server's addresses the first of version 4, one of a kind before others."""
     found = [each for network in addresses.values() for each in network if each.get("version", 4) == 4]
-    found.sort(key=lambda each: each.get("OS-EXT-IPS:type") != "floating")
+    found.sort(key=lambda each: each.get("OS-EXT-IPS:type") != kind)
     return found[0]["addr"] if found else ""
 
 
@@ -177,4 +193,5 @@ class FilterModule:
             "kiln_refusals": refusals,
             "kiln_faults": faults,
             "kiln_docker_run": docker_run,
+            "kiln_htpasswd": htpasswd,
         }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import shlex
 import shutil
 import subprocess
@@ -21,11 +22,12 @@ DOCUMENTATION = """
 module: kiln_run
 short_description: Keep the folder of a run of kiln's fleet on the controller
 description:
-  - C(seeded) makes the folder, the run's ssh key, and for each machine a host key and cloud-init's user data.
+  - C(seeded) makes the folder, the run's ssh key and the password of its cache, and for each machine a host key and
+    cloud-init's user data.
   - C(recorded) writes for each machine how ssh and Ansible reach it.
   - C(refused) notes the machines that a provider refused, and why.
   - C(forgotten) closes the connections to machines and removes what is written about them; without O(names), about
-    all of them, and the run's key.
+    all of them, the run's key and password.
 options:
   folder:
     description: The run's folder, an absolute path.
@@ -205,6 +207,11 @@ class Folder:
             subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, capture_output=True)
         return path.read_text(), path.with_name(f"{name}.pub").read_text().strip()
 
+    def password(self, name: str) -> None:
+        """Make a password where there is none; it lies in the folder, as keys do, and on machines that need it."""
+        if not (self.path / "keys" / name).exists():
+            self.write(f"keys/{name}", secrets.token_hex(24))
+
     def seed(self, machine: dict[str, Any], files: dict[str, str]) -> None:
         """Write what a machine is told at its first boot, and expect the host key that it gets."""
         name = machine["name"]
@@ -244,8 +251,8 @@ class Folder:
         )
         for name in names:
             self.forget(name)
-        for name in ("run", "run.pub"):
-            (self.path / "keys" / name).unlink(missing_ok=True)
+        for name in ("keys/run", "keys/run.pub", "keys/cache", "cache.json"):
+            (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(sockets(self.path), ignore_errors=True)
         return names
 
@@ -262,6 +269,7 @@ def act(parameters: dict[str, Any]) -> list[str]:
     files = {path: Path(source).read_text(encoding="utf-8") for path, source in parameters["files"].items()}
     files["/etc/kiln-lease"] = lease(first=parameters["lease"], last=parameters["expires"], at_the_end="poweroff")
     folder.key("run", folder.path.name)
+    folder.password("cache")
     for machine in machines:
         if parameters["state"] == "seeded":
             folder.seed(machine, files)

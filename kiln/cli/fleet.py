@@ -50,7 +50,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     for each in (plan, run):
         _cell_arguments(each)
         _machine_arguments(each)
-    plan.add_argument("--cache", metavar="TYPE", help="weigh a machine of this type as a cache for all others")
     _run_arguments(run)
     status = commands.add_parser("status", help="the runs in the ledger, their machines and jobs")
     status.add_argument("run", nargs="?", metavar="RUN", help="one run alone")
@@ -91,6 +90,9 @@ def _machine_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TYPE",
         help=f"kind of machine, by its meaning; several are compared (default: {USUAL} where there is one)",
     )
+    parser.add_argument(
+        "--cache", metavar="TYPE", help="one machine more, of this type, that holds a cache of Bazel's for all others"
+    )
     parser.add_argument("--machines", metavar="N", type=int, default=4, help="machines at most (default: %(default)s)")
     parser.add_argument("--spot", action="store_true", help="machines that the provider may take back, for less")
     parser.add_argument(
@@ -101,7 +103,6 @@ def _machine_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(cache=None)  # the playbooks bring up none yet
     parser.add_argument("--attempts", metavar="N", type=int, default=3, help="machines for each cell (%(default)s)")
     parser.add_argument(
         "--replacements", metavar="N", type=int, default=3, help="new machines for those that die (%(default)s)"
@@ -285,11 +286,12 @@ def prepared(
     ledger: FleetLedger,
 ) -> tuple[Mission, Site]:
     """Return what a run is to do and where it has its things; a run that is gone on with keeps its kind of machine."""
-    from kiln.fleet.mission import Mission
+    from kiln.fleet.mission import Mission, cache_of
     from kiln.fleet.works import Assumed
 
     if before is not None:
         options.types = [before.type]
+        options.cache = options.cache or cache_of(before)
     planned = planned_for(options, cells, ledger)
     identity = secrets.token_hex(4) if before is None else before.id
     assumed = Assumed.read()

@@ -23,8 +23,10 @@ from kiln import command, files
 from kiln.errors import BrokenPackage, DiskFull, HashMismatch, KilnError, OutOfMemory
 from kiln.fleet import arrival, orphans
 from kiln.fleet.follow import Log, status_of
+from kiln.fleet.mission import CACHE
 from kiln.fleet.orders import (
     AllGone,
+    Attend,
     Began,
     Bring,
     Collect,
@@ -268,6 +270,8 @@ class Crew:
                 self._bring(order.machines)
             case Prepare():
                 self._prepare(order.machine)
+            case Attend():
+                self._attend(order.machine)
             case Look():
                 self._look(order.machine)
             case Start():
@@ -304,8 +308,8 @@ class Crew:
             self.events.put(Refused(machine=name, reason=reason, credentials=credentials))
 
     def _wanted(self, name: str) -> dict[str, Any]:
-        if name.endswith("-cache"):
-            return {"name": name, "type": self.site.cache_type, "spot": False, "cache": True}
+        if name.endswith(CACHE):
+            return {"name": name, "type": self.site.cache_type, "spot": False}
         return {"name": name, "type": self.site.type, "spot": self.site.spot}
 
     def _known(self, name: str) -> dict[str, Any]:
@@ -317,9 +321,18 @@ class Crew:
     def _prepare(self, machine: str) -> None:
         played = self.playbooks.play("prepare.yml", machine=machine, on_task=self._say_of(machine))
         if played.ok:
-            self.events.put(Prepared(machine=machine, cache=str(self._known(machine).get("cache", ""))))
+            cache = _json(self.site.folder / "cache.json") if machine.endswith(CACHE) else {}
+            self.events.put(Prepared(machine=machine, cache=str(cache.get("url", ""))))
         else:
             self.events.put(Failed(machine=machine, reason=played.reason(machine)))
+
+    def _attend(self, machine: str) -> None:
+        """Look whether a cache runs, until nobody wants to know any more."""
+        while not self.stopped.is_set() and machine not in self.given_up:
+            asked = self._ssh(machine, "systemctl is-active --quiet kiln-cache")
+            reason = asked.tail[-300:] or "its cache does not run"
+            self.events.put(Heard(machine=machine) if asked.ok else Silent(machine=machine, reason=reason))
+            self.stopped.wait(self.site.poll)
 
     def _look(self, machine: str) -> None:
         reason = "no answer"
@@ -352,7 +365,6 @@ class Crew:
     # Builds
 
     def _start(self, order: Start) -> None:
-        cache = ("--remote-cache", order.cache) if order.cache else ()
         self.cells[order.machine] = order.config
         self._say(order.config, f"start on {order.machine}")
         played = self.playbooks.play(
@@ -361,7 +373,8 @@ class Crew:
             tags=("start",),
             variables={
                 "kiln_cells": [order.config],
-                "kiln_build_options": [*self.site.options, *cache],
+                "kiln_build_options": [*self.site.options],
+                "kiln_cache": order.cache,
                 "kiln_rebuild": True,
             },
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.fleet.plan import price
+from kiln.model.fleet import MachineState
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
     from kiln.model.run import CellRun
 
 CACHE = "cache"  # ends the name of the machine that holds the others' cache
+
+
+def cache_of(run: FleetRun) -> str | None:
+    """Return the type of the machine that holds a run's cache, None where it has none any more."""
+    over = {MachineState.LEAVING, MachineState.LOST, MachineState.REFUSED, MachineState.GONE}
+    there = (each for each in run.machines if each.name.endswith(CACHE) and each.state not in over)
+    return next((each.type for each in there), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

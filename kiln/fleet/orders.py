@@ -31,6 +31,13 @@ class Prepare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attend:
+    """See whether the cache still runs that a machine holds: `Heard` and `Silent`, again and again."""
+
+    machine: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """See what a machine builds and has built: `Looked` or `Failed`."""
 
@@ -83,7 +90,7 @@ class Down:
     """Stop whatever else is under way, and give back all that the run has: `AllGone` or `Left`."""
 
 
-Order: TypeAlias = Bring | Prepare | Look | Start | Watch | Collect | Renew | Remove | Down
+Order: TypeAlias = Bring | Prepare | Attend | Look | Start | Watch | Collect | Renew | Remove | Down
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,13 +72,17 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetPlan:
-    """The arrangements to choose between, and the one that was chosen, with its cells' times."""
+    """The arrangements to choose between, and the one that was chosen, with its cells' times.
+
+    ``without`` is what would have been chosen without the cache that was asked for.
+    """
 
     works: tuple[Work, ...]
     cheapest: Arrangement
     fastest: Arrangement
     chosen: Arrangement
     bounds: Bounds
+    without: Arrangement | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -172,8 +176,8 @@ def plan(
 ) -> FleetPlan:
     """Return the cheapest and the fastest way to build cells within bounds, and the one that fits the aim.
 
-    ``works`` are the same cells for each kind of machine, with the seconds that they take there; ``cache`` is offered,
-    and taken where it pays.
+    ``works`` are the same cells for each kind of machine, with the seconds that they take there; ``cache`` is a machine
+    that all others use, taken wherever more than one of them builds.
 
     Raises:
         FleetLimit: when none stays within the bounds.
@@ -189,8 +193,9 @@ def plan(
     within = [each for each in every if _within(each, bounds)]
     if not within:
         raise _beyond(every, bounds)
-    cheapest = min(within, key=lambda each: (round(each.cost, 6), each.seconds, each.machines))
-    fastest = min(within, key=lambda each: (round(each.seconds, 3), round(each.cost, 6), each.machines))
+    wanted = [each for each in within if each.cache is not None] or within
+    others = [each for each in within if each.cache is None]
+    cheapest, fastest = min(wanted, key=_cost), min(wanted, key=_time)
     chosen = fastest if aim == "fastest" else cheapest
     return FleetPlan(
         works=tuple(works[chosen.flavour]),
@@ -198,8 +203,17 @@ def plan(
         fastest=fastest,
         chosen=chosen,
         bounds=bounds,
+        without=min(others, key=_time if aim == "fastest" else _cost) if cache is not None and others else None,
         notes=tuple(notes),
     )
+
+
+def _cost(way: Arrangement) -> tuple[float, float, int]:
+    return (round(way.cost, 6), way.seconds, way.machines)
+
+
+def _time(way: Arrangement) -> tuple[float, float, int]:
+    return (round(way.seconds, 3), round(way.cost, 6), way.machines)
 
 
 def _ways(

@@ -23,6 +23,7 @@ from kiln.errors import (
 )
 from kiln.fleet.orders import (
     AllGone,
+    Attend,
     Began,
     Bring,
     Collect,
@@ -221,7 +222,7 @@ class Supervisor:
                 self._up(station, event.id)
             case Refused():
                 self._refused(station, event)
-            case Prepared():
+            case Prepared() if station.alive:
                 self._ready(station, event.cache)
             case Looked():
                 self._looked(station, event.jobs)
@@ -249,7 +250,10 @@ class Supervisor:
                 self._not_home(station, event)
 
     def _up(self, station: Station, identity: str) -> None:
-        """Go on with a machine that is there; one that was made anew under its old name has to be prepared."""
+        """Go on with a machine that is there; one that was made anew under its old name has to be prepared.
+
+        A cache always is: where it runs already nothing changes, and it is told where it can be reached.
+        """
         if station.known and identity != station.machine.id:
             station.known, station.begun = False, False
             for config in tuple(station.bring):
@@ -257,7 +261,8 @@ class Supervisor:
             station.bring.clear()
         self.yard.keep(station, state=MachineState.PREPARING, id=identity, up=self.hands.now())
         station.renewed = self.hands.now()
-        self._order(Look(machine=station.name) if station.known else Prepare(machine=station.name))
+        looks = station.known and not station.is_cache
+        self._order(Look(machine=station.name) if looks else Prepare(machine=station.name))
 
     def _refused(self, station: Station, event: Refused) -> None:
         self.yard.keep(station, state=MachineState.REFUSED, reason=event.reason, gone=self.hands.now())
@@ -280,6 +285,7 @@ class Supervisor:
         self.yard.keep(station, state=MachineState.READY)
         if station.is_cache:
             self.cache = cache
+            self._order(Attend(machine=station.name))
 
     def _looked(self, station: Station, jobs: Mapping[str, str]) -> None:
         """Go on with what a machine of an earlier process of the run does, or has done."""
@@ -445,11 +451,14 @@ class Supervisor:
 
     def _tend_to(self, station: Station, now: float) -> None:
         """Renew a machine's lease, and give it something to do, or back."""
-        ready = station.machine.state is MachineState.READY
         if station.machine.state is not MachineState.ASKED and now >= station.renewed + self.mission.lease / 4:
             station.renewed = now
             self._order(Renew(machine=station.name, seconds=self.mission.lease))
-        if not ready or station.is_cache or station.begun:
+        if station.machine.state is not MachineState.READY or station.begun:
+            return
+        if station.is_cache:
+            if self.mission.cache is None:  # an earlier process of the run wanted it
+                self._give_back(station)
             return
         if station.work is None and not station.retired and (work := self.queue.next(station.name, now)):
             station.work = work
@@ -457,9 +466,12 @@ class Supervisor:
         if station.work is not None:
             self._start(station, station.work, now)
         elif not station.bring and (station.retired or not (self.queue or self._nearly_over())):
-            self.yard.keep(station, state=MachineState.LEAVING)
-            self.queue.leave(station.name)
-            self._order(Remove(machine=station.name))
+            self._give_back(station)
+
+    def _give_back(self, station: Station) -> None:
+        self.yard.keep(station, state=MachineState.LEAVING)
+        self.queue.leave(station.name)
+        self._order(Remove(machine=station.name))
 
     def _nearly_over(self) -> bool:
         """Whether all that is left to do comes home now: the tear-down, soon, gives back all machines at once."""

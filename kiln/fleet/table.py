@@ -29,6 +29,7 @@ def as_json(plan: FleetPlan) -> dict[str, Any]:
         "chosen": _way_as_json(plan.chosen),
         "cheapest": _way_as_json(plan.cheapest),
         "fastest": _way_as_json(plan.fastest),
+        "without_cache": None if plan.without is None else _way_as_json(plan.without),
         "bounds": dataclasses.asdict(plan.bounds),
         "notes": list(plan.notes),
     }
@@ -67,6 +68,7 @@ def _bar(placed: Placed, whole: float) -> str:
 
 def _ways(plan: FleetPlan) -> Iterator[str]:
     ways = [("chosen", plan.chosen), ("cheapest", plan.cheapest), ("fastest", plan.fastest)]
+    ways += [] if plan.without is None else [("no cache", plan.without)]
     header = ("", "machines", "type", "cache", "time", "machine time", "cost")
     yield table(header, [_way(name, way) for name, way in ways], right=(1, 4, 5, 6))
 

@@ -18,7 +18,7 @@ from kiln.errors import (
     MachinesLost,
     MachinesRefused,
 )
-from kiln.fleet.mission import Mission
+from kiln.fleet.mission import Mission, cache_of
 from kiln.fleet.orders import Bring, Collect, Down, Prepare, Remove, Renew, Start
 from kiln.fleet.supervisor import Supervisor
 from kiln.ledger.fleet import FleetLedger
@@ -358,6 +358,73 @@ def test_a_cache_machine_is_up_before_the_first_build_and_its_loss_is_borne() ->
         run = supervisor(world, cache=dataclasses.replace(FLAVOUR, type="small", hourly=0.1))
         assert all_done(run.execute())
         assert {order.cache for order in orders(world, Start)} == ({""} if dies else {"http://cache"})
+        assert_nothing_left(run, world)
+
+
+SMALL = dataclasses.replace(FLAVOUR, type="small", hourly=0.1)
+
+
+def test_a_cache_machine_that_dies_while_cells_are_built_is_given_back_and_the_run_goes_on_without() -> None:
+    cells = works(8, hours=1, follower=0.2, groups=2)
+    world = World(cells, faults=Faults(dies={"kiln-r1-cache": 2000.0}), cache=True)
+    run = supervisor(world, cache=SMALL)
+    assert all_done(run.execute())
+    caches = [order.cache for order in orders(world, Start)]
+    assert caches == ["http://cache"] * 2 + [""] * 6
+    assert (run.died, run.most) == (0, 2)
+    assert "no answer" in run.yard.stations["kiln-r1-cache"].machine.reason
+    assert_nothing_left(run, world)
+
+
+def test_a_refused_cache_machine_is_done_without() -> None:
+    world = World(FOUR, faults=Faults(refused=frozenset({"kiln-r1-cache"})))
+    run = supervisor(world, cache=SMALL)
+    assert all_done(run.execute())
+    assert {order.cache for order in orders(world, Start)} == {""}
+    assert run.most == 2
+    assert_nothing_left(run, world)
+
+
+def test_a_cache_machine_is_leased_like_others_paid_for_and_given_back_when_nobody_builds() -> None:
+    world = World(works(2, hours=3), home=600.0, cache=True)
+    run = supervisor(world, cache=SMALL)
+    assert all_done(run.execute())
+    assert "kiln-r1-cache" in {order.machine for order in orders(world, Renew)}
+    cache = run.yard.stations["kiln-r1-cache"].machine
+    built = max(job.ended for job in run.yard.latest_jobs() if job.ended is not None)
+    assert cache.gone is not None
+    assert cache.gone - built < world.home
+    assert run.mission.cost(cache, world.clock) == pytest.approx(0.1 * (cache.gone - cache.asked) / HOUR, abs=0.01)
+
+
+def test_a_killed_controller_finds_its_cache_machine_again(tmp_path: Path) -> None:
+    world = World(FOUR, faults=Faults(killed=1000.0), cache=True)
+    with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
+        with pytest.raises(Killed):
+            started(ledger, world, cache=SMALL).execute()
+        before = ledger.fleet("r1")
+        assert before is not None
+        assert cache_of(before) == "small"
+        world.revive()
+        run = started(ledger, world, before, cache=SMALL)
+        assert all_done(run.execute())
+        assert {order.cache for order in orders(world, Start)} == {"http://cache"}
+        assert sum("kiln-r1-cache" in order.machines for order in orders(world, Bring)) == 2
+        assert_nothing_left(run, world)
+        after = ledger.fleet("r1")
+        assert after is not None
+        assert cache_of(after) is None
+
+
+def test_a_cache_machine_that_is_not_wanted_any_more_is_given_back(tmp_path: Path) -> None:
+    world = World(FOUR, faults=Faults(killed=1000.0), cache=True)
+    with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
+        with pytest.raises(Killed):
+            started(ledger, world, cache=SMALL).execute()
+        world.revive()
+        run = started(ledger, world, ledger.fleet("r1"))
+        assert all_done(run.execute())
+        assert orders(world, Remove)[0].machine == "kiln-r1-cache"
         assert_nothing_left(run, world)
 
 
