@@ -245,6 +245,21 @@ def running(client: Any) -> dict[str, dict[str, Any]]:
     }
 
 
+def let_in(client: Any, name: str) -> list[tuple[int, int, str]]:
+    """Which ports a security group opens, and to whom: addresses, or the name of another group."""
+    groups = client.describe_security_groups()["SecurityGroups"]
+    names = {group["GroupId"]: group["GroupName"] for group in groups}
+    (rules,) = (group["IpPermissions"] for group in groups if group["GroupName"] == name)
+    return [
+        (rule["FromPort"], rule["ToPort"], whom)
+        for rule in rules
+        for whom in (
+            *(each["CidrIp"] for each in rule["IpRanges"]),
+            *(names[each["GroupId"]] for each in rule["UserIdGroupPairs"]),
+        )
+    ]
+
+
 def test_machines_on_aws_end_themselves_and_are_given_back(
     play: Callable[..., subprocess.CompletedProcess[str]], moto: dict[str, object], tmp_path: Path
 ) -> None:
@@ -254,6 +269,7 @@ def test_machines_on_aws_end_themselves_and_are_given_back(
         {"name": "kiln-one-1", "type": "compute-8"},
         {"name": "kiln-one-2", "type": "compute-16", "spot": True},
         {"name": "kiln-one-3", "type": "gpu-v100"},
+        {"name": "kiln-one-cache", "type": "compute-8"},
     ]
     wanted = {"Name": "architecture", "Values": ["x86_64"]}
     some = client.describe_images(Filters=[wanted])["Images"][0]["ImageId"]
@@ -273,15 +289,21 @@ def test_machines_on_aws_end_themselves_and_are_given_back(
         "kiln-one-1": ("c5.2xlarge", plain),
         "kiln-one-2": ("c5.4xlarge", plain),
         "kiln-one-3": ("p3.2xlarge", driver),
+        "kiln-one-cache": ("c5.2xlarge", plain),
     }
     for name in ("kiln-one-1", "kiln-one-2"):
         asked = {"InstanceId": up[name]["InstanceId"], "Attribute": "instanceInitiatedShutdownBehavior"}
         assert client.describe_instance_attribute(**asked)["InstanceInitiatedShutdownBehavior"]["Value"] == "terminate"
         assert up[name]["MetadataOptions"]["HttpTokens"] == "required"
         assert inventory(tmp_path / "run", name)["id"] == up[name]["InstanceId"]
-    groups = client.describe_security_groups(Filters=[{"Name": "group-name", "Values": ["kiln-one"]}])["SecurityGroups"]
-    rules = [(rule["FromPort"], rule["IpRanges"][0]["CidrIp"]) for rule in groups[0]["IpPermissions"]]
-    assert rules == [(22, "192.0.2.7/32")]
+    assert let_in(client, "kiln-one") == [(22, 22, "192.0.2.7/32")]
+    assert let_in(client, "kiln-one.cache") == [(8080, 8080, "kiln-one")]
+    assert {name: sorted(group["GroupName"] for group in up[name]["SecurityGroups"]) for name in named} == {
+        **{name: ["kiln-one"] for name in named},
+        "kiln-one-cache": ["kiln-one", "kiln-one.cache"],
+    }
+    cache = inventory(tmp_path / "run", "kiln-one-cache")
+    assert cache["private"] == up["kiln-one-cache"]["PrivateIpAddress"] != cache["address"]
     spot = client.describe_launch_template_versions(LaunchTemplateName="kiln-one-spot")["LaunchTemplateVersions"][0]
     assert spot["LaunchTemplateData"]["InstanceMarketOptions"]["MarketType"] == "spot"
 
@@ -305,21 +327,27 @@ def test_machines_on_openstack_are_brought_up_as_far_as_there_is_room_and_given_
     told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_controller": "192.0.2.7", "kiln_type": "compute-8"}
     env = cloud.environment(SECRET)
     cloud.refused.add("kiln-two-2")
-    done = play("provision", env=env, **told, kiln_count=2)
+    done = play("provision", env=env, **told, kiln_count=2, kiln_cache_type="compute-8")
     assert done.returncode == 2
-    assert "1 of 2 machines were refused" in done.stdout
+    assert "1 of 3 machines were refused" in done.stdout
     refused = json.loads((tmp_path / "run" / "refused" / "kiln-two-2.json").read_text())
     assert "Quota exceeded" in refused["reason"]
-    (server,) = cloud.servers.values()
+    server, cache = sorted(cloud.servers.values(), key=lambda each: str(each["name"]))
     assert inventory(tmp_path / "run", "kiln-two-1")["address"] == "198.51.100.1"
     assert server["flavor"]["original_name"] == "c3-32"
     (group,) = (row for row in cloud.groups.values() if row["name"] == "kiln-two")
     let_in = [rule for rule in group["security_group_rules"] if rule["direction"] == "ingress"]
     assert [(rule["port_range_min"], rule["remote_ip_prefix"]) for rule in let_in] == [(22, "192.0.2.7/32")]
+    (cached,) = (row for row in cloud.groups.values() if row["name"] == "kiln-two.cache")
+    (let_in_there,) = [rule for rule in cached["security_group_rules"] if rule["direction"] == "ingress"]
+    assert (let_in_there["port_range_min"], let_in_there["port_range_max"]) == (8080, 8080)
+    assert (let_in_there["remote_group_id"], let_in_there["remote_ip_prefix"]) == (group["id"], None)
+    assert [each["name"] for each in server["security_groups"]] == ["kiln-two"]
+    assert [each["name"] for each in cache["security_groups"]] == ["kiln-two", "kiln-two.cache"]
 
     wrong = play("down", env=cloud.environment("wrong"), **told)
     assert wrong.returncode == 2
-    assert len(cloud.servers) == 1
+    assert len(cloud.servers) == 2
 
     succeed(play("down", env=env, **told))
     assert cloud.servers == {}
