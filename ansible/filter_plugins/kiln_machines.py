@@ -44,6 +44,7 @@ def from_qemu(found: Iterable[Mapping[str, Any]]) -> list[Machine]:
             accelerator=each["accelerator"],
             state="running",
             address="127.0.0.1",
+            private="",  # each has a network of its own
             port=each["port"],
         )
         for each in found
