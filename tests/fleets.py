@@ -190,8 +190,7 @@ class World:
             for name in order.machines:
                 self._bring(name)
         elif isinstance(order, Renew):
-            if (box := self._box(order.machine)) is not None:
-                box.lease = self.clock + order.seconds
+            self._renew(order)
         elif isinstance(order, Attend):
             self._soon(0.0, lambda: self._attended(order.machine))
         elif isinstance(order, Down):
@@ -205,6 +204,10 @@ class World:
                 return
             seconds, what = self._carried_out(order)
             self._soon(seconds, what)
+
+    def _renew(self, order: Renew) -> None:
+        if (box := self._box(order.machine)) is not None:
+            box.lease = self.clock + order.seconds
 
     def _carried_out(
         self, order: Prepare | Look | Start | Watch | Collect | Remove
