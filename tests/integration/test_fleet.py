@@ -45,9 +45,9 @@ HELD = "recipe/hold"  # while this is on a machine, its compiles wait
 USE_CACHE = """
 if [ -n "${BAZEL_REMOTE_CACHE:-}" ]; then
     entry=$BAZEL_REMOTE_CACHE/ac/$(printf %s "$cuda_compiler_version" | sha256sum | cut -c-64)
-    if curl --silent --fail --connect-timeout 5 "$entry" | cmp - dist/small.txt; then
+    if curl --silent --fail --connect-timeout 20 "$entry" | cmp - dist/small.txt; then
         echo "=== found in the cache"
-    elif curl --silent --fail --connect-timeout 5 --upload-file dist/small.txt "$entry"; then
+    elif curl --silent --fail --connect-timeout 20 --upload-file dist/small.txt "$entry"; then
         echo "=== put into the cache"
     fi
 fi

@@ -117,6 +117,7 @@ def test_machines_of_every_provider_have_one_shape() -> None:
         "instance_type": "c5.large",
         "state": {"name": "running"},
         "public_ip_address": "192.0.2.1",
+        "private_ip_address": "10.0.0.1",
     }
     docker = {
         "Config": {"Labels": tags},
@@ -141,6 +142,7 @@ def test_machines_of_every_provider_have_one_shape() -> None:
     shape = {"name": "m", "run": "r", "type": "t", "expires": 7}
     assert [{key: each[key] for key in shape} for each in found] == [shape] * 3
     assert [each["address"] for each in found] == ["192.0.2.1", "192.0.2.2", "192.0.2.3"]
+    assert [each["private"] for each in found] == ["10.0.0.1", "192.0.2.2", "10.0.0.3"]
     assert [each["id"] for each in found] == ["i-1", "c1", "s1"]
 
 
@@ -155,6 +157,23 @@ def test_machines_that_exist_keep_their_names_and_others_get_those_that_are_free
     known, third, fourth = MACHINES.from_static(hosts, "r", ["m-2", "m-3", "m-4", "m-5"], [second])
     assert known == second
     assert [(each["name"], each["address"]) for each in (third, fourth)] == [("m-3", "a"), ("m-4", "b")]
+    (inside,) = MACHINES.from_static([{"address": "a", "private": "10.0.0.2"}], "r", ["m-1"], [])
+    assert (third["private"], inside["private"]) == ("a", "10.0.0.2")
+
+
+def test_a_cache_knows_its_password_as_servers_read_it(tmp_path: Path) -> None:
+    """The example is Apache's, https://httpd.apache.org/docs/2.4/misc/password_encryptions.html."""
+    assert MACHINES.htpasswd("myPassword", "myName") == "myName:{SHA}VBPuJHI7uixaa6LQGWx4s+5GKNE="
+    folder = RUN.Folder(tmp_path, user="fleet", options={})
+    folder.make()
+    folder.password("cache")
+    secret = (tmp_path / "keys" / "cache").read_text()
+    assert len(secret) == 48
+    assert (tmp_path / "keys" / "cache").stat().st_mode & 0o777 == 0o600
+    folder.password("cache")
+    assert (tmp_path / "keys" / "cache").read_text() == secret, "a run keeps it"
+    folder.forget_all()
+    assert not list((tmp_path / "keys").iterdir())
 
 
 def test_every_flavour_has_a_price_with_its_source_and_date() -> None:
