@@ -62,7 +62,7 @@ def assert_nothing_left(run: Supervisor, world: World) -> None:
     assert not world.boxes
     assert isinstance(world.orders[-1], Down)
     over = {MachineState.GONE, MachineState.REFUSED}
-    assert {station.machine.state for station in run.yard} <= over
+    assert {station.machine.state for station in run.run.yard} <= over
 
 
 def test_two_machines_build_four_cells_and_are_given_back_at_once() -> None:
@@ -108,9 +108,9 @@ def test_a_machine_that_dies_while_building_is_replaced_and_its_cell_built_again
     world = World(FOUR, faults=Faults(dies={ONE: 2000.0}))
     run = supervisor(world)
     assert all_done(run.execute())
-    assert run.died == 1
-    assert set(run.yard.stations) == {ONE, TWO, "kiln-r1-3"}
-    assert max(run.yard.attempts(work.config) for work in FOUR) == 2
+    assert run.machines.died == 1
+    assert set(run.run.yard.stations) == {ONE, TWO, "kiln-r1-3"}
+    assert max(run.run.yard.attempts(work.config) for work in FOUR) == 2
     assert_nothing_left(run, world)
 
 
@@ -138,7 +138,7 @@ def test_a_machine_that_cannot_be_prepared_is_replaced() -> None:
     world = World(FOUR, faults=Faults(unprepared=frozenset({TWO})))
     run = supervisor(world)
     assert all_done(run.execute())
-    assert max(run.yard.attempts(work.config) for work in FOUR) == 1
+    assert max(run.run.yard.attempts(work.config) for work in FOUR) == 1
     assert_nothing_left(run, world)
 
 
@@ -174,7 +174,7 @@ def test_a_machine_that_is_refused_while_all_is_given_back_is_told_as_refused() 
     run = supervisor(world)
     with pytest.raises(KeyboardInterrupt):
         run.execute()
-    machines = {station.name: (station.machine.state, station.machine.reason) for station in run.yard}
+    machines = {station.name: (station.machine.state, station.machine.reason) for station in run.run.yard}
     assert machines == {ONE: (MachineState.GONE, ""), TWO: (MachineState.REFUSED, "quota exceeded")}
     assert_nothing_left(run, world)
 
@@ -255,7 +255,7 @@ def test_a_disk_that_stays_full_ends_the_run_as_that_when_a_lease_is_over() -> N
         run.execute()
     assert "60 min" in full.value.why
     assert world.clock - world.began < 240 + 2 * HOUR + 120
-    assert CellState.RUNNING not in states(run.report()).values()
+    assert CellState.RUNNING not in states(run.run.report()).values()
     assert_nothing_left(run, world)
 
 
@@ -293,8 +293,8 @@ def test_ctrl_c_at_any_moment_gives_all_back_and_keeps_what_is_finished(moment: 
     run = supervisor(world)
     with pytest.raises(KeyboardInterrupt):
         run.execute()
-    assert CellState.RUNNING not in states(run.report()).values()
-    assert sum(cell.state is CellState.DONE for cell in run.report().cells) <= len(world.built)
+    assert CellState.RUNNING not in states(run.run.report()).values()
+    assert sum(cell.state is CellState.DONE for cell in run.run.report().cells) <= len(world.built)
     assert_nothing_left(run, world)
 
 
@@ -303,7 +303,7 @@ def test_ctrl_c_waits_for_what_is_on_its_way_home() -> None:
     run = supervisor(world)
     with pytest.raises(KeyboardInterrupt):
         run.execute()
-    assert [cell.state for cell in run.report().cells if cell.started] == [
+    assert [cell.state for cell in run.run.report().cells if cell.started] == [
         CellState.DONE,
         CellState.DONE,
         CellState.INTERRUPTED,
@@ -317,7 +317,7 @@ def test_the_time_limit_is_kept_with_the_tear_down_in_it() -> None:
     with pytest.raises(FleetLimit, match=r"1\.50 h"):
         run.execute()
     assert world.clock - world.began <= 1.5 * HOUR
-    assert list(states(run.report()).values()).count(CellState.DONE) == 2
+    assert list(states(run.run.report()).values()).count(CellState.DONE) == 2
     assert_nothing_left(run, world)
 
 
@@ -336,7 +336,7 @@ def test_leases_are_renewed_in_time_and_end_without_a_controller() -> None:
     run = supervisor(world, lease=HOUR)
     assert all_done(run.execute())
     assert len(orders(world, Renew)) >= 4 * 9
-    assert run.died == 0
+    assert run.machines.died == 0
 
 
 def test_a_tear_down_that_fails_is_tried_again_and_then_told() -> None:
@@ -371,8 +371,8 @@ def test_a_cache_machine_that_dies_while_cells_are_built_is_given_back_and_the_r
     assert all_done(run.execute())
     caches = [order.cache for order in orders(world, Start)]
     assert caches == ["http://cache"] * 2 + [""] * 6
-    assert (run.died, run.most) == (0, 2)
-    assert "no answer" in run.yard.stations["kiln-r1-cache"].machine.reason
+    assert (run.machines.died, run.machines.most) == (0, 2)
+    assert "no answer" in run.run.yard.stations["kiln-r1-cache"].machine.reason
     assert_nothing_left(run, world)
 
 
@@ -381,7 +381,7 @@ def test_a_refused_cache_machine_is_done_without() -> None:
     run = supervisor(world, cache=SMALL)
     assert all_done(run.execute())
     assert {order.cache for order in orders(world, Start)} == {""}
-    assert run.most == 2
+    assert run.machines.most == 2
     assert_nothing_left(run, world)
 
 
@@ -390,9 +390,9 @@ def test_a_cache_machine_is_leased_paid_for_and_given_back_like_others() -> None
     run = supervisor(world, cache=SMALL)
     assert all_done(run.execute())
     assert "kiln-r1-cache" in {order.machine for order in orders(world, Renew)}
-    cache = run.yard.stations["kiln-r1-cache"].machine
+    cache = run.run.yard.stations["kiln-r1-cache"].machine
     assert cache.gone is not None
-    assert run.mission.cost(cache, world.clock) == pytest.approx(0.1 * (cache.gone - cache.asked) / HOUR, abs=0.01)
+    assert run.run.mission.cost(cache, world.clock) == pytest.approx(0.1 * (cache.gone - cache.asked) / HOUR, abs=0.01)
     assert_nothing_left(run, world)
 
 
