@@ -6,22 +6,17 @@ its environment, and secrets only there.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import itertools
 import json
-import os
 import queue
 import re
-import signal
 import threading
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kiln import command, files
 from kiln.errors import BrokenPackage, DiskFull, HashMismatch, KilnError, OutOfMemory
-from kiln.fleet import arrival, orphans
+from kiln.fleet import arrival
 from kiln.fleet.follow import Log, status_of
 from kiln.fleet.mission import CACHE
 from kiln.fleet.orders import (
@@ -51,162 +46,25 @@ from kiln.fleet.orders import (
     Up,
     Watch,
 )
+from kiln.fleet.playbooks import Playbooks, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from kiln.fleet.orders import Event, Order
+    from kiln.fleet.playbooks import Site
     from kiln.model.artifact import PackageReport
 
 SSH_SECONDS = 60.0  # for one look at a machine
 LOOKS = 3  # at a machine that may be there again
 RESERVE = 8 << 20  # bytes kept for the tear-down, which writes into the run's folder, too
-LITTLE = 16 << 20  # bytes free on the disk, with which a playbook may fail for want of more
 NO_ROOM = "NO ROOM"  # in the words of the module that brings packages home
 CREDENTIALS = re.compile(
     r"AuthFailure|UnauthorizedOperation|InvalidClientTokenId|SignatureDoesNotMatch|UnrecognizedClient|AccessDenied"
     r"|ExpiredToken|InvalidAccessKeyId|[Uu]nable to locate credentials|NoCredentials|HTTP 40[13]"
     r"|requires authentication|[Uu]nauthorized|not authorized|Missing value auth",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """Where a fleet run has its things: ``folder`` is the run's own, ``python`` that of the fleet's environment.
-
-    ``variables`` are those that every playbook gets, ``environment`` what its process sees, of which ``secrets`` are
-    blotted out of all that is written; ``more`` are files of further variables. ``options`` are those of ``kiln build``
-    on the machines, whose kind is ``type``; ``poll`` are the seconds between two looks at a build.
-    """
-
-    folder: Path
-    playbooks: Path
-    python: Path
-    variables: Mapping[str, Any]
-    environment: Mapping[str, str] = field(repr=False)
-    secrets: tuple[str, ...] = field(repr=False, default=())
-    options: tuple[str, ...] = ()
-    more: tuple[Path, ...] = ()
-    type: str = ""
-    cache_type: str = ""
-    spot: bool = False
-    poll: float = 5.0
-
-    @property
-    def reserve(self) -> Path:
-        """A file that holds room on the disk for the tear-down."""
-        return self.folder / "reserve"
-
-    @property
-    def marked(self) -> dict[str, str]:
-        """The environment of what is started, with the run's mark."""
-        return {**self.environment, orphans.MARK: str(self.folder)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
-    """How a playbook ended: ``reasons`` say for each host why it failed there."""
-
-    ok: bool
-    reasons: Mapping[str, str]
-
-    def reason(self, host: str) -> str:
-        """Return why it failed for a host, or at all."""
-        return self.reasons.get(host) or "; ".join(self.reasons.values()) or "the playbook did not end"
-
-
-class Playbooks:
-    """Runs playbooks of one site, several at a time, and can stop them all."""
-
-    def __init__(self, site: Site) -> None:
-        self.site = site
-        self._running: dict[int, int] = {}
-        self._number = itertools.count(1)
-        self._lock = threading.Lock()
-        self._stopped = False
-
-    def play(
-        self,
-        name: str,
-        *,
-        machine: str = "",
-        tags: Sequence[str] = (),
-        on_task: Callable[[str], None] = lambda _: None,
-        last: bool = False,
-        variables: Mapping[str, Any] | None = None,
-    ) -> Played:
-        """Run a playbook to its end; one that is not the ``last`` is refused or ended once all are stopped.
-
-        Raises:
-            DiskFull: when it failed, and there is no room on this computer's disk.
-        """
-        number = next(self._number)
-        folder = self.site.folder / "runner" / f"{number:04d}-{name.removesuffix('.yml')}-{os.getpid()}"
-        spec = self._spec(folder, name, machine, tags, variables or {})
-        heard: dict[str, str] = {}
-
-        def hear(line: str) -> None:
-            told = _told(line)
-            if told.get("kind") == "hello" and not last:
-                self._began(number, int(told["pid"]))
-            elif told.get("kind") == "task":
-                on_task(told["name"])
-            elif told.get("kind") in {"failed", "unreachable"}:
-                heard.setdefault(told["host"], f"{told['task']}: {told['reason']}")  # what follows comes of the first
-
-        if self._stopped and not last:
-            return Played(ok=False, reasons={"": "the run is being stopped"})
-        words = (self.site.python, "-I", "-m", "kiln.fleet.playbook", spec)
-        try:
-            ended = command.run(
-                words,
-                env=self.site.marked,
-                log=self.site.folder / "playbooks.log",
-                secrets=self.site.secrets,
-                on_line=hear,
-            )
-        finally:
-            with self._lock:
-                self._running.pop(number, None)
-            files.remove(folder)
-        if not ended.ok and not last:
-            files.require_room(self.site.folder, LITTLE, for_what=f"{name}, which has failed,")
-        if not ended.ok and not heard:
-            heard[""] = ended.tail[-500:]
-        return Played(ok=ended.ok, reasons=heard)
-
-    def stop(self) -> None:
-        """End all playbooks that run, with what they started."""
-        with self._lock:
-            self._stopped = True
-            for pid in self._running.values():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGTERM)
-        orphans.end(self.site.folder)
-
-    def _began(self, number: int, pid: int) -> None:
-        with self._lock:
-            self._running[number] = pid
-            if self._stopped:
-                os.kill(pid, signal.SIGTERM)
-
-    def _spec(self, folder: Path, name: str, machine: str, tags: Sequence[str], variables: Mapping[str, Any]) -> Path:
-        """Write down what the process is to run; it holds no secret."""
-        folder.mkdir(parents=True, mode=0o700)
-        inventory = self.site.folder / "inventory" / f"{machine}.json"
-        files.write_text(folder / "variables.json", json.dumps({**self.site.variables, **variables}))
-        spec = {
-            "playbook": str(self.site.playbooks / name),
-            "inventory": [str(inventory)] if machine else [],
-            "limit": [machine] if machine else [],
-            "tags": list(tags),
-            "variables": [str(folder / "variables.json"), *map(str, self.site.more)],
-            "folder": str(folder),
-            "parent": os.getpid(),
-        }
-        files.write_text(folder / "spec.json", json.dumps(spec))
-        return folder / "spec.json"
 
 
 class Crew:
@@ -468,17 +326,9 @@ def _ended(machine: str, config: str, job: Mapping[str, Any]) -> Ended | None:
     return Ended(machine=machine, config=config, exit_code=code, reason="" if code == 0 else result)
 
 
-def _told(line: str) -> dict[str, Any]:
-    try:
-        told = json.loads(line)
-    except ValueError:
-        return {}
-    return told if isinstance(told, dict) else {}
-
-
 def _json(path: Path) -> dict[str, Any]:
     """What a file of the run's folder holds; nothing where there is none."""
     try:
-        return _told(path.read_text(encoding="utf-8"))
+        return told(path.read_text(encoding="utf-8"))
     except OSError:
         return {}

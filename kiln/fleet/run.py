@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 from kiln import files
 from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesLeft, UsageError
 from kiln.fleet import orphans
-from kiln.fleet.crew import CREDENTIALS, RESERVE, Crew, Playbooks
+from kiln.fleet.crew import CREDENTIALS, RESERVE, Crew
+from kiln.fleet.playbooks import Playbooks
 from kiln.fleet.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kiln.errors import KilnError
-    from kiln.fleet.crew import Site
     from kiln.fleet.mission import Mission
+    from kiln.fleet.playbooks import Site
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.artifact import PackageReport
     from kiln.model.fleet import FleetRun

@@ -415,7 +415,7 @@ PLAY = """
 PLAYER = """
 import os, sys
 from pathlib import Path
-from kiln.fleet.crew import Playbooks, Site
+from kiln.fleet.playbooks import Playbooks, Site
 folder = Path(sys.argv[1])
 environment = {name: os.environ[name] for name in ("PATH", "HOME")} | {"LC_ALL": "C.UTF-8"}
 site = Site(folder=folder, playbooks=folder, python=Path(sys.argv[2]), variables={}, environment=environment)
