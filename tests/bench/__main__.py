@@ -21,6 +21,7 @@ SECTIONS = (
     "container",
     "rehearsal",
     "fleet",
+    "by_hand",
     "publish",
     "install",
     "image",

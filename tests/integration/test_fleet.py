@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from kiln import bootstrap, image
 from kiln.archive import read_info
 from kiln.channel import Channel
 from kiln.container import choose
-from kiln.errors import BuildFailed, CredentialsRefused, Interrupted, UnsupportedPython
+from kiln.errors import BuildFailed, CredentialsRefused, DiskFull, Interrupted, UnsupportedPython
 from kiln.fleet import orphans
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.feedstock import Feedstock
@@ -88,6 +89,44 @@ def small(tmp_path: Path, machines: None) -> Iterator[Path]:
         docker("rm", "--force", "--volumes", *left)
 
 
+@pytest.fixture
+def small_disk(small: Path) -> Iterator[Path]:
+    """The small feedstock with its build_artifacts on a disk of their own, where one can be mounted for docker, too."""
+    disk = small / "build_artifacts"
+    disk.mkdir()
+    mount = ("mount", "-t", "tmpfs", "-o", "size=160m", "none", str(disk))
+    mounted = not subprocess.run(mount, capture_output=True, check=False).returncode
+    try:
+        if mounted and not docker_sees(disk):
+            subprocess.run(("umount", disk), check=True)
+            mounted = False
+        yield small
+    finally:
+        left = containers(small)
+        if left:
+            docker("rm", "--force", "--volumes", *left)
+        if mounted:
+            subprocess.run(("umount", "--lazy", disk), check=True)
+
+
+def docker_sees(folder: Path) -> bool:
+    """Whether docker's own processes see what is mounted here."""
+    (folder / "seen").touch()
+    tag = image.machine_tag("bookworm")
+    look = ("docker", "run", "--rm", "--pull=never", "--entrypoint=test", f"--volume={folder}:/disk:ro", tag)
+    return not subprocess.run((*look, "-e", "/disk/seen"), capture_output=True, check=False).returncode
+
+
+def fill(disk: Path) -> Path:
+    """Leave not a byte on a disk, if it is one of its own; returns what took them."""
+    filler = disk / "filler"
+    if not disk.is_mount():
+        return filler
+    filling = subprocess.run(("dd", "if=/dev/zero", f"of={filler}", "bs=64k"), capture_output=True, check=False)
+    assert b"No space left" in filling.stderr
+    return filler
+
+
 def words(root: Path, action: str, *more: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "kiln", "-C", str(root), "fleet", action, *more)
 
@@ -149,12 +188,18 @@ def started(root: Path, *more: str, environment: dict[str, str] | None = None) -
     with (
         said.open("a") as file,
         subprocess.Popen(
-            run_words(root, *more), cwd=ROOT, text=True, stderr=file, stdout=file, env=environment or variables()
+            run_words(root, *more),
+            cwd=ROOT,
+            text=True,
+            stderr=file,
+            stdout=file,
+            env=environment or variables(),
         ) as process,
     ):
-        yield process
-        if process.poll() is None:
-            process.kill()
+        try:
+            yield process
+        finally:
+            process.kill()  # nothing, once it has ended
 
 
 def said(root: Path) -> str:
@@ -164,6 +209,16 @@ def said(root: Path) -> str:
 def building(root: Path) -> dict[str, str]:
     """The cells whose builds run, each with its machine."""
     return {job.config: job.machine for run in ledgered(root) for job in run.jobs if job.state is JobState.RUNNING}
+
+
+def compiling(root: Path) -> int:
+    """How many compiles have begun, as far as it is shown."""
+    return len(re.findall(r": compile$", said(root), re.MULTILINE))
+
+
+def wait_for_room(root: Path) -> set[str]:
+    """The cells that have found no room here, as far as it is shown."""
+    return set(re.findall(r"▸ (.+): waits for room on this computer's disk: ", said(root)))
 
 
 def hold(root: Path) -> None:
@@ -265,33 +320,42 @@ def test_two_machines_build_four_cells_and_all_comes_home_through_a_corrupted_tr
     assert (again.returncode, "nothing to build" in again.stderr) == (0, True)
 
 
-def test_a_machine_that_is_cut_off_is_given_up_and_past_a_refused_one_ctrl_c_gives_all_back(small: Path) -> None:
-    """The provider, here a docker that runs no third machine, refuses the one that is to take the lost one's place."""
-    hold(small)
-    refusal = 'case "$*" in run*kiln-*-3*) echo "quota exceeded: 2 machines" >&2; exit 125;; esac\nexec "$real" "$@"\n'
-    path = wrapper(small.parent / "bin", "docker", refusal)
-    with started(small, "--patience", "10s", environment=variables(path)) as process:
-        until(lambda: len(building(small)) == 2, "two builds run", process)
-        cut, other = building(small)[CUDA_311], building(small)[CPU_311]
+def test_a_machine_that_is_cut_off_is_given_up_and_past_a_refused_one_ctrl_c_gives_all_back(small_disk: Path) -> None:
+    """The provider, here a docker that runs no third machine, refuses the one that is to take the lost one's place.
+
+    All goes back though not a byte is left on the controller's disk by then.
+    """
+    hold(small_disk)
+    refusal = (
+        'case "$*" in run*--name=kiln-????????-3[!0-9]*) echo "quota exceeded: 2 machines" >&2; exit 125;; esac\n'
+        'exec "$real" "$@"\n'
+    )
+    path = wrapper(small_disk.parent / "bin", "docker", refusal)
+    with started(small_disk, "--patience", "10s", environment=variables(path)) as process:
+        until(lambda: len(building(small_disk)) == 2, "two builds run", process)
+        cut, other = building(small_disk)[CUDA_311], building(small_disk)[CPU_311]
         docker("network", "disconnect", "bridge", cut)
-        until(lambda: state_of(small, cut) is MachineState.GONE, "the machine that is cut off is given back", process)
         until(
-            lambda: MachineState.REFUSED in {machine.state for machine in ledgered(small)[0].machines},
+            lambda: state_of(small_disk, cut) is MachineState.GONE, "the machine that is cut off is given back", process
+        )
+        until(
+            lambda: MachineState.REFUSED in {machine.state for machine in ledgered(small_disk)[0].machines},
             "another is asked for, and refused",
             process,
         )
         let_go(other)
-        until(lambda: states(small)[CPU_311] is CellState.DONE, "a cell is finished", process)
+        until(lambda: states(small_disk)[CPU_311] is CellState.DONE, "a cell is finished", process)
+        fill(small_disk / "build_artifacts")
         process.send_signal(signal.SIGINT)
         assert process.wait(600) == Interrupted.exit_code
-    (run,) = ledgered(small)
+    (run,) = ledgered(small_disk)
     first = next(job for job in run.jobs if (job.config, job.attempt) == (CUDA_311, 1))
     assert (first.machine, first.state) == (cut, JobState.LOST)
     assert "no answer" in first.reason
     (refused,) = [machine for machine in run.machines if machine.name not in {cut, other}]
     assert (refused.state, "quota exceeded" in refused.reason) == (MachineState.REFUSED, True)
-    assert_whole(small, [config for config, state in states(small).items() if state is CellState.DONE])
-    assert_given_back(small)
+    assert_whole(small_disk, [config for config, state in states(small_disk).items() if state is CellState.DONE])
+    assert_given_back(small_disk)
 
 
 def test_a_killed_controller_is_gone_on_with_past_dead_machines_and_a_cell_that_does_not_compile(small: Path) -> None:
@@ -327,6 +391,36 @@ def test_a_killed_controller_is_gone_on_with_past_dead_machines_and_a_cell_that_
     assert jobs[CUDA_311, 1].state is JobState.LOST
     assert jobs[CUDA_311, 2].state is JobState.HOME
     assert_given_back(small)
+
+
+def test_a_full_disk_on_a_machine_and_a_full_one_here_cost_no_package(small_disk: Path) -> None:
+    """The machine gets no other cell, and its own goes to another; what finds no room here waits where it is."""
+    if not (small_disk / "build_artifacts").is_mount():
+        pytest.skip("only root can mount a small disk")
+    hold(small_disk)
+    told = small_disk.parent / "told.json"
+    told.write_text(json.dumps({"kiln_local_disk": "600m"}))
+    with started(small_disk, "--vars", str(told)) as process:
+        until(lambda: compiling(small_disk) == 2, "two compiles run", process)
+        (small_disk / HELD).unlink()
+        full, other = building(small_disk)[CUDA_311], building(small_disk)[CPU_311]
+        docker("exec", full, "sh", "-c", "! dd if=/dev/zero of=/var/lib/kiln/project/build_artifacts/filler bs=1M")
+        filler = fill(small_disk / "build_artifacts")
+        let_go(full)
+        let_go(other)
+        until(lambda: len(wait_for_room(small_disk)) == 2, "both cells wait", process)
+        filler.unlink()
+        assert process.wait(900) == 0, said(small_disk)
+    (run,) = ledgered(small_disk)
+    jobs = {(job.config, job.attempt): job for job in run.jobs}
+    first, second = jobs[CUDA_311, 1], jobs[CUDA_311, 2]
+    assert (first.machine, first.state, first.exit_code) == (full, JobState.LOST, DiskFull.exit_code)
+    assert "its disk is full" in first.reason
+    assert (second.machine != full, second.state) == (True, JobState.HOME)
+    assert (jobs[CPU_311, 1].machine, jobs[CPU_311, 1].state) == (other, JobState.HOME)
+    assert not [job for job in run.jobs if job.machine == full and job is not first]
+    assert_whole(small_disk, CELLS)
+    assert_given_back(small_disk)
 
 
 def found_again(root: Path, since: FleetRun) -> bool:
