@@ -29,7 +29,7 @@ MISSING = 97  # the script's exit code when the engine is not there
 TRACEBACK = "Traceback (most recent call last):"
 CHAINED = ("During handling of the above", "The above exception was the direct cause")
 RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|NotFound|InvalidMatchSpec|Interrupt)\b(?:: |$)")
-SAID = 15  # lines of a script, or of an error message, that are shown
+SAID = 8  # lines of a script, or of an error message, that are shown
 # What conda, conda-build and boa say in their last exceptions; the first that fits tells the kind.
 KINDS = (
     (r"SHA256 mismatch|MD5 mismatch|hash mismatch|ChecksumMismatchError", HashMismatch, faults.HASH.hint),

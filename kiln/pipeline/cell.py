@@ -121,8 +121,10 @@ class CellBuild:
             if task.is_foreign:
                 log.hear(f"{MARK}{json.dumps({'kind': 'step', 'title': job.engine})}")
             outcome = self.site.run(errand.program(task, self.site, self.ledger), log)
-        if task.is_foreign:
-            foreign.share_fetched(task.folder, task.layout.cache)
+            if task.is_foreign:
+                foreign.share_fetched(task.folder, task.layout.cache)
+                for line in foreign.last_words(outcome.error):
+                    log.hear(line)
         return self.result(file, outcome), outcome
 
     def fetch(self) -> None:

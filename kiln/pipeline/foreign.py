@@ -113,6 +113,11 @@ def failure(engine: str, exit_code: int, tail: str, log: Path) -> KilnError:
     return conda_build.failure(engine, exit_code, tail)
 
 
+def last_words(error: KilnError | None) -> list[str]:
+    """Return what an engine's failure comes down to, to stand at the end of its log, where its calls stood."""
+    return [] if error is None else [line.strip(" |") for line in error.why.splitlines()]
+
+
 def made(folder: Path, config: str) -> list[dict[str, Any]]:
     """Return the packages that the engine left, as JSON values; it keeps those whose tests fail elsewhere."""
     found = [file for subdir in SUBDIRS for file in sorted((folder / "croot" / subdir).glob("*.conda"))]

@@ -163,6 +163,7 @@ def check(source: Source) -> None:
         raise VariantFault("malformed zip_keys", at=source.place("zip_keys"), why=str(error)) from error
     faults = [
         *_nested(source),
+        *_pins(source),
         *_dashes(source),
         *_unset(source, groups),
         *_twice(source, groups),
@@ -179,6 +180,14 @@ def _nested(source: Source) -> list[VariantFault]:
         for key, value in source.values.items()
         if isinstance(value, list) and key != "zip_keys" and any(isinstance(item, (dict, list)) for item in value)
     ]
+
+
+def _pins(source: Source) -> list[VariantFault]:
+    pins = source.values.get("pin_run_as_build") or {}
+    if isinstance(pins, dict) and all(isinstance(each, dict) for each in pins.values()):
+        return []
+    what = "pin_run_as_build is no mapping of packages to their pins"
+    return [VariantFault(what, at=source.place("pin_run_as_build"), hint="python: {min_pin: x.x, max_pin: x.x}")]
 
 
 def _dashes(source: Source) -> list[VariantFault]:

@@ -66,5 +66,12 @@ def test_why_an_engine_failed_stands_at_the_end_of_its_log(tmp_path: Path) -> No
     assert "| the test's last word\n" in found.why
 
 
+def test_what_a_failure_comes_down_to_is_said_last(tmp_path: Path) -> None:
+    calls = "Traceback (most recent call last):\n  File 'conda-build', line 6\nBuildError: TESTS FAILED: a-1"
+    failure = foreign.failure("conda-build", 1, f"the test's last word\n{calls}", tmp_path / "none.log")
+    assert foreign.last_words(failure) == ["it said", "the test's last word", "BuildError: TESTS FAILED: a-1"]
+    assert not foreign.last_words(None)
+
+
 def test_without_a_log_the_last_lines_that_were_heard_tell_it(tmp_path: Path) -> None:
     assert "no space left" in foreign.failure("conda-build", 1, "no space left", tmp_path / "none.log").why

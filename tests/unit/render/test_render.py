@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import expand, render
-from kiln.errors import KilnError, MalformedYaml, RecipeFault, SelectorFault, TemplateFault, UnsafeTemplate
+from kiln.errors import (
+    KilnError,
+    MalformedYaml,
+    RecipeFault,
+    SelectorFault,
+    TemplateFault,
+    UnsafeTemplate,
+    VariantFault,
+)
 from kiln.model.rendered import Script
 from tests.feedstocks import PINNING, copied, written
 
@@ -219,6 +227,13 @@ def test_a_fault_is_told_with_its_place_in_the_recipe(
     with pytest.raises(error) as caught:
         expand.cells(written(tmp_path, recipe))
     assert f"{caught.value.at}:".startswith(f"recipe/meta.yaml:{line}:"), str(caught.value)
+
+
+@pytest.mark.parametrize("pins", ["text", "{python: x.x}", "{python: {min_pin: x.x}, numpy: 3}"])
+def test_pins_that_are_no_mapping_of_mappings_are_told(tmp_path: Path, pins: str) -> None:
+    with pytest.raises(VariantFault) as caught:
+        expand.cells(written(tmp_path, HEAD, f"pin_run_as_build: {pins}\n"))
+    assert f"{caught.value.at}" == "recipe/conda_build_config.yaml:1:1"
 
 
 def test_a_pattern_may_repeat_what_repeats(tmp_path: Path) -> None:

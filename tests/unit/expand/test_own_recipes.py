@@ -1,0 +1,42 @@
+"""kiln's answers on this project's own recipes are those of conda-smithy and conda-build; tests/fixtures/README.md."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kiln import expand, load, render
+from tests.feedstocks import FIXTURES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.model.feedstock import Feedstock
+
+RECIPES = FIXTURES / "recipes"
+
+
+@pytest.fixture(params=["tensorflow", "serving"])
+def recipe(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Feedstock, dict[str, Any]]:
+    """A recipe where it may be written, and what the reference tools make of it without any pinning."""
+    root = tmp_path / f"{request.param}-feedstock"
+    shutil.copytree(RECIPES / request.param, root)
+    return load.find(root), json.loads((root / "expected.json").read_text())
+
+
+def test_the_cells_are_conda_smithys(recipe: tuple[Feedstock, dict[str, Any]]) -> None:
+    feedstock, wanted = recipe
+    found = {f"{cell.name}.yaml": expand.text(cell) for cell in expand.cells(feedstock)}
+    assert found == wanted["ci_support"]
+
+
+def test_the_outputs_are_conda_builds(recipe: tuple[Feedstock, dict[str, Any]]) -> None:
+    feedstock, wanted = recipe
+    expand.write(feedstock, expand.cells(feedstock))
+    for config, outputs in wanted["render"].items():
+        found = render.as_json(render.render(feedstock, expand.read(feedstock, config)))
+        assert {each["name"]: each for each in found} == {each["name"]: each for each in outputs}
+        assert len(found) == len(outputs)
