@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kiln.errors import RecipeFault
 from kiln.model.rendered import Rendered
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.source import RecipeSource
@@ -49,6 +50,8 @@ def render(feedstock: Feedstock, cell: Cell) -> Rendered:
     space = filtered(combine([defaults, *given]), [source.values for source in given])
     recipe = Recipe(source, platform, space)
     packages = list(_distinct(recipe))
+    if not all(package.name for package in packages):
+        raise RecipeFault("a package has no name", at=recipe.place("package"), hint="name: of package or output")
     open_ends = Recipe(source, platform, space, marker) if "pin_" in source.text.text else None
     return _rendered(cell, recipe, packages, open_ends)
 

@@ -56,7 +56,7 @@ def build(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_conda_build_makes_what_kiln_has_rendered(small: Path) -> None:
-    for_cpu = ("--filter", "*None*", "-j", "2")  # both make a package of one name, and test it
+    for_cpu = ("--all", "--filter", "*None*", "-j", "2")  # both make a package of one name, and test it
     ended = build(small, *for_cpu)
     assert ended.returncode == 0, ended.stderr
     feedstock = load.find(small)

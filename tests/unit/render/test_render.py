@@ -236,6 +236,15 @@ def test_pins_that_are_no_mapping_of_mappings_are_told(tmp_path: Path, pins: str
     assert f"{caught.value.at}" == "recipe/conda_build_config.yaml:1:1"
 
 
+@pytest.mark.parametrize("recipe", ["", "package:\n  name:\n  version: 1\n", "about:\n  home: x\n"])
+def test_a_package_without_a_name_is_told(tmp_path: Path, recipe: str) -> None:
+    feedstock = written(tmp_path, recipe)
+    (cell,) = expand.cells(feedstock)
+    with pytest.raises(RecipeFault) as caught:
+        render.render(feedstock, cell)
+    assert caught.value.what == "a package has no name"
+
+
 def test_a_pattern_may_repeat_what_repeats(tmp_path: Path) -> None:
     pattern = "VERSION ([0-9]+(\\\\.[0-9]+)*)"
     recipe = f"{{% set version = load_file_regex('v.txt', '{pattern}', True).group(1) %}}\n"
