@@ -51,7 +51,7 @@ class Lease:
             yield
         finally:
             ended.set()
-            renewing.join(timeout=self.renewal)  # one that waits for a dead network renews nothing any more
+            renewing.join(timeout=LIFE)  # a renewal under way has the version to delete; later it is anybody's
             with contextlib.suppress(AlreadyRunning):
                 self._if_met(lambda: self.client.delete_object(Bucket=self.bucket, Key=self.key, IfMatch=self.tag))
 
