@@ -272,6 +272,7 @@ def test_two_machines_build_four_cells_and_all_comes_home_through_a_corrupted_tr
     What the first cell of a group compiles, the second finds in the cache that a third machine holds.
     """
     cached = with_cache(small)
+    with_licences(small)
     script = small / "recipe" / "build.sh"
     script.write_text(script.read_text().replace("mkdir -p dist", "mkdir -p dist; env; cat /proc/*/environ || true"))
     spoiled, password = small.parent / "spoiled", small.parent / "password"
@@ -316,8 +317,32 @@ def test_two_machines_build_four_cells_and_all_comes_home_through_a_corrupted_tr
         searched = subprocess.run(("grep", "-rlaF", planted, str(small)), capture_output=True, text=True, check=False)
         assert searched.stdout == ""
         assert planted not in ended.stdout + ended.stderr
+    assert_published_and_shown(small, run)
     again = subprocess.run(run_words(small), cwd=ROOT, text=True, capture_output=True, check=False)
     assert (again.returncode, "nothing to build" in again.stderr) == (0, True)
+
+
+def with_licences(root: Path) -> None:
+    """Let every package carry the text of its licence, without which none is published."""
+    recipe, library = root / "recipe" / "meta.yaml", root / "recipe" / "install-lib.sh"
+    about = "    about:\n      license: CC0-1.0\n      license_file: LICENCE\n"
+    recipe.write_text(
+        recipe.read_text().replace("    script: install-lib.sh\n", f"    script: install-lib.sh\n{about}")
+    )
+    library.write_text(library.read_text() + 'echo "do as you like" >LICENCE\n')
+
+
+def assert_published_and_shown(root: Path, run: FleetRun) -> None:
+    """What a fleet has built is published as any build is, and its page says which machine built what."""
+    (root / "outputs.txt").write_text("small\nlibsmall\n")
+    kiln, channel = (sys.executable, "-m", "kiln", "-C", str(root)), root.parent / "channel"
+    subprocess.run((*kiln, "publish", "--to", str(channel)), cwd=ROOT, check=True, capture_output=True, text=True)
+    built = {package.name for package in (root / "build_artifacts" / "linux-64").glob("*.conda")}
+    index = json.loads((channel / "linux-64" / "repodata.json").read_text())
+    assert set(index["packages.conda"]) == built
+    page = root.parent / "page.html"
+    subprocess.run((*kiln, "report", "--out", str(page)), cwd=ROOT, check=True, capture_output=True)
+    assert all(f">{job.machine}</text>" in page.read_text() for job in run.jobs)
 
 
 def test_a_machine_that_is_cut_off_is_given_up_and_past_a_refused_one_ctrl_c_gives_all_back(small_disk: Path) -> None:
