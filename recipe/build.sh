@@ -4,8 +4,9 @@
 #
 # Which flags Bazel gets stands in compile.ini; compile_plan.py makes them of it and of the cell's variant
 # (cuda_compiler_version, cudnn, python; microarch_level and cuda_compute_capabilities where the recipe has them). The
-# caller may say more: BAZEL_DISK_CACHE (a folder), BAZEL_REMOTE_CACHE (a URL), BAZEL_BUILD_EVENTS (a file to write, JSON),
-# BAZEL_CPUS, BAZEL_MEMORY_MB (what may be used, else the container's limits), BAZEL_DISTDIR (a folder of downloads).
+# caller may say more: BAZEL_DISK_CACHE (a folder), BAZEL_REMOTE_CACHE (a URL), BAZEL_CACHE_KEY (divides a shared cache),
+# BAZEL_BUILD_EVENTS (a file to write, JSON), BAZEL_CPUS, BAZEL_MEMORY_MB (what may be used, else the container's limits),
+# BAZEL_DISTDIR (a folder of downloads).
 #
 # Bazel brings its own Clang 18.1.8, sysroot, Python and CUDA ("hermetic" in upstream's words) and downloads them, so
 # nothing of the conda compilers may reach it.

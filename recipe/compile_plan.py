@@ -243,6 +243,8 @@ def places(environment: Mapping[str, str]) -> list[str]:
     wanted = {
         "BAZEL_DISK_CACHE": "--disk_cache={}",
         "BAZEL_REMOTE_CACHE": "--remote_cache={}",
+        # What no action's own key holds, the system's compilers for one, divides the entries of a cache that all share.
+        "BAZEL_CACHE_KEY": "--remote_default_exec_properties=cache-silo-key={}",
         "BAZEL_BUILD_EVENTS": "--build_event_json_file={}",
         "BAZEL_DISTDIR": "--distdir={}",
     }

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kiln.model.cell import Cell
 
 DISK_CACHE, REMOTE_CACHE, EVENTS = "BAZEL_DISK_CACHE", "BAZEL_REMOTE_CACHE", "BAZEL_BUILD_EVENTS"
-CPUS, MEMORY, DISTDIR = "BAZEL_CPUS", "BAZEL_MEMORY_MB", "BAZEL_DISTDIR"
+CPUS, MEMORY, DISTDIR, CACHE_KEY = "BAZEL_CPUS", "BAZEL_MEMORY_MB", "BAZEL_DISTDIR", "BAZEL_CACHE_KEY"
 SECRETS = (REMOTE_CACHE,)  # its address may hold a password
 
 # Of a variant, what differs between cells that may share a cache: Python and what goes with it, the image, whose digest

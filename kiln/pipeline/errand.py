@@ -75,6 +75,7 @@ def compile_settings(task: Task, site: Site) -> dict[str, str]:
     """Return what the compile step is told of its place."""
     return {
         compiling.DISK_CACHE: str(site.cache),
+        compiling.CACHE_KEY: task.job.cache_key,
         compiling.CPUS: str(task.job.cores),
         compiling.MEMORY: str(task.job.share // 10**6),
         **({} if site.distdir is None else {compiling.DISTDIR: str(site.distdir)}),

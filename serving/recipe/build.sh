@@ -2,8 +2,9 @@
 # The compile step: from Serving's sources in $SRC_DIR to the server and the wheel of its Python API in $SRC_DIR/dist.
 #
 # What a release needs stands in releases.csv; cuda_compiler_version and cudnn are the cell's. The caller may say more:
-# BAZEL_DISK_CACHE (a folder), BAZEL_REMOTE_CACHE (a URL), BAZEL_BUILD_EVENTS (a file to write, JSON), BAZEL_CPUS,
-# BAZEL_MEMORY_MB (what may be used, else the machine's), BAZEL_DISTDIR (a folder of downloads).
+# BAZEL_DISK_CACHE (a folder), BAZEL_REMOTE_CACHE (a URL), BAZEL_CACHE_KEY (divides a shared cache), BAZEL_BUILD_EVENTS (a
+# file to write, JSON), BAZEL_CPUS, BAZEL_MEMORY_MB (what may be used, else the machine's), BAZEL_DISTDIR (a folder of
+# downloads).
 set -euo pipefail
 # Parts of the cell's variant; a script that names them is told them.
 : "${cuda_compiler_version:?}" "${cudnn:?}"
@@ -51,6 +52,8 @@ if [[ $cuda_compiler_version != None ]]; then
 fi
 [[ -z ${BAZEL_DISK_CACHE:-} ]] || flags+=("--disk_cache=$BAZEL_DISK_CACHE")
 [[ -z ${BAZEL_REMOTE_CACHE:-} ]] || flags+=("--remote_cache=$BAZEL_REMOTE_CACHE")
+# The Bazel of old releases cannot divide a cache that many share by what their actions' keys do not hold.
+[[ -z ${BAZEL_CACHE_KEY:-} || $bazel == 0.* ]] || flags+=("--remote_default_exec_properties=cache-silo-key=$BAZEL_CACHE_KEY")
 [[ -z ${BAZEL_DISTDIR:-} ]] || flags+=("--distdir=$BAZEL_DISTDIR")
 events=()
 [[ -z ${BAZEL_BUILD_EVENTS:-} ]] || events=("--build_event_json_file=$BAZEL_BUILD_EVENTS" --bes_outerr_buffer_size=256)

@@ -111,14 +111,16 @@ def test_what_the_caller_provides_becomes_flags(flags: Callable[..., tuple[str, 
     places = {
         "BAZEL_DISK_CACHE": "/cache",
         "BAZEL_REMOTE_CACHE": "grpc://cache:9092",
+        "BAZEL_CACHE_KEY": "4f1c",
         "BAZEL_BUILD_EVENTS": "/cell/events.json",
         "BAZEL_DISTDIR": "/downloads",
     }
-    assert flags(CPU, **places)[-6:] == (
+    assert flags(CPU, **places)[-7:] == (
         "--noannounce_rc",
         "--bes_outerr_buffer_size=256",
         "--disk_cache=/cache",
         "--remote_cache=grpc://cache:9092",
+        "--remote_default_exec_properties=cache-silo-key=4f1c",
         "--build_event_json_file=/cell/events.json",
         "--distdir=/downloads",
     )

@@ -146,7 +146,12 @@ def compile_with(folder: Path, version: str, cuda: str, **more: str) -> subproce
 @pytest.mark.processes
 def test_the_compile_of_today_on_cuda_12(tmp_path: Path) -> None:
     done = compile_with(
-        tmp_path, "2.20.0", "12.5", BAZEL_REMOTE_CACHE="grpc://cache:9092", BAZEL_BUILD_EVENTS="/e.json"
+        tmp_path,
+        "2.20.0",
+        "12.5",
+        BAZEL_REMOTE_CACHE="grpc://cache:9092",
+        BAZEL_CACHE_KEY="4f1c",
+        BAZEL_BUILD_EVENTS="/e.json",
     )
     assert done.returncode == 0, done.stderr
     asked = (tmp_path / "source" / "asked").read_text()
@@ -154,7 +159,8 @@ def test_the_compile_of_today_on_cuda_12(tmp_path: Path) -> None:
         "--jobs=5 --local_resources=memory=9000 --local_resources=cpu=8 --incompatible_strict_action_env",
         "--config=cuda_clang --copt=-fPIC",
         "--repo_env=TF_CUDA_COMPUTE_CAPABILITIES=sm_60,sm_70,sm_80,sm_89,compute_90",
-        "--remote_cache=grpc://cache:9092 --build_event_json_file=/e.json",
+        "--remote_cache=grpc://cache:9092 --remote_default_exec_properties=cache-silo-key=4f1c",
+        "--build_event_json_file=/e.json",
     ):
         assert flag in asked
     assert "pip_package" not in asked
@@ -164,12 +170,11 @@ def test_the_compile_of_today_on_cuda_12(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_the_compile_for_p3(tmp_path: Path) -> None:
-    done = compile_with(tmp_path, "1.12.3", "9.0", cudnn="7")
+    done = compile_with(tmp_path, "1.12.3", "9.0", cudnn="7", BAZEL_CACHE_KEY="4f1c")
     assert done.returncode == 0, done.stderr
-    assert (
-        "--jobs=5 --local_resources=9000,8,1.0 --config=cuda --copt=-fPIC"
-        in (tmp_path / "source" / "asked").read_text()
-    )
+    asked = (tmp_path / "source" / "asked").read_text()
+    assert "--jobs=5 --local_resources=9000,8,1.0 --config=cuda --copt=-fPIC" in asked
+    assert "cache-silo-key" not in asked, "this Bazel does not know it"
     told = (tmp_path / "source" / "environment").read_text().split()
     assert told == ["TF_CUDA_COMPUTE_CAPABILITIES=7.0", "TF_CUDA_VERSION=9.0", "TF_CUDNN_VERSION=7", "TF_NEED_CUDA=1"]
     names = sorted(file.name for file in (tmp_path / "source" / "dist").iterdir())
