@@ -30,7 +30,7 @@ COMMANDS = {
     "install": "install packages into a prefix, the builds that fit this machine",
     "doctor": "tell whether versions, a GPU and a machine work together, and what a failure means",
     "fleet": "build cells on many machines at once: plan, run, status, down, sweep",
-    "image": "make container images: the base image that cells build in",
+    "image": "make images: to build cells in, of TensorFlow and its server, and of machines to try the fleet on",
 }
 
 BUG = 1
