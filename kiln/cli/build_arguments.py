@@ -14,7 +14,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln build``."""
     parser.add_argument("configs", nargs="*", metavar="CONFIG", help="cells by the names of their files in .ci_support")
     parser.add_argument("--filter", metavar="GLOB", help="the cells whose names match, such as '*cuda*python3.11*'")
-    parser.add_argument("--all", action="store_true", help="every cell of the matrix, or every one that --filter lets")
+    parser.add_argument("--all", action="store_true", help="every cell, or every one that --filter lets through")
     parser.add_argument("--failed", action="store_true", help="the cells that failed or were stopped in the last run")
     parser.add_argument("-j", "--jobs", metavar="N", type=int, default=1, help="cells at a time (default: 1)")
     parser.add_argument("--rebuild", action="store_true", help="build cells again that are finished")

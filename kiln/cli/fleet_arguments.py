@@ -33,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     down.add_argument("runs", nargs="*", metavar="RUN", help="runs (default: all that were not ended)")
     down.add_argument("--provider", choices=PROVIDERS, help="of a run that is not in the ledger here")
     sweep = commands.add_parser("sweep", help="give back what any run has left, found by tag")
-    sweep.add_argument("--provider", choices=PROVIDERS, required=True)
+    sweep.add_argument("--provider", choices=PROVIDERS, required=True, help="whose machines")
     sweep.add_argument("--all", action="store_true", help="also machines whose time is not over: of runs under way")
     for each in (status, down, sweep, plan, run):
         each.add_argument("--vars", metavar="FILE", type=Path, action="append", default=[], help=VARS)
@@ -45,7 +45,7 @@ VARS = "a file of variables for the playbooks, as ansible-playbook -e @FILE; it 
 def _cell_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("configs", nargs="*", metavar="CONFIG", help="cells by the names of their files in .ci_support")
     parser.add_argument("--filter", metavar="GLOB", help="the cells whose names match")
-    parser.add_argument("--all", action="store_true", help="every cell of the matrix, or every one that --filter lets")
+    parser.add_argument("--all", action="store_true", help="every cell, or every one that --filter lets through")
     parser.add_argument("--failed", action="store_true", help="the cells that failed or were stopped in the last run")
     parser.add_argument("--rebuild", action="store_true", help="build cells again that came home before")
     parser.add_argument(
@@ -62,7 +62,7 @@ def _machine_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         dest="types",
         metavar="TYPE",
-        help=f"kind of machine, by its meaning; several are compared (default: {USUAL} where there is one)",
+        help=f"type of machine, such as compute-48; several are compared (default: {USUAL} where there is one)",
     )
     parser.add_argument(
         "--cache", metavar="TYPE", help="one machine more, of this type, that holds a cache of Bazel's for all others"
