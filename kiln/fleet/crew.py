@@ -10,6 +10,7 @@ import dataclasses
 import json
 import queue
 import re
+import shlex
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,7 @@ from kiln.fleet.orders import (
     Up,
     Watch,
 )
-from kiln.fleet.playbooks import Playbooks, told
+from kiln.fleet.playbooks import LITTLE, Playbooks, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from kiln.model.artifact import PackageReport
 
 SSH_SECONDS = 60.0  # for one look at a machine
+START_SECONDS = 600.0  # for the start of a build, which returns once it runs
 LOOKS = 3  # at a machine that may be there again
 RESERVE = 8 << 20  # bytes kept for the tear-down, which writes into the run's folder, too
 NO_ROOM = "NO ROOM"  # in the words of the module that brings packages home
@@ -177,7 +179,12 @@ class Crew:
         return dict(hosts.get(name, {}).get("kiln_machine", {}))
 
     def _prepare(self, machine: str) -> None:
-        played = self.playbooks.play("prepare.yml", machine=machine, on_task=self._say_of(machine))
+        played = self.playbooks.play(
+            "prepare.yml",
+            machine=machine,
+            on_task=self._say_of(machine),
+            variables={"kiln_build_options": [*self.site.options]},
+        )
         if played.ok:
             cache = _json(self.site.folder / "cache.json") if machine.endswith(CACHE) else {}
             self.events.put(Prepared(machine=machine, cache=str(cache.get("url", ""))))
@@ -225,6 +232,20 @@ class Crew:
     def _start(self, order: Start) -> None:
         self.cells[order.machine] = order.config
         self._say(order.config, f"start on {order.machine}")
+        ok, reason = self._started_with_cache(order) if order.cache else self._started(order)
+        if ok:
+            self.events.put(Began(machine=order.machine, config=order.config))
+        else:
+            self.events.put(Failed(machine=order.machine, reason=reason))
+
+    def _started(self, order: Start) -> tuple[bool, str]:
+        """Start a build that is told no more than the machine was when it was made ready."""
+        words = f"sudo kiln-job start {shlex.quote(order.config)}"
+        asked = self._ssh(order.machine, words, seconds=START_SECONDS)
+        return asked.ok, asked.tail[-300:] or "it did not answer"
+
+    def _started_with_cache(self, order: Start) -> tuple[bool, str]:
+        """Start a build that is let in by the cache, and told its password."""
         played = self.playbooks.play(
             "build.yml",
             machine=order.machine,
@@ -236,10 +257,7 @@ class Crew:
                 "kiln_rebuild": True,
             },
         )
-        if played.ok:
-            self.events.put(Began(machine=order.machine, config=order.config))
-        else:
-            self.events.put(Failed(machine=order.machine, reason=played.reason(order.machine)))
+        return played.ok, "" if played.ok else played.reason(order.machine)
 
     def _watch(self, order: Watch) -> None:
         """Follow a build until it has ended, or nobody wants to know any more."""
@@ -251,12 +269,13 @@ class Crew:
                 if ended is not None:
                     self.events.put(ended)
                     return
-                if not log.more:
-                    self.stopped.wait(self.site.poll)
 
     def _seen(self, machine: str, config: str, log: Log) -> Ended | None:
-        """Look once at a build; returns how it ended once all that it said is here."""
-        asked = self._ssh(machine, log.question(config))
+        """Look once at a build; returns how it ended once all that it said is here.
+
+        The machine itself lets a look wait, so that an end is heard at once; one that is silent is not asked at once.
+        """
+        asked = self._ssh(machine, log.question(config, self.site.poll), seconds=SSH_SECONDS + self.site.poll)
         try:
             job, lines = log.take(asked.stdout, config) if asked.ok else ({}, [])
         except ValueError as error:
@@ -264,6 +283,7 @@ class Crew:
             job, lines = {}, []
         if not asked.ok:
             self.events.put(Silent(machine=machine, reason=asked.tail[-300:]))
+            self.stopped.wait(self.site.poll)
             return None
         self.events.put(Heard(machine=machine))
         for step, text in lines:
@@ -272,10 +292,8 @@ class Crew:
 
     def _collect(self, machine: str, config: str) -> None:
         self._say(config, f"bring home from {machine}")
-        played = self.playbooks.play("collect.yml", machine=machine, variables={"kiln_cells": [config]})
         folder = self.site.folder / "collected" / machine / config
-        if not played.ok:
-            reason = played.reason(machine)
+        if reason := self._not_fetched(machine, config):
             if NO_ROOM in reason:
                 raise DiskFull(f"no room for {config} from {machine}", why=reason)
             corrupt = "HASH MISMATCH" in reason
@@ -290,6 +308,22 @@ class Crew:
             return
         self.events.put(arrival.kept(home, packages))
 
+    def _not_fetched(self, machine: str, config: str) -> str:
+        """Bring home what a build left, by the module of collect.yml alone; returns why it did not come, if so."""
+        if self.stopped.is_set():
+            return "the run is being stopped"
+        told = {"machine": machine, "folder": str(self.site.folder), "cell": config}
+        module = self.site.playbooks / "library" / "kiln_collect.py"
+        words = (self.site.python, "-I", module, json.dumps({"ANSIBLE_MODULE_ARGS": told}))
+        asked = command.capture(words, env=self.site.marked, secrets=self.site.secrets)
+        if asked.ok:
+            return ""
+        files.require_room(self.site.folder, LITTLE, for_what="what was built, which did not come home,")
+        try:
+            return str(json.loads(asked.stdout)["msg"])
+        except (ValueError, KeyError, TypeError):
+            return asked.tail[-500:] or "the module that fetches did not end"
+
     def _say_of(self, *machines: str) -> Callable[[str], None]:
         """Tell what a playbook does as a step of the cells that machines are for."""
 
@@ -303,13 +337,13 @@ class Crew:
     def _say(self, config: str, step: str) -> None:
         self.events.put(Line(config=config, step=step, text=""))
 
-    def _ssh(self, machine: str, words: str) -> command.Result:
+    def _ssh(self, machine: str, words: str, *, seconds: float = SSH_SECONDS) -> command.Result:
         """Run a command on a machine, over the way that the run's folder knows."""
         config = self.site.folder / "ssh" / f"{machine}.config"
         return command.capture(
             ("ssh", "-F", str(config), machine, words),
             env=self.site.marked,
-            timeout=SSH_SECONDS,
+            timeout=seconds,
             secrets=self.site.secrets,
         )
 

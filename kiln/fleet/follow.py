@@ -30,6 +30,7 @@ class Log:
         self._file: IO[bytes] | None = None
         self._offset = 0
         self._rest = b""
+        self._looked = False
         self.step = "build"
         self.more = False
 
@@ -44,16 +45,21 @@ class Log:
         if self._file is not None:
             self._file.close()
 
-    def question(self, config: str) -> str:
-        """Return the command that brings the state of all jobs, and what a cell's has said since the last look."""
+    def question(self, config: str, seconds: float = 0.0) -> str:
+        """Return the command that brings the state of all jobs, and what a cell's has said since the last look.
+
+        It waits on the machine, for the build's end but ``seconds`` at most, where there is nothing to be had at once.
+        """
+        wait = f"kiln-job wait {shlex.quote(config)} {seconds if self._looked and not self.more else 0.0}"
         log = f"$(ls -t {LOGS}/*/{shlex.quote(config)}.log 2>/dev/null | head -n 1)"
         piece = f'tail -c +{self._offset + 1} "{log}" 2>/dev/null | head -c {AT_ONCE} | base64 -w 0'
-        return f"sudo sh -c {shlex.quote(f'kiln-job status && echo && echo {MARK} && {piece}')}"
+        return f"sudo sh -c {shlex.quote(f'{wait}; kiln-job status && echo && echo {MARK} && {piece}')}"
 
     def take(self, answer: str, config: str) -> tuple[Mapping[str, Any], list[tuple[str, str]]]:
         """Return the state of a cell's job, and the lines that came with the steps that they belong to."""
         told, _, piece = answer.partition(MARK)
         data = base64.b64decode(piece.strip())
+        self._looked = True
         self.more = len(data) >= AT_ONCE
         self._offset += len(data)
         if self._file is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.machinery
 import importlib.util
 import json
 from pathlib import Path
@@ -20,19 +21,20 @@ ANSIBLE = Path(__file__).parents[2] / "ansible"
 
 
 def load(name: str) -> ModuleType:
-    """A module of the playbooks', which are no package of kiln's."""
-    file = ANSIBLE / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    """A module of the playbooks', or a program that they send, which are no package of kiln's."""
+    file = ANSIBLE / name
+    loader = importlib.machinery.SourceFileLoader(file.stem.replace("-", "_"), str(file))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    loader.exec_module(module)
     return module
 
 
-RUN, COLLECT = load("library/kiln_run"), load("library/kiln_collect")
-QEMU = load("library/kiln_qemu")
-MACHINES = load("filter_plugins/kiln_machines")
+RUN, COLLECT = load("library/kiln_run.py"), load("library/kiln_collect.py")
+QEMU = load("library/kiln_qemu.py")
+MACHINES = load("filter_plugins/kiln_machines.py")
+JOB = load("roles/kiln_prepare/files/root/usr/local/sbin/kiln-job")
 MACHINE = {"name": "kiln-one-1", "address": "192.0.2.1", "provider": "aws"}
 
 
@@ -310,3 +312,34 @@ def test_what_a_virtual_machine_is_started_with_holds_nothing_of_who_starts_it(
     QEMU._run([str(tell)])
     told = dict(line.split("=", 1) for line in (tmp_path / "environment").read_text().splitlines())
     assert told.keys() - {"_", "PWD", "SHLVL", "OLDPWD"} == {"PATH", "LC_ALL"}
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The program that keeps a machine's builds, with its folders in a place of the test's."""
+    for name in ("JOBS", "MEMORY"):
+        (tmp_path / name / "a").mkdir(parents=True)
+        monkeypatch.setattr(JOB, name, tmp_path / name)
+    return JOB
+
+
+def test_a_wait_for_a_build_is_over_when_it_ends_and_none_is_begun_for_one_that_does_not_run(jobs: ModuleType) -> None:
+    looks = iter(["running", "running", "ended"])
+    jobs.begun("a")
+
+    def ends(_: float) -> None:
+        if next(looks) == "ended":
+            jobs.ended("a")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs.time, "sleep", ends)
+        assert jobs.main(["wait", "a", "3600"]) == 0
+    assert next(looks, None) is None
+    assert jobs.recall("a")["state"] == "ended"
+    jobs.wait("unknown", 3600)
+
+
+def test_a_wait_for_a_build_that_goes_on_ends_in_time(jobs: ModuleType) -> None:
+    jobs.begun("a")
+    jobs.wait("a", 0.0)
+    assert jobs.recall("a")["state"] == "running"

@@ -11,7 +11,7 @@ import pytest
 
 from kiln.errors import BrokenPackage, HashMismatch
 from kiln.fleet import arrival
-from kiln.fleet.follow import MARK, Log, status_of
+from kiln.fleet.follow import AT_ONCE, MARK, Log, status_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,6 +105,15 @@ def test_a_log_comes_piece_by_piece_and_goes_on_in_another_process(tmp_path: Pat
         assert log.take(answer(b"\xa9 a.c\n"), "a")[1] == [("compile", "2026-11-21 13:37:56 gcc \xe9 a.c")]
     with Log(path) as log:
         assert f"tail -c +{path.stat().st_size + 1} " in log.question("a")
+
+
+def test_a_look_waits_on_the_machine_where_nothing_is_to_be_had_at_once() -> None:
+    with Log(None) as log:
+        assert "kiln-job wait a 0.0;" in log.question("a", 5.0), "what was said before is wanted at once"
+        log.take(answer(b"one\n"), "a")
+        assert "kiln-job wait a 5.0;" in log.question("a", 5.0)
+        log.take(answer(b"x" * AT_ONCE), "a")
+        assert "kiln-job wait a 0.0;" in log.question("a", 5.0), "there is more"
 
 
 def test_a_machine_that_knows_no_such_job_has_lost_it() -> None:
