@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kiln import provenance, repodata
 from kiln.errors import HashMismatch, UsageError, nearest
 from kiln.publish.journal import Journal, Phase
 from kiln.publish.order import runs
 from kiln.publish.records import BILL, CHAIN, extended
-from kiln.repodata import Entry
+from kiln.repodata import Entry, Subdir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
     from kiln.model.provenance import Attestation
     from kiln.publish.store import Store
-    from kiln.repodata import Subdir
 
 SUBDIRS = ("noarch", "linux-64")
 JOURNAL = ".kiln/journal.json"
+
+What = TypeVar("What")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,7 @@ class ChannelTarget:
                 self.store.stepwise or any(path in self.held() for path in journal.fresh)
             ):
                 records = provenance.without(self._chain(), (journal.packages[path] for path in journal.fresh))
-                self._withdraw(gone, lambda subdir, files: subdir.without(files), records)
+                self._withdraw(gone, Subdir.without, records)
             for path in journal.fresh:
                 self.store.remove(path)
                 self.store.remove(BILL.format(journal.packages[path]))
@@ -202,9 +203,8 @@ class ChannelTarget:
 
     def _offer(self, new: Sequence[Entry], records: bytes) -> None:
         """Put packages into the index, with their records; in steps, what others need comes first."""
-        for part in runs(new) if self.store.stepwise else ():
-            self._change(lambda subdir, part=part: subdir.with_packages(part), records)  # type: ignore[misc] # bound in a loop
-        self._change(lambda subdir: subdir.with_packages(new), records)
+        for part in (*(runs(new) if self.store.stepwise else ()), new):
+            self._apply(Subdir.with_packages, part, records)
 
     def _withdraw(
         self, gone: AbstractSet[str], edit: Callable[[Subdir, AbstractSet[str]], Subdir], records: bytes | None = None
@@ -213,9 +213,8 @@ class ChannelTarget:
         offered = self._offered() if self.store.stepwise else []
         entries = [entry for entry in offered if entry.file in gone]
         for part in reversed(runs(entries)):
-            files = {entry.file for entry in part}
-            self._change(lambda subdir, files=files: edit(subdir, files))  # type: ignore[misc] # bound in a loop
-        self._change(lambda subdir: edit(subdir, gone), records)
+            self._apply(edit, {entry.file for entry in part})
+        self._apply(edit, gone, records)
 
     def _may_offer(self, journal: Journal) -> bool:
         """Whether readers may find packages of a publication; in steps, before kiln's own record tells."""
@@ -234,6 +233,10 @@ class ChannelTarget:
 
     def _chain(self) -> bytes:
         return self.store.read(CHAIN) or b""
+
+    def _apply(self, edit: Callable[[Subdir, What], Subdir], what: What, records: bytes | None = None) -> None:
+        """Change the index by an edit and what it is about: packages, or their names."""
+        self._change(lambda subdir: edit(subdir, what), records)
 
     def _change(self, edit: Callable[[Subdir], Subdir], records: bytes | None = None) -> None:
         """Change the index, and the records with it at the same moment."""
