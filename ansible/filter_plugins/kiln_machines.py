@@ -1,8 +1,9 @@
-"""Filters that make the answers of each provider into machines of one shape, and refusals into their reasons.
+"""Filters that convert the answers of item provider to machines of one shape, and refusals to their reasons.
 
-A machine is {name, id, provider, run, type, flavour, state, address, private, expires}; ``private`` is where the run's
-other machines reach it, ``expires`` an epoch in seconds.
-Every provider keeps name, run, type and end of life where it keeps its tags: a machine can be found by these alone.
+A machine is {name, id, provider, run, owner, type, flavor, state, ended, address, private, expires}; ``private`` is
+its address for the run's other workers, ``expires`` is in seconds since the epoch. One that has ``ended`` builds no
+more, but its provider still lists it, and may charge for it.
+Name, run, type and expiry are tags of every provider's machines, by which they are guests.
 """
 
 from __future__ import annotations
@@ -16,124 +17,136 @@ if TYPE_CHECKING:
 
 Machine = dict[str, Any]
 GONE = {"terminated", "shutting-down", "deleted", "soft_deleted"}
+# Of OpenStack, EC2 and Docker. A container that is only created belongs to a `docker run` that was killed.
+ENDED = {
+    *("shutoff", "error", "suspended", "paused", "shelved", "shelved_offloaded"),
+    *("stopping", "stopped"),
+    *("created", "exited", "dead", "removing"),
+}
 
 
 def from_docker(containers: Iterable[Mapping[str, Any]]) -> list[Machine]:
-    """Machines out of what ``docker inspect`` tells of containers."""
+    """Return machines from the output of ``docker inspect``."""
     return [
         _machine(
-            each["Config"]["Labels"],
+            item["Config"]["Labels"],
             provider="local",
-            id=each["Id"],
-            flavour="container",
-            state=each["State"]["Status"],
-            **dict.fromkeys(("address", "private"), _first_network(each["NetworkSettings"]["Networks"])),
+            id=item["Id"],
+            flavor="container",
+            state=item["State"]["Status"],
+            **dict.fromkeys(("address", "private"), _first_network(item["NetworkSettings"]["Networks"])),
         )
-        for each in containers
+        for item in containers
     ]
 
 
-def from_qemu(found: Iterable[Mapping[str, Any]]) -> list[Machine]:
-    """Machines out of what ``kiln_qemu`` lists; their ssh is a port of this computer's own address."""
+def from_qemu(guests: Iterable[Mapping[str, Any]]) -> list[Machine]:
+    """Return machines from the list of ``kiln_qemu``; their ssh is a port of this computer's loopback address."""
     return [
         _machine(
-            each["tags"],
+            item["tags"],
             provider="local",
-            id=each["id"],
-            flavour="qemu",
-            accelerator=each["accelerator"],
+            id=item["id"],
+            flavor="qemu",
+            accelerator=item["accelerator"],
             state="running",
             address="127.0.0.1",
-            private="",  # each has a network of its own
-            port=each["port"],
+            private="",  # item has a network of its own
+            port=item["port"],
         )
-        for each in found
+        for item in guests
     ]
 
 
 def from_aws(instances: Iterable[Mapping[str, Any]]) -> list[Machine]:
-    """Machines out of what ``amazon.aws.ec2_instance_info`` tells, those that are ended left out."""
+    """Return machines from the result of ``amazon.aws.ec2_instance_info``, without terminated ones."""
     return [
         _machine(
-            each["tags"],
+            item["tags"],
             provider="aws",
-            id=each["instance_id"],
-            flavour=each["instance_type"],
-            state=each["state"]["name"],
-            address=each.get("public_ip_address") or each.get("private_ip_address") or "",
-            private=each.get("private_ip_address") or each.get("public_ip_address") or "",
+            id=item["instance_id"],
+            flavor=item["instance_type"],
+            state=item["state"]["name"],
+            address=item.get("public_ip_address") or item.get("private_ip_address") or "",
+            private=item.get("private_ip_address") or item.get("public_ip_address") or "",
         )
-        for each in instances
-        if each["state"]["name"] not in GONE
+        for item in instances
+        if item["state"]["name"] not in GONE
     ]
 
 
 def from_openstack(servers: Iterable[Mapping[str, Any]]) -> list[Machine]:
-    """Machines out of what ``openstack.cloud.server_info`` tells, those of kiln's alone."""
+    """Return kiln's machines from the result of ``openstack.cloud.server_info``."""
     return [
         _machine(
-            each["metadata"],
+            item["metadata"],
             provider="openstack",
-            id=each["id"],
-            flavour=(each.get("flavor") or {}).get("original_name") or (each.get("flavor") or {}).get("name") or "",
-            state=each["status"].lower(),
-            fault=(each.get("fault") or {}).get("message", ""),
-            address=each.get("access_ipv4") or each.get("public_v4") or _first_address(each.get("addresses") or {}),
-            private=_first_address(each.get("addresses") or {}, kind="fixed"),
+            id=item["id"],
+            flavor=(item.get("flavor") or {}).get("original_name") or (item.get("flavor") or {}).get("name") or "",
+            state=item["status"].lower(),
+            fault=(item.get("fault") or {}).get("message", ""),
+            floating=_has_floating(item),
+            address=item.get("access_ipv4") or item.get("public_v4") or _first_address(item.get("addresses") or {}),
+            private=_first_address(item.get("addresses") or {}, kind="fixed"),
         )
-        for each in servers
-        if (each.get("metadata") or {}).get("kiln-fleet") == "true" and each["status"].lower() not in GONE
+        for item in servers
+        if (item.get("metadata") or {}).get("kiln-fleet") == "true" and item["status"].lower() not in GONE
     ]
 
 
-def from_static(
-    hosts: Iterable[Mapping[str, Any]], run: str, names: Iterable[str], known: Iterable[Machine]
-) -> list[Machine]:
-    """Machines out of a list of hosts that exist: those a run knows, and for other names the hosts that are free."""
-    known = list(known)
-    taken, called = ({_place(each) for each in known}, {each["name"] for each in known})
-    free = [host for host in hosts if _place(host) not in taken]
-    return known + [
-        {
-            "name": name,
-            "id": host["address"],
-            "provider": "static",
-            "run": run,
-            "type": host.get("type", "static"),
-            "flavour": host["address"],
-            "state": "running",
-            "private": host["address"],
-            **host,
-            "expires": 0,
-        }
-        for name, host in zip([name for name in names if name not in called], free, strict=False)
+def openstack_pending(
+    servers: Iterable[Mapping[str, Any]], names: Iterable[str], floating: bool
+) -> list[Mapping[str, Any]]:
+    """Return the named servers that are still being built, or with ``floating`` have no floating address yet."""
+    awaited = set(names)
+    return [
+        item
+        for item in servers
+        if item["name"] in awaited
+        and (item["status"] not in {"ACTIVE", "ERROR"} or (floating and not _has_floating(item)))
     ]
 
 
-def _place(host: Mapping[str, Any]) -> tuple[str, int]:
-    return host["address"], int(host.get("port", 22))
+def openstack_address_notes(machines: Iterable[Machine]) -> list[str]:
+    """Return the descriptions of the floating addresses of machines."""
+    return [f"address of {item['name']} of run {item['run']} of kiln" for item in machines]
+
+
+def _has_floating(server: Mapping[str, Any]) -> bool:
+    networks = (server.get("addresses") or {}).values()
+    return any(item.get("OS-EXT-IPS:type") == "floating" for network in networks for item in network)
+
+
+def own(machines: Iterable[Machine], owner: str) -> list[Machine]:
+    """Return the machines of one owner; those of an older kiln name no owner."""
+    return [item for item in machines if item["owner"] in {"", owner}]
+
+
+def foreign(machines: Iterable[Machine], owner: str) -> list[Machine]:
+    """Return the machines of other owners: those of another run of the same name."""
+    return [item for item in machines if item["owner"] not in {"", owner}]
 
 
 def refusals(results: Iterable[Mapping[str, Any]], success: str) -> list[dict[str, str]]:
-    """What a provider refused: of a loop's results those without the key ``success``, with the reason it gave."""
+    """Return the refusals in a loop's results: those without the key ``success``, with their reasons."""
     return [
-        {"name": each["item"]["name"], "type": each["item"]["type"], "reason": _reason(each)}
-        for each in results
-        if not each.get(success) and not each.get("skipped")
+        {"name": item["item"]["name"], "type": item["item"]["type"], "reason": _reason(item)}
+        for item in results
+        if not item.get(success) and not item.get("skipped")
     ]
 
 
 def faults(machines: Iterable[Machine]) -> list[dict[str, str]]:
-    """Machines that came up in a faulty state, as refusals."""
+    """Return machines in an error state as refusals."""
     return [
-        {"name": each["name"], "type": each["type"], "reason": each.get("fault") or "the machine is in state error"}
-        for each in machines
+        {"name": item["name"], "type": item["type"], "reason": item.get("fault") or "the machine is in state error"}
+        for item in machines
     ]
 
 
 def docker_run(machine: Mapping[str, Any], labels: Mapping[str, str], seed: str, disk: str) -> list[str]:
-    """The options of ``docker run`` that make a container boot as a machine does."""
-    # Beside Docker's defaults: what systemd and an inner Docker need. It is not a privileged container.
+    """Return the options of ``docker run`` with which a container boots like a machine."""
+    # Besides Docker's defaults: what systemd and a nested Docker need. The container is not privileged.
     rights = ("--cgroupns=private", "--cap-add=SYS_ADMIN", "--cap-add=NET_ADMIN")
     unconfined = ("--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined")
     seeded = f"--mount=type=bind,readonly,target=/var/lib/cloud/seed/nocloud,source={seed}"
@@ -149,18 +162,20 @@ def docker_run(machine: Mapping[str, Any], labels: Mapping[str, str], seed: str,
 
 
 def htpasswd(password: str, user: str) -> str:
-    """A line of a file of users: SHA-1 does for a password that is random, and every server of a cache knows it."""
+    """Return a line of a password file: SHA-1 is enough for a random password, and every cache server supports it."""
     digest = base64.b64encode(hashlib.sha1(password.encode(), usedforsecurity=False).digest()).decode()
     return f"{user}:{{SHA}}{digest}"
 
 
-def _machine(tags: Mapping[str, str], **known: object) -> Machine:
+def _machine(tags: Mapping[str, str], **facts: Any) -> Machine:
     return {
         "name": tags.get("kiln-machine", ""),
         "run": tags.get("kiln-run", ""),
+        "owner": tags.get("kiln-owner", ""),
         "type": tags.get("kiln-type", ""),
         "expires": int(tags.get("kiln-expires") or 0),
-        **known,
+        "ended": facts["state"] in ENDED,
+        **facts,
     }
 
 
@@ -169,19 +184,19 @@ def _first_network(networks: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _first_address(addresses: Mapping[str, Iterable[Mapping[str, Any]]], kind: str = "floating") -> str:
-    """Of a server's addresses the first of version 4, one of a kind before others."""
-    found = [each for network in addresses.values() for each in network if each.get("version", 4) == 4]
-    found.sort(key=lambda each: each.get("OS-EXT-IPS:type") != kind)
-    return found[0]["addr"] if found else ""
+    """Return a server's first IPv4 address, preferably of a kind."""
+    matches = [item for network in addresses.values() for item in network if item.get("version", 4) == 4]
+    matches.sort(key=lambda item: item.get("OS-EXT-IPS:type") != kind)
+    return matches[0]["addr"] if matches else ""
 
 
 def _reason(result: Mapping[str, Any]) -> str:
-    said = result.get("stderr") or result.get("msg") or "no reason was given"
-    return str(said).strip().splitlines()[-1][:500]
+    message = result.get("stderr") or result.get("msg") or "no reason was given"
+    return str(message).strip().splitlines()[-1][:500]
 
 
 class FilterModule:
-    """What Ansible looks for."""
+    """The class that Ansible looks for."""
 
     def filters(self) -> dict[str, Any]:
         """Return the filters by the names that playbooks use."""
@@ -190,7 +205,10 @@ class FilterModule:
             "kiln_from_qemu": from_qemu,
             "kiln_from_aws": from_aws,
             "kiln_from_openstack": from_openstack,
-            "kiln_from_static": from_static,
+            "kiln_openstack_pending": openstack_pending,
+            "kiln_openstack_address_notes": openstack_address_notes,
+            "kiln_own": own,
+            "kiln_foreign": foreign,
             "kiln_refusals": refusals,
             "kiln_faults": faults,
             "kiln_docker_run": docker_run,

@@ -1,12 +1,13 @@
 #!/usr/bin/python
-"""Keep the folder of a run on the controller: keys, first-boot data, and what is known of each machine.
+"""Maintain the folder of a run on the controller: keys, first-boot data, and the inventory of the workers.
 
-One module in the place of a dozen tasks for each machine: it takes milliseconds where they take seconds, and what it
-writes is a value that a test compares.
+One module instead of a dozen tasks for each worker: it takes milliseconds instead of seconds, and tests can compare the
+texts that it writes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import secrets
@@ -17,43 +18,45 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils import kiln_ssh
+
 DOCUMENTATION = """
 ---
 module: kiln_run
-short_description: Keep the folder of a run of kiln's fleet on the controller
+short_description: Maintain the folder of a run of kiln's fleet on the controller
 description:
-  - C(seeded) makes the folder, the run's ssh key and the password of its cache, and for each machine a host key and
+  - C(seeded) creates the folder, the run's ssh key and the password of its cache, and for each worker a host key and
     cloud-init's user data.
-  - C(recorded) writes for each machine how ssh and Ansible reach it.
-  - C(refused) notes the machines that a provider refused, and why.
-  - C(forgotten) closes the connections to machines and removes what is written about them; without O(names), about
-    all of them, the run's key and password.
+  - C(recorded) writes the settings of ssh and Ansible for each worker.
+  - C(refused) records the workers that a provider refused, with the reasons.
+  - C(forgotten) closes the connections to workers and deletes their records; without O(names), those of all workers,
+    the run's key and the password.
 options:
   folder:
     description: The run's folder, an absolute path.
     type: path
     required: true
   state:
-    description: What to do.
+    description: The action.
     type: str
     required: true
     choices: [seeded, recorded, refused, forgotten]
   machines:
-    description: The machines, each a dictionary with at least a name.
+    description: The workers, each a dictionary with at least a name.
     type: list
     elements: dict
     default: []
   names:
-    description: The names of the machines to forget.
+    description: The names of the workers to forget.
     type: list
     elements: str
     default: []
   user:
-    description: Who logs in.
+    description: The user of ssh.
     type: str
     default: fleet
   files:
-    description: Files that a machine is born with, from path on the machine to path on the controller.
+    description: Files of the first boot, from path on the worker to path on the controller.
     type: dict
     default: {}
   lease:
@@ -61,7 +64,7 @@ options:
     type: int
     default: 3600
   expires:
-    description: The end of the machines' life, in seconds since the epoch.
+    description: The expiry of the workers, in seconds since the epoch.
     type: int
     default: 0
   ssh_options:
@@ -73,7 +76,7 @@ author:
 """
 
 EXAMPLES = """
-- name: Prepare the run
+- name: Create the run's folder
   kiln_run:
     folder: /home/me/feedstock/build_artifacts/fleet/one
     state: seeded
@@ -83,7 +86,7 @@ EXAMPLES = """
 
 RETURN = """
 machines:
-  description: The names of the machines that were written about or forgotten.
+  description: The names of the workers whose records were written or deleted.
   returned: always
   type: list
   elements: str
@@ -92,13 +95,17 @@ machines:
 FOLDERS = ("keys", "ssh", "seed", "inventory", "refused", "collected")
 
 
+class MissingProgram(Exception):
+    """A program is not installed."""
+
+
 def sockets(folder: Path) -> Path:
-    """Where ssh keeps the sockets of shared connections: their names may not be long, the run's folder may be."""
+    """Return the folder of ssh's shared connections, which is short enough for the paths of sockets."""
     return Path(tempfile.gettempdir(), f"kiln-ssh-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}")
 
 
 def user_data(*, user: str, run_key: str, host_key: str, host_public: str, files: dict[str, str]) -> str:
-    """Return what cloud-init does at a machine's first boot; JSON is YAML in which nothing needs quoting."""
+    """Return cloud-init's user data for a worker's first boot; JSON is YAML in which nothing needs quoting."""
     config = {
         "locale": "C.UTF-8",
         "ssh_pwauth": False,
@@ -125,32 +132,27 @@ def user_data(*, user: str, run_key: str, host_key: str, host_public: str, files
 
 
 def lease(*, first: int, last: int, at_the_end: str) -> str:
-    """Return the settings of a machine's lease."""
+    """Return the settings of a worker's lease."""
     return f"# Read by kiln-lease.\nFIRST={first}\nLAST={last}\nAT_THE_END={at_the_end}\n"
 
 
 def ssh_config(machine: dict[str, Any], *, folder: Path, user: str, options: dict[str, Any]) -> str:
-    """Return how ssh reaches a machine: the run's key alone, the known host key alone, nothing forwarded."""
+    """Return the settings of ssh for a worker: only the run's key and the known host key, no forwarding."""
     name = machine["name"]
     settings = {
         "HostName": machine["address"],
-        "Port": machine.get("port", 22),
-        "User": machine.get("user", user),
-        "IdentityFile": f'"{machine.get("key") or folder / "keys" / "run"}"',
-        "IdentitiesOnly": "yes",
-        "IdentityAgent": "none",
-        "HostKeyAlias": name,
-        "UserKnownHostsFile": f'"{folder / "keys" / name}.known_hosts"',
-        "GlobalKnownHostsFile": "/dev/null",
-        "StrictHostKeyChecking": "yes",
+        **kiln_ssh.settings(
+            user=machine.get("user", user),
+            port=machine.get("port", 22),
+            key=machine.get("key") or folder / "keys" / "run",
+            known_hosts=f"{folder / 'keys' / name}.known_hosts",
+            alias=name,
+        ),
         "UpdateHostKeys": "no",
         "ForwardAgent": "no",
         "ForwardX11": "no",
         "PasswordAuthentication": "no",
         "KbdInteractiveAuthentication": "no",
-        "BatchMode": "yes",
-        "ConnectTimeout": 15,
-        "ServerAliveInterval": 15,
         "ServerAliveCountMax": 4,
         "ControlMaster": "auto",
         "ControlPersist": 60,
@@ -161,7 +163,7 @@ def ssh_config(machine: dict[str, Any], *, folder: Path, user: str, options: dic
 
 
 def host_vars(machine: dict[str, Any], *, folder: Path, user: str) -> dict[str, Any]:
-    """Return how Ansible reaches a machine: by ssh as configured, over the connection that others share."""
+    """Return the settings of Ansible for a worker: ssh as configured, over the shared connection."""
     shared = f"-o ControlMaster=auto -o ControlPersist=60 -o ControlPath={sockets(folder)}/%C"
     return {
         "ansible_host": machine["name"],
@@ -184,46 +186,48 @@ class Folder:
         self.options = options
 
     def make(self) -> None:
-        """Make the folders, which are their owner's alone."""
-        for each in (self.path, *(self.path / name for name in FOLDERS), sockets(self.path)):
-            each.mkdir(parents=True, exist_ok=True)
-            each.chmod(0o700)  # refused where the folder is somebody else's
+        """Create the folders, which only their owner can read."""
+        for folder in (self.path, *(self.path / name for name in FOLDERS), sockets(self.path)):
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o700)  # fails if another user owns the folder
 
     def write(self, name: str, text: str) -> None:
-        """Write a file whole: others may read the folder meanwhile."""
+        """Write a file atomically: others may read the folder meanwhile."""
         target = self.path / name
         target.parent.mkdir(exist_ok=True)
-        beside = target.with_name(f".{target.name}.new")
-        beside.touch(mode=0o600)
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(target)
+        part = target.with_name(f".{target.name}.new")
+        part.touch(mode=0o600)
+        part.write_text(text, encoding="utf-8")
+        part.replace(target)
 
     def key(self, name: str, comment: str) -> tuple[str, str]:
-        """Return an ssh key pair, made when it is not there."""
+        """Return an ssh key pair, generated if it is missing."""
         path = self.path / "keys" / name
         if not path.with_name(f"{name}.pub").exists():
             path.unlink(missing_ok=True)
             argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)]
-            subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+            _run(argv)
         return path.read_text(), path.with_name(f"{name}.pub").read_text().strip()
 
     def password(self, name: str) -> None:
-        """Make a password where there is none; it lies in the folder, as keys do, and on machines that need it."""
+        """Generate a password if it is missing; it is stored in the folder, and on the workers that need it."""
         if not (self.path / "keys" / name).exists():
             self.write(f"keys/{name}", secrets.token_hex(24))
 
     def seed(self, machine: dict[str, Any], files: dict[str, str]) -> None:
-        """Write what a machine is told at its first boot, and expect the host key that it gets."""
+        """Write a worker's first-boot data, and accept the host key in it."""
         name = machine["name"]
         _, run_key = self.key("run", self.path.name)
         host_key, host_public = self.key(f"{name}.host", name)
-        self.write(f"keys/{name}.known_hosts", f"{name} {host_public}\n")  # of one that was there before, none holds
-        told = user_data(user=self.user, run_key=run_key, host_key=host_key, host_public=host_public, files=files)
-        self.write(f"seed/{name}/user-data", told)
+        self.write(
+            f"keys/{name}.known_hosts", f"{name} {host_public}\n"
+        )  # an earlier worker's keys are no longer valid
+        text = user_data(user=self.user, run_key=run_key, host_key=host_key, host_public=host_public, files=files)
+        self.write(f"seed/{name}/user-data", text)
         self.write(f"seed/{name}/meta-data", json.dumps({"instance-id": name, "local-hostname": name}) + "\n")
 
     def record(self, machine: dict[str, Any]) -> None:
-        """Write how a machine is reached; its inventory comes last, for that is what others look for."""
+        """Write the settings of a worker; its inventory comes last, since others wait for it."""
         name = machine["name"]
         if machine.get("known_hosts"):
             self.write(f"keys/{name}.known_hosts", f"{name} {machine['known_hosts']}\n")
@@ -233,11 +237,12 @@ class Folder:
         (self.path / "refused" / f"{name}.json").unlink(missing_ok=True)
 
     def forget(self, name: str) -> None:
-        """Close the connection to a machine, and remove what is written about it."""
+        """Close the connection to a worker, and delete its records."""
         config = self.path / "ssh" / f"{name}.config"
         if config.exists():
             argv = ["ssh", "-F", str(config), "-O", "exit", name]
-            subprocess.run(argv, check=False, stdin=subprocess.DEVNULL, capture_output=True)
+            with contextlib.suppress(MissingProgram):  # without ssh there is no connection
+                _run(argv, check=False)
         (self.path / "inventory" / f"{name}.json").unlink(missing_ok=True)
         config.unlink(missing_ok=True)
         shutil.rmtree(self.path / "seed" / name, ignore_errors=True)
@@ -245,7 +250,7 @@ class Folder:
             (self.path / "keys" / f"{name}.{suffix}").unlink(missing_ok=True)
 
     def forget_all(self) -> list[str]:
-        """Forget every machine and the run's key."""
+        """Forget every worker and the run's key."""
         names = sorted(
             {file.stem for place in ("inventory", "ssh", "seed") for file in self.path.glob(f"{place}/[!.]*")}
         )
@@ -257,8 +262,17 @@ class Folder:
         return names
 
 
+def _run(argv: list[str], *, check: bool = True) -> None:
+    """Run a program of OpenSSH. Raises MissingProgram when it is not installed."""
+    try:
+        subprocess.run(argv, check=check, stdin=subprocess.DEVNULL, capture_output=True)
+    except FileNotFoundError as missing:
+        packages = "openssh-client on Debian and Ubuntu, openssh-clients on Fedora"
+        raise MissingProgram(f"{argv[0]} is not installed; the package is {packages}") from missing
+
+
 def act(parameters: dict[str, Any]) -> list[str]:
-    """Do what was asked for, and return the names of the machines that it was done for."""
+    """Run the action of a playbook, and return the names of its workers."""
     folder = Folder(Path(parameters["folder"]), user=parameters["user"], options=parameters["ssh_options"])
     machines = parameters["machines"]
     if parameters["state"] == "forgotten":
@@ -281,7 +295,7 @@ def act(parameters: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Do what the playbook asks for."""
+    """Run the module."""
     from ansible.module_utils.basic import AnsibleModule
 
     module = AnsibleModule(
@@ -299,8 +313,10 @@ def main() -> None:
     )
     try:
         names = act(module.params)
+    except MissingProgram as missing:
+        module.fail_json(msg=str(missing))
     except (OSError, subprocess.SubprocessError) as failure:
-        module.fail_json(msg=f"cannot keep the run's folder {module.params['folder']}: {failure}")
+        module.fail_json(msg=f"cannot write the run's folder {module.params['folder']}: {failure}")
     module.exit_json(changed=bool(names), machines=names)
 
 

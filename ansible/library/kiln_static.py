@@ -1,0 +1,370 @@
+#!/usr/bin/python
+"""Claim existing hosts for a run, and release them: each has a note with its owner, and belongs to one run at a time.
+
+A claim is written into the run's folder before the host is asked, so that a run that was killed finds all hosts that it
+had claimed.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import queue
+import shlex
+import socket
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils import kiln_host_note, kiln_ssh
+
+DOCUMENTATION = """
+---
+module: kiln_static
+short_description: Claim existing hosts for a run of kiln's fleet, and release them
+description:
+  - C(claimed) claims a free host for each requested worker, and returns the refusals with their reasons.
+  - C(listed) lists the claimed hosts, of this run, or with O(everywhere) of all runs.
+  - C(left) removes from hosts what a run has put there, its note last; hosts of other runs are not touched.
+options:
+  folder:
+    description: The run's folder on the controller, an absolute path.
+    type: path
+    required: true
+  state:
+    description: The action.
+    type: str
+    required: true
+    choices: [claimed, listed, left]
+  hosts:
+    description: The existing hosts, each with address, key and known_hosts.
+    type: list
+    elements: dict
+    default: []
+  machines:
+    description: The requested workers, or those to release.
+    type: list
+    elements: dict
+    default: []
+  run:
+    description: The run's name.
+    type: str
+    required: true
+  owner:
+    description: The owner of the run.
+    type: str
+    required: true
+  expires:
+    description: The expiry of the workers, in seconds since the epoch.
+    type: int
+    default: 0
+  leave:
+    description: The script that removes, as root, what a run has put on a host.
+    type: str
+    default: ""
+  everywhere:
+    description: List the hosts of all runs.
+    type: bool
+    default: false
+  user:
+    description: The user of ssh.
+    type: str
+    default: fleet
+  ssh_options:
+    description: Further options of ssh.
+    type: dict
+    default: {}
+author:
+  - kiln (@kiln)
+"""
+
+EXAMPLES = """
+- name: Claim hosts
+  kiln_static:
+    folder: /home/me/feedstock/build_artifacts/fleet/one
+    state: claimed
+    run: one
+    owner: one
+    hosts: "{{ kiln_static_hosts }}"
+    machines:
+      - name: kiln-one-1
+"""
+
+RETURN = """
+machines:
+  description: The workers that were claimed, are claimed, or were released.
+  returned: always
+  type: list
+  elements: dict
+refused:
+  description: The workers that could not be claimed or released, each with a reason.
+  returned: always
+  type: list
+  elements: dict
+"""
+
+Host = dict[str, Any]
+LOST = 255  # ssh's own exit code
+SECONDS = 120  # for one command on a host
+IN_PARALLEL = 16  # hosts that are asked at once
+REACHED = "kiln: reached"  # the first output of a host: without it nothing was done there
+
+
+class Unreached(Exception):
+    """A host could not be reached; ``unknown`` when it may have run the script all the same."""
+
+    def __init__(self, reason: str, *, unknown: bool) -> None:
+        super().__init__(reason)
+        self.unknown = unknown
+
+
+def endpoint(host: Host) -> tuple[str, int]:
+    """Return the address and the port of a host, which identify it."""
+    return str(host["address"]), int(host.get("port", 22))
+
+
+def worker(host: Host, *, name: str, kind: str, run: str, owner: str, state: str, expires: int) -> dict[str, Any]:
+    """Return a host as a worker of a run."""
+    facts = {"id": host["address"], "flavor": host["address"], "private": host["address"], **host}
+    return {
+        **facts,
+        "name": name,
+        "provider": "static",
+        "run": run,
+        "owner": owner,
+        "type": kind,
+        "state": state,
+        "ended": False,
+        "expires": expires,
+    }
+
+
+class Claims:
+    """The claims of a run, as files in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.claims = folder / "claims"
+
+    def read(self) -> dict[str, dict[str, Any]]:
+        """Return the hosts that this run has claimed, or may have: {name: {host, type}}; an older kiln's, too."""
+        claims: dict[str, dict[str, Any]] = {}
+        for path in self.folder.glob("inventory/*.json"):
+            ((name, facts),) = json.loads(path.read_text())["kiln_machines"]["hosts"].items()
+            host = facts["kiln_machine"]
+            if host["provider"] == "static":
+                claims[name] = {"host": host, "type": host["type"], "unnoted": not host.get("owner")}
+        for path in self.claims.glob("[!.]*.json"):
+            claims[path.stem] = json.loads(path.read_text())
+        return claims
+
+    def add(self, name: str, host: Host, kind: str) -> None:
+        """Write which host is about to be claimed."""
+        part = self.claims / f".{name}.new"
+        part.write_text(json.dumps({"host": host, "type": kind}))
+        part.replace(self.claims / f"{name}.json")
+
+    def remove(self, name: str) -> None:
+        """Delete a claim."""
+        for suffix in ("json", "known_hosts"):
+            (self.claims / f"{name}.{suffix}").unlink(missing_ok=True)
+
+    def has_inventory(self, name: str) -> bool:
+        """Return whether a worker is in the inventory."""
+        return (self.folder / "inventory" / f"{name}.json").exists()
+
+
+class Hosts:
+    """The existing hosts, as one run sees them."""
+
+    def __init__(self, parameters: dict[str, Any]) -> None:
+        self.parameters = parameters
+        self.claims = Claims(Path(parameters["folder"]))
+        self.reasons: dict[str, str] = {}  # of refusals, by address; threads only add to it
+
+    def argv(self, host: Host, name: str) -> list[str]:
+        """Return the command line of ssh without a command: only the given key and host key are used."""
+        known_hosts = self.claims.claims / f"{name}.known_hosts"
+        known_hosts.write_text(f"{name} {host['known_hosts']}\n")
+        user, port = host.get("user", self.parameters["user"]), host.get("port", 22)
+        settings = kiln_ssh.settings(user=user, port=port, key=host["key"], known_hosts=known_hosts, alias=name)
+        options = {**settings, "ControlPath": "none", **self.parameters["ssh_options"]}
+        return ["ssh", "-F", "/dev/null", *(f"-o{key}={value}" for key, value in options.items()), str(host["address"])]
+
+    def ask(self, host: Host, name: str, script: str) -> str:
+        """Run a script as root on a host and return its output. Raises Unreached."""
+        words = f"echo {shlex.quote(REACHED)}; sudo sh -c {shlex.quote(script)}"
+        try:
+            process = subprocess.run(
+                [*self.argv(host, name), words], capture_output=True, text=True, check=False, timeout=SECONDS
+            )
+        except subprocess.TimeoutExpired as slow:
+            raise Unreached(f"{host['address']} did not answer within {SECONDS} s", unknown=True) from slow
+        head, _, output = process.stdout.partition("\n")
+        if process.returncode:
+            reason = process.stderr.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
+            lost = head == REACHED and process.returncode == LOST
+            raise Unreached(f"{host['address']}: {reason[0]}", unknown=lost)
+        return output
+
+    def claim_all(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Claim a host for each requested worker; return the workers, and the refusals."""
+        claims, requests = self.claims.read(), self.parameters["machines"]
+        claimed = {endpoint(claim["host"]) for claim in claims.values()}
+        free: queue.SimpleQueue[Host] = queue.SimpleQueue()
+        for host in self.parameters["hosts"]:
+            if endpoint(host) not in claimed:
+                free.put(host)
+        with ThreadPoolExecutor(IN_PARALLEL) as pool:
+            results = list(pool.map(lambda request: self._claim(request, claims.get(request["name"]), free), requests))
+        reason = "; ".join(self.reasons.values()) or f"kiln_static_hosts has {len(self.parameters['hosts'])} hosts"
+        refusals = [
+            {"name": request["name"], "type": request.get("type", "static"), "reason": reason}
+            for request, result in zip(requests, results, strict=True)
+            if result is None
+        ]
+        return [result for result in results if result is not None], refusals
+
+    def _claim(
+        self, request: dict[str, Any], claim: dict[str, Any] | None, free: queue.SimpleQueue[Host]
+    ) -> dict[str, Any] | None:
+        """Claim the host that a worker has already, else the first that is free."""
+        host = None if claim is None else claim["host"]
+        while True:
+            try:
+                host = free.get_nowait() if host is None else host
+            except queue.Empty:
+                return None
+            result = self._claim_host(host, request)
+            if result is not None:
+                return result
+            host = None
+
+    def _claim_host(self, host: Host, request: dict[str, Any]) -> dict[str, Any] | None:
+        """Claim a host, unless it is another run's or cannot be reached."""
+        name, kind, parameters = request["name"], request.get("type", "static"), self.parameters
+        self.claims.add(name, host, kind)
+        text = kiln_host_note.write(
+            run=parameters["run"],
+            owner=parameters["owner"],
+            machine=name,
+            expires=parameters["expires"],
+            origin=f"{getpass.getuser()}@{socket.gethostname()}:{parameters['folder']}",
+            since=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
+        )
+        state = "running"
+        try:
+            output = self.ask(host, name, kiln_host_note.CLAIM.format(text=shlex.quote(text)))
+            note = kiln_host_note.parse(output)
+        except Unreached as unreached:
+            if not unreached.unknown and not self.claims.has_inventory(name):
+                return self._refuse(name, host, str(unreached))
+            # It is this run's, or may be: the next listing will know.
+            note, state = {"owner": parameters["owner"]}, "unreachable"
+        if (note.get("owner"), note.get("machine", name)) != (parameters["owner"], name):
+            return self._refuse(name, host, kiln_host_note.refusal(host, note))
+        facts = {"run": parameters["run"], "owner": parameters["owner"], "expires": parameters["expires"]}
+        return worker(host, name=name, kind=kind, state=state, **facts)
+
+    def _refuse(self, name: str, host: Host, reason: str) -> None:
+        self.reasons[str(host["address"])] = reason
+        self.claims.remove(name)
+
+    def list_all(self) -> list[dict[str, Any]]:
+        """Return the claimed hosts as workers, with those that do not answer and may be claimed."""
+        queries = [(name, claim["host"], claim) for name, claim in self.claims.read().items()]
+        if self.parameters["everywhere"]:
+            queries = [(f"host{number}", host, {}) for number, host in enumerate(self.parameters["hosts"])]
+        with ThreadPoolExecutor(IN_PARALLEL) as pool:
+            results = list(pool.map(lambda query: self._query(*query), queries))
+        return [result for result in results if result is not None]
+
+    def _query(self, name: str, host: Host, claim: dict[str, Any]) -> dict[str, Any] | None:
+        parameters, state = self.parameters, "running"
+        note = {"run": parameters["run"], "owner": parameters["owner"], "machine": name}
+        try:
+            answer = kiln_host_note.parse(self.ask(host, name, kiln_host_note.QUERY))
+            if not answer and not claim.get("unnoted"):
+                return None
+            note = answer or note
+        except Unreached:
+            state = "unreachable"
+        finally:
+            if not claim:
+                self.claims.remove(name)
+        if not parameters["everywhere"] and (note.get("owner"), note.get("machine")) != (parameters["owner"], name):
+            return None
+        if parameters["everywhere"] and state == "unreachable":
+            return None
+        return worker(
+            host,
+            name=note.get("machine", name),
+            kind=claim.get("type", "static"),
+            run=note.get("run", ""),
+            owner=note.get("owner", ""),
+            state=state,
+            expires=int(note.get("expires") or 0),
+        )
+
+    def release_all(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Release workers; return those that were released, and the refusals."""
+        claims, workers = self.claims.read(), self.parameters["machines"]  # before the first record is deleted
+        with ThreadPoolExecutor(IN_PARALLEL) as pool:
+            reasons = list(pool.map(lambda item: self._release(item, claims), workers))
+        results = list(zip(workers, reasons, strict=True))
+        released = [item for item, reason in results if not reason]
+        return released, [{"name": item["name"], "reason": reason} for item, reason in results if reason]
+
+    def _release(self, host: dict[str, Any], claims: dict[str, dict[str, Any]]) -> str:
+        """Release a host; return why that failed, if it did."""
+        name, owner = host["name"], host.get("owner") or self.parameters["owner"]
+        unnoted = claims.get(name, {}).get("unnoted", False)
+        fields = {"owner": shlex.quote(owner), "unnoted": "true" if unnoted else "false"}
+        try:
+            self.ask(host, name, kiln_host_note.RELEASE.format(**fields, script=self.parameters["leave"]))
+        except Unreached as unreached:
+            return str(unreached)
+        self.claims.remove(name)
+        return ""
+
+
+def act(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Run the action of a playbook."""
+    hosts = Hosts(parameters)
+    hosts.claims.claims.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if parameters["state"] == "listed":
+        return {"machines": hosts.list_all(), "refused": [], "changed": False}
+    machines, refused = hosts.claim_all() if parameters["state"] == "claimed" else hosts.release_all()
+    return {"machines": machines, "refused": refused, "changed": bool(machines)}
+
+
+def main() -> None:
+    """Run the module."""
+    from ansible.module_utils.basic import AnsibleModule
+
+    module = AnsibleModule(
+        argument_spec={
+            "folder": {"type": "path", "required": True},
+            "state": {"required": True, "choices": ["claimed", "listed", "left"]},
+            "hosts": {"type": "list", "elements": "dict", "default": []},
+            "machines": {"type": "list", "elements": "dict", "default": []},
+            "run": {"required": True},
+            "owner": {"required": True},
+            "expires": {"type": "int", "default": 0},
+            "leave": {"default": ""},
+            "everywhere": {"type": "bool", "default": False},
+            "user": {"default": "fleet"},
+            "ssh_options": {"type": "dict", "default": {}},
+        }
+    )
+    try:
+        result = act(module.params)
+    except (OSError, subprocess.SubprocessError, KeyError, ValueError) as failure:
+        module.fail_json(msg=f"cannot write the run's folder {module.params['folder']}: {failure!r}")
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

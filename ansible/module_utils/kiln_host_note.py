@@ -1,0 +1,51 @@
+"""The note on an existing host that names its owner: its format, and the scripts that claim and release a host.
+
+The note, /etc/kiln-owner, is created by a link, which fails if it exists: of two controllers that claim a host at the
+same moment only one succeeds.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+# Run as root: each prints the note, the second after claiming the host if it was free.
+QUERY = "cat /etc/kiln-owner 2>/dev/null || true"
+CLAIM = """
+note=$(mktemp /etc/kiln-owner.XXXXXX)
+trap 'rm -f "$note"' EXIT
+printf '%s' {text} >"$note"
+chmod 644 "$note"
+sync "$note"
+ln -T "$note" /etc/kiln-owner 2>/dev/null || true
+cat /etc/kiln-owner
+"""
+# A host without a note was released already, or never claimed; an older kiln wrote none.
+RELEASE = """
+owner=$(sed -n 's/^owner=//p' /etc/kiln-owner 2>/dev/null || true)
+if [ "$owner" != {owner} ] && {{ [ -e /etc/kiln-owner ] || ! {unnoted}; }}; then exit 0; fi
+{script}
+rm -f /etc/kiln-owner
+"""
+
+
+def write(*, run: str, owner: str, machine: str, expires: int, origin: str, since: str) -> str:
+    """Return the text of a note; none of its characters is special in a shell's single quotes."""
+    fields = {"run": run, "owner": owner, "machine": machine, "expires": expires, "from": origin, "since": since}
+    return "".join(f"{name}={re.sub(r'[^ -~]', '?', str(value))}\n" for name, value in fields.items())
+
+
+def parse(text: str) -> dict[str, str]:
+    """Return the fields of a note."""
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def refusal(host: dict[str, Any], note: dict[str, str]) -> str:
+    """Describe why a host of another run cannot be claimed, and how it is released."""
+    run, origin, port = note.get("run", "?"), note.get("from", "?"), host.get("port", 22)
+    target = f"{host.get('user', 'fleet')}@{host['address']}"
+    command = f"ssh{'' if int(port) == 22 else f' -p {port}'} {target} sudo rm /etc/kiln-owner"
+    return (
+        f"{host['address']} belongs to the run {run} of {origin} since {note.get('since', '?')};"
+        f" 'kiln fleet down {run}' there releases it, or if that is no longer possible: {command}"
+    )
