@@ -1,0 +1,176 @@
+"""The filters and tests of expressions in recipe.yaml: those that rattler-build has, and no others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.recipe_v1.values import NOTHING, Invalid, Undefined, contains, defined, equal, is_true, less, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+def _items(value: Any) -> list[Any]:
+    if isinstance(value, (str, list, tuple, dict)):
+        return list(value)
+    if defined(value) is NOTHING:
+        return []
+    raise Invalid(f"{text(value)} has no items")
+
+
+class _Sorted:
+    """An item in the order of values."""
+
+    __slots__ = ("item",)
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+
+    def __lt__(self, other: _Sorted) -> bool:
+        return less(self.item, other.item)
+
+
+def _sorted(value: Any, *, reverse: Any = False, case_sensitive: Any = False, attribute: Any = None) -> list[Any]:
+    if attribute is not None:
+        raise Invalid("sort takes no attribute here")
+    folded = not is_true(case_sensitive)
+    return sorted(
+        _items(value),
+        key=lambda item: _Sorted(item.lower() if folded and isinstance(item, str) else item),
+        reverse=is_true(reverse),
+    )
+
+
+def _int(value: Any) -> int:
+    try:
+        return int(value) if not isinstance(value, str) else _int_of_text(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Invalid(f"{text(value)!r} is not a number") from error
+
+
+def _int_of_text(value: str) -> int:
+    try:
+        return int(value.strip())
+    except ValueError:
+        return int(float(value.strip()))
+
+
+def _default(value: Any, other: Any = "", boolean: Any = False) -> Any:
+    if isinstance(value, Undefined):
+        return other
+    return other if is_true(boolean) and not is_true(value) else value
+
+
+def _split(value: Any, separator: Any = None, most: Any = None) -> list[str]:
+    limit = -1 if most is None else _int(most)
+    return text(value).split(None if separator is None else text(separator), limit)
+
+
+def _trim(value: Any, characters: Any = None) -> str:
+    return text(value).strip(None if characters is None else text(characters))
+
+
+def _reverse(value: Any) -> Any:
+    return value[::-1] if isinstance(value, str) else _items(value)[::-1]
+
+
+def _unique(value: Any) -> list[Any]:
+    found: list[Any] = []
+    for item in _items(value):
+        if not contains(item, found):
+            found.append(item)
+    return found
+
+
+def _end(value: Any, index: int) -> Any:
+    items = _items(value)
+    return items[index] if items else Undefined("the first or last of no items")
+
+
+def _extreme(value: Any, index: int) -> Any:
+    items = sorted(map(_Sorted, _items(value)))
+    return items[index].item if items else Undefined("the least or greatest of no items")
+
+
+def _abs(value: Any) -> Any:
+    if isinstance(defined(value), (int, float)):
+        return abs(value)
+    raise Invalid(f"{text(value)!r} is not a number")
+
+
+def _version_to_buildstring(value: Any) -> str:
+    words = text(value).split()
+    return short_version(words[0] if words else "", 2)
+
+
+def short_version(version: str, parts: int) -> str:
+    """Return the first parts of a version without dots, as build strings have them: ``311``."""
+    return "".join(version.split(".")[:parts])
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "abs": _abs,
+    "bool": is_true,
+    "default": _default,
+    "first": lambda value: _end(value, 0),
+    "int": _int,
+    "join": lambda value, separator="": text(separator).join(text(item) for item in _items(value)),
+    "last": lambda value: _end(value, -1),
+    "length": lambda value: len(_items(value)),
+    "list": _items,
+    "lower": lambda value: text(value).lower(),
+    "max": lambda value: _extreme(value, -1),
+    "min": lambda value: _extreme(value, 0),
+    "replace": lambda value, old, new: text(value).replace(text(old), text(new)),
+    "reverse": _reverse,
+    "sort": _sorted,
+    "split": _split,
+    "trim": _trim,
+    "unique": _unique,
+    "upper": lambda value: text(value).upper(),
+    "version_to_buildstring": _version_to_buildstring,
+}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+TESTS: dict[str, Callable[..., bool]] = {
+    "boolean": lambda value: isinstance(value, bool),
+    "defined": lambda value: not isinstance(value, Undefined),
+    "endingwith": lambda value, end: text(value).endswith(text(end)),
+    "escaped": lambda _: False,
+    "even": lambda value: _is_integer(value) and value % 2 == 0,
+    "false": lambda value: value is False,
+    "float": lambda value: isinstance(value, float),
+    "in": contains,
+    "int": _is_integer,
+    "integer": _is_integer,
+    "none": lambda value: value is None,
+    "number": _is_number,
+    "odd": lambda value: _is_integer(value) and value % 2 == 1,
+    "safe": lambda _: False,
+    "sequence": lambda value: isinstance(value, (list, tuple)),
+    "startingwith": lambda value, start: text(value).startswith(text(start)),
+    "string": lambda value: isinstance(value, str),
+    "true": lambda value: value is True,
+    "undefined": lambda value: isinstance(value, Undefined),
+    "eq": equal,
+    "==": equal,
+    "ne": lambda left, right: not equal(left, right),
+    "!=": lambda left, right: not equal(left, right),
+    "lt": less,
+    "<": less,
+    "le": lambda left, right: not less(right, left),
+    "<=": lambda left, right: not less(right, left),
+    "gt": lambda left, right: less(right, left),
+    ">": lambda left, right: less(right, left),
+    "ge": lambda left, right: not less(left, right),
+    ">=": lambda left, right: not less(left, right),
+}

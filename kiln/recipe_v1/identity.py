@@ -1,0 +1,136 @@
+"""What packages of a recipe.yaml are called: what goes into their hashes, and the build strings made of these.
+
+The rules are rattler-build's: the values of the keys that a package uses, its platform, virtual packages that it runs
+with, and, for each other output that it pins exactly, that output's version and build string.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln.recipe_v1.expression import is_template, template
+from kiln.recipe_v1.filters import short_version
+from kiln.recipe_v1.nodes import compiled, evaluated
+from kiln.recipe_v1.requirement import OpenPin
+from kiln.recipe_v1.scope import VariantScope
+from kiln.recipe_v1.values import text
+from kiln.yamltext.typed import value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
+
+    from kiln.recipe_v1.recipe import PackageAt
+    from kiln.yamltext import PlacedText
+
+# The languages that show in a build string, in this order, and how many parts of their versions.
+_LANGUAGES = (("np", ("numpy",), 2), ("py", ("python",), 2), ("pl", ("perl",), 3), ("lua", ("lua",), 2))
+_LANGUAGE_R = ("r", ("r", "r_base"), 2)
+_SECTIONS = ("build", "host", "run", "run_constraints")
+_EXPORTS = ("weak", "weak_constraints", "strong", "strong_constraints", "noarch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """A package's build string, and what went into its hash, where dashes and dots become underscores."""
+
+    build_string: str
+    hash_input: Mapping[str, Any]
+
+
+class Identities:
+    """The identities of the packages of one recipe; ``pinned`` finds the package that another one pins."""
+
+    def __init__(self, pinned: Callable[[PackageAt, str], PackageAt]) -> None:
+        self._pinned = pinned
+        self._found: dict[int, Identity] = {}
+        self._open: list[PackageAt] = []
+
+    def of(self, package: PackageAt) -> Identity:
+        """Return the identity of a package.
+
+        Raises:
+            KilnError: it pins itself by way of others, or its build string cannot be evaluated.
+        """
+        found = self._found.get(id(package))
+        if found is None:
+            if any(package is other for other in self._open):
+                names = " -> ".join([*(other.name for other in self._open), package.name])
+                raise package.fault("outputs pin each other exactly", why=names)
+            self._open.append(package)
+            try:
+                found = self._found[id(package)] = self._identity(package)
+            finally:
+                self._open.pop()
+        return found
+
+    def _identity(self, package: PackageAt) -> Identity:
+        pins = {name: self._pin(package, name) for name in exact_pins(package)}
+        values = {**_values(package), **pins}
+        data = {key.replace("-", "_").replace(".", "_"): value for key, value in values.items()}
+        written = json.dumps(data, sort_keys=True, ensure_ascii=False)
+        digest = hashlib.sha1(written.encode(), usedforsecurity=False).hexdigest()[:7]
+        return Identity(
+            build_string=_build_string(package, data, digest),
+            hash_input={key: values[key] for key in sorted(values)},
+        )
+
+    def _pin(self, package: PackageAt, name: str) -> str:
+        other = self._pinned(package, name)
+        return f"{other.version} {self.of(other).build_string}"
+
+
+def exact_pins(package: PackageAt) -> list[str]:
+    """Return the names of the other outputs that a package pins exactly."""
+    pins = (each for each in _requirements(package) if isinstance(each, OpenPin) and each.subpackage and each.exact)
+    return list(dict.fromkeys(pin.name for pin in pins if pin.name != package.name))
+
+
+def _requirements(package: PackageAt) -> Iterator[str | OpenPin]:
+    given = package.sections.get("requirements", {})
+    for section in _SECTIONS:
+        yield from given.get(section, ())
+    exports = given.get("run_exports", {})
+    for kind in _EXPORTS if isinstance(exports, dict) else ():
+        yield from exports.get(kind, ())
+    yield from exports if isinstance(exports, list) else ()
+
+
+def _values(package: PackageAt) -> dict[str, Any]:
+    """Return what goes into the hash but for pins: of keys that the context redefines, the variant's own values."""
+    variant, target = package.scope.variant, package.scope.target
+    values = {key: value_of(variant[key]) for key in package.hashed if key in variant}
+    if "build_platform" in package.hashed:
+        values.setdefault("build_platform", package.scope.build)
+    values["target_platform"] = "noarch" if package.noarch else target
+    for key in package.sections["build"].get("variant", {}).get("ignore_keys", ()):
+        values.pop(key, None)
+    run = package.sections.get("requirements", {}).get("run", ())
+    virtual = {spec.split(" ")[0]: spec for spec in run if isinstance(spec, str) and spec.startswith("__")}
+    return values | virtual
+
+
+def _build_string(package: PackageAt, hash_input: Mapping[str, Any], digest: str) -> str:
+    given: PlacedText | None = package.sections["build"].get("string")
+    number = package.sections["build"].get("number", 0)
+    if given is None:
+        return f"{_prefix(package, hash_input)}h{digest}_{number}"
+    if not is_template(given):
+        return str(given)
+    scope = VariantScope(hash_input, package.scope.target, package.scope.build)
+    scope.context = {**package.scope.context, "hash": digest, "build_number": number}
+    return text(evaluated(given, compiled(given, template), scope))
+
+
+def _prefix(package: PackageAt, hash_input: Mapping[str, Any]) -> str:
+    if package.noarch == "python":
+        return "py"
+    parts = []
+    for prefix, keys, length in (*_LANGUAGES, _LANGUAGE_R):
+        values = [hash_input[key] for key in keys if key in hash_input]
+        if values:
+            parts.append(prefix + short_version(text(values[-1]), length))
+    return "".join(parts)

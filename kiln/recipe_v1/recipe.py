@@ -1,0 +1,307 @@
+"""A recipe.yaml: its outputs at one variant, with the keys that each of them uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kiln import limits
+from kiln.errors import RecipeFault
+from kiln.model.location import Place
+from kiln.recipe_v1 import schema
+from kiln.recipe_v1.nodes import RECIPE, fault, is_empty, known_keys, mapping, text_of, value_of_context
+from kiln.recipe_v1.requirement import free_name
+from kiln.recipe_v1.scope import VariantScope, normalized
+from kiln.yamltext import PlacedText, Scalars, parse, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+    from typing import Any
+
+_ALWAYS = ("target_platform", "channel_targets", "channel_sources")
+# Variables of a build's environment that rattler-build lets the variant give, and takes for used.
+_OF_MACOS = ("MACOSX_DEPLOYMENT_TARGET", "OSX_ARCH")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingAt:
+    """What a staging output says at one variant, and the keys of the variant that it read and that it requires."""
+
+    sections: Mapping[str, Any]
+    reads: frozenset[str]
+    required: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageAt:
+    """A package at one variant: its evaluated sections, and the keys that it uses.
+
+    ``used`` are the keys by which conda-smithy tells packages apart: of a staging output that it inherits, those that
+    its requirements ask for. ``hashed`` are those in the package's hash, which rattler-build counts with all that the
+    staging output reads.
+    """
+
+    name: str
+    version: str
+    sections: Mapping[str, Any]
+    used: frozenset[str]
+    hashed: frozenset[str]
+    scope: VariantScope
+    entry: Any  # the node of the output, for the place of a fault
+    staging: Mapping[str, Any] | None = None
+
+    @property
+    def noarch(self) -> str | None:
+        """``python``, ``generic`` or None."""
+        found: str | None = self.sections["build"].get("noarch")
+        return found
+
+    @property
+    def skip(self) -> bool:
+        """Whether the package is skipped at this variant."""
+        return bool(self.sections["build"].get("skip"))
+
+    def fault(self, what: str, why: str = "", hint: str = "") -> RecipeFault:
+        """Return a fault of the package, placed in the recipe."""
+        return fault(self.entry, what, why, hint)
+
+
+@dataclass(kw_only=True)
+class RecipeV1:
+    """The file ``recipe.yaml``; every platform and variant of one run shares it."""
+
+    text: str
+    root: Mapping[str, Any]
+    entries: tuple[Mapping[str, Any], ...] = field(default=())
+
+    @classmethod
+    def read(cls, path: Path) -> RecipeV1:
+        """Read and check a recipe.
+
+        Raises:
+            KilnError: it is malformed, or has a key that is not known.
+        """
+        text = read_text(path, RECIPE)
+        root = parse(text, RECIPE, Scalars.PLACED).value
+        if not isinstance(root, dict):
+            raise RecipeFault("a recipe is a mapping of sections", at=Place(file=RECIPE))
+        recipe = cls(text=text, root=root)
+        recipe.check()
+        return recipe
+
+    # -- structure ------------------------------------------------------------------------------------------
+
+    @property
+    def has_outputs(self) -> bool:
+        """Whether the recipe has a list of outputs; else it is one package."""
+        return "outputs" in self.root
+
+    @property
+    def context(self) -> Mapping[str, Any]:
+        """The recipe's own names."""
+        return mapping(self.root.get("context"), "context")
+
+    @property
+    def feedstock_name(self) -> str | None:
+        """The name that the recipe gives its feedstock."""
+        extra = mapping(self.root.get("extra"), "extra")
+        name = extra.get("feedstock-name")
+        return str(name) if isinstance(name, PlacedText) and name else None
+
+    def check(self) -> None:
+        """Refuse what no recipe may say, whatever the variant.
+
+        Raises:
+            RecipeFault: a section is not known, the schema is another version, or outputs are no list.
+        """
+        known_keys(self.root, (*(schema.SEVERAL if self.has_outputs else schema.SINGLE), "$schema"), "a recipe")
+        version = self.root.get("schema_version")
+        if version is not None and version != "1":
+            raise fault(version, f"schema_version is {version!r}", hint="kiln reads version 1")
+        if not self.has_outputs:
+            if not isinstance(self.root.get("package"), dict):
+                raise RecipeFault("the recipe has neither 'package' nor 'outputs'", at=Place(file=RECIPE))
+            return
+        outputs = self.root["outputs"]
+        if not isinstance(outputs, list):
+            raise fault(outputs, "outputs is a list", hint="begin each with '- package:'")
+        for entry in outputs:
+            self._check_entry(entry)
+        self.entries = tuple(entry for entry in outputs if "package" in entry)
+
+    def _check_entry(self, entry: Any) -> None:
+        if not isinstance(entry, dict) or not {"package", "staging"} & entry.keys():
+            raise fault(entry, "an output has 'package' or 'staging'", hint="begin it with '- package:'")
+        if "staging" in entry:
+            known_keys(entry, schema.STAGING, "a staging output")
+        else:
+            known_keys(entry, schema.OUTPUT, "an output")
+
+    @property
+    def count(self) -> int:
+        """The number of packages, before any is skipped."""
+        return len(self.entries) if self.has_outputs else 1
+
+    def identity_at(self, package: PackageAt) -> tuple[str, str]:
+        """Return the name and version of the recipe as a whole, at the variant of one of its packages."""
+        named = schema.PACKAGE(self.root.get("recipe"), package.scope) if self.has_outputs else {}
+        return named.get("name") or package.name, named.get("version") or package.version
+
+    # -- evaluation -----------------------------------------------------------------------------------------
+
+    def package(
+        self, index: int, variant: Mapping[str, Any], target: str, build: str, *, words: bool = False
+    ) -> PackageAt:
+        """Return one package at a variant; of a skipped one, only ``build`` is evaluated. ``words``: see the scope.
+
+        Raises:
+            KilnError: the recipe cannot be evaluated there, with the line.
+        """
+        limits.at(RECIPE)
+        scope = VariantScope(variant, target, build, words=words)
+        self._evaluate_context(scope)
+        return self._output(self.entries[index], scope) if self.has_outputs else self._single(scope)
+
+    def _evaluate_context(self, scope: VariantScope) -> None:
+        scope.in_context = True
+        for key, node in self.context.items():
+            scope.context[str(key)] = value_of_context(node, scope)
+        scope.in_context = False
+
+    def _single(self, scope: VariantScope) -> PackageAt:
+        package = schema.PACKAGE(self.root.get("package"), scope)
+        sections = {
+            "build": schema.BUILD(self.root.get("build"), scope),
+            "about": schema.ABOUT(self.root.get("about"), scope),
+            "requirements": schema.REQUIREMENTS(self.root.get("requirements"), scope),
+            "extra": schema.rendered(self.root.get("extra") or {}, scope),
+            "source": schema.SOURCE(self.root.get("source"), scope),
+            "tests": schema.TESTS(self.root.get("tests"), scope),
+        }
+        return self._made(self.root["package"], package, sections, scope, {})
+
+    def _output(self, entry: Mapping[str, Any], scope: VariantScope) -> PackageAt:
+        in_context = frozenset(scope.reads)
+        staging = self._inherited(entry, scope)
+        scope.reads = set(in_context)
+        top = staging is None and _inherits_top(entry)
+        package = schema.PACKAGE(entry["package"], scope)
+        if "version" not in package:
+            package |= schema.PACKAGE(self.root.get("recipe"), scope) | package
+        whole, own = schema.BUILD(self.root.get("build"), scope), schema.BUILD(entry.get("build"), scope)
+        sections: dict[str, Any] = {"build": _merged_build(whole, own, with_script=top)}
+        if not sections["build"].get("skip"):
+            sections |= self._sections(entry, scope, top=top)
+        return self._made(entry["package"], package, sections, scope, {"staging": staging})
+
+    def _sections(self, entry: Mapping[str, Any], scope: VariantScope, *, top: bool) -> dict[str, Any]:
+        whole = schema.ABOUT(self.root.get("about"), scope)
+        return {
+            "about": whole | schema.ABOUT(entry.get("about"), scope),
+            "requirements": schema.REQUIREMENTS(entry.get("requirements"), scope),
+            "extra": schema.rendered(self.root.get("extra") or {}, scope),
+            "source": [
+                *(schema.SOURCE(self.root.get("source"), scope) if top else ()),
+                *schema.SOURCE(entry.get("source"), scope),
+            ],
+            "tests": [
+                *(schema.TESTS(self.root.get("tests"), scope) if top else ()),
+                *schema.TESTS(entry.get("tests"), scope),
+            ],
+        }
+
+    def _made(
+        self,
+        entry: Any,
+        package: Mapping[str, str],
+        sections: Mapping[str, Any],
+        scope: VariantScope,
+        more: Mapping[str, Any],
+    ) -> PackageAt:
+        for key in ("name", "version"):
+            if not package.get(key):
+                raise fault(entry, f"the package has no {key}")
+        staging: StagingAt | None = more.get("staging")
+        own = {*scope.reads, *_free_keys(sections.get("requirements", {}), scope), *_always(scope)}
+        required, reads = (staging.required, staging.reads) if staging else (frozenset[str](), frozenset[str]())
+        build = sections["build"]
+        return PackageAt(
+            name=package["name"],
+            version=package["version"],
+            sections=sections,
+            used=_counted(own | required, build, scope),
+            hashed=_counted(own | required, build, scope)
+            | _counted(reads, {"variant": build.get("variant", {})}, scope),
+            scope=scope,
+            entry=entry,
+            staging=staging.sections if staging else None,
+        )
+
+    # -- staging --------------------------------------------------------------------------------------------
+
+    def _inherited(self, entry: Mapping[str, Any], scope: VariantScope) -> StagingAt | None:
+        """Return the staging output that an output inherits, if it names one."""
+        node = entry.get("inherit")
+        if is_empty(node):
+            return None
+        if isinstance(node, dict):
+            known_keys(node, ("from", "run_exports"), "inherit")
+        named = node.get("from") if isinstance(node, dict) else node
+        name = text_of(named, scope)
+        for other in self.root["outputs"]:
+            if "staging" in other:
+                given = mapping(other["staging"], "staging")
+                known_keys(given, ("name",), "staging")
+                if text_of(given.get("name"), scope) == name:
+                    return self._staging(other, scope)
+        raise fault(named, f"no staging output is named {name!r}")
+
+    def _staging(self, entry: Mapping[str, Any], scope: VariantScope) -> StagingAt:
+        requirements = schema.STAGING_REQUIREMENTS(entry.get("requirements"), scope)
+        required = frozenset(scope.reads | _free_keys(requirements, scope))
+        sections = {
+            "requirements": requirements,
+            "build": schema.STAGING_BUILD(entry.get("build"), scope),
+            "source": [
+                *schema.SOURCE(self.root.get("source"), scope),
+                *schema.SOURCE(entry.get("source"), scope),
+            ],
+        }
+        return StagingAt(sections=sections, reads=frozenset(scope.reads), required=required)
+
+
+def _inherits_top(entry: Mapping[str, Any]) -> bool:
+    return is_empty(entry.get("inherit"))
+
+
+def _always(scope: VariantScope) -> Iterable[str]:
+    keys = (*_ALWAYS, *(_OF_MACOS if scope.target.startswith("osx-") else ()))
+    return (key for key in keys if key in scope.variant)
+
+
+def _counted(keys: Iterable[str], build: Mapping[str, Any], scope: VariantScope) -> frozenset[str]:
+    """Return the keys that count as used, as ``build.noarch`` and ``build.variant`` have it."""
+    named = build.get("variant", {})
+    forced = {key for key in named.get("use_keys", ()) if key in scope.variant}
+    ignored = {name for key in named.get("ignore_keys", ()) for name in (key, normalized(key))}
+    if build.get("noarch") == "python":
+        ignored |= {"python"} - forced
+    return frozenset(({*keys} | forced) - ignored)
+
+
+def _free_keys(requirements: Mapping[str, Any], scope: VariantScope) -> set[str]:
+    """Return the keys that give the versions of requirements of ``build`` and ``host`` without any of their own."""
+    names = (name for part in ("build", "host") for spec in requirements.get(part, ()) if (name := free_name(spec)))
+    return {key for name in names if (key := scope.key_of(name))}
+
+
+def _merged_build(whole: Mapping[str, Any], own: Mapping[str, Any], *, with_script: bool) -> dict[str, Any]:
+    """Return an output's build section: its own keys, then those of the top level; ``skip`` holds if either does."""
+    merged = {**whole, **{key: value for key, value in own.items() if value not in (None, [], {})}}
+    if not with_script:
+        merged.pop("script", None)
+        if "script" in own:
+            merged["script"] = own["script"]
+    merged["skip"] = bool(whole.get("skip")) or bool(own.get("skip"))
+    return merged

@@ -1,0 +1,374 @@
+"""What each section of recipe.yaml may hold, and how it is evaluated.
+
+The sections are those of rattler-build's reference; a key that is not listed here is refused by name and line. What
+rattler-build calls experimental is listed in ``_EXPERIMENTAL`` and refused as such.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.errors import KilnError
+from kiln.recipe_v1.expression import expression, is_template, template
+from kiln.recipe_v1.nodes import (
+    branches,
+    compiled,
+    condition,
+    fault,
+    is_empty,
+    items,
+    known_keys,
+    mapping,
+    names_of_script,
+    scalar,
+    text_of,
+    texts,
+    typed,
+)
+from kiln.recipe_v1.requirement import requirement
+from kiln.recipe_v1.scope import LATE
+from kiln.yamltext import PlacedText
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from kiln.recipe_v1.requirement import Requirement
+    from kiln.recipe_v1.scope import VariantScope
+
+    Kind = Callable[[Any, VariantScope], Any]
+
+_EXPERIMENTAL = {
+    ("build", "steps"): "build.steps",
+    ("build", "flags"): "build.flags",
+    ("requirements", "extras"): "requirements.extras",
+    ("source", "attestation"): "source attestations",
+}
+
+
+def section(name: str, kinds: dict[str, Kind]) -> Kind:
+    """Return the kind of a mapping with these keys."""
+
+    def evaluate(node: Any, scope: VariantScope) -> dict[str, Any]:
+        given = mapping(node, name)
+        for key in given:
+            if (name, str(key)) in _EXPERIMENTAL:
+                what = f"{_EXPERIMENTAL[(name, str(key))]} are experimental in rattler-build, and not supported"
+                raise fault(key, what)
+        known_keys(given, kinds, name)
+        return {str(key): kinds[str(key)](value, scope) for key, value in given.items() if not is_empty(value)}
+
+    return evaluate
+
+
+def each(kind: Kind) -> Kind:
+    """Return the kind of a conditional list whose items are of a kind."""
+    return lambda node, scope: [kind(item, scope) for item in items(node, scope)]
+
+
+def either(of_mapping: Kind, other: Kind) -> Kind:
+    """Return the kind of a node that is a mapping or something else."""
+
+    def evaluate(node: Any, scope: VariantScope) -> Any:
+        return (of_mapping if isinstance(node, dict) and "if" not in node else other)(node, scope)
+
+    return evaluate
+
+
+# Kinds of single nodes
+
+
+def flag(node: Any, scope: VariantScope) -> bool | None:
+    """Evaluate a truth value; one that renders to nothing is not given."""
+    word = text_of(node, scope).strip().lower()
+    if word not in {"true", "false", ""}:
+        raise fault(node, f"{word!r} is neither true nor false")
+    return word == "true" if word else None
+
+
+def flag_or_texts(node: Any, scope: VariantScope) -> Any:
+    """Evaluate a truth value, or a list of globs in its place."""
+    if isinstance(node, PlacedText) and (is_template(node) or isinstance(typed(node), bool)):
+        return flag(node, scope)
+    return texts(node, scope)
+
+
+def number(node: Any, scope: VariantScope) -> int:
+    """Evaluate a whole number that is not negative."""
+    word = text_of(node, scope).strip()
+    if word and not (word.isascii() and word.isdigit()):
+        raise fault(node, f"{word!r} is not a whole number")
+    return int(word or 0)
+
+
+def optional_number(node: Any, scope: VariantScope) -> int | None:
+    """Evaluate a whole number, perhaps negative; one that renders to nothing is not given."""
+    word = text_of(node, scope).strip()
+    try:
+        return int(word) if word else None
+    except ValueError as error:
+        raise fault(node, f"{word!r} is not a whole number") from error
+
+
+def noarch(node: Any, scope: VariantScope) -> str | None:
+    """Evaluate ``noarch``: python, generic, or nothing."""
+    word = text_of(node, scope).strip()
+    if word in {"", "~", "null", "none", "None"}:
+        return None
+    if word not in {"python", "generic"}:
+        raise fault(node, f"noarch is {word!r}", hint="python or generic")
+    return word
+
+
+def requirements(node: Any, scope: VariantScope) -> list[Requirement]:
+    """Evaluate a conditional list of requirements."""
+    found = ((item, text_of(item, scope)) for item in items(node, scope))
+    return [_requirement(item, given) for item, given in found if given]
+
+
+def _requirement(node: Any, given: str) -> Requirement:
+    try:
+        return requirement(given)
+    except ValueError as error:
+        raise fault(node, f"{given[:80]!r} is not a requirement", why=str(error)) from error
+
+
+def raw_texts(node: Any, _: VariantScope) -> list[str]:
+    """Take a list of texts as it stands."""
+    return [str(scalar(item)) for item in (node if isinstance(node, list) else [node])]
+
+
+def stripped(node: Any, scope: VariantScope) -> str:
+    """Evaluate a text, without blanks around it."""
+    return text_of(node, scope).strip()
+
+
+def late_texts(node: Any, scope: VariantScope) -> list[str]:
+    """Evaluate texts in which folders of the build may stand, which stay expressions."""
+    with scope.standing(LATE):
+        return texts(node, scope)
+
+
+def build_string(node: Any, scope: VariantScope) -> PlacedText:
+    """Take the build string as a template: what it is follows once the hash is known."""
+    given = scalar(node)
+    if is_template(given):
+        _read_all(compiled(given, template).names, scope)
+    return given
+
+
+def skip(node: Any, scope: VariantScope) -> bool:
+    """Evaluate ``skip``: whether any of its conditions holds; one that cannot be evaluated does not."""
+    held = [_skips(item, scope) for item in items(node, scope)]  # all of them, for the names that they read
+    return any(held)
+
+
+def _skips(node: Any, scope: VariantScope) -> bool:
+    given = scalar(node)
+    if is_template(given):
+        rendered = text_of(given, scope)
+        given = PlacedText(rendered, given.line, given.column, plain=False)
+    compiled(given, expression)
+    try:
+        return bool(given) and condition(given, scope)
+    except KilnError:
+        return False  # as rattler-build has it
+
+
+def environment(node: Any, scope: VariantScope) -> dict[str, str]:
+    """Evaluate variables of a script's environment."""
+    found = {str(key): text_of(value, scope) for key, value in mapping(node, "env").items()}
+    for key, value in mapping(node, "env").items():
+        if "\n" in found[str(key)]:
+            raise fault(value, f"the variable {str(key)!r} has a line break", hint="set it in the script")
+    return {key: value for key, value in found.items() if value}
+
+
+def lines(node: Any, scope: VariantScope) -> list[str]:
+    """Take a script's lines: conditions are evaluated, expressions stay for the build, their names count as read."""
+    for given in branches(node):
+        if is_template(given):
+            _read_all(names_of_script(given), scope)
+    _read_conditions(node, scope)
+    return [str(scalar(item)) for item in items(node, scope) if item]
+
+
+def _read_conditions(node: Any, scope: VariantScope) -> None:
+    for item in node if isinstance(node, list) else [node]:
+        if isinstance(item, dict) and "if" in item:
+            _read_all(compiled(scalar(item["if"]), expression).names, scope)
+            _read_conditions(item.get("then"), scope)
+            _read_conditions(item.get("else"), scope)
+
+
+def _read_all(names: frozenset[str], scope: VariantScope) -> None:
+    for name in names:
+        scope.read_hidden(name)
+
+
+def rendered(node: Any, scope: VariantScope) -> Any:
+    """Evaluate every text of a part whose keys are the feedstock's own."""
+    if isinstance(node, dict):
+        return {str(key): rendered(value, scope) for key, value in node.items()}
+    if isinstance(node, list):
+        return [rendered(item, scope) for item in node]
+    return text_of(node, scope) if is_template(node) else typed(node)
+
+
+# Sections
+
+_PATTERNS = either(section("files", {"include": texts, "exclude": texts}), texts)
+_SCRIPT = either(
+    section(
+        "script",
+        {
+            "interpreter": text_of,
+            "env": environment,
+            "secrets": raw_texts,
+            "content": lines,
+            "file": text_of,
+            "cwd": text_of,
+        },
+    ),
+    lambda node, scope: {"content": lines(node, scope)},
+)
+SOURCE = each(
+    section(
+        "source",
+        {
+            "url": texts,
+            "sha256": text_of,
+            "md5": text_of,
+            "file_name": text_of,
+            "patches": late_texts,
+            "target_directory": text_of,
+            "filter": _PATTERNS,
+            "git": text_of,
+            "rev": text_of,
+            "tag": text_of,
+            "branch": text_of,
+            "depth": number,
+            "lfs": flag,
+            "submodules": flag,
+            "expected_commit": text_of,
+            "path": text_of,
+            "use_gitignore": flag,
+        },
+    )
+)
+BUILD = section(
+    "build",
+    {
+        "number": number,
+        "string": build_string,
+        "script": _SCRIPT,
+        "noarch": noarch,
+        "python": section(
+            "python",
+            {
+                "entry_points": texts,
+                "skip_pyc_compilation": texts,
+                "use_python_app_entrypoint": flag,
+                "version_independent": flag,
+                "site_packages_path": text_of,
+            },
+        ),
+        "skip": skip,
+        "always_copy_files": texts,
+        "always_include_files": texts,
+        "merge_build_and_host_envs": flag,
+        "files": _PATTERNS,
+        "dynamic_linking": section(
+            "dynamic_linking",
+            {
+                "rpaths": texts,
+                "binary_relocation": flag_or_texts,
+                "missing_dso_allowlist": texts,
+                "rpath_allowlist": texts,
+                "overdepending_behavior": text_of,
+                "overlinking_behavior": text_of,
+            },
+        ),
+        "variant": section(
+            "variant",
+            {"use_keys": texts, "ignore_keys": texts, "down_prioritize_variant": optional_number},
+        ),
+        "prefix_detection": section(
+            "prefix_detection",
+            {
+                "force_file_type": section("force_file_type", {"text": texts, "binary": texts}),
+                "ignore": flag_or_texts,
+                "ignore_binary_files": flag_or_texts,
+            },
+        ),
+        "post_process": each(section("post_process", {"files": texts, "regex": text_of, "replacement": text_of})),
+    },
+)
+STAGING_BUILD = section("build of a staging output", {"script": _SCRIPT})
+_IGNORED = section("ignore_run_exports", {"by_name": texts, "from_package": texts})
+_RUN_EXPORTS = either(
+    section(
+        "run_exports",
+        dict.fromkeys(("noarch", "strong", "strong_constraints", "weak", "weak_constraints"), requirements),
+    ),
+    requirements,
+)
+REQUIREMENTS = section(
+    "requirements",
+    {
+        "build": requirements,
+        "host": requirements,
+        "run": requirements,
+        "run_constraints": requirements,
+        "run_exports": _RUN_EXPORTS,
+        "ignore_run_exports": _IGNORED,
+    },
+)
+STAGING_REQUIREMENTS = section(
+    "requirements of a staging output", {"build": requirements, "host": requirements, "ignore_run_exports": _IGNORED}
+)
+_EXISTENCE = either(section("files", {"exists": texts, "not_exists": texts}), texts)
+TESTS = each(
+    section(
+        "test",
+        {
+            "python": section("python", {"imports": texts, "pip_check": flag, "python_version": texts}),
+            "perl": section("perl", {"uses": texts}),
+            "r": section("r", {"libraries": texts}),
+            "ruby": section("ruby", {"requires": texts}),
+            "script": _SCRIPT,
+            "requirements": section("requirements of a test", {"run": requirements, "build": requirements}),
+            "files": section("files", {"source": texts, "recipe": texts}),
+            "downstream": text_of,
+            "package_contents": section(
+                "package_contents",
+                {
+                    **dict.fromkeys(("files", "site_packages", "bin", "lib", "include"), _EXISTENCE),
+                    "strict": flag,
+                },
+            ),
+        },
+    )
+)
+ABOUT = section(
+    "about",
+    {
+        "homepage": stripped,
+        "repository": stripped,
+        "documentation": stripped,
+        "license": stripped,
+        "license_family": stripped,
+        "license_file": late_texts,
+        "summary": stripped,
+        "description": stripped,
+    },
+)
+PACKAGE = section("package", {"name": text_of, "version": text_of})
+SINGLE = (
+    "schema_version", "context", "package", "source", "build", "requirements", "tests", "about", "extra",
+)  # fmt: skip
+SEVERAL = (
+    "schema_version", "context", "recipe", "source", "build", "requirements", "tests", "about", "extra", "outputs",
+)  # fmt: skip
+OUTPUT = ("package", "inherit", "source", "build", "requirements", "tests", "about")
+STAGING = ("staging", "source", "build", "requirements")

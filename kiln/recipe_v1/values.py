@@ -1,0 +1,179 @@
+"""The values that expressions of recipe.yaml work with, and their operations, as minijinja defines them.
+
+rattler-build evaluates recipes with minijinja, whose values print and compare a little differently from Python's:
+``true`` in lower case, an integer and a text never add up, a division by zero is infinite.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_MOST_BITS = 127
+
+
+class Invalid(Exception):
+    """An operation does not fit its operands, or a name has no value."""
+
+
+class Undefined:
+    """The value of a name that has none; ``silent`` is that of an ``if`` without ``else``, which prints as nothing."""
+
+    __slots__ = ("name", "silent")
+
+    def __init__(self, name: str = "", *, silent: bool = False) -> None:
+        self.name = name
+        self.silent = silent
+
+
+NOTHING = Undefined(silent=True)
+
+
+def defined(value: Any) -> Any:
+    """Return a value that is defined.
+
+    Raises:
+        Invalid: it is not.
+    """
+    if isinstance(value, Undefined) and not value.silent:
+        raise Invalid(f"{value.name} is not defined" if value.name else "the value is not defined")
+    return value
+
+
+def is_true(value: Any) -> bool:
+    """Return whether a value counts as true.
+
+    Raises:
+        Invalid: it is not defined.
+    """
+    return False if defined(value) is NOTHING else bool(value)
+
+
+def text(value: Any) -> str:
+    """Return a value as it is printed.
+
+    Raises:
+        Invalid: it is not defined.
+    """
+    if isinstance(value, str):
+        return str(value)
+    if defined(value) is NOTHING:
+        return ""
+    return _nested(value)
+
+
+def _nested(value: Any) -> str:
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_nested, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_nested(key)}: {_nested(item)}' for key, item in value.items())}}}"
+    return _WORDS[value] if value is None or isinstance(value, bool) else _number(value)
+
+
+_WORDS = {None: "none", True: "true", False: "false"}
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float):
+        return "inf" if value == math.inf else "-inf" if value == -math.inf else f"{value}"
+    return str(value)
+
+
+def arithmetic(name: str) -> Callable[[Any, Any], Any]:
+    """Return the function of an operator: ``add``, ``sub``, ``mul``, ``div``, ``floordiv``, ``mod``, ``pow``."""
+    function = _ARITHMETIC[name]
+
+    def run(left: Any, right: Any) -> Any:
+        if not _fits(name, defined(left), defined(right)):
+            raise Invalid(f"{name} does not fit {_kind(left)} and {_kind(right)}")
+        try:
+            return function(left, right)
+        except (ArithmeticError, TypeError, ValueError) as error:
+            raise Invalid(f"{name}: {error}") from error
+
+    return run
+
+
+def _fits(name: str, left: Any, right: Any) -> bool:
+    if isinstance(left, (int, float)) and isinstance(right, (int, float)):
+        return True
+    if name == "add":
+        return (isinstance(left, str) and isinstance(right, str)) or (
+            isinstance(left, list) and isinstance(right, list)
+        )
+    return name == "mul" and isinstance(left, (str, list)) and isinstance(right, int)
+
+
+def _kind(value: Any) -> str:
+    return {str: "a text", bool: "a truth value", list: "a list", dict: "a mapping"}.get(type(value), "a number")
+
+
+def _divided(left: Any, right: Any) -> float:
+    if right:
+        return float(left / right)
+    return math.nan if not left else math.copysign(math.inf, left)
+
+
+def _power(left: Any, right: Any) -> Any:
+    if abs(right) * max(math.log2(abs(left)), 0) > _MOST_BITS if left else False:
+        raise ValueError("the result is too large")
+    return left**right
+
+
+_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": _divided,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "pow": _power,
+}
+
+
+def equal(left: Any, right: Any) -> bool:
+    """Return whether two values are equal.
+
+    Raises:
+        Invalid: one of them is not defined.
+    """
+    return bool(defined(left) == defined(right))
+
+
+def less(left: Any, right: Any) -> bool:
+    """Return whether a value comes before another; values of different kinds are ordered by their kinds."""
+    one, other = _rank(defined(left)), _rank(defined(right))
+    if one != other:
+        return one < other
+    try:
+        return bool(left < right)
+    except TypeError:
+        return text(left) < text(right)
+
+
+def _rank(value: Any) -> int:
+    ranks = ((type(None), 1), (bool, 2), (int, 3), (float, 3), (str, 4), (list, 6), (dict, 7))
+    return next((rank for kind, rank in ranks if isinstance(value, kind)), 0)
+
+
+def contains(item: Any, items: Any) -> bool:
+    """Return whether a text, list or mapping contains something.
+
+    Raises:
+        Invalid: it can contain nothing.
+    """
+    if isinstance(items, str):
+        return text(item) in items
+    if isinstance(items, (list, tuple, dict)):
+        return any(equal(item, each) for each in items)
+    if defined(items) is NOTHING:
+        return False
+    raise Invalid(f"{_kind(items)} contains nothing")

@@ -1,0 +1,106 @@
+"""variants.yaml: a variant file whose lists hold conditions in the place of selectors.
+
+Unquoted numbers and truth values keep their kind, as they do in conda-smithy; a number with a dot is text.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.errors import MalformedYaml, SelectorFault, VariantFault
+from kiln.model.location import Place
+from kiln.recipe_v1 import nodes
+from kiln.template.expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
+from kiln.template.names import Names
+from kiln.variants.files import VariantSource, check, without_empty, zip_groups
+from kiln.yamltext import Document, PlacedText, Scalars, parse, read_text
+from kiln.yamltext.typed import TypedText
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import Any
+
+    from kiln.variants.platform import Platform
+
+_SETTINGS = frozenset({"zip_keys", "pin_run_as_build"})
+
+
+class VariantFileV1:
+    """A variants.yaml on disk; each platform sees its own part of it."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path = path
+        self.name = name
+        self._document = parse(read_text(path, name), name, Scalars.PLACED)
+        if nodes.is_empty(self._document.value):
+            self._document = Document(file=name, value={})
+        if not isinstance(self._document.value, dict):
+            raise MalformedYaml("a variant file is a mapping of keys to values", at=self._document.place())
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Every key that the file defines on any platform."""
+        return frozenset(map(str, self._document.value))
+
+    def source(self, platform: Platform, known: frozenset[str]) -> VariantSource:
+        """The file as a platform sees it.
+
+        Raises:
+            KilnError: the file is malformed or contradicts itself.
+        """
+        names = Names(platform.names({}, platform.subdir), {}, known)
+        values = {str(key): self._value(str(key), node, names) for key, node in self._document.value.items()}
+        source = VariantSource(name=self.name, values=without_empty(values), document=self._document)
+        check(source)
+        return source
+
+    def _value(self, key: str, node: Any, names: Names) -> Any:
+        if key == "zip_keys":
+            return self._groups(node, names)
+        if key in _SETTINGS or isinstance(node, dict):
+            return _plain(node)
+        return [self._typed(key, item) for item in self._items(node, names)]
+
+    def _groups(self, node: Any, names: Names) -> list[list[str]]:
+        groups = [_plain(item) for item in self._items(node, names)]
+        try:
+            return [list(group) for group in zip_groups(groups)]
+        except ValueError as error:
+            raise VariantFault("malformed zip_keys", at=self._place(node), why=str(error)) from error
+
+    def _typed(self, key: str, item: Any) -> str:
+        if not isinstance(item, PlacedText):
+            raise VariantFault(f"{key} has a value that is neither text nor number", at=self._place(item))
+        value = nodes.typed(item)
+        return TypedText(value) if isinstance(value, int) else str(item)
+
+    def _items(self, node: Any, names: Names) -> Iterator[Any]:
+        for item in [] if nodes.is_empty(node) else node if isinstance(node, list) else [node]:
+            if isinstance(item, dict) and "if" in item:
+                branch = "then" if self._holds(item["if"], names) else "else"
+                yield from self._items(item.get(branch), names)
+            elif not nodes.is_empty(item):
+                yield item
+
+    def _holds(self, given: Any, names: Names) -> bool:
+        """Return whether a condition holds: an expression of Python over platforms' names, as conda-smithy reads it."""
+        if not isinstance(given, PlacedText):
+            raise VariantFault("a condition is text", at=self._place(given))
+        try:
+            return bool(evaluate(compile_expression(str(given)), names.lookup))
+        except (MissingName, NotAllowed, Invalid) as error:
+            why = f"{error} has no value here" if isinstance(error, MissingName) else str(error)
+            raise SelectorFault(
+                f"the condition {str(given)!r} cannot be evaluated", at=self._place(given), why=why
+            ) from (error)
+
+    def _place(self, node: Any) -> Place:
+        at = nodes.place(node)
+        return Place(file=self.name, line=at.line, column=at.column)
+
+
+def _plain(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {str(key): _plain(value) for key, value in node.items()}
+    return [_plain(item) for item in node] if isinstance(node, list) else str(node)

@@ -1,0 +1,50 @@
+"""Values of variant files that are whole numbers or truth values: text to whoever compares them, and typed for recipes.
+
+conda_build_config.yaml knows text alone. In variants.yaml, and in the files of .ci_support for recipe.yaml, an unquoted
+13 is a number and an unquoted true a truth value, which shows in expressions, in hashes, and in how they are written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class TypedText(str):
+    """The text of a number or a truth value, as Python prints it, together with the value; numbers sort as such."""
+
+    __slots__ = ("typed",)
+
+    typed: bool | int
+
+    def __new__(cls, typed: bool | int) -> TypedText:
+        """Make the text of a value."""
+        found = super().__new__(cls, typed)
+        found.typed = typed
+        return found
+
+    def __lt__(self, other: str) -> bool:
+        return self.typed < other.typed if isinstance(other, TypedText) else super().__lt__(other)
+
+    def __reduce__(self) -> tuple[type[TypedText], tuple[bool | int]]:
+        return TypedText, (self.typed,)
+
+
+def as_text(value: Any) -> str:
+    """Return a value as text; typed text stays typed."""
+    return value if isinstance(value, str) else str(value)
+
+
+def value_of(value: Any) -> Any:
+    """Return the value that a text of a variant stands for in recipe.yaml."""
+    return value.typed if isinstance(value, TypedText) else value
+
+
+def with_truth(value: Any) -> Any:
+    """Return the same, with the words true and false as truth values: conda-smithy hands them over as such."""
+    return _TRUTH.get(value, value) if type(value) is str else value_of(value)
+
+
+_TRUTH = {"true": True, "false": False}
