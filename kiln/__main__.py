@@ -1,4 +1,4 @@
-"""The entry point of ``kiln`` and ``python -m kiln``: the only maker of exit codes."""
+"""The entry point of ``kiln`` and ``python -m kiln``, which sets the exit code."""
 
 from __future__ import annotations
 
@@ -11,21 +11,29 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and leave the process with its exit code."""
-    if sys.version_info < (3, 10):  # noqa: UP036 - the environment has a newer one; somebody took another Python
+    """Run a command and exit with its code."""
+    if sys.version_info < (3, 10):  # noqa: UP036 - the user may run another Python than the environment's
         sys.exit("error: kiln needs Python 3.10 or newer\n  try: .venv/bin/python -m kiln")
-    from kiln.cli import run
+    if "_ARGCOMPLETE" in os.environ:  # a shell requests completions, see kiln.cli.completion
+        from kiln.cli.completion import complete
 
+        complete()
+    from kiln.bootstrap import home
+    from kiln.cli import run
+    from kiln.cli.streams import show_traceback
+
+    sys.excepthook = show_traceback
+    home.provide()
     code = run(sys.argv[1:] if arguments is None else arguments)
     leave(code)
 
 
 def leave(code: int) -> None:
-    """End the process; past a loaded py-rattler without the interpreter's own tear-down.
+    """Exit the process; if py-rattler is loaded, skip the interpreter's shutdown.
 
-    Its runtime threads were seen to crash there after all work was done, which would turn a success into a failure.
+    Its runtime threads sometimes crash during shutdown, which would turn a success into a failure.
     """
-    for stream in filter(None, (sys.stdout, sys.stderr)):  # None when closed by whoever called
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None if the caller closed it
         try:
             stream.flush()
         except BrokenPipeError:

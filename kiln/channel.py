@@ -1,33 +1,27 @@
-"""A conda channel in a folder: packages put in whole, indexed, solved and installed through py-rattler."""
+"""A conda channel in a folder, and the solving and installing of packages through py-rattler."""
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
-from kiln import files
-from kiln.errors import BrokenIndex, DownloadFailed, KilnError, SolveFailed, UsageError
+from kiln import credentials, files, rattler_process
+from kiln.errors import BrokenIndex, UsageError
 from kiln.matchspec import package_name
+from kiln.rattler_process.serialization import dumped, loaded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from rattler import InstallerReporter, PrefixRecord, RepoDataRecord
-
-    from kiln.admission import Admission
+    from rattler import PrefixRecord, RepoDataRecord
 
 VirtualPackages: TypeAlias = "Mapping[str, tuple[str, str]]"  # name to version and build, as in __cuda 12.9 0
-UNINDEXED = ".unindexed"  # stands in the channel while its index does not yet tell what lies there
+UNINDEXED = ".unindexed"  # exists in the channel while the index differs from the files
 SUBDIRS = ("linux-64", "noarch")
 OVERRIDES = {"cuda": "CONDA_OVERRIDE_CUDA", "libc": "CONDA_OVERRIDE_GLIBC", "archspec": "CONDA_OVERRIDE_ARCHSPEC"}
 _VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){0,5}")
-NO_ROOM, NOT_ALLOWED = f"(os error {errno.ENOSPC})", f"(os error {errno.EACCES})"  # in the installer's words
-NO_INDEX = ("failed to parse repodata", "failed to extract repodata")  # in the library's words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,18 +32,18 @@ class Channel:
 
     @property
     def url(self) -> str:
-        """The channel as a conda client wants it."""
+        """The channel's URL, as conda clients take it."""
         return self.root.absolute().as_uri()
 
     def path_of(self, package: Path, subdir: str) -> Path:
-        """Where a package file lies in the channel."""
-        return self.root / subdir / package.name
+        """Return the path of a package file in the channel; raises NotWritable for a link that leads out of it."""
+        return files.inside(self.root / subdir / package.name, self.root, links=True)
 
     def add(self, packages: Iterable[tuple[Path, str]]) -> tuple[Path, ...]:
-        """Put package files, each with its subdir, into the channel and index it; returns where they lie now.
+        """Add package files, each with its subdir, index the channel, and return their paths there.
 
-        A file is linked where the file system can, and appears whole or not at all. A run killed between the two is
-        mended by the next one, see ``mend``.
+        A file is linked where the file system can, and appears whole or not at all. After a run killed between the two
+        steps, the next one repairs the channel, see ``repair``.
         """
         places = {self.path_of(package, subdir): package for package, subdir in packages}
         self._mark()
@@ -59,10 +53,10 @@ class Channel:
         self._index(force=replaced)
         return tuple(places)
 
-    def keep_only(self, wanted: Iterable[str]) -> None:
-        """Remove the packages whose file names are not wanted, and index the channel when any was."""
-        wanted = frozenset(wanted)
-        stale = [package for package in self.packages() if package.name not in wanted]
+    def keep_only(self, names: Iterable[str]) -> None:
+        """Remove the packages with other file names, and index the channel when there were any."""
+        names = frozenset(names)
+        stale = [package for package in self.packages() if package.name not in names]
         if stale:
             self._mark()
             for package in stale:
@@ -77,25 +71,28 @@ class Channel:
         """Return the names of all packages in the channel."""
         return frozenset(package.name.rsplit("-", 2)[0] for package in self.packages())
 
-    def mend(self) -> None:
-        """Bring a channel in order whose index is missing or was not finished, and sweep half-written files out."""
+    def repair(self) -> None:
+        """Index a channel whose index is missing or unfinished, and remove half-written files."""
         for subdir in SUBDIRS:
-            (self.root / subdir).mkdir(parents=True, exist_ok=True)
-            files.remove_leftovers(self.root / subdir)
+            folder = files.inside(self.root / subdir, self.root, links=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            files.remove_leftovers(folder)
         indexed = all((self.root / subdir / "repodata.json").is_file() for subdir in SUBDIRS)
         if not indexed or (self.root / UNINDEXED).exists():
             self._mark()
             self._index(force=True)
 
     def _mark(self) -> None:
-        files.write_text(self.root / UNINDEXED, "")
+        files.create_empty(self.root / UNINDEXED)
 
     def _index(self, *, force: bool) -> None:
-        from rattler.index import index_fs
-
         for subdir in SUBDIRS:
-            (self.root / subdir).mkdir(parents=True, exist_ok=True)
-        asyncio.run(index_fs(self.root, write_shards=False, force=force))
+            folder = files.inside(self.root / subdir, self.root, links=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            for index in folder.glob("repodata*"):
+                files.inside(index, self.root, links=True)
+        with files.full_disk_as_error(self.root):
+            rattler_process.call("index", root=str(self.root.absolute()), force=force)
         (self.root / UNINDEXED).unlink()
 
 
@@ -108,69 +105,28 @@ def solve(
     installed: Sequence[RepoDataRecord] = (),
     flexible: bool = False,
 ) -> list[RepoDataRecord]:
-    """Find packages that satisfy match specs; ``virtual_packages`` are what the machine offers.
+    """Return packages that satisfy match specs; ``virtual_packages`` are the machine's.
 
-    What is ``installed`` stays as it is where it can. Of a package that several channels have, the first channel's are
-    taken, or when ``flexible`` and these do not do, a later one's.
+    ``installed`` packages stay as they are where possible. Of a package in several channels, the first channel's builds
+    are chosen, or when ``flexible`` and these do not fit, a later one's.
 
     Raises:
         SolveFailed: with the solver's own explanation.
-        UsageError: when a spec or a channel is none.
-        DownloadFailed: when a channel cannot be reached.
-        BrokenIndex: when what it has for an index is none.
+        UsageError: when a spec or a channel is invalid.
+        DownloadFailed: when a channel cannot be reached, or its server sends nothing.
+        BrokenIndex: when its index is invalid.
+        LimitExceeded: when its index is too large, or solving takes too long.
     """
-    import rattler
-    from rattler.exceptions import (
-        FetchRepoDataError,
-        GatewayError,
-        InvalidChannelError,
-        InvalidMatchSpecError,
-        SolverError,
+    records = rattler_process.call(
+        "solve",
+        channels=list(credentials.register(channels)),
+        specs=list(specs),
+        virtual_packages=dict(virtual_packages),
+        platform=platform,
+        installed=dumped(installed),
+        flexible=flexible,
     )
-
-    machine = [
-        rattler.GenericVirtualPackage(rattler.PackageName(name), rattler.Version(version), rattler.BuildString(build))
-        for name, (version, build) in virtual_packages.items()
-    ]
-    platforms = [rattler.Subdir(platform), rattler.Subdir("noarch")]
-    priority = rattler.ChannelPriority.Flexible if flexible else rattler.ChannelPriority.Strict
-    try:
-        return asyncio.run(
-            rattler.solve(
-                list(channels),
-                list(specs),
-                platforms=platforms,
-                virtual_packages=machine,
-                locked_packages=list(installed),
-                channel_priority=priority,
-            )
-        )
-    except InvalidMatchSpecError as error:
-        raise UsageError(
-            f"one of {', '.join(specs)} is no match spec", why=str(error).strip(), hint="'numpy <2', 'python=3.12'"
-        ) from error
-    except InvalidChannelError as error:
-        raise UsageError(
-            f"one of {', '.join(channels)} is no channel",
-            why=str(error).strip(),
-            hint="a folder, a URL, or a name such as conda-forge",
-        ) from error
-    except SolverError as error:
-        raise SolveFailed(
-            f"nothing in {', '.join(channels)} satisfies {', '.join(specs)}", why=str(error).strip()
-        ) from error
-    except (GatewayError, FetchRepoDataError) as error:
-        if any(words in str(error) for words in NO_INDEX):
-            raise BrokenIndex(
-                f"the index of a channel of {', '.join(channels)} cannot be read",
-                why="; ".join(line.removeprefix("Caused by: ") for line in str(error).splitlines()),
-                hint="whoever keeps the channel should index it anew; in a folder, kiln publish --reindex does",
-            ) from error
-        raise DownloadFailed(
-            f"a channel of {', '.join(channels)} cannot be reached",
-            why=str(error).strip(),
-            hint="see that the channels can be reached, then run the same command again",
-        ) from error
+    return loaded(records)
 
 
 def install(
@@ -180,66 +136,42 @@ def install(
     cache: Path,
     seen_at: str | None = None,
     carried: bool = False,
+    lock: int | None = None,
 ) -> None:
-    """Install solved packages into a prefix, their link scripts not run; what is there besides is removed.
+    """Install solved packages into a prefix, without running link scripts; other packages there are removed.
 
-    ``seen_at`` is the path that the files are to name as their prefix, where they will be used at another one.
+    ``seen_at`` is the prefix that the files name, where they will be used at another path than they are installed to.
     With ``carried``, packages may have links that lead out of the prefix; nothing is written through them.
+    ``lock`` is the descriptor of a lock that is held until nothing is written into the prefix any more, even when this
+    process is killed.
 
     Raises:
         DownloadFailed: when a package cannot be fetched.
-        HashMismatch, BrokenPackage: when one is not what the channel's index tells of.
+        HashMismatch, BrokenPackage: when one is not the package in the channel's index.
         UnsafePackage: when one reaches out of the prefix; nothing was written there.
-        DiskFull: when there is no room for them.
+        DiskFull: when the disk has not enough space.
+        LimitExceeded: when one is larger than it may be.
     """
-    from kiln.admission import Admission, explained
-
     cache.mkdir(parents=True, exist_ok=True)
-    with files.no_room_as_disk_full(prefix.parent):
-        watch = Admission(records, prefix, cache, carried=carried)
-        watch.admit_installed()
-        try:
-            asyncio.run(_install(records, watch, seen_at))
-        except KilnError:
-            raise
-        except Exception as error:  # the library's own, and its panics, which have no type to be named by
-            if watch.refusal is not None:
-                raise watch.refusal from error
-            if NO_ROOM in str(error):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(prefix)) from error
-            if NOT_ALLOWED in str(error):
-                raise PermissionError(errno.EACCES, str(error).splitlines()[-1], str(prefix)) from error
-            raise explained(error, records) from error
-        finally:
-            files.remove(watch.aside)
+    with files.full_disk_as_error(prefix.parent):
+        rattler_process.call(
+            "install",
+            lock=lock,
+            records=dumped(records),
+            prefix=str(prefix.absolute()),
+            cache=str(cache.absolute()),
+            seen_at=seen_at,
+            carried=carried,
+        )
 
 
-async def _install(records: list[RepoDataRecord], watch: Admission, seen_at: str | None) -> None:
-    import rattler
+def record_requested_specs(prefix: Path, requested: Iterable[str]) -> None:
+    """Write the requested specs into a prefix's records; a file ``history`` makes it an environment for conda.
 
-    from kiln.admission import require_intact
-
-    await require_intact(records, watch.cache)
-    await rattler.install(
-        records,
-        watch.prefix,
-        cache_dir=watch.cache,
-        show_progress=False,
-        reporter=cast("InstallerReporter", watch),  # it needs no more of its methods than it has
-        execute_link_scripts=False,
-        alternative_target_prefix=seen_at,
-    )
-    if watch.refusal is not None:
-        raise watch.refusal
-
-
-def remember(prefix: Path, asked: Iterable[str]) -> None:
-    """Write down, in a prefix's own records, which specs were asked for; its ``history`` makes it one for conda.
-
-    py-rattler 0.28 cannot do so while it installs: it hands specs on in a type that it does not take itself.
+    py-rattler 0.28 cannot do so while it installs: it passes specs on in a type that it does not accept itself.
     """
     specs: dict[str, list[str]] = {}
-    for spec in asked:
+    for spec in requested:
         specs.setdefault(package_name(spec.rpartition("::")[2]), []).append(spec)
     for record in installed(prefix):
         record.requested_specs = specs.get(record.name.normalized, [])
@@ -250,39 +182,41 @@ def remember(prefix: Path, asked: Iterable[str]) -> None:
 
 
 def installed(prefix: Path) -> list[PrefixRecord]:
-    """Return what is installed in a prefix; nothing where none is.
+    """Return the records of the packages in a prefix.
 
     Raises:
-        BrokenIndex: when a record of it cannot be read.
+        BrokenIndex: when a record cannot be read.
     """
     from rattler import PrefixRecord
 
-    found = []
+    records = []
     for file in sorted((prefix / "conda-meta").glob("*.json")):
         try:
-            found.append(PrefixRecord.from_path(file))
+            records.append(PrefixRecord.from_path(file))
         except Exception as error:  # rattler's bindings raise bare Exceptions here
-            raise BrokenIndex(f"{file} is no record of an installed package", why=str(error).strip()) from error
-    return found
+            raise BrokenIndex(f"{file} is not a record of an installed package", why=str(error).strip()) from error
+    return records
 
 
 def machine_virtual_packages(overrides: Mapping[str, str] | None = None) -> VirtualPackages:
     """Return this machine's virtual packages, ``__glibc`` and ``__cuda`` among them.
 
-    ``overrides`` hold conda's variables: CONDA_OVERRIDE_CUDA, CONDA_OVERRIDE_GLIBC and CONDA_OVERRIDE_ARCHSPEC say
-    what to take the machine for, and an empty one that it has no such thing.
+    ``overrides`` hold conda's variables CONDA_OVERRIDE_CUDA, CONDA_OVERRIDE_GLIBC and CONDA_OVERRIDE_ARCHSPEC, which
+    replace what was detected; an empty one removes it.
 
     Raises:
-        UsageError: when one of them is no version.
+        UsageError: when one of them is not a version.
     """
     from rattler import VirtualPackage, VirtualPackageOverrides
     from rattler.virtual_package import Override
 
-    given = {kind: (overrides or {}).get(name) for kind, name in OVERRIDES.items()}
-    for kind, value in given.items():
+    values = {kind: (overrides or {}).get(name) for kind, name in OVERRIDES.items()}
+    for kind, value in values.items():
         if value and kind != "archspec" and not _VERSION.fullmatch(value):
-            raise UsageError(f"{OVERRIDES[kind]}={value!r} is no version", hint=f"{OVERRIDES[kind]}=12.9 is one")
-    said = {kind: Override.string(value) for kind, value in given.items() if value is not None}
-    detected = VirtualPackage.detect(VirtualPackageOverrides(**said))
-    found = (package.into_generic() for package in detected)
-    return {package.name.normalized: (str(package.version), str(package.build_string)) for package in found}
+            raise UsageError(
+                f"{OVERRIDES[kind]}={value!r} is not a version", hint=f"{OVERRIDES[kind]}=12.9, for example"
+            )
+    replacements = {kind: Override.string(value) for kind, value in values.items() if value is not None}
+    detected = VirtualPackage.detect(VirtualPackageOverrides(**replacements))
+    packages = (package.into_generic() for package in detected)
+    return {package.name.normalized: (str(package.version), str(package.build_string)) for package in packages}

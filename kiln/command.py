@@ -1,12 +1,11 @@
-"""The one place that starts processes: logged before they run, bounded in time, stopped with all their children."""
+"""Start all processes: logged before they run, bounded in time, stopped with all their children."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import logging
-import math
 import os
-import re
 import selectors
 import shlex
 import shutil
@@ -19,28 +18,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from kiln import masking, processes, system_packages
 from kiln.errors import MissingTool
+from kiln.masking.stream import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import FrameType
 
 LOGGER = logging.getLogger(__name__)
 
 TAIL_LINES = 40
-TIMED_OUT = 124  # what timeout(1) returns
-TOGETHER = 1.0  # seconds within which two requests to end are one
-GRACE = 5.0  # seconds between asking a process group to end and ending it
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_LONGEST_LINE = 1 << 16
-_CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
+TIMED_OUT = 124  # as timeout(1)
+GRACE = 5.0  # seconds between SIGTERM and SIGKILL of a process group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a process left: ``tail`` is the end of what it said, ``stdout`` is filled by ``capture`` alone.
+    """The result of a process: ``tail`` is the end of its output, ``stdout`` is filled by ``capture`` alone.
 
-    ``exit_code`` is negative for a process that a signal ended, and 124 for one that ran out of time.
+    ``exit_code`` is negative for a process that a signal ended, and 124 for one that ran out of time, or was ``idle``
+    for too long.
     """
 
     argv: tuple[str, ...]
@@ -48,10 +46,11 @@ class Result:
     tail: str
     seconds: float
     stdout: str = ""
+    idle: bool = False
 
     @property
     def ok(self) -> bool:
-        """Whether the process ended well."""
+        """True when the exit code is 0."""
         return self.exit_code == 0
 
 
@@ -62,18 +61,33 @@ def run(
     cwd: Path | None = None,
     log: Path | None = None,
     timeout: float | None = None,
+    idle: float | None = None,
     secrets: Sequence[str] = (),
     on_line: Callable[[str], None] | None = None,
     tail_lines: int = TAIL_LINES,
+    stdin: str | None = None,
+    own: str = "",
 ) -> Result:
-    """Run a program to its end with exactly the environment ``env``; its output and errors come together, in order.
+    """Run a program to its end with exactly the environment ``env``; its output and errors are merged, in order.
 
-    ``log`` is appended to. ``timeout`` is in seconds. ``secrets``, and credentials inside URLs, are blotted out of
-    everything that is logged, kept or handed to ``on_line``. A bad exit code is returned, not raised.
-    Raises MissingTool when the program is not there.
+    ``log`` is appended to. ``timeout`` is in seconds. So is ``idle``: the time in which the program may use no
+    processor time, run no other program, wait for no lock and print nothing, as when it waits for a server.
+    ``secrets``, along with those of `kiln.masking`, are masked in the log, the tail and for ``on_line``, except in
+    lines that begin with ``own``: messages of kiln's processes, which mask them before. A bad exit code is returned,
+    not raised. The program reads ``stdin``, or nothing.
+    Raises MissingTool when the program is not found.
     """
-    with _Listener(log=log, secrets=secrets, on_line=on_line, tail_lines=tail_lines) as listener:
-        return _execute(_native(argv), env=env, cwd=cwd, timeout=timeout, listener=listener, apart=False)
+    with _Listener(log=log, secrets=secrets, on_line=on_line, tail_lines=tail_lines, own=own) as listener:
+        return _execute(
+            _native(argv),
+            env=env,
+            cwd=cwd,
+            timeout=timeout,
+            idle=idle,
+            listener=listener,
+            apart=False,
+            stdin=stdin,
+        )
 
 
 def capture(
@@ -84,22 +98,45 @@ def capture(
     timeout: float | None = None,
     secrets: Sequence[str] = (),
 ) -> Result:
-    """Run a program whose answer is wanted: its standard output comes back whole and as it was; only errors are kept.
+    """Run a program and return its standard output, complete and unmasked; the tail has only its errors.
 
-    Raises MissingTool when the program is not there.
+    Raises MissingTool when the program is not found.
     """
     with _Listener(log=None, secrets=secrets, on_line=None, tail_lines=TAIL_LINES) as listener:
         return _execute(_native(argv), env=env, cwd=cwd, timeout=timeout, listener=listener, apart=True)
 
 
-def hand_over(argv: Sequence[str | os.PathLike[str]], *, env: Mapping[str, str], cwd: Path | None = None) -> int:
-    """Run a program that has the terminal, or whatever this process reads and writes, to itself; returns its exit code.
+def start(
+    argv: Sequence[str], *, cwd: Path, stderr: IO[bytes], inherited: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Start one of kiln's own processes, which answers requests, with this process's environment and pipes to it.
 
-    Nothing of what it says is kept. Ctrl-C is the program's affair until it has ended.
-    Raises MissingTool when the program is not there.
+    It also has the descriptors that are ``inherited``, under the same numbers.
+    It has a separate session, so that Ctrl-C reaches this process alone. Raises MissingTool.
+    """
+    LOGGER.info("start: %s", shlex.join(argv))
+    try:
+        return subprocess.Popen(
+            argv,
+            cwd=cwd,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            start_new_session=True,
+            pass_fds=inherited,
+        )
+    except (FileNotFoundError, PermissionError) as error:
+        raise MissingTool(f"cannot start {argv[0]!r}", why=error.strerror or str(error)) from error
+
+
+def hand_over(argv: Sequence[str | os.PathLike[str]], *, env: Mapping[str, str], cwd: Path | None = None) -> int:
+    """Run a program on this process's standard streams, and return its exit code.
+
+    Its output is not recorded. The program alone handles Ctrl-C until it has ended.
+    Raises MissingTool when the program is not found.
     """
     words = _native(argv)
-    LOGGER.info("hand over to: %s", _CREDENTIALS.sub("***", shlex.join(words)))
+    LOGGER.info("hand over to: %s", masking.masked(shlex.join(words)))
     program = words[0] if "/" in words[0] else str(find(words[0], env=env))
     before = signal.signal(signal.SIGINT, _left_to_the_program)
     try:
@@ -114,61 +151,17 @@ def hand_over(argv: Sequence[str | os.PathLike[str]], *, env: Mapping[str, str],
 
 
 def _left_to_the_program(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing; a signal that is ignored altogether would be ignored by the program, too."""
-
-
-def without_credentials(text: str) -> str:
-    """Return text with the user and password in every URL blotted out."""
-    return _CREDENTIALS.sub("***", text)
+    """Do nothing; if the signal were ignored, the program would ignore it, too."""
 
 
 def find(program: str, *, env: Mapping[str, str]) -> Path:
-    """Return where ``program`` lies on the PATH of ``env``; raises MissingTool when it is nowhere."""
-    found = shutil.which(program, path=env.get("PATH", os.defpath))
-    if found is None:
-        raise MissingTool(f"{program!r} is not on this machine", why=f"PATH is {env.get('PATH', os.defpath)!r}")
-    return Path(found)
-
-
-def die_with_parent(number: signal.Signals = signal.SIGKILL, *, parent: int | None = None) -> None:
-    """Have the kernel send this process a signal when the one that started it is gone, killed even.
-
-    ``parent`` is the number of that process, where it is known: if it is gone already, while this one was still
-    starting, this one ends here.
-    """
-    import ctypes  # takes a tenth of what a command's start may take, and few need it
-
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
-    if parent is not None and os.getppid() != parent:
-        os._exit(128 + number)
-
-
-@contextlib.contextmanager
-def termination_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the block as Ctrl-C does, so that processes are stopped and files put in order."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    interrupt = _interrupter()
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _interrupter() -> Callable[[int, FrameType | None], None]:
-    """A handler that takes signals which come together for one: timeout(1) asks a process, then the process's group."""
-    last = -math.inf
-
-    def interrupt(number: int, _frame: FrameType | None) -> None:
-        nonlocal last
-        before, last = last, time.monotonic()
-        if last - before >= TOGETHER:
-            raise KeyboardInterrupt(signal.Signals(number).name)
-
-    return interrupt
+    """Return the path of ``program`` on the PATH of ``env``; raises MissingTool when it is not found."""
+    path = env.get("PATH", os.defpath)
+    location = shutil.which(program, path=path)
+    if location is None:
+        hint = system_packages.advice(program)
+        raise MissingTool(f"{program!r} is not on this machine", why=f"PATH is {path!r}", hint=hint)
+    return Path(location)
 
 
 def _native(argv: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
@@ -176,17 +169,24 @@ def _native(argv: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
 
 
 class _Listener:
-    """Takes a process's output line by line: to the log file, to the tail, to whoever watches."""
+    """Reads a process's output by line: into the log file, the tail, and ``on_line``."""
 
     def __init__(
-        self, *, log: Path | None, secrets: Sequence[str], on_line: Callable[[str], None] | None, tail_lines: int
+        self,
+        *,
+        log: Path | None,
+        secrets: Sequence[str],
+        on_line: Callable[[str], None] | None,
+        tail_lines: int,
+        own: str = "",
     ) -> None:
         self._path = log
         self._file: IO[str] | None = None
-        self._secrets = tuple(secret for secret in secrets if secret)
+        self._mask = masking.current().with_more(secrets)
+        self._stream = Stream(self._mask, own=own)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._on_line = on_line
         self._tail: deque[str] = deque(maxlen=tail_lines)
-        self._rest = b""
 
     def __enter__(self) -> _Listener:
         if self._path is not None:
@@ -202,36 +202,29 @@ class _Listener:
     def tail(self) -> str:
         return "\n".join(self._tail)
 
-    def blot(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return without_credentials(text)
+    def masked(self, text: str) -> str:
+        return self._mask.text(text)
 
     def note(self, text: str) -> None:
-        """Write a line of our own into the log file."""
+        """Write a line of kiln's into the log file."""
         if self._file is not None:
-            self._file.write(f"{self.blot(text)}\n")
+            self._file.write(f"{self.masked(text)}\n")
 
     def take(self, chunk: bytes) -> None:
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        for line in lines:
-            self._line(line)
-        if len(self._rest) > _LONGEST_LINE:
-            self.end()
+        self._lines(self._stream.feed(self._decoder.decode(chunk)))
 
     def end(self) -> None:
-        """Take what came after the last line break."""
-        rest, self._rest = self._rest, b""
-        if rest:
-            self._line(rest)
+        """Handle the rest after the last line break."""
+        rest = self._decoder.decode(b"", final=True)
+        self._lines([*self._stream.feed(rest), *self._stream.end()])
 
-    def _line(self, raw: bytes) -> None:
-        line = self.blot(raw.decode("utf-8", "replace").rstrip("\r"))
-        self._tail.append(line)
-        if self._file is not None:
-            self._file.write(f"{line}\n")
-        if self._on_line is not None:
-            self._on_line(line)
+    def _lines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._tail.append(line)
+            if self._file is not None:
+                self._file.write(f"{line}\n")
+            if self._on_line is not None:
+                self._on_line(line)
 
 
 def _execute(
@@ -242,15 +235,22 @@ def _execute(
     timeout: float | None,
     listener: _Listener,
     apart: bool,
+    stdin: str | None = None,
+    idle: float | None = None,
 ) -> Result:
-    shown = listener.blot(shlex.join(argv))
-    LOGGER.info("run: %s", shown)
-    listener.note(f"$ {shown}")
+    text = listener.masked(shlex.join(argv))
+    LOGGER.info("run: %s", text)
+    listener.note(f"$ {text}")
     start = time.monotonic()
-    process = _start(argv, env=env, cwd=cwd, apart=apart)
+    process = _start(argv, env=env, cwd=cwd, apart=apart, reads=stdin is not None)
     stdout = bytearray()
+    idle_time = _IdleTime(process.pid, idle)
     try:
-        in_time = _listen(process, listener, stdout, until=None if timeout is None else start + timeout)
+        if stdin is not None:
+            threading.Thread(target=_feed, args=(process, stdin.encode()), daemon=True).start()
+        in_time = _listen(
+            process, listener, stdout, until=None if timeout is None else start + timeout, idle_time=idle_time
+        )
     finally:
         _end_group(process)
     listener.end()
@@ -258,31 +258,77 @@ def _execute(
     exit_code = process.returncode if in_time else TIMED_OUT
     listener.note(f"# exit code {exit_code} after {seconds:.1f} s")
     return Result(
-        argv=argv, exit_code=exit_code, tail=listener.tail, seconds=seconds, stdout=stdout.decode("utf-8", "replace")
+        argv=argv,
+        exit_code=exit_code,
+        tail=listener.tail,
+        seconds=seconds,
+        stdout=stdout.decode("utf-8", "replace"),
+        idle=idle_time.over and not in_time,
     )
 
 
-def _start(argv: tuple[str, ...], *, env: Mapping[str, str], cwd: Path | None, apart: bool) -> subprocess.Popen[bytes]:
+class _IdleTime:
+    """Measures how long a process has been idle; ``over`` when that exceeds ``seconds``, None for no limit."""
+
+    def __init__(self, pid: int, seconds: float | None) -> None:
+        self._pid, self._seconds = pid, seconds
+        self._used, self._since = -1.0, time.monotonic()
+        self.over = False
+
+    def measure(self, *, received: bool) -> bool:
+        """Return whether the limit is exceeded; ``received`` when the process has printed something."""
+        if self._seconds is not None:
+            process = processes.read(self._pid)
+            used = -1.0 if process is None else process.used
+            if (
+                received
+                or used > self._used
+                or processes.has_children(self._pid)
+                or processes.waits_for_lock(self._pid)
+            ):
+                self._used, self._since = used, time.monotonic()
+            self.over = time.monotonic() - self._since > self._seconds
+        return self.over
+
+
+def _feed(process: subprocess.Popen[bytes], text: bytes) -> None:
+    """Write a program's input, which may exceed a pipe's buffer; a program that has ended does not read it."""
+    assert process.stdin is not None, "a pipe was requested"
+    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+        pipe.write(text)
+
+
+def _start(
+    argv: tuple[str, ...], *, env: Mapping[str, str], cwd: Path | None, apart: bool, reads: bool = False
+) -> subprocess.Popen[bytes]:
     program = argv[0] if "/" in argv[0] else str(find(argv[0], env=env))
     if cwd is not None and not cwd.is_dir():
-        raise NotADirectoryError(f"no folder {cwd} to run {argv[0]} in")
+        raise NotADirectoryError(f"folder to run {argv[0]} in not found: {cwd}")
     try:
         return subprocess.Popen(
             argv,
             executable=program,
             env=dict(env),
             cwd=cwd,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if apart else subprocess.STDOUT,
-            start_new_session=True,  # a group of its own, which can be ended as a whole
+            start_new_session=True,  # a separate group, which can be killed as a whole
         )
     except (FileNotFoundError, PermissionError) as error:
-        raise MissingTool(f"cannot start {program!r}", why=error.strerror or str(error)) from error
+        hint = system_packages.advice(Path(program).name) if isinstance(error, FileNotFoundError) else ""
+        raise MissingTool(f"cannot start {program!r}", why=error.strerror or str(error), hint=hint) from error
 
 
-def _listen(process: subprocess.Popen[bytes], listener: _Listener, stdout: bytearray, *, until: float | None) -> bool:
-    """Read until the process has ended; return False when its time ran out before."""
+def _listen(
+    process: subprocess.Popen[bytes],
+    listener: _Listener,
+    stdout: bytearray,
+    *,
+    until: float | None,
+    idle_time: _IdleTime,
+) -> bool:
+    """Read until the process has ended; return False when it ran out of time, or was idle for too long."""
     with selectors.DefaultSelector() as selector:
         for pipe in filter(None, (process.stdout, process.stderr)):
             to_answer = pipe is process.stdout and process.stderr is not None
@@ -290,23 +336,26 @@ def _listen(process: subprocess.Popen[bytes], listener: _Listener, stdout: bytea
         while selector.get_map():
             if until is not None and time.monotonic() > until:
                 return False
-            if not _read_ready(selector) and process.poll() is not None:
-                return True  # a child left in the background may hold the pipe open for ever
-    return _ended(process, until)
+            received = _read_ready(selector)
+            if idle_time.measure(received=received):
+                return False
+            if not received and process.poll() is not None:
+                return True  # a child in the background may keep the pipe open forever
+    return _wait(process, until)
 
 
 def _read_ready(selector: selectors.BaseSelector) -> bool:
-    ready = selector.select(timeout=0.2)
-    for key, _ in ready:
+    events = selector.select(timeout=0.2)
+    for key, _ in events:
         chunk = os.read(key.fd, 1 << 16)
         if chunk:
             key.data(chunk)
         else:
             selector.unregister(key.fileobj)
-    return bool(ready)
+    return bool(events)
 
 
-def _ended(process: subprocess.Popen[bytes], until: float | None) -> bool:
+def _wait(process: subprocess.Popen[bytes], until: float | None) -> bool:
     """Wait for a process that has closed its output."""
     try:
         process.wait(timeout=None if until is None else max(0.0, until - time.monotonic()))
@@ -316,13 +365,13 @@ def _ended(process: subprocess.Popen[bytes], until: float | None) -> bool:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End the process and its group when it still runs, politely first, and close its pipes."""
+    """End the process and its group if it still runs, SIGTERM first, and close its pipes."""
     if process.poll() is None:
         try:
             _signal_group(process, signal.SIGTERM)
             process.wait(timeout=GRACE)
         except subprocess.TimeoutExpired:
-            LOGGER.warning("process %d did not end when asked; it is killed", process.pid)
+            LOGGER.warning("process %d did not end after SIGTERM; it is killed", process.pid)
         finally:
             _signal_group(process, signal.SIGKILL)
             process.wait()

@@ -1,4 +1,4 @@
-"""Every failure that kiln reports, each leaf with an exit code of its own.
+"""The exceptions that kiln raises, one exit code for each leaf class.
 
 A message says what happened, where, why, and what to try. Only the command line prints and exits.
 """
@@ -8,17 +8,20 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, ClassVar
 
+from kiln.masking import masked
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kiln.model.place import Place
+    from kiln.model.location import Place
 
 
 class KilnError(Exception):
-    """Root of all failures; never raised itself.
+    """The base class of all of kiln's errors; never raised itself.
 
-    ``what`` is one sentence without a full stop; ``why`` and ``hint`` (what to try) follow on lines of their own.
-    ``others`` are further faults of the same input, so that all are told at once.
+    ``what`` is one sentence without a full stop; ``why`` and ``hint`` (what to try) are printed on separate lines.
+    ``others`` are further errors in the same input, so that all are reported at once. Quoted text may contain secrets,
+    for example in URLs, so all parts are masked.
     """
 
     exit_code: ClassVar[int]
@@ -32,11 +35,11 @@ class KilnError(Exception):
         hint: str = "",
         others: Iterable[KilnError] = (),
     ) -> None:
-        super().__init__(what)
-        self.what = what
+        super().__init__(masked(what))
+        self.what = masked(what)
         self.at = at
-        self.why = why
-        self.hint = hint
+        self.why = masked(why)
+        self.hint = masked(hint)
         self.others = tuple(others)
 
     def __str__(self) -> str:
@@ -46,31 +49,31 @@ class KilnError(Exception):
 
 
 class UsageError(KilnError):
-    """The command line asks for something that cannot be asked for."""
+    """The command line is invalid."""
 
     exit_code = 2
 
 
 class FeedstockNotFound(KilnError):
-    """The folder is not a feedstock: it has no recipe/meta.yaml."""
+    """The folder is not a feedstock: it has neither recipe/meta.yaml nor recipe/recipe.yaml."""
 
     exit_code = 3
 
 
 class UnknownConfig(KilnError):
-    """No cell of the matrix has this name."""
+    """No config of the matrix has this name."""
 
     exit_code = 4
 
 
 class MalformedYaml(KilnError):
-    """A file is not the YAML that it should be."""
+    """A file is not valid YAML, or not of the expected shape."""
 
     exit_code = 5
 
 
 class SelectorFault(KilnError):
-    """A selector ``# [...]`` is no expression over known names."""
+    """A selector ``# [...]`` is not an expression over known names."""
 
     exit_code = 6
 
@@ -82,55 +85,61 @@ class TemplateFault(KilnError):
 
 
 class UnsafeTemplate(KilnError):
-    """A Jinja template or selector reaches for Python's internals, the file system or too much work."""
+    """A Jinja template or selector accesses Python's internals, the file system or too many resources."""
 
     exit_code = 8
 
 
 class VariantFault(KilnError):
-    """Variant files contradict each other, ``zip_keys`` of unequal length for one."""
+    """Variant files contradict each other, for example ``zip_keys`` of unequal length."""
 
     exit_code = 9
 
 
 class RecipeFault(KilnError):
-    """A recipe or conda-forge.yml is well-formed but says something that has no meaning."""
+    """A recipe or conda-forge.yml is well-formed YAML with an invalid value."""
 
     exit_code = 10
 
 
+class PinningNeeded(KilnError):
+    """The feedstock uses keys that have no value without a global pinning."""
+
+    exit_code = 31
+
+
 class MatrixDrift(KilnError):
-    """The files in .ci_support are not what the recipe and the variant files give."""
+    """The files in .ci_support differ from what the recipe and the variant files generate."""
 
     exit_code = 11
 
 
 class UnsupportedPython(KilnError):
-    """The interpreter cannot be used for what was asked."""
+    """The Python interpreter is too old, too new or unsuitable for the command."""
 
     exit_code = 12
 
 
 class MissingTool(KilnError):
-    """A program that the work needs is not on this machine."""
+    """A required program is not installed on this machine."""
 
     exit_code = 13
 
 
 class DownloadFailed(KilnError):
-    """Something could not be fetched."""
+    """A download failed."""
 
     exit_code = 14
 
 
 class HashMismatch(KilnError):
-    """A file is not the one whose hash was recorded."""
+    """A file's hash differs from the recorded one."""
 
     exit_code = 15
 
 
 class DiskFull(KilnError):
-    """There is not enough room on the disk, or there was not."""
+    """Not enough disk space."""
 
     exit_code = 16
 
@@ -142,7 +151,7 @@ class BuildFailed(KilnError):
 
 
 class SolveFailed(KilnError):
-    """No set of packages satisfies what was asked."""
+    """No set of packages satisfies the specs."""
 
     exit_code = 18
 
@@ -154,140 +163,167 @@ class TestsFailed(KilnError):
 
 
 class AlreadyRunning(KilnError):
-    """Another process works on the same feedstock or channel."""
+    """Another process works on the same feedstock, channel or prefix."""
 
     exit_code = 20
 
 
 class ReleaseRefused(KilnError):
-    """What was asked to be released is not a release."""
+    """The packages do not pass the checks for a release."""
 
     exit_code = 21
 
 
 class NotWritable(KilnError):
-    """A file or folder cannot be written, or must not be: it belongs to someone else."""
+    """A file or folder cannot be written, or must not be: it belongs to another user or is reached through a link."""
 
     exit_code = 22
 
 
 class BrokenPackage(KilnError):
-    """A file is not the conda package or wheel that its name says."""
+    """A file is not a valid conda package or wheel, or not the one that its name says."""
 
     exit_code = 23
 
 
 class ContainerFault(KilnError):
-    """A container engine refuses to do what was asked of it."""
+    """The container engine failed to run a command."""
 
     exit_code = 24
 
 
 class OutOfMemory(KilnError):
-    """A build needed more memory than it may have, or than there is."""
+    """A build exceeded its memory limit or the machine's memory."""
 
     exit_code = 25
 
 
 class UnsafePackage(KilnError):
-    """A package would write outside of the folder that it is put into."""
+    """A package would write files outside the prefix that it is installed into."""
 
     exit_code = 26
 
 
+class LimitExceeded(KilnError):
+    """A channel or a package exceeds the limits on time, memory or disk space."""
+
+    exit_code = 27
+
+
+class LedgerFault(KilnError):
+    """The ledger cannot be used: damaged, locked by another process, written by a newer kiln, or not a regular file."""
+
+    exit_code = 28
+
+
+class SystemFault(KilnError):
+    """The operating system refused an operation on a file or folder."""
+
+    exit_code = 29
+
+
+class SecretInPackage(KilnError):
+    """A package contains a secret that was passed to its build script."""
+
+    exit_code = 30
+
+
 class FleetLimit(KilnError):
-    """A run of the fleet would cost or take more than it may, or came to that."""
+    """A fleet run would exceed, or exceeded, its limit on cost or time."""
 
     exit_code = 50
 
 
-class MachinesRefused(KilnError):
-    """The provider gives none of the machines that were asked for."""
+class ProvisionRefused(KilnError):
+    """The provider could not provision any of the requested workers."""
 
     exit_code = 51
 
 
 class CredentialsRefused(KilnError):
-    """The provider does not accept the credentials, or they are missing."""
+    """The provider rejected the credentials, or they are missing."""
 
     exit_code = 52
 
 
-class MachinesLost(KilnError):
-    """Machines died under a cell more often than they may."""
+class WorkersLost(KilnError):
+    """Workers were lost while building a config, more often than the limit allows."""
 
     exit_code = 53
 
 
-class MachinesLeft(KilnError):
-    """Machines of the fleet could not be given back, and may still cost money."""
+class TeardownIncomplete(KilnError):
+    """Workers could not be terminated, and may still cost money."""
 
     exit_code = 54
 
 
+class MachinesUnknown(KilnError):
+    """The provider could not be reached, so it is unknown whether workers remain."""
+
+    exit_code = 55
+
+
 class BrokenIndex(KilnError):
-    """The index of a channel, or the journal of a publication, is not what it should be."""
+    """The index of a channel, or the journal of a publication, is invalid."""
 
     exit_code = 40
 
 
 class PublicationPending(KilnError):
-    """An earlier publication to the channel is neither finished nor taken back."""
+    """An earlier publication to the channel is neither finished nor aborted."""
 
     exit_code = 41
 
 
 class UploadFailed(KilnError):
-    """A server would not take a package, or could not be reached."""
+    """A server rejected an upload, or could not be reached."""
 
     exit_code = 42
 
 
 class TokenRefused(KilnError):
-    """A server does not know the token, or there is none."""
+    """A server rejected the token, or no token is set."""
 
     exit_code = 43
 
 
 class ProvenanceBroken(KilnError):
-    """What is recorded of a package's making does not hold."""
+    """A package does not match its provenance records."""
 
     exit_code = 44
 
 
 class NotReproduced(KilnError):
-    """A package built again from its record is not the same, byte for byte."""
+    """A package rebuilt from its record differs from the published one."""
 
     exit_code = 45
 
 
 class IncompatibleVersions(KilnError):
-    """Versions, a GPU or a machine cannot work together."""
+    """Versions, a GPU or a machine are incompatible with each other."""
 
     exit_code = 61
 
 
 class Interrupted(KilnError):
-    """The run was stopped by the user; what was finished is kept."""
+    """The run was interrupted by the user; finished work is kept."""
 
     exit_code = 130
 
 
 def kind_of(exit_code: int) -> type[KilnError]:
-    """Return the kind of failure that an exit code stands for, a failed build where it stands for none of them."""
+    """Return the class of an exit code, BuildFailed for an unknown code."""
     return next((kind for kind in KilnError.__subclasses__() if kind.exit_code == exit_code), BuildFailed)
 
 
-def nearest(word: str, known: Iterable[str], *, most: int = 3) -> str:
-    """Return 'did you mean ...?' for the names most like ``word``, or nothing when none is near.
-
-    Capital letters do not count.
-    """
-    names = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(word.lower(), list(names), n=most, cutoff=0.6)
-    return f"did you mean {' or '.join(repr(names[name]) for name in near)}?" if near else ""
+def nearest(word: str, candidates: Iterable[str], *, most: int = 3) -> str:
+    """Return 'did you mean ...?' with the names most similar to ``word``, or an empty text. Case is ignored."""
+    names = {name.lower(): name for name in candidates}
+    matches = difflib.get_close_matches(word.lower(), list(names), n=most, cutoff=0.6)
+    return f"did you mean {' or '.join(repr(names[name]) for name in matches)}?" if matches else ""
 
 
 def excerpt(text: str) -> str:
-    """Return the lines of somebody else's output set off from kiln's own words."""
+    """Return another program's output with a margin that sets it off from kiln's own messages."""
     return "\n".join(f"    | {line}" for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, hashes, room on the disk, and locks."""
+"""Atomic writes, hashes, disk space, and file locks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
-from kiln.errors import AlreadyRunning, DiskFull, NotWritable
+from kiln.errors import AlreadyRunning, DiskFull, NotWritable, SystemFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
+
+    from kiln.errors import KilnError
 
 _PART = ".part"
 _CHUNK = 1 << 20
@@ -28,13 +31,13 @@ _HERE, _RENAME_EXCHANGE = -100, 2  # AT_FDCWD of fcntl.h, and renameat2(2)'s fla
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a name beside ``path`` to write a file or folder under; it becomes ``path`` when the block ends well.
+    """Yield a path next to ``path`` to write a file or folder to; it becomes ``path`` when the block succeeds.
 
-    Whatever ends the block otherwise, a killed process included, ``path`` stays as it was. A folder can only take
-    the place of nothing or of an empty folder.
+    If the block fails, even by a killed process, ``path`` is unchanged. A folder can only replace an empty folder, or
+    a path that does not exist.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_PART}")
+    part = _part_of(path)
     try:
         yield part
         _sync(part)
@@ -47,12 +50,12 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def changing(folder: Path) -> Iterator[Path]:
-    """Yield a copy of a folder to change; it takes the folder's place in one step when the block ends well.
+    """Yield a copy of a folder to change; it atomically replaces the folder when the block succeeds.
 
-    Files are linked, not copied, so change them by writing new ones in their places; what lies in folders of the
-    names ``conda-meta`` is copied, for installers write over it. Raises NotWritable where nothing can be exchanged.
+    Files are linked, not copied, so change them by replacing them; files in folders named ``conda-meta`` are copied,
+    since installers overwrite them. Raises NotWritable where folders cannot be exchanged.
     """
-    part = folder.with_name(f".{folder.name}.{os.getpid()}-{secrets.token_hex(4)}{_PART}")
+    part = _part_of(folder)
     try:
         shutil.copytree(folder, part, symlinks=True, copy_function=_linked)
         yield part
@@ -61,8 +64,18 @@ def changing(folder: Path) -> Iterator[Path]:
         remove(part)
 
 
+def _part_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_PART}")
+
+
+def parts_of(path: Path) -> tuple[Path, ...]:
+    """Return what lies beside ``path`` half-written, or was refused, under the names of `replacing` and `changing`."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+-[0-9a-f]{{8}}{re.escape(_PART)}(\.refused)?")
+    return tuple(place for place in path.parent.iterdir() if pattern.fullmatch(place.name))
+
+
 def _linked(source: str, target: str) -> str:
-    if os.path.basename(os.path.dirname(source)) == "conda-meta":  # noqa: PTH119, PTH120 - copytree's own words
+    if os.path.basename(os.path.dirname(source)) == "conda-meta":  # noqa: PTH119, PTH120 - copytree passes texts
         return str(shutil.copy2(source, target))
     try:
         os.link(source, target, follow_symlinks=False)
@@ -72,7 +85,7 @@ def _linked(source: str, target: str) -> str:
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Let two folders take each other's place, at one moment (renameat2)."""
+    """Exchange two folders atomically (renameat2)."""
     library = ctypes.CDLL(None, use_errno=True)
     names = (os.fsencode(one), os.fsencode(other))
     if library.renameat2(_HERE, names[0], _HERE, names[1], _RENAME_EXCHANGE):
@@ -80,26 +93,39 @@ def _exchange(one: Path, other: Path) -> None:
         raise NotWritable(f"{other} cannot be exchanged", why=os.strerror(code), hint="use a prefix on a local disk")
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all; raises DiskFull."""
-    with no_room_as_disk_full(path.parent), replacing(path) as part:
+def write_bytes(path: Path, data: bytes, *, mode: int | None = None) -> None:
+    """Write a file atomically; with a mode, it never has another one. Raises DiskFull."""
+    with full_disk_as_error(path.parent), replacing(path) as part:
+        if mode is not None:
+            part.touch(mode=mode)
         part.write_bytes(data)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file as UTF-8, whole or not at all; raises DiskFull."""
-    write_bytes(path, text.encode())
+def create_empty(path: Path) -> None:
+    """Create an empty file unless it exists, in one step: a killed process leaves no part of it.
+
+    Raises:
+        OSError: the path is a link, which is not followed.
+    """
+    with full_disk_as_error(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
+
+
+def write_text(path: Path, text: str, *, mode: int | None = None) -> None:
+    """Write a text file as UTF-8; see `write_bytes`."""
+    write_bytes(path, text.encode(), mode=mode)
 
 
 def write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write many files into a folder, each whole or not at all; the disk has all of them before the first appears.
+    """Write many files into a folder, each atomically; all of them are on the disk before the first appears.
 
-    One after the other by ``write_bytes``, a thousand small files would wait a thousand times for the disk.
+    With ``write_bytes``, a thousand small files would wait a thousand times for the disk.
     """
     folder.mkdir(parents=True, exist_ok=True)
     ending = f".{os.getpid()}-{secrets.token_hex(4)}{_PART}"
     parts = {folder / name: folder / f".{name}{ending}" for name in contents}
-    with no_room_as_disk_full(folder):
+    with full_disk_as_error(folder):
         try:
             for data, part in zip(contents.values(), parts.values(), strict=True):
                 part.write_bytes(data)
@@ -113,57 +139,113 @@ def write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
                 remove(part)
 
 
-def remove(path: Path) -> None:
-    """Remove a file, link or folder with all that is in it; nothing there is fine.
+def inside(path: Path, root: Path, *, links: bool = False) -> Path:
+    """Return a path below a folder that may be written: without links in it, or with ``links`` none that leads outside.
 
-    A folder that somebody still writes into, as an installer's threads do after it has failed, is tried again.
+    Git stores links, and scripts make them: writing through one may write anywhere. Links above ``root`` are the
+    owner's.
+
+    Raises:
+        NotWritable: with the link and its target.
     """
-    for left in reversed(range(_TRIES)):
+    place, target = root, root.resolve()
+    for name in path.relative_to(root).parts:
+        place = place / name
+        if name == "..":
+            raise NotWritable(f"{path} leads out of {root}", hint="name a path below it")
+        if place.is_symlink() and not (links and place.resolve().is_relative_to(target)):
+            raise NotWritable(
+                f"{place} is a link, and nothing is written through links",
+                why=f"it leads to {place.readlink()}",
+                hint=f"remove it, and kiln makes the folder: rm {place}",
+            )
+    return path
+
+
+def remove(path: Path) -> None:
+    """Remove a file, link or folder with its contents, if it exists.
+
+    A folder into which another thread still writes, such as an installer's after a failure, is tried again. So is one
+    without write permission, as build scripts leave them, after granting it to the owner.
+    """
+    for attempts_left in reversed(range(_TRIES)):
         try:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+        except PermissionError:
+            if attempts_left < _TRIES - 1 or not path.is_dir():
+                raise
+            _grant_owner(path)
         except OSError as error:
-            if error.errno not in {errno.ENOTEMPTY, errno.ENOENT} or not left:
+            if error.errno not in {errno.ENOTEMPTY, errno.ENOENT} or not attempts_left:
                 raise
             time.sleep(_PAUSE)
         else:
             return
 
 
+def _grant_owner(folder: Path) -> None:
+    """Make a folder and those below it writable for their owner; no link is followed."""
+    folder.chmod(0o700)
+    for place, folders, _ in os.walk(folder):
+        for path in (Path(place, name) for name in folders):
+            if not path.is_symlink():
+                path.chmod(0o700)
+
+
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed runs left half-written in a folder; only for who holds the folder's lock."""
+    """Remove partial files of killed runs from a folder; the caller holds the folder's lock."""
     for part in folder.glob(f".*{_PART}"):
         remove(part)
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file a second name, or copy it where the file system cannot; what was at ``target`` is replaced."""
-    with no_room_as_disk_full(target.parent), replacing(target) as part:
+    """Link a file to a second path, or copy it where links are impossible; replaces ``target``."""
+    with full_disk_as_error(target.parent), replacing(target) as part:
         try:
             os.link(source, part)
         except OSError:
             shutil.copy2(source, part)
 
 
+def chunks(file: IO[bytes], size: int = _CHUNK) -> Iterator[bytes]:
+    """Yield the content of an open file in parts."""
+    while chunk := file.read(size):
+        yield chunk
+
+
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file's content, in hexadecimal."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
+        return sha256_of(file)
+
+
+def sha256_of(file: IO[bytes]) -> str:
+    """Return the SHA-256 of an open file's content, in hexadecimal."""
+    digest = hashlib.sha256()
+    for chunk in chunks(file):
+        digest.update(chunk)
     return digest.hexdigest()
 
 
 def digests(path: Path) -> dict[str, str]:
-    """Return the SHA-256 and the MD5 of a file's content, in hexadecimal, by one reading; indexes have both."""
-    known = {"sha256": hashlib.sha256(), "md5": hashlib.md5(usedforsecurity=False)}
-    with path.open("rb") as file, ThreadPoolExecutor(len(known)) as pool:
-        while chunk := file.read(4 * _CHUNK):
-            for done in [pool.submit(digest.update, chunk) for digest in known.values()]:
-                done.result()
-    return {name: digest.hexdigest() for name, digest in known.items()}
+    """Return the SHA-256 and the MD5 of a file's content, in hexadecimal, read once; indexes have both."""
+    hashes = {"sha256": hashlib.sha256(), "md5": hashlib.md5(usedforsecurity=False)}
+    with path.open("rb") as file, ThreadPoolExecutor(len(hashes)) as pool:
+        for chunk in chunks(file, 4 * _CHUNK):
+            for update in [pool.submit(digest.update, chunk) for digest in hashes.values()]:
+                update.result()
+    return {name: digest.hexdigest() for name, digest in hashes.items()}
+
+
+def folds_case(folder: Path) -> bool:
+    """Return whether the file system of ``folder`` ignores case in names."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    place = next((place for place in (there, *there.parents) if place.name.swapcase() != place.name), there)
+    other = place.with_name(place.name.swapcase()) if place.name else place
+    return bool(place.name) and other.exists() and other.samefile(place)
 
 
 def size_text(size: int) -> str:
@@ -177,7 +259,7 @@ def size_text(size: int) -> str:
 
 
 def size_on_disk(folder: Path) -> int:
-    """Return the bytes that what lies below a folder takes on the disk; what goes meanwhile does not count."""
+    """Return the bytes that the files below a folder take on the disk; files removed meanwhile do not count."""
     size = 0
     for place, folders, names in os.walk(folder):
         for name in (*folders, *names):
@@ -186,26 +268,42 @@ def size_on_disk(folder: Path) -> int:
     return size
 
 
-def require_room(folder: Path, needed: int, *, for_what: str) -> None:
-    """Raise DiskFull, with both numbers, when fewer than ``needed`` bytes are free where ``folder`` is or will be."""
+def require_space(folder: Path, needed: int, *, for_what: str) -> None:
+    """Raise DiskFull, with both numbers, when fewer than ``needed`` bytes are free on the disk of ``folder``."""
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     free = shutil.disk_usage(there).free
     if free < needed:
         raise DiskFull(
             f"{for_what} needs {size_text(needed)} in {folder}",
             why=f"{size_text(free)} are free there",
-            hint="free some room, or work on another disk",
+            hint="free some space, or work on another disk",
         )
 
 
+class Reserve:
+    """Bytes of the disk, reserved by a file without a name until the process ends; raises DiskFull."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        import tempfile  # slow to import, and rarely needed
+
+        folder.mkdir(parents=True, exist_ok=True)
+        with full_disk_as_error(folder):
+            self._file = tempfile.TemporaryFile(dir=folder, prefix=".", suffix=_PART)  # noqa: SIM115 - held
+            os.posix_fallocate(self._file.fileno(), 0, size)
+
+    def release(self) -> None:
+        """Free the space."""
+        self._file.close()
+
+
 def reserve(path: Path, size: int) -> None:
-    """Hold so many bytes of the disk by a file, to be removed by whoever needs the room; raises DiskFull."""
-    with no_room_as_disk_full(path.parent), path.open("wb") as file:
+    """Reserve bytes of the disk by a file, which is removed when the space is needed; raises DiskFull."""
+    with full_disk_as_error(path.parent), path.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, size)
 
 
 @contextlib.contextmanager
-def no_room_as_disk_full(folder: Path) -> Iterator[None]:
+def full_disk_as_error(folder: Path) -> Iterator[None]:
     """Turn the system's 'no space left' and 'quota exceeded' into DiskFull; other errors pass."""
     try:
         yield
@@ -215,15 +313,47 @@ def no_room_as_disk_full(folder: Path) -> Iterator[None]:
         raise DiskFull(
             f"the disk became full while writing {error.filename or folder}",
             why=error.strerror or str(error),
-            hint="free some room and run the same command again; what was finished is kept",
+            hint="free some space and run the same command again; what was finished is kept",
         ) from error
+
+
+def refusal(error: OSError) -> KilnError | None:
+    """Return a system error as kiln's, with the file's name; None where the file is unknown."""
+    message = error.strerror or str(error)
+    if error.filename is None:
+        return _refusal_without_a_name(error, message)
+    path = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else str(error.filename)
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return DiskFull(
+            f"the disk became full while writing {path}", why=message, hint="free some space, then try again"
+        )
+    if error.errno == errno.EROFS:
+        hint = "mount the file system for writing, or work in a copy of the folder on another one"
+        return NotWritable(f"{path} cannot be written", why=message, hint=hint)
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        return NotWritable(f"{path} cannot be used", why=message, hint=f"see who owns it: ls -ld {path}")
+    return SystemFault(f"{path} cannot be used", why=message, hint=f"see what is there: ls -ld {path}")
+
+
+def _refusal_without_a_name(error: OSError, message: str) -> KilnError | None:
+    try:
+        here = os.getcwd()  # noqa: PTH109 - fails if it was removed
+    except FileNotFoundError:
+        return SystemFault("the working directory was removed", why=message, hint="cd into an existing folder")
+    if "temporary directory" in message:
+        return SystemFault("no folder for temporary files", why=message, hint="set TMPDIR to a folder")
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return DiskFull(
+            f"the disk became full while working in {here}", why=message, hint="free some space, then try again"
+        )
+    return None
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock file ``path`` during the block; raises AlreadyRunning, naming the process that holds it.
 
-    The lock goes with the process, however it ends; the file stays.
+    The lock ends with the process, the file stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
@@ -238,13 +368,24 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def folder_locked(folder: Path) -> Iterator[None]:
+    """Hold a lock on a folder during the block, waiting for it; for short work, without a lock file."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _already_running(path: Path, other: str) -> AlreadyRunning:
-    who = f"process {other}" if other.isdecimal() else "another process"
-    return AlreadyRunning(f"{who} holds {path}", hint="wait until it has ended, or end it")
+    holder = f"process {other}" if other.isdecimal() else "another process"
+    return AlreadyRunning(f"{holder} holds {path}", hint="wait until it has ended, or end it")
 
 
 def _sync(path: Path) -> None:
-    """Have the disk keep what was written, so that a rename never outlives its content."""
+    """Flush a file to the disk, so that a rename is never there before its content."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

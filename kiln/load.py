@@ -1,4 +1,4 @@
-"""Find a feedstock on disk."""
+"""Load a feedstock from disk."""
 
 from __future__ import annotations
 
@@ -6,24 +6,26 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import FeedstockNotFound
 from kiln.model.feedstock import Feedstock
-from kiln.model.place import Place
+from kiln.model.location import Place
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def find(root: Path) -> Feedstock:
-    """The feedstock at ``root``.
+    """Return the feedstock at ``root``.
 
     Raises:
-        FeedstockNotFound: the folder has no ``recipe/meta.yaml``.
+        FeedstockNotFound: the folder has neither ``recipe/meta.yaml`` nor ``recipe/recipe.yaml``.
     """
     feedstock = Feedstock(root=root.absolute())
-    if feedstock.meta.is_file():
+    if _has_recipe(feedstock):
         return feedstock
-    missing = "no such folder" if not root.is_dir() else "it has no recipe/meta.yaml"
-    above = next((parent for parent in feedstock.root.parents if (parent / "recipe" / "meta.yaml").is_file()), None)
-    hint = f"-C {above}" if above else "name the feedstock's folder with -C"
-    if (root / "recipe" / "recipe.yaml").is_file():
-        hint = "recipe.yaml is a format that kiln does not read; it reads meta.yaml"
-    raise FeedstockNotFound("not a feedstock", at=Place(file=str(root)), why=missing, hint=hint)
+    reason = "no such folder" if not root.is_dir() else "it has neither recipe/meta.yaml nor recipe/recipe.yaml"
+    parent = next((parent for parent in feedstock.root.parents if _has_recipe(Feedstock(root=parent))), None)
+    hint = f"-C {parent}" if parent else "name the feedstock's folder with -C"
+    raise FeedstockNotFound("not a feedstock", at=Place(file=str(root)), why=reason, hint=hint)
+
+
+def _has_recipe(feedstock: Feedstock) -> bool:
+    return feedstock.meta.is_file() or feedstock.recipe_v1.is_file()

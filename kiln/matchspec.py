@@ -1,4 +1,4 @@
-"""Match specs in the two ways of writing them: conda-build's and rattler-build's strict one."""
+"""Match specs in conda-build's notation and in rattler-build's strict one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _PARTS = re.compile(r"([,|])")
 
 
 def strict(spec: str) -> str:
-    """Return a match spec of a meta.yaml as rattler-build wants it: a bare version is ``==`` that version.
+    """Return a match spec of a meta.yaml in rattler-build's strict notation, in which bare versions have ``==``.
 
-    ``libfoo 2.21.0 cpu_*`` becomes ``libfoo ==2.21.0 cpu_*``; what has an operator or an asterisk stays as it is.
+    ``libfoo 2.21.0 cpu_*`` becomes ``libfoo ==2.21.0 cpu_*``; a version with an operator or an asterisk is unchanged.
     The rule is conda's: a version without operator and asterisk matches exactly.
     """
     words = spec.split()

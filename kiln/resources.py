@@ -1,4 +1,4 @@
-"""What this process may use of its machine: cores and memory, as far as the control groups let it."""
+"""The cores and the memory that this process may use, within its control group's limits."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What a machine has for builds: cores, and bytes of memory."""
+    """The resources of a machine: cores, and bytes of memory."""
 
     cores: int
     memory: int
 
     @classmethod
     def here(cls) -> Resources:
-        """What this process may use of its machine."""
+        """Return the resources that this process may use."""
         return cls(cores=len(os.sched_getaffinity(0)), memory=min(_machine_memory(), _group_limit()))
 
 
@@ -25,7 +25,7 @@ def _machine_memory() -> int:
 
 
 def _group_limit() -> int:
-    """The limit of the control group that this process is in, in bytes; beyond all bounds when there is none."""
+    """Return the memory limit of this process's control group, in bytes; a huge number without one."""
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
             return int(Path("/sys/fs/cgroup", name).read_text())

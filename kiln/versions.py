@@ -17,7 +17,7 @@ class Version:
     """A version in the order of conda (conda/models/version.py describes it).
 
     Components stand between dots and underscores; each is a run of numbers and words in turn. Words come before
-    numbers, ``dev`` before all words, ``post`` after all numbers, and what is missing counts as 0.
+    numbers, ``dev`` before all words, ``post`` after all numbers, and a missing component counts as 0.
     """
 
     __slots__ = ("local", "parts", "text")
@@ -27,9 +27,9 @@ class Version:
         release, plus, local = self.text.partition("+")
         epoch, mark, rest = release.rpartition("!")
         if mark and not epoch.isdigit():
-            raise ValueError(f"{text!r}: the epoch is no number")
+            raise ValueError(f"{text!r}: the epoch is not a number")
         if not rest or "+" in local or (plus and not release):
-            raise ValueError(f"{text!r} is no version")
+            raise ValueError(f"{text!r} is not a version")
         self.parts = [_part(epoch or "0"), *map(_part, _components(rest))]
         self.local = [_part(part) for part in local.replace("_", ".").split(".")] if plus else []
 
@@ -40,10 +40,10 @@ class Version:
         return hash(self.text)
 
     def __lt__(self, other: Version) -> bool:
-        for mine, theirs in ((self.parts, other.parts), (self.local, other.local)):
-            missing: Part = []
-            for one, two in zip_longest(mine, theirs, fillvalue=missing):
-                for left, right in zip_longest(one, two, fillvalue=0):
+        for own, theirs in ((self.parts, other.parts), (self.local, other.local)):
+            padding: Part = []
+            for left_part, right_part in zip_longest(own, theirs, fillvalue=padding):
+                for left, right in zip_longest(left_part, right_part, fillvalue=0):
                     if left != right:
                         return _rank(left) < _rank(right)
         return False
@@ -58,7 +58,7 @@ def _normal(text: str) -> str:
     if not _ALLOWED.fullmatch(version) and "-" in version and "_" not in version:
         version = version.replace("-", "_")
     if not _ALLOWED.fullmatch(version):
-        raise ValueError(f"{text!r} is no version")
+        raise ValueError(f"{text!r} is not a version")
     return version
 
 
@@ -87,7 +87,7 @@ def _run(text: str) -> float | str:
 
 @lru_cache(maxsize=8192)
 def version_or_none(text: str) -> Version | None:
-    """The version that a text is, or None when it is none."""
+    """Return the version that a text denotes, or None when it is not a version."""
     try:
         return Version(text)
     except ValueError:
@@ -95,23 +95,23 @@ def version_or_none(text: str) -> Version | None:
 
 
 def pinned(version: str, min_pin: str | None = "x.x.x.x.x.x.x", max_pin: str | None = "x") -> str:
-    """The range that a pin makes of a version: ``pinned('3.11.2', 'x.x', 'x.x')`` is ``>=3.11,<3.12.0a0``.
+    """Return the range that a pin makes of a version: ``pinned('3.11.2', 'x.x', 'x.x')`` is ``>=3.11,<3.12.0a0``.
 
     Each ``x`` stands for one component to keep; the rules are conda-build's.
 
     Raises:
-        ValueError: the version is no version.
+        ValueError: the text is not a version.
     """
     parts, nested = _flat(Version(version))
-    lower = _kept(parts, nested, len(min_pin.split("."))) if min_pin else ""
-    upper = _raised(parts, nested, len(max_pin.split("."))) if max_pin else ""
+    lower = _joined(parts, nested, len(min_pin.split("."))) if min_pin else ""
+    upper = _upper_bound(parts, nested, len(max_pin.split("."))) if max_pin else ""
     if lower and Version(re.sub(r"\.?\*$", "", version)) < Version(lower):
         lower = version  # a pre-release comes before the release that its first components name
     return ",".join(bound for bound in (lower and f">={lower}", upper and f"<{upper}") if bound)
 
 
 def _flat(version: Version) -> tuple[list[int | float | str], int | None]:
-    """The components in one list, and the index of the last one that has parts, which no dot follows."""
+    """Return the components in one list, and the index of the last one that has parts, which no dot follows."""
     flat: list[int | float | str] = []
     nested = None
     for index, part in enumerate(version.parts[1:]):
@@ -120,14 +120,14 @@ def _flat(version: Version) -> tuple[list[int | float | str], int | None]:
     return flat, nested
 
 
-def _kept(parts: list[int | float | str], nested: int | None, count: int) -> str:
+def _joined(parts: list[int | float | str], nested: int | None, count: int) -> str:
     text = "".join(f"{part}{'' if index == nested else '.'}" for index, part in enumerate(parts[:count]))
     return text.removesuffix(".")
 
 
-def _raised(parts: list[int | float | str], nested: int | None, count: int) -> str:
+def _upper_bound(parts: list[int | float | str], nested: int | None, count: int) -> str:
     count = min(count, len(parts))
     alphabetic = str(parts[min(count, len(parts) - 1)]).isalpha()
     last = parts[count - 1]
-    raised = f"{last + 1}{'a' if alphabetic else '.0a0'}" if isinstance(last, int) else chr(ord(str(last)[0]) + 1)
-    return _kept([*parts[: count - 1], raised], nested, count)
+    bumped = f"{last + 1}{'a' if alphabetic else '.0a0'}" if isinstance(last, int) else chr(ord(str(last)[0]) + 1)
+    return _joined([*parts[: count - 1], bumped], nested, count)

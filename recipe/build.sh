@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # The compile step: from TensorFlow's sources in $SRC_DIR to exactly one wheel in $SRC_DIR/dist, hours of work for many
-# cores. Everything else that this recipe makes, it makes from that wheel (split.sh), whoever built it.
+# cores. All outputs of this recipe are made from that wheel (split.sh), wherever it was built.
 #
-# Which flags Bazel gets stands in compile.ini; compile_plan.py makes them of it and of the cell's variant
+# Bazel's flags are in compile.ini; compile_plan.py derives them from it and from the config's variant
 # (cuda_compiler_version, cudnn, python; microarch_level and cuda_compute_capabilities where the recipe has them). The
-# caller may say more: BAZEL_DISK_CACHE (a folder), BAZEL_REMOTE_CACHE (a URL), BAZEL_CACHE_KEY (divides a shared cache),
+# caller may set: BAZEL_DISK_CACHE (a folder), BAZEL_REMOTE_CACHE (a URL), BAZEL_CACHE_KEY (divides a shared cache),
 # BAZEL_BUILD_EVENTS (a file to write, JSON), BAZEL_CPUS, BAZEL_MEMORY_MB (what may be used, else the container's limits),
 # BAZEL_DISTDIR (a folder of downloads).
 #
@@ -17,18 +17,18 @@ plan() {
     bash "$RECIPE_DIR/python.sh" compile_plan.py "$RECIPE_DIR/compile.ini" "$@"
 }
 
-# Bazel's own tree lies beside the sources, for what it leaves goes with them.
+# Bazel's own tree is next to the sources, so that it is removed with them.
 run_bazel() {
-    "$bazel" --output_user_root="$SRC_DIR/bazel" --bazelrc="$SRC_DIR/cell.bazelrc" "$@"
+    "$bazel" --output_user_root="$SRC_DIR/bazel" --bazelrc="$SRC_DIR/config.bazelrc" "$@"
 }
 
 bazel='' target='' wheel_folder='' nvcc_target='' nvcc_file='' flags=''
-assignments=$(plan --bazelrc "$SRC_DIR/cell.bazelrc")
+assignments=$(plan --bazelrc "$SRC_DIR/config.bazelrc")
 eval "$assignments"
 trap 'run_bazel shutdown' EXIT
 printf 'flags for Bazel:\n%s' "$flags"
 
-# The compiler of the kernels says itself what it accepts, before hours are spent.
+# Check that the compiler of the kernels accepts the capabilities, before hours are spent.
 if [[ -n $nvcc_target ]]; then
     run_bazel build --build_event_json_file= "$nvcc_target" # the events are those of the compile alone
     plan --nvcc "$(run_bazel info --build_event_json_file= output_base)/$nvcc_file"

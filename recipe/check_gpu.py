@@ -1,4 +1,4 @@
-"""Multiplies matrices on the GPU where the machine has one; says why where it does not."""
+"""Multiply matrices on the machine's GPU, or print why there is none."""
 
 import pathlib
 import shutil
@@ -10,11 +10,11 @@ import tensorflow as tf
 
 
 def reason_to_skip() -> str | None:
-    """Return why nothing can be computed on a GPU here; None where it must be possible."""
+    """Return why no GPU can be used here; None where one must work."""
     if not tf.test.is_built_with_cuda():
         return "this build is for the CPU"
     if not pathlib.Path("/dev/nvidiactl").exists():
-        return "this machine has no NVIDIA GPU (there is no /dev/nvidiactl)"
+        return "this machine has no NVIDIA GPU (/dev/nvidiactl does not exist)"
     tool = shutil.which("nvidia-smi")
     if tool and subprocess.run([tool, "-L"], check=False, capture_output=True).returncode != 0:
         return "nvidia-smi finds no GPU that works"
@@ -22,17 +22,17 @@ def reason_to_skip() -> str | None:
 
 
 def check_product(gpu: str) -> None:
-    """A product of matrices on the GPU is the one that NumPy finds."""
-    left, right = np.random.default_rng(7).standard_normal((2, 512, 512), dtype="float32")
+    """Check that a matrix product on the GPU equals NumPy's."""
+    first, second = np.random.default_rng(7).standard_normal((2, 512, 512), dtype="float32")
     with tf.device(gpu):
-        product = tf.linalg.matmul(left, right)
+        product = tf.linalg.matmul(first, second)
     assert "GPU" in product.device, product.device
     # TF32, which newer GPUs use by default, keeps ten bits of each factor.
-    np.testing.assert_allclose(product.numpy(), left @ right, atol=0.2)
+    np.testing.assert_allclose(product.numpy(), first @ second, atol=0.2)
 
 
 def check_compiled(gpu: str) -> None:
-    """XLA compiles for the GPU, for which it must find ptxas and libdevice."""
+    """Check that XLA compiles for the GPU, for which it must find ptxas and libdevice."""
     with tf.device(gpu):
         values = tf.linspace(-1.0, 1.0, 1024)
         compiled = tf.function(lambda x: tf.math.tanh(x) + tf.math.lgamma(x + 3.0), jit_compile=True)

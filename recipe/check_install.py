@@ -1,4 +1,4 @@
-"""Checks how TensorFlow lies in its prefix. Usage: check_install.py VERSION."""
+"""Check TensorFlow's files in its prefix. Usage: check_install.py VERSION."""
 
 import importlib.metadata
 import os
@@ -15,28 +15,29 @@ def loaded(name: str) -> set[tuple[str, str]]:
 
 
 def check_version(version: str) -> None:
-    """The module, its metadata and the tools that read it agree on name and version."""
+    """Check that the module, its metadata and the tools that read it agree on name and version."""
     assert tf.__version__ == version, tf.__version__
     distribution = importlib.metadata.distribution("tensorflow")
     assert distribution.version == version, distribution.version
     assert distribution.metadata["Name"] == "tensorflow", distribution.metadata["Name"]
     assert (distribution.read_text("INSTALLER") or "").strip() == "conda"
-    missing = [file for file in distribution.files or [] if not os.path.lexists(file.locate())]
-    assert not missing, missing[:5]
+    absent = [file for file in distribution.files or [] if not os.path.lexists(file.locate())]
+    assert not absent, absent[:5]
 
 
 def check_libraries() -> None:
-    """Each library is in memory once, and it is the one in the prefix's lib/."""
+    """Check that each library is loaded once, from the prefix's lib/."""
     for name in ("libtensorflow_framework", "libtensorflow_cc"):
         assert len(loaded(name)) == 1, f"{name} is loaded {len(loaded(name))} times"
-        beside = pathlib.Path(tf.sysconfig.get_lib(), f"{name}.so.2")
+        installed = pathlib.Path(tf.sysconfig.get_lib(), f"{name}.so.2")
         expected = pathlib.Path(os.environ.get("PREFIX", sys.prefix), "lib", f"{name}.so.2")
-        assert beside.samefile(expected), f"{beside.resolve()} is not {expected}"
+        assert installed.samefile(expected), f"{installed.resolve()} is not {expected}"
 
 
 def check_headers() -> None:
-    """What tf.sysconfig tells the makers of custom operations is there."""
+    """Check that the paths of tf.sysconfig for custom operations exist."""
     include = pathlib.Path(tf.sysconfig.get_include())
+    assert not include.is_symlink(), "conda leaves a link to a folder behind"
     for header in ("tensorflow/core/framework/op_kernel.h", "absl/status/status.h", "google/protobuf/message.h"):
         assert (include / header).is_file(), include / header
     folder, library = tf.sysconfig.get_link_flags()
@@ -46,4 +47,4 @@ def check_headers() -> None:
 check_version(sys.argv[1])
 check_libraries()
 check_headers()
-sys.stdout.write(f"TensorFlow {tf.__version__} lies as it should in {tf.sysconfig.get_lib()}\n")
+sys.stdout.write(f"TensorFlow {tf.__version__} is installed correctly in {tf.sysconfig.get_lib()}\n")

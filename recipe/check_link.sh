@@ -5,13 +5,13 @@ version=$1
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# With pkg-config the flags are those that this package tells its users; without it they are spelled out.
+# With pkg-config the flags are the package's own; without it they are written out.
 if command -v pkg-config >/dev/null; then
     export PKG_CONFIG_PATH="$PREFIX/lib/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}"
     [[ $(pkg-config --modversion tensorflow_cc) == "$version" ]]
     read -ra flags <<<"$(pkg-config --cflags --libs tensorflow_cc)"
 else
-    flags=(-I"$PREFIX/include/libtensorflow_cc" -L"$PREFIX/lib" -ltensorflow_cc -ltensorflow_framework)
+    flags=(-I"$PREFIX/include/libtensorflow_cc" -I"$PREFIX/include" -L"$PREFIX/lib" -ltensorflow_cc -ltensorflow_framework)
 fi
 # The compilers of conda find the rest in $CFLAGS and $LDFLAGS; those of a machine get the path for running here.
 rpath=-Wl,-rpath,"$PREFIX/lib"

@@ -14,7 +14,7 @@ STEPS = 60
 
 
 def points(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return points of the plane and whether each lies in the circle around the origin with radius 1."""
+    """Return points of the plane and whether each is in the circle around the origin with radius 1."""
     places = np.random.default_rng(7).uniform(-1.5, 1.5, size=(count, 2)).astype("float32")
     return places, (np.hypot(*places.T) < 1.0).astype("float32")[:, None]
 

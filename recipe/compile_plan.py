@@ -1,4 +1,4 @@
-"""Plans the compile: from a cell's variant to Bazel's flags, as compile.ini has it, or the reason why it cannot be.
+"""Plans the compile: from a config's variant to Bazel's flags, as compile.ini has it, or the reason why it cannot be.
 
 Writes the flags into a file for ``bazel --bazelrc`` and prints shell assignments for build.sh. Standard library only,
 Python 3.9 or newer.
@@ -30,12 +30,12 @@ CAPABILITY = re.compile(r"(?P<kind>sm|compute)_(?P<number>\d+)")
 
 
 class BadPlan(Exception):
-    """The cell cannot be compiled as it is described; the text says what is wrong and what to try."""
+    """The config cannot be compiled; the text says why and what to try."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the build may use: cores, and memory in megabytes."""
+    """The resources of the build: cores, and memory in megabytes."""
 
     cpus: int
     memory: int
@@ -43,7 +43,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Plan:
-    """Bazel's flags for a cell, and what build.sh needs beside them."""
+    """Bazel's flags for a config, and the other values for build.sh."""
 
     flags: tuple[str, ...]
     capabilities: tuple[str, ...]
@@ -56,34 +56,38 @@ class Plan:
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the command line asks; return the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("settings", type=Path, help="compile.ini")
-    parser.add_argument("--bazelrc", type=Path, help="write Bazel's flags here and print what build.sh needs")
-    parser.add_argument("--nvcc", type=Path, help="see whether this nvcc accepts what the cell wants, instead")
     parser.add_argument(
-        "--wheel", type=Path, help="see whether this wheel has the kernels that the cell wants, instead"
+        "--bazelrc", type=Path, help="write Bazel's flags to this file and print the values for build.sh"
     )
-    given = parser.parse_args(arguments)
+    parser.add_argument("--nvcc", type=Path, help="only check that this nvcc accepts the config's capabilities")
+    parser.add_argument(
+        "--wheel", type=Path, help="only check that this wheel has kernels for the config's capabilities"
+    )
+    options = parser.parse_args(arguments)
     try:
-        plan = make(read(given.settings), os.environ)
-        if given.nvcc:
-            require(plan.capabilities, accepted_by(given.nvcc), by=str(given.nvcc))
+        plan = make(read(options.settings), os.environ)
+        if options.nvcc:
+            require(plan.capabilities, accepted_by(options.nvcc), by=str(options.nvcc))
             return 0
-        if given.wheel:
-            require_kernels(plan, given.wheel)
+        if options.wheel:
+            require_kernels(plan, options.wheel)
             return 0
-        program, chosen = find_bazel(plan.bazel_version, os.environ)
+        program, section_for = find_bazel(plan.bazel_version, os.environ)
     except BadPlan as error:
         sys.stderr.write(f"compile_plan.py: {error}\n")
         return 1
-    given.bazelrc.write_text("".join(f"{line}\n" for line in bazelrc(plan)), encoding="utf-8")
-    sys.stdout.write("".join(f"{line}\n" for line in assignments(plan, program, chosen)))
+    options.bazelrc.touch()
+    options.bazelrc.chmod(0o600)  # the address of a cache may hold a password
+    options.bazelrc.write_text("".join(f"{line}\n" for line in bazelrc(plan)), encoding="utf-8")
+    sys.stdout.write("".join(f"{line}\n" for line in assignments(plan, program, section_for)))
     return 0
 
 
 def read(path: Path) -> configparser.ConfigParser:
-    """Return the settings; names keep their case and values are taken as they are."""
+    """Return the settings; names keep their case and values are not interpolated."""
     settings = configparser.ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=None)
     settings.optionxform = str
     try:
@@ -94,7 +98,7 @@ def read(path: Path) -> configparser.ConfigParser:
 
 
 def make(settings: configparser.ConfigParser, environment: Mapping[str, str]) -> Plan:
-    """Return the plan for the cell whose variant the environment has."""
+    """Return the plan for the config whose variant is in the environment."""
     cuda = required(environment, "cuda_compiler_version")
     machine = machine_from(environment)
     memory_per_job = int(setting(settings, "bazel", "megabytes_per_job"))
@@ -105,12 +109,12 @@ def make(settings: configparser.ConfigParser, environment: Mapping[str, str]) ->
         "jobs": str(max(1, min(machine.cpus, machine.memory // memory_per_job))),
     }
     level = environment.get("microarch_level") or "default"
-    sections = ["bazel", "python", chosen(settings, "level", level)]
+    sections = ["bazel", "python", section_for(settings, "level", level)]
     capabilities: tuple[str, ...] = ()
     if cuda == "None":
         sections.append("cuda None")
     else:
-        section = chosen(settings, "cuda", cuda)
+        section = section_for(settings, "cuda", cuda)
         capabilities = capabilities_for(settings, section, environment.get("cuda_compute_capabilities", ""))
         values |= cuda_values(settings, section, environment, capabilities)
         sections.append("cuda")
@@ -128,36 +132,36 @@ def make(settings: configparser.ConfigParser, environment: Mapping[str, str]) ->
 
 
 def required(environment: Mapping[str, str], name: str) -> str:
-    """Return a variable that a build always has."""
+    """Return a variable that every build has."""
     if not environment.get(name):
-        raise BadPlan(f"the variable {name} is not set; it is part of a cell's variant")
+        raise BadPlan(f"the variable {name} is not set; it is part of a config's variant")
     return environment[name]
 
 
 def setting(settings: configparser.ConfigParser, section: str, name: str) -> str:
-    """Return a value that must be there."""
+    """Return a required value."""
     try:
         return settings[section][name]
     except KeyError:
         raise BadPlan(f"the settings have no {name!r} in [{section}]") from None
 
 
-def chosen(settings: configparser.ConfigParser, kind: str, value: str) -> str:
+def section_for(settings: configparser.ConfigParser, kind: str, value: str) -> str:
     """Return the section that a value of the variant selects, such as ``cuda 12.9``."""
     section = f"{kind} {value}"
     if section not in settings:
-        known = ", ".join(sorted(name.split(" ")[1] for name in settings if name.startswith(f"{kind} ")))
-        raise BadPlan(f"the settings have no section [{section}]; there are {known}")
+        names = ", ".join(sorted(name.split(" ")[1] for name in settings if name.startswith(f"{kind} ")))
+        raise BadPlan(f"the settings have no section [{section}]; there are {names}")
     return section
 
 
 def flag_list(settings: configparser.ConfigParser, section: str, values: Mapping[str, str]) -> list[str]:
     """Return the flags of a section with its names in braces replaced."""
 
-    def value(found: re.Match[str]) -> str:
-        if found[1] not in values:
-            raise BadPlan(f"nothing is known as {found[0]} in [{section}]; known are {', '.join(sorted(values))}")
-        return values[found[1]]
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in values:
+            raise BadPlan(f"unknown name {match[0]} in [{section}]; the known names are {', '.join(sorted(values))}")
+        return values[match[1]]
 
     lines = (line.strip() for line in setting(settings, section, "flags").splitlines())
     return [re.sub(r"\{(\w+)\}", value, line) for line in lines if line]
@@ -166,33 +170,33 @@ def flag_list(settings: configparser.ConfigParser, section: str, values: Mapping
 def cuda_values(
     settings: configparser.ConfigParser, section: str, environment: Mapping[str, str], capabilities: tuple[str, ...]
 ) -> dict[str, str]:
-    """Return what the flags of a CUDA build name: versions in full, as upstream's hermetic toolkits want them."""
+    """Return the values in the flags of a CUDA build: full versions, which upstream's hermetic toolkits require."""
     version, cudnn = setting(settings, section, "version"), setting(settings, section, "cudnn")
     for name, number in (("version", version), ("cudnn", cudnn)):
         if not COMPLETE.fullmatch(number):
             raise BadPlan(f"{name} = {number} in [{section}] is not complete; three numbers are needed, as in 12.5.1")
-    wanted = environment.get("cudnn", "")
-    if wanted and not f"{cudnn}.".startswith(f"{wanted}."):
-        raise BadPlan(f"the variant asks for cuDNN {wanted}, and [{section}] has {cudnn}; change one of them")
+    variant_cudnn = environment.get("cudnn", "")
+    if variant_cudnn and not f"{cudnn}.".startswith(f"{variant_cudnn}."):
+        raise BadPlan(f"the variant asks for cuDNN {variant_cudnn}, and [{section}] has {cudnn}; change one of them")
     compiler = setting(settings, f"compiler {setting(settings, section, 'compiler')}", "flag")
     return {"version": version, "cudnn": cudnn, "compiler": compiler, "capabilities": ",".join(capabilities)}
 
 
-def capabilities_for(settings: configparser.ConfigParser, section: str, given: str) -> tuple[str, ...]:
+def capabilities_for(settings: configparser.ConfigParser, section: str, requested: str) -> tuple[str, ...]:
     """Return the compute capabilities of a CUDA build as upstream writes them.
 
-    ``sm_80`` is machine code alone, ``compute_90`` machine code and PTX. They are the variant's own, if it names
-    some, or the policy's architectures as far as this CUDA and its compiler accept them.
+    ``sm_80`` is machine code alone, ``compute_90`` machine code and PTX. They are the variant's, if it has any, else
+    the policy's architectures that this CUDA and its compiler accept.
     """
     compiler = f"compiler {setting(settings, section, 'compiler')}"
     accepted = numbers(setting(settings, section, "architectures"))
     by_compiler = settings.get(compiler, "architectures", fallback="")
     if by_compiler:
         accepted &= numbers(by_compiler)
-    if given.strip():
-        wanted = tuple(part.strip() for part in given.split(",") if part.strip())
-        require(wanted, accepted, by=f"[{section}] with [{compiler}]")
-        return wanted
+    if requested.strip():
+        capabilities = tuple(part.strip() for part in requested.split(",") if part.strip())
+        require(capabilities, accepted, by=f"[{section}] with [{compiler}]")
+        return capabilities
     policy = sorted({int(name) for name in settings["architectures"] if name.isdecimal()} & accepted)
     if not policy:
         raise BadPlan(f"[{section}] with [{compiler}] accepts none of the architectures in [architectures]")
@@ -200,65 +204,65 @@ def capabilities_for(settings: configparser.ConfigParser, section: str, given: s
 
 
 def numbers(text: str) -> set[int]:
-    """Return the architectures that a line names."""
+    """Return the architectures of a line."""
     return {int(word) for word in text.split()}
 
 
-def require(wanted: tuple[str, ...], accepted: set[int], *, by: str) -> None:
-    """Raise BadPlan where a compute capability is badly written or not among those that a compiler accepts."""
-    for capability in wanted:
+def require(capabilities: tuple[str, ...], accepted: set[int], *, by: str) -> None:
+    """Raise BadPlan for a compute capability that is malformed, or that a compiler does not accept."""
+    for capability in capabilities:
         parts = CAPABILITY.fullmatch(capability)
         if not parts:
-            raise BadPlan(f"{capability!r} is no compute capability; they are written sm_80 and compute_90")
+            raise BadPlan(f"{capability!r} is not a compute capability, such as sm_80 or compute_90")
         if int(parts["number"]) not in accepted:
-            known = " ".join(str(number) for number in sorted(accepted))
-            raise BadPlan(f"{capability} is not accepted by {by}, which knows {known}")
+            accepted_numbers = " ".join(str(number) for number in sorted(accepted))
+            raise BadPlan(f"{capability} is not accepted by {by}, which accepts {accepted_numbers}")
 
 
 def accepted_by(nvcc: Path) -> set[int]:
-    """Return the architectures that an nvcc says it can compile for."""
+    """Return the architectures that an nvcc lists."""
     try:
-        said = subprocess.run([str(nvcc), "--list-gpu-arch"], capture_output=True, text=True, check=True, timeout=120)
+        result = subprocess.run([str(nvcc), "--list-gpu-arch"], capture_output=True, text=True, check=True, timeout=120)
     except (OSError, subprocess.SubprocessError) as error:
-        raise BadPlan(f"{nvcc} cannot be asked what it compiles for: {error}") from error
-    return {int(number) for number in re.findall(r"compute_(\d+)", said.stdout)}
+        raise BadPlan(f"{nvcc} does not list its architectures: {error}") from error
+    return {int(number) for number in re.findall(r"compute_(\d+)", result.stdout)}
 
 
 def require_kernels(plan: Plan, wheel: Path) -> None:
-    """Raise BadPlan where a wheel has no kernel at all for a capability that was asked for; tell what it has."""
+    """Print the kernels of a wheel; raise BadPlan if it has no kernel at all for one of the plan's capabilities."""
     if not plan.capabilities:
         return
     try:
-        held = kernels.in_wheel(wheel, plan.kernels_in)
+        library_kernels = kernels.in_wheel(wheel, plan.kernels_in)
     except KeyError:
         raise BadPlan(f"{wheel.name} has no {plan.kernels_in}") from None
-    sys.stdout.write("".join(f"kernels: {row}\n" for row in kernels.told(held)))
-    without = kernels.missing(held, plan.capabilities)
+    sys.stdout.write("".join(f"kernels: {row}\n" for row in kernels.lines(library_kernels)))
+    without = kernels.missing(library_kernels, plan.capabilities)
     if without:
         raise BadPlan(f"{plan.kernels_in} in {wheel.name} has no kernel for {' '.join(without)}")
 
 
 def places(environment: Mapping[str, str]) -> list[str]:
-    """Return the flags for what the caller provides: caches, the file of events, downloads that are there already."""
-    wanted = {
+    """Return the flags for paths and addresses of the caller: caches, the file of events, existing downloads."""
+    flag_templates = {
         "BAZEL_DISK_CACHE": "--disk_cache={}",
         "BAZEL_REMOTE_CACHE": "--remote_cache={}",
-        # What no action's own key holds, the system's compilers for one, divides the entries of a cache that all share.
+        # Separates the entries of a shared cache by what no action's key covers, such as the system's compilers.
         "BAZEL_CACHE_KEY": "--remote_default_exec_properties=cache-silo-key={}",
         "BAZEL_BUILD_EVENTS": "--build_event_json_file={}",
         "BAZEL_DISTDIR": "--distdir={}",
     }
     # Upstream's own settings have Bazel print all flags, and the address of a cache may hold a password.
-    # Of what it shows, Bazel writes ten kilobytes at a time into its events unless told otherwise, minutes' worth.
+    # By default Bazel writes its output into the events ten kilobytes, or minutes, at a time.
     return [
         "--noannounce_rc",
         *(["--bes_outerr_buffer_size=256"] if environment.get("BAZEL_BUILD_EVENTS") else []),
-        *(flag.format(environment[name]) for name, flag in wanted.items() if environment.get(name)),
+        *(flag.format(environment[name]) for name, flag in flag_templates.items() if environment.get(name)),
     ]
 
 
 def machine_from(environment: Mapping[str, str]) -> Machine:
-    """Return what the caller says that this build may use; where it is silent, what the machine or container gives."""
+    """Return the resources that the caller grants this build, by default those of the machine or container."""
     cpus = environment.get("BAZEL_CPUS") or environment.get("CPU_COUNT") or machine_limits.cpus()
     memory = environment.get("BAZEL_MEMORY_MB") or machine_limits.memory() // 10**6
     try:
@@ -267,47 +271,48 @@ def machine_from(environment: Mapping[str, str]) -> Machine:
         raise BadPlan(f"BAZEL_CPUS or CPU_COUNT is {cpus!r}, BAZEL_MEMORY_MB {memory!r}; numbers are needed") from None
 
 
-def find_bazel(wanted: str, environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return the program that is Bazel of a version, and the USE_BAZEL_VERSION with which it is; empty: with none.
+def find_bazel(required_version: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return the program that runs a version of Bazel, and the USE_BAZEL_VERSION that it needs; empty for none.
 
-    A Bazel that is there in this version is taken as it is. Otherwise bazelisk, or the script that Debian's and
-    Google's packages install, may bring another version under the name ``bazel``.
+    A Bazel of this version is used directly. Otherwise bazelisk, or the script of Debian's and Google's packages, may
+    run this version under the name ``bazel``.
     """
-    found = []
+    alternatives = []
     plain = {name: value for name, value in environment.items() if name != "USE_BAZEL_VERSION"}
-    for program, version in (("bazel", ""), ("bazel", wanted), ("bazelisk", wanted)):
+    for program, version in (("bazel", ""), ("bazel", required_version), ("bazelisk", required_version)):
         if not shutil.which(program):
             continue
         answer = version_of(program, {**plain, **({"USE_BAZEL_VERSION": version} if version else {})})
-        if answer == wanted:
+        if answer == required_version:
             return program, version
-        found.append(f"{program}{f' with USE_BAZEL_VERSION={version}' if version else ''} is {answer!r}")
+        alternatives.append(f"{program}{f' with USE_BAZEL_VERSION={version}' if version else ''} is {answer!r}")
     raise BadPlan(
-        f"this TensorFlow is compiled by Bazel {wanted}, and {'; '.join(found) or 'there is no bazel on PATH'}. "
-        f"Install Bazel {wanted} (conda-forge: bazel {wanted}), or bazelisk, which fetches it"
+        f"this TensorFlow is compiled by Bazel {required_version}, "
+        f"and {'; '.join(alternatives) or 'bazel is not on PATH'}. "
+        f"Install Bazel {required_version} (conda-forge: bazel {required_version}), or bazelisk, which fetches it"
     )
 
 
 def version_of(program: str, environment: Mapping[str, str]) -> str:
-    """Return the version that a Bazel says it is, or else what it says instead."""
-    said = subprocess.run([program, "--version"], env=dict(environment), capture_output=True, text=True, check=False)
-    found = re.match(r"bazel (\S+?)-?(?:\s|$)", said.stdout)
-    return found[1] if found else f"{said.stdout} {said.stderr}".strip()[:200]
+    """Return the version that a Bazel prints, or its whole output."""
+    result = subprocess.run([program, "--version"], env=dict(environment), capture_output=True, text=True, check=False)
+    match = re.match(r"bazel (\S+?)-?(?:\s|$)", result.stdout)
+    return match[1] if match else f"{result.stdout} {result.stderr}".strip()[:200]
 
 
 def bazelrc(plan: Plan) -> list[str]:
     """Return the lines of a file for ``--bazelrc``."""
-    return ["# Written by compile_plan.py from compile.ini and the cell's variant.", *map(line, plan.flags)]
+    return ["# Written by compile_plan.py from compile.ini and the config's variant.", *map(line, plan.flags)]
 
 
 def line(flag: str) -> str:
-    """Return the line of a flag; what would end it early is quoted."""
+    """Return the line of a flag, quoted if it has special characters."""
     escaped = flag.replace("\\", "\\\\").replace('"', '\\"')
     return f'build "{escaped}"' if re.search(r"[\s#\"'\\]", flag) else f"build {flag}"
 
 
 def assignments(plan: Plan, program: str, bazel_version: str) -> list[str]:
-    """Return shell lines with what build.sh needs; the flags as comments, for the log, without a password."""
+    """Return shell lines with the values for build.sh, and the flags, without passwords, for the log."""
     variables = {
         "bazel": program,
         "target": plan.target,
@@ -316,13 +321,13 @@ def assignments(plan: Plan, program: str, bazel_version: str) -> list[str]:
         "nvcc_file": plan.nvcc_file,
     }
     lines = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    shown = "".join(f"  {without_password(flag)}\n" for flag in plan.flags)
-    lines.append(f"flags={shlex.quote(shown)}")
+    flag_lines = "".join(f"  {without_password(flag)}\n" for flag in plan.flags)
+    lines.append(f"flags={shlex.quote(flag_lines)}")
     return [*lines, f"export USE_BAZEL_VERSION={bazel_version}" if bazel_version else "unset USE_BAZEL_VERSION"]
 
 
 def without_password(flag: str) -> str:
-    """Return a flag with the user and password of a URL in it hidden."""
+    """Return a flag with the user and password of its URL hidden."""
     name, equals, value = flag.partition("=")
     return f"{name}{equals}{value.replace(urlsplit(value).netloc.rpartition('@')[0], '***')}" if "@" in value else flag
 

@@ -24,12 +24,12 @@ DYNAMIC_ENTRY = struct.Struct("<qQ")
 
 
 class NotElf(ValueError):
-    """The file is no 64-bit little-endian ELF object."""
+    """The file is not a 64-bit little-endian ELF object."""
 
 
 @dataclass(frozen=True)
 class RunPath:
-    """The search path of a shared object: its text and where in the file that text begins."""
+    """The search path of a shared object: its text, and the offset of that text in the file."""
 
     text: str
     offset: int
@@ -37,7 +37,7 @@ class RunPath:
 
 @dataclass(frozen=True)
 class _Segment:
-    """One program header: kind, place in the file, place in memory, size in the file."""
+    """One program header: kind, offset in the file, address in memory, size in the file."""
 
     kind: int
     offset: int
@@ -57,10 +57,10 @@ def read(file: BinaryIO) -> RunPath | None:
 
 
 def rewrite(path: Path, change: Callable[[str], str]) -> bool:
-    """Give a shared object the search path that `change` makes of its old one; say whether the file changed.
+    """Replace a shared object's search path by `change` of the old one; return whether the file changed.
 
-    An object without a search path stays without. Raises NotElf, and subprocess.CalledProcessError from patchelf, which
-    is asked only where the new text is longer than the old.
+    An object without a search path is unchanged. Raises NotElf, and subprocess.CalledProcessError from patchelf, which
+    runs only when the new text is longer than the old.
     """
     with path.open("r+b") as file:
         old = read(file)
@@ -70,7 +70,7 @@ def rewrite(path: Path, change: Callable[[str], str]) -> bool:
         if new == old.text:
             return False
         if len(new) <= len(old.text):
-            # What lies behind the new end stays: a linker may let other names share the tail of a string.
+            # The bytes after the new end stay: a linker may let other names share the tail of a string.
             file.seek(old.offset)
             file.write(new.encode() + b"\0")
             return True
@@ -105,7 +105,7 @@ def _file_offset(segments: list[_Segment], address: int) -> int:
     for segment in segments:
         if segment.kind == PT_LOAD and segment.address <= address < segment.address + segment.size:
             return segment.offset + address - segment.address
-    raise NotElf(f"address {address:#x} lies in no segment")
+    raise NotElf(f"address {address:#x} is in no segment")
 
 
 def _string(file: BinaryIO, offset: int) -> str:

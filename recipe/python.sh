@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a script of this recipe with the first Python that is at hand: the cell's, the build's, the system's.
+# Runs a script of this recipe with the first Python that exists: the config's, the build's, the system's.
 # Usage: python.sh SCRIPT [ARGUMENT ...]
 set -euo pipefail
 script=$1

@@ -21,23 +21,23 @@ CHUNK = 1 << 20
 
 
 class BadWheel(Exception):
-    """The wheel is not one that this recipe can be made from; the text says what is wrong and what was expected."""
+    """The wheel is not usable for this recipe; the text says what is wrong and what was expected."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One member of the wheel and the file that it becomes."""
+    """One member of the wheel and its target file."""
 
     member: zipfile.ZipInfo
     target: Path
 
 
 def the_wheel(folder: Path, *, version: str, python: str | None) -> Path:
-    """Return the one wheel of a folder, of the version that is wanted and, if given, for this minor of Python 3."""
+    """Return the only wheel of a folder, after checking its version and, if given, its minor of Python 3."""
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) != 1:
-        found = ", ".join(path.name for path in wheels) or "none"
-        raise BadWheel(f"{folder} must hold exactly one wheel; found {found}")
+        names = ", ".join(path.name for path in wheels) or "none"
+        raise BadWheel(f"{folder} must hold exactly one wheel; found {names}")
     parts = WHEEL_NAME.fullmatch(wheels[0].name)
     if not parts or parts["version"] != version:
         raise BadWheel(f"{wheels[0].name} is not a wheel of version {version} for one CPython")
@@ -47,7 +47,7 @@ def the_wheel(folder: Path, *, version: str, python: str | None) -> Path:
 
 
 def files(wheel: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    """Return the wheel's files, refusing a name that leads out of the folder it is extracted to."""
+    """Return the wheel's files; raise BadWheel for a name that leads out of the target folder."""
     members = [member for member in wheel.infolist() if not member.is_dir()]
     for member in members:
         path = PurePosixPath(member.filename)
@@ -57,7 +57,7 @@ def files(wheel: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
 
 
 def content(wheel: zipfile.ZipFile, name: str) -> bytes:
-    """Return what a member holds."""
+    """Return the content of a member."""
     try:
         return wheel.read(name)
     except KeyError:
@@ -65,7 +65,7 @@ def content(wheel: zipfile.ZipFile, name: str) -> bytes:
 
 
 def extract(wheel: zipfile.ZipFile, items: Sequence[Item]) -> None:
-    """Write each member to its target, the largest first and several at a time: inflating releases the interpreter."""
+    """Write each member to its target, in parallel (inflating releases the GIL) and the largest first."""
     for folder in {item.target.parent for item in items}:
         folder.mkdir(parents=True, exist_ok=True)
     largest_first = sorted(items, key=lambda item: -item.member.file_size)
@@ -75,7 +75,7 @@ def extract(wheel: zipfile.ZipFile, items: Sequence[Item]) -> None:
 
 
 def extract_one(wheel: zipfile.ZipFile, item: Item) -> None:
-    """Write one member, with the date and the executable bit that the wheel gives it, so that builds repeat."""
+    """Write one member with the wheel's date and executable bit, so that builds are reproducible."""
     with wheel.open(item.member) as source, item.target.open("wb") as target:
         shutil.copyfileobj(source, target, CHUNK)
     item.target.chmod(0o755 if item.member.external_attr >> 16 & 0o111 else 0o644)
@@ -83,12 +83,12 @@ def extract_one(wheel: zipfile.ZipFile, item: Item) -> None:
 
 
 def stamp(item: Item) -> None:
-    """Give a file the date that its member has; a wheel's dates have no time zone, any will do as long as it is one."""
+    """Set a file's date to its member's, in UTC, because a wheel's dates have no time zone."""
     when = calendar.timegm((*item.member.date_time, 0, 0, 0))
     os.utime(item.target, (when, when))
 
 
 def link(path: Path, target: Path) -> None:
-    """Put a relative link at a path."""
+    """Create a relative link at a path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to(os.path.relpath(target, path.parent))

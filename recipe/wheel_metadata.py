@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-# The wheel's metadata asks for it, but no module of the wheel imports it, and no conda package answers to that name.
+# The wheel's metadata requires it, but no module of the wheel imports it, and no conda package has this name.
 UNUSED_REQUIREMENT = re.compile(r"Requires-Dist: libclang\b")
 
 
 def folder_in(wheel: zipfile.ZipFile) -> str:
     """Return the name of the wheel's metadata folder."""
-    found = {name.split("/")[0] for name in wheel.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)}
-    if len(found) != 1:
-        raise BadWheel(f"the wheel must have one dist-info folder; it has {len(found)}")
-    return found.pop()
+    folders = {name.split("/")[0] for name in wheel.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)}
+    if len(folders) != 1:
+        raise BadWheel(f"the wheel must have one dist-info folder; it has {len(folders)}")
+    return folders.pop()
 
 
 def write(

@@ -1,8 +1,8 @@
-"""Bazel's disk caches: a folder for each key, with a note beside it of what it is for, and their sizes kept in bounds.
+"""Bazel's disk caches: a folder for each key, with a note on its purpose next to it, and a limit on their size.
 
-Bazel's own keys hold an action's command line, environment and inputs. What it does not see is in kiln's key: the image
-or the machine's own compilers, and the variant. A key whose inputs are no longer built is only a waste of room, so what
-is removed is a whole key, the least used first; of the last one, the oldest entries.
+Bazel's own keys cover an action's command line, environment and inputs. kiln's key covers what Bazel does not see: the
+image or the machine's compilers, and the variant. A key that is no longer built only wastes disk space, so whole keys
+are removed, the least recently used first; of the last one, the oldest entries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class CacheEntry:
     """A cache on the disk: ``label`` says what it is for, ``size`` is in bytes, ``used`` in seconds since the epoch."""
 
     key: str
@@ -33,60 +33,65 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Caches:
+class DiskCaches:
     """All caches below a folder."""
 
     root: Path
 
     def folder(self, key: str) -> Path:
-        """Return where Bazel keeps a key's cache."""
-        return self.root / key
-
-    @property
-    def nothing(self) -> Path:
-        """An empty folder, to be seen in the place of all caches by who may see only one."""
-        return self.root / ".nothing"
+        """Return the folder of a key's cache."""
+        return files.inside(self.root / key, self.root)
 
     def _note(self, key: str) -> Path:
-        return self.root / f"{key}.json"
+        return files.inside(self.root / f"{key}.json", self.root)
 
     def prepare(self, key: str) -> None:
-        """Have the folders that a container is to see."""
-        for folder in (self.nothing, self.folder(key)):
-            folder.mkdir(parents=True, exist_ok=True)
+        """Create the folder, so that a container can mount it."""
+        self.folder(key).mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager
     def using(self, key: str, label: str) -> Iterator[Path]:
-        """Yield a key's folder, made when it is not there, which nobody removes during the block."""
+        """Yield a key's folder, created if missing, and keep it from being removed during the block."""
         self.prepare(key)
-        with self._note(key).open("a+", encoding="utf-8") as note:
+        note = self._shared(key)
+        try:
+            self.folder(key).mkdir(exist_ok=True)  # another process may have removed it before it released the lock
+            if os.fstat(note).st_size == 0:  # two processes may write the same at once, each from the beginning
+                os.pwrite(note, json.dumps({"label": label}).encode(), 0)
+            yield self.folder(key)
+        finally:
+            os.utime(note)
+            os.close(note)
+
+    def _shared(self, key: str) -> int:
+        """Open a key's note, locked against removal; retry if it was removed before it was locked."""
+        while True:
+            note = os.open(self._note(key), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             fcntl.flock(note, fcntl.LOCK_SH)
-            self.folder(key).mkdir(exist_ok=True)  # who removed it held the lock until now
-            if note.tell() == 0:
-                note.write(json.dumps({"label": label}))
-                note.flush()
-            try:
-                yield self.folder(key)
-            finally:
-                os.utime(note.fileno())
+            if os.fstat(note).st_nlink:
+                return note
+            os.close(note)
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[CacheEntry, ...]:
         """Return all caches, the one used last first."""
-        found = (self._entry(note) for note in self.root.glob("*.json"))
-        return tuple(sorted(found, key=lambda entry: -entry.used))
+        entries = (self._entry(note) for note in self.root.glob("*.json"))
+        return tuple(sorted(filter(None, entries), key=lambda entry: -entry.used))
 
-    def _entry(self, note: Path) -> Entry:
+    def _entry(self, note: Path) -> CacheEntry | None:
+        """Return the cache of a note; None when another process has removed it meanwhile."""
         key = note.stem
         try:
+            used, label = note.stat().st_mtime, "unknown"
+        except FileNotFoundError:
+            return None
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             label = str(json.loads(note.read_text(encoding="utf-8"))["label"])
-        except (ValueError, LookupError, TypeError):
-            label = "unknown"
-        return Entry(key=key, label=label, size=files.size_on_disk(self.folder(key)), used=note.stat().st_mtime)
+        return CacheEntry(key=key, label=label, size=files.size_on_disk(self.folder(key)), used=used)
 
     def trim(self, bound: int, *, keep: Collection[str] = ()) -> int:
-        """Bring all caches together below ``bound`` bytes and return the bytes that were freed.
+        """Reduce the total size of all caches below ``bound`` bytes, and return the bytes that were freed.
 
-        Whole keys go first, but for those in ``keep`` and those in use; then the oldest entries of what is left.
+        Whole keys are removed first, except for those in ``keep`` and those in use; then the oldest entries.
         """
         entries = self.entries()
         excess = sum(entry.size for entry in entries) - bound
@@ -99,15 +104,15 @@ class Caches:
         return freed
 
     def make_room(self, needed: int, *, keep: Collection[str]) -> int:
-        """Remove whole caches until ``needed`` bytes of the disk are free, none of ``keep``; returns what was freed."""
-        there = next(place for place in (self.root, *self.root.parents) if place.exists())
-        missing = needed - shutil.disk_usage(there).free
-        if missing <= 0:
+        """Remove whole caches, none of ``keep``, until ``needed`` bytes of disk are free; return the bytes freed."""
+        folder = next(path for path in (self.root, *self.root.parents) if path.exists())
+        excess = needed - shutil.disk_usage(folder).free
+        if excess <= 0:
             return 0
-        return sum(self.remove(entry) for entry in to_remove(self.entries(), missing, keep=keep))
+        return sum(self.remove(entry) for entry in to_remove(self.entries(), excess, keep=keep))
 
-    def remove(self, entry: Entry) -> int:
-        """Remove a cache and return the bytes that this freed: none when somebody uses it."""
+    def remove(self, entry: CacheEntry) -> int:
+        """Remove a cache and return the bytes that were freed: none when it is in use."""
         with self._alone(entry.key) as alone:
             if not alone:
                 return 0
@@ -115,37 +120,43 @@ class Caches:
             files.remove(self._note(entry.key))
         return entry.size
 
-    def _thin(self, entry: Entry, wanted: int) -> int:
-        """Remove the oldest entries of a cache; Bazel takes an action whose outputs are gone for one never seen."""
+    def _thin(self, entry: CacheEntry, excess: int) -> int:
+        """Remove the oldest entries of a cache; Bazel treats an action without its outputs as a new one."""
         freed = 0
         with self._alone(entry.key) as alone:
-            for file in sorted(_files(self.folder(entry.key)), key=lambda each: each.stat().st_mtime) if alone else ():
-                if freed >= wanted:
+            for file in sorted(_files(self.folder(entry.key)), key=lambda path: path.lstat().st_mtime) if alone else ():
+                if freed >= excess:
                     break
-                freed += 512 * file.stat().st_blocks
+                freed += 512 * file.lstat().st_blocks
                 file.unlink()
         return freed
 
     @contextlib.contextmanager
     def _alone(self, key: str) -> Iterator[bool]:
-        with self._note(key).open("a+", encoding="utf-8") as note:
+        """Lock a cache during the block; yield whether that succeeded."""
+        try:
+            note = self._note(key).open("r+", encoding="utf-8")
+        except FileNotFoundError:  # another process has removed it
+            yield False
+            return
+        with note:
             try:
                 fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 yield False
             else:
-                yield True
+                yield os.fstat(note.fileno()).st_nlink > 0
 
 
-def to_remove(entries: tuple[Entry, ...], excess: int, *, keep: Collection[str] = ()) -> tuple[Entry, ...]:
-    """Return the caches to remove so that ``excess`` bytes are freed, the least used first, none of ``keep``."""
-    chosen: list[Entry] = []
-    for entry in sorted(entries, key=lambda each: each.used):
-        if sum(each.size for each in chosen) >= excess:
+def to_remove(entries: tuple[CacheEntry, ...], excess: int, *, keep: Collection[str] = ()) -> tuple[CacheEntry, ...]:
+    """Return the caches to remove that free ``excess`` bytes, the least recently used first, none of ``keep``."""
+    selection: list[CacheEntry] = []
+    for entry in sorted(entries, key=lambda entry: entry.used):
+        if sum(other.size for other in selection) >= excess:
             break
         if entry.key not in keep:
-            chosen.append(entry)
-    return tuple(chosen)
+            selection.append(entry)
+    return tuple(selection)
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""Bazel's build events, folded one by one into what is known of a build."""
+"""The state of a build, updated from Bazel's build events."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from urllib.parse import unquote, urlsplit
 
 from kiln.model.compile import CompileReport
 
-LONGEST = 1 << 16  # bytes of an action's own output that are kept, its end
+LONGEST = 1 << 16  # bytes at the end of an action's output that are kept
 PROFILE_LIMIT = 1 << 28  # bytes of a profile that are read
-KEPT = 40  # lines of Bazel's own complaints
+KEPT = 40  # error lines of Bazel that are kept
 
 # "[1,234 / 5,678] Compiling a.cc; 12s local ... (8 actions running)", and "[5,678 / 5,678] 2 actions running"
 _COUNTS = re.compile(r"^\[([\d,]+) / ([\d,]+)\]\s*(.*)$")
 _COMPLAINT = re.compile(r"^(?:ERROR|FATAL|Error|FAILED):")
 _PROCESSES = re.compile(r"([\d,]+) ([a-z][^,.]*)")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-# What --sandbox_debug, which Debian's Bazel has on, adds to the output of every action.
+# The lines that --sandbox_debug, the default of Debian's Bazel, adds to the output of every action.
 _SANDBOX = re.compile(r"^\d+\.\d+: src/main/tools/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """An action that failed: its target, its kind (``CppCompile``), and the end of its own output."""
+class ActionFailure:
+    """An action that failed: its target, its kind (``CppCompile``), and the end of its output."""
 
     label: str
     kind: str
@@ -42,8 +42,8 @@ class Failure:
 
 
 @dataclass(slots=True, kw_only=True)
-class Build:
-    """One call of Bazel, as far as its events have come."""
+class BazelBuild:
+    """One call of Bazel, as far as its events have arrived."""
 
     events: int = 0
     server: int | None = None
@@ -51,7 +51,7 @@ class Build:
     total: int | None = None
     current: str = ""
     actions: int = 0
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[ActionFailure] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
@@ -59,7 +59,7 @@ class Build:
     exit_name: str | None = None
 
     def take(self, line: bytes) -> None:
-        """Take one event; what is none, or is not as Bazel writes it, is left out."""
+        """Handle one event; invalid lines are skipped."""
         with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError, StopIteration):
             event = json.loads(line)
             kind = next(iter(event["id"]))
@@ -67,10 +67,10 @@ class Build:
             if "aborted" in event:
                 self._complain(str(event["aborted"].get("description", "")))
             else:
-                self._fold(kind, event)
+                self._handle(kind, event)
 
     def report(self) -> CompileReport | None:
-        """Return what the actions came from, once Bazel has counted them."""
+        """Return the origin of the actions, once Bazel has counted them; None before."""
         if not self.counts:
             return None
         hits = sum(count for name, count in self.counts.items() if "cache hit" in name)
@@ -79,7 +79,7 @@ class Build:
         work = None if self.profile is None else action_seconds(self.profile)
         return CompileReport(hits=hits, misses=ran, internal=internal, seconds=self.seconds, work=work)
 
-    def _fold(self, kind: str, event: dict[str, Any]) -> None:
+    def _handle(self, kind: str, event: dict[str, Any]) -> None:
         match kind:
             case "started":
                 self._started(event)
@@ -98,7 +98,7 @@ class Build:
         self.server = _number(event.get("started", {}).get("serverPid"))
 
     def _progress(self, event: dict[str, Any]) -> None:
-        """Take what Bazel shows its user: the only place where it tells how many actions there are."""
+        """Handle Bazel's terminal output, the only place with the number of actions."""
         for raw in str(event.get("progress", {}).get("stderr", "")).splitlines():
             line = _COLOURS.sub("", raw).strip()
             if match := _COUNTS.match(line):
@@ -138,39 +138,39 @@ class Build:
 
 
 def processes(text: str) -> dict[str, int]:
-    """Return the counts in Bazel's last word on its processes, ``8 processes: 6 remote cache hit, 2 internal``.
+    """Return the counts in Bazel's summary of its processes, ``8 processes: 6 remote cache hit, 2 internal``.
 
-    A disk cache is called ``remote`` too by Bazel 4.
+    Bazel 4 calls a disk cache ``remote``, too.
     """
-    _, _, told = text.partition(":")
-    return {name.strip(): int(count.replace(",", "")) for count, name in _PROCESSES.findall(told)}
+    _, _, counts = text.partition(":")
+    return {name.strip(): int(count.replace(",", "")) for count, name in _PROCESSES.findall(counts)}
 
 
 def action_seconds(profile: Path) -> float | None:
-    """Return the seconds that all actions of a build took together, from Bazel's profile; None without one."""
+    """Return the total seconds of all actions, from Bazel's profile; None without one."""
     try:
         with gzip.open(profile) as file:
             events = json.loads(file.read(PROFILE_LIMIT))["traceEvents"]
-        spent = [float(event.get("dur", 0)) for event in events if event.get("cat") == "action processing"]
+        durations = [float(event.get("dur", 0)) for event in events if event.get("cat") == "action processing"]
     except (OSError, EOFError, ValueError, LookupError, TypeError):
         return None
-    return sum(spent) / 1e6
+    return sum(durations) / 1e6
 
 
-def _failure(event: dict[str, Any], action: dict[str, Any]) -> Failure:
+def _failure(event: dict[str, Any], action: dict[str, Any]) -> ActionFailure:
     parts = [_content(action.get(name)) for name in ("stdout", "stderr")]
-    said = [line for part in parts for line in part.splitlines() if not _SANDBOX.match(line)]
-    told = action.get("failureDetail", {}).get("message", "")
-    return Failure(
+    output = [line for part in parts for line in part.splitlines() if not _SANDBOX.match(line)]
+    message = action.get("failureDetail", {}).get("message", "")
+    return ActionFailure(
         label=str(action.get("label") or event["id"]["actionCompleted"].get("label", "")),
         kind=str(action.get("type", "")),
         exit_code=_number(action.get("exitCode")),
-        text="\n".join(said).strip() or str(told).split("\n")[0],
+        text="\n".join(output).strip() or str(message).split("\n")[0],
     )
 
 
 def _content(file: dict[str, Any] | None) -> str:
-    """The end of an action's output: in the event itself, or in a file beside the build."""
+    """Return the end of an action's output, which is in the event or in a file."""
     if not file:
         return ""
     if "contents" in file:
@@ -189,7 +189,7 @@ def _local(uri: object) -> Path | None:
 
 
 def _number(value: object) -> int | None:
-    """A whole number, which the JSON of protocol buffers writes as a string when it has 64 bits."""
+    """Return an integer, which the JSON of protocol buffers writes as a string if it has 64 bits."""
     try:
         return int(str(value))
     except ValueError:

@@ -1,4 +1,4 @@
-"""A build followed while it goes on: its event file read as it grows, its progress told, a stall noticed."""
+"""Follow a running build: read its event file as it grows, report progress, detect a stall."""
 
 from __future__ import annotations
 
@@ -10,39 +10,41 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kiln.bazel import processes
-from kiln.bazel.events import Build
-from kiln.compat import failures as known
+from kiln import processes
+from kiln.bazel.events import BazelBuild
+from kiln.compat import failures as known_failures
 from kiln.errors import BuildFailed, excerpt
 from kiln.model.compile import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from kiln.errors import KilnError
     from kiln.model.compile import CompileReport
+    from kiln.processes import Process
 
-LOOK = 0.5  # seconds between two looks at the file
-HEAD = 1024  # bytes at a file's beginning, in which a call of Bazel has a number of its own
-WINDOW = 600.0  # seconds of the past that an estimate is made from
-IDLE = 0.02  # of a core: a Java server that waits does not use nothing
-MESSAGE = 15  # lines of a failed action's output that are told
+LOOK = 0.5  # seconds between two reads of the file
+HEAD = 1024  # bytes at a file's beginning, which hold the unique id of a call of Bazel
+WINDOW = 600.0  # seconds of the past on which an estimate is based
+IDLE = 0.02  # of a core: an idle Java server still uses some
+SHOWN = 3  # processes
+MESSAGE = 15  # lines of a failed action's output that are reported
 
 
 class EventFile:
-    """Reads whole events from a file that another process writes; a second call of Bazel begins it anew."""
+    """Reads whole events from a file that another process writes; another call of Bazel begins a new file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.build = Build()
+        self.build = BazelBuild()
         self._at = 0
         self._head = b""
         self._rest = b""
         self._lock = threading.Lock()
 
     def read(self) -> None:
-        """Take the events that have come since the last time."""
+        """Read the new events."""
         with self._lock:
             self._read()
 
@@ -51,7 +53,7 @@ class EventFile:
             with self.path.open("rb") as file:
                 head = file.read(HEAD)
                 if not head.startswith(self._head):
-                    self.build, self._at, self._rest = Build(), 0, b""
+                    self.build, self._at, self._rest = BazelBuild(), 0, b""
                 self._head = head
                 file.seek(self._at)
                 data = file.read()
@@ -64,24 +66,24 @@ class EventFile:
 
 
 class Pace:
-    """Estimates what is left from how fast actions ended lately: first cached ones fly, then compiled ones crawl."""
+    """Estimates the remaining time from the recent rate of actions: cached ones are fast, compiled ones slow."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
+        self._samples: deque[tuple[float, int]] = deque()
 
     def left(self, now: float, done: int, total: int | None) -> float | None:
-        """Return the seconds until all is done, None while there is nothing to go by."""
-        self._seen.append((now, done))
-        while now - self._seen[0][0] > WINDOW and len(self._seen) > 2:
-            self._seen.popleft()
-        before, had = self._seen[0]
-        if total is None or done <= had or now <= before:
+        """Return the remaining seconds, None while there are too few samples."""
+        self._samples.append((now, done))
+        while now - self._samples[0][0] > WINDOW and len(self._samples) > 2:
+            self._samples.popleft()
+        start, done_before = self._samples[0]
+        if total is None or done <= done_before or now <= start:
             return None
-        return max(0, total - done) * (now - before) / (done - had)
+        return max(0, total - done) * (now - start) / (done - done_before)
 
 
 class Stall:
-    """Notices when for ``limit`` seconds no event has come and hardly any processor time was used."""
+    """Detects that for ``limit`` seconds no event has arrived and hardly any processor time was used."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -90,7 +92,7 @@ class Stall:
         self._since = 0.0
 
     def seconds(self, now: float, events: int, busy: Callable[[], float]) -> float | None:
-        """Return for how long nothing has happened, once that is too long; ``busy`` is asked only without an event."""
+        """Return for how long nothing has happened, once that is too long; ``busy`` is called only without an event."""
         if events != self._events:
             self._events, self._busy, self._since = events, None, now
             return None
@@ -102,34 +104,34 @@ class Stall:
 
 
 @dataclass(slots=True, kw_only=True)
-class Watch:
-    """A build being followed by a thread of its own; ``tell`` hears of its progress, at most twice a second.
+class BuildWatch:
+    """A build that is followed by a thread; ``on_progress`` is called with its progress, at most twice a second.
 
-    Its processes are looked at only if they run ``beside`` this one, and not in a container of their own.
+    Its processes are only inspected if they run in the same container (``same_container``) as this one.
     """
 
     file: EventFile
-    tell: Callable[[Progress], None]
+    on_progress: Callable[[Progress], None]
     stall: Stall
     pace: Pace = field(default_factory=Pace)
-    told: Progress | None = None
-    beside: bool = True
+    reported: Progress | None = None
+    same_container: bool = True
 
     @property
-    def build(self) -> Build:
-        """What is known of the build."""
+    def build(self) -> BazelBuild:
+        """The state of the build."""
         return self.file.build
 
     def look(self, now: float) -> None:
-        """Read what is new and tell of it."""
+        """Read new events, and report changed progress."""
         self.file.read()
         progress = self.progress(now)
-        if progress is not None and progress != self.told:
-            self.told = progress
-            self.tell(progress)
+        if progress is not None and progress != self.reported:
+            self.reported = progress
+            self.on_progress(progress)
 
     def progress(self, now: float) -> Progress | None:
-        """Return how far the build is, None before it begins."""
+        """Return the progress of the build, None before it begins."""
         build = self.build
         stalled = self.stalled(now)
         if build.events == 0 and not stalled:
@@ -143,47 +145,63 @@ class Watch:
         )
 
     def stalled(self, now: float) -> str:
-        """Return since when nothing happens, and what is at work then; nothing while all goes well."""
-        if not self.beside:
+        """Describe a stall and the processes that run; empty while there is progress."""
+        if not self.same_container:
             idle = self.stall.seconds(now, self.build.events, lambda: 0.0)
-            return "" if idle is None else f"Bazel has said nothing for {idle / 60:.0f} min"
+            return "" if idle is None else f"no output of Bazel for {idle / 60:.0f} min"
         roots = {os.getpid(), *({self.build.server} if self.build.server else ())}
 
         def busy() -> float:
-            # To look at processes takes time as well, which is no work of the build's.
-            return processes.busy(each for each in processes.below(roots) if each.pid != os.getpid())
+            # Inspecting processes takes time as well, which is not the build's.
+            return sum(process.busy for process in processes.below(*roots) if process.pid != os.getpid())
 
         idle = self.stall.seconds(now, self.build.events, busy)
         if idle is None:
             return ""
-        names = processes.at_work(processes.below(roots), without=roots)
+        names = at_work(processes.below(*roots), without=roots)
         return f"nothing has happened for {idle / 60:.0f} min; at work: {names or 'nothing but Bazel itself'}"
 
     def report(self) -> CompileReport | None:
-        """Return what the actions came from, None when Bazel has not said it."""
+        """Return the origin of the actions, None when Bazel has not counted them."""
         self.file.read()
         return self.build.report()
 
     def explained(self, error: KilnError) -> KilnError:
-        """Return a failure told by the action that failed and by its cause, so far as these are known."""
+        """Return an error with the action that failed and its cause, as far as they are known."""
         self.file.read()
         failures, complaints = self.build.failures, self.build.complaints
-        said = failures[0].text if failures else "\n".join(complaints)
-        cause = known.cause("\n".join([*(failure.text for failure in failures), *complaints, error.why]))
-        if not said and cause is None:
+        output = failures[0].text if failures else "\n".join(complaints)
+        cause = known_failures.cause("\n".join([*(failure.text for failure in failures), *complaints, error.why]))
+        if not output and cause is None:
             return error
-        who = str(failures[0]) if failures else "the compile failed"
+        action = str(failures[0]) if failures else "the compile failed"
         more = f"; {len(failures) - 1} more failed" if len(failures) > 1 else ""
         why = f": {cause.name}" if cause else ""
-        message = excerpt("\n".join(said.splitlines()[-MESSAGE:]))
+        message = excerpt("\n".join(output.splitlines()[-MESSAGE:]))
         kind = BuildFailed if cause is None else cause.error
-        return kind(f"{who}{more}{why}\n{message}".rstrip(), why=error.why, hint=cause.cure if cause else error.hint)
+        return kind(f"{action}{more}{why}\n{message}".rstrip(), why=error.why, hint=cause.cure if cause else error.hint)
+
+
+def at_work(alive: Collection[Process], *, without: Collection[int] = ()) -> str:
+    """Return the processes that a build is waiting for, as text: those without children, the oldest first."""
+    alive = [process for process in alive if process.state not in processes.ENDED]
+    parents = {process.parent for process in alive}
+    leaves = [process for process in alive if process.pid not in parents and process.pid not in without]
+    oldest = sorted(leaves, key=lambda process: process.started)[:SHOWN]
+    return ", ".join(f"{process.name} (process {process.pid}, {_age(process)})" for process in oldest)
+
+
+def _age(process: Process) -> str:
+    seconds = processes.seconds_since_start(process)
+    return f"since {seconds / 60:.0f} min" if seconds >= 120 else f"since {seconds:.0f} s"
 
 
 @contextlib.contextmanager
-def watched(path: Path, *, tell: Callable[[Progress], None], stall: float, beside: bool = True) -> Iterator[Watch]:
-    """Follow the build whose events come to ``path``, from now to the end of the block; ``stall`` is in seconds."""
-    watch = Watch(file=EventFile(path), tell=tell, stall=Stall(stall), beside=beside)
+def watched(
+    path: Path, *, on_progress: Callable[[Progress], None], stall: float, same_container: bool = True
+) -> Iterator[BuildWatch]:
+    """Follow the build whose event file is ``path`` during the block; ``stall`` is in seconds."""
+    watch = BuildWatch(file=EventFile(path), on_progress=on_progress, stall=Stall(stall), same_container=same_container)
     over = threading.Event()
 
     def follow() -> None:

@@ -1,10 +1,10 @@
-"""The project's own environments, ``.venv`` and for the fleet ``.venv-fleet``: made from hash-locked lists.
+"""The project's own environments, ``.venv`` and for the fleet ``.venv-fleet``.
 
-Each is made on first use, from lists in requirements/.
+Each is created on first use from the hash-locked lists in requirements/.
 
-This runs under the system's Python with nothing installed, before any other part of kiln: so it needs the standard
-library alone and starts its few processes itself. Most runs find the environment as it should be, which one look at
-its marker file tells; what is needed only to make one is imported then.
+This runs under the system's Python with nothing installed, before any other part of kiln: so it uses the standard
+library alone and starts its few processes itself. Most runs find a valid environment with one read of its marker
+file; modules that only the creation needs are imported then.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from kiln.bootstrap import home
 from kiln.bootstrap.state import COLLECTIONS, FLEET, FLEET_FOLDER, FOLDER, RUN, TEST, examine, python_of
 from kiln.errors import Interrupted, KilnError, UnsupportedPython
 
@@ -26,48 +27,51 @@ OLDEST_FOR_THE_FLEET = (3, 11)  # ansible-core 2.19's, by its own metadata
 
 
 def enter(root: Path, *arguments: str, locks: Sequence[str] = (RUN,)) -> NoReturn:
-    """Replace this process by the environment's Python running ``arguments``, or leave it with a failure's exit code.
+    """Replace this process by the environment's Python with ``arguments``, or exit with a failure's exit code.
 
-    The entry scripts end in this, before there is any command line; so failures are told and turned into codes here.
-    The interpreter runs isolated: neither PYTHONPATH nor the current folder can put another module in the place of one
-    of ours.
+    The entry scripts call this before there is a command line, so failures are printed and mapped to exit codes here.
+    The interpreter runs isolated: neither PYTHONPATH nor the current folder can replace one of kiln's modules.
     """
+    home.provide()
     try:
-        python = environment(root, locks=locks, say=_tell)
+        python = environment(root, locks=locks, say=_print_line)
+    except KeyboardInterrupt:
+        sys.exit(Interrupted.exit_code)
     except KilnError as failure:
-        _tell(f"error: {failure}")
+        _print_line(f"error: {failure}")
         sys.exit(failure.exit_code)
-    os.execv(python, [str(python), "-I", *arguments])  # noqa: S606 - no shell is wanted
+    os.execv(python, [str(python), "-I", *arguments])  # noqa: S606 - it needs no shell
 
 
 def environment(root: Path, *, locks: Sequence[str] = (RUN,), say: Callable[[str], None] = lambda _: None) -> Path:
-    """Return the Python of the environment of the clone at ``root``, after making or mending it where that is needed.
+    """Return the Python of the environment of the clone at ``root``, after creating or completing it if needed.
 
-    ``locks`` are the files of requirements/ whose packages must be there; ``say`` gets one line for each step.
-    Raises MissingTool, DownloadFailed, HashMismatch, NotWritable, DiskFull or Interrupted; the next call then starts
-    afresh.
+    ``locks`` are the files of requirements/ whose packages it must have; ``say`` gets one line for each step. Raises
+    MissingTool, DownloadFailed, HashMismatch, NotWritable, DiskFull or Interrupted; the next call then starts again.
     """
-    return _have(root / FOLDER, locks, say)
+    return _ensure(root / FOLDER, locks, say)
 
 
 def fleet(root: Path, *, say: Callable[[str], None] = lambda _: None) -> Path:
-    """Return the Python of the environment that ``kiln fleet`` runs on, beside whose own packages are kiln's.
+    """Return the Python of the environment for ``kiln fleet``, which also holds kiln's own packages.
 
-    ``ansible-playbook`` and its like lie beside it, and find the collections by themselves. Raises what
-    ``environment`` raises, and UnsupportedPython when this Python is too old for Ansible.
+    ``ansible-playbook`` and Ansible's other programs are in the same folder, and find the collections. Raises the
+    same as ``environment``, and UnsupportedPython when this Python is too old for Ansible.
     """
     if sys.version_info < OLDEST_FOR_THE_FLEET:
         raise UnsupportedPython(
             f"kiln fleet needs Python 3.11 or newer, and this is {sys.version.split()[0]}",
             why="ansible-core 2.19, which it drives, does not run on older ones",
-            hint="start it with another: python3.13 -m kiln fleet ..., or python3.12, python3.11",
+            hint="start it with another: python3.14 -m kiln fleet ..., or python3.13, python3.12, python3.11",
         )
-    return _have(root / FLEET_FOLDER, (FLEET, COLLECTIONS), say)
+    return _ensure(root / FLEET_FOLDER, (FLEET, COLLECTIONS), say)
 
 
-def _have(folder: Path, locks: Sequence[str], say: Callable[[str], None]) -> Path:
-    """Return the Python of the environment in ``folder``, made if need be."""
+def _ensure(folder: Path, locks: Sequence[str], say: Callable[[str], None]) -> Path:
+    """Return the Python of the environment in ``folder``, after creating it if needed."""
     if examine(folder, locks).reason:
+        if "_ARGCOMPLETE" in os.environ:
+            sys.exit(1)  # a shell's completion does not wait for an environment
         from kiln.bootstrap.make import make
 
         try:
@@ -78,6 +82,6 @@ def _have(folder: Path, locks: Sequence[str], say: Callable[[str], None]) -> Pat
     return python_of(folder)
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()

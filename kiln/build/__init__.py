@@ -1,4 +1,4 @@
-"""The build stage: plan purely which packages are made and how, then let the engine make one after the other."""
+"""The build stage: plan purely which packages to make and how, then have the engine make them one by one."""
 
 from kiln.build.engine import execute, prepare
 from kiln.build.plan import (

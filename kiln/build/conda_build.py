@@ -1,8 +1,8 @@
-"""conda-build, and boa's mambabuild, called as conda-forge's build steps call them: decided purely, as texts.
+"""Plan a call of conda-build, or of boa's mambabuild, as conda-forge's build steps call them: texts, nothing is run.
 
-What conda-smithy's build_steps.sh and conda-forge-ci-setup do for a cell is done here without them: conda's settings,
-the clobber file for the build number, and the command line. The engine renders the recipe itself, and tests what it
-made.
+What conda-smithy's build_steps.sh and conda-forge-ci-setup do for a config is done here without them: conda's settings,
+the clobber file for the build number, and the command line. The engine renders the recipe itself, and tests the
+packages.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.build import faults
+from kiln.build import diagnosis
 from kiln.errors import BuildFailed, DownloadFailed, HashMismatch, KilnError, SolveFailed, TestsFailed, excerpt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kiln.model.cell import Cell
+    from kiln.model.build_config import BuildConfig
     from kiln.model.rendered import Rendered
 
 PROGRAMS = {"conda-build": "conda-build", "mambabuild": "conda-mambabuild"}
@@ -30,11 +30,11 @@ TRACEBACK = "Traceback (most recent call last):"
 CHAINED = ("During handling of the above", "The above exception was the direct cause")
 RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|NotFound|InvalidMatchSpec|Interrupt)\b(?:: |$)")
 SAID = 8  # lines of a script, or of an error message, that are shown
-# What conda, conda-build and boa say in their last exceptions; the first that fits tells the kind.
+# Patterns of the last exceptions of conda, conda-build and boa; the first match decides the kind.
 KINDS = (
-    (r"SHA256 mismatch|MD5 mismatch|hash mismatch|ChecksumMismatchError", HashMismatch, faults.HASH.hint),
-    (r"CondaHTTPError|CondaSSLError|CONNECTION FAILED|Could not download", DownloadFailed, faults.NETWORK.hint),
-    (r"Unsatisfiable|PackageNotFound|PackagesNotFound|nothing provides", SolveFailed, faults.PACKAGES.hint),
+    (r"SHA256 mismatch|MD5 mismatch|hash mismatch|ChecksumMismatchError", HashMismatch, diagnosis.HASH.hint),
+    (r"CondaHTTPError|CondaSSLError|CONNECTION FAILED|Could not download", DownloadFailed, diagnosis.NETWORK.hint),
+    (r"Unsatisfiable|PackageNotFound|PackagesNotFound|nothing provides", SolveFailed, diagnosis.PACKAGES.hint),
     (r"TESTS FAILED", TestsFailed, "--keep-failed leaves the work directory"),
 )
 MODERN = 1000  # conda-forge's build numbers from here on are those of its own compilers
@@ -42,12 +42,12 @@ MODERN = 1000  # conda-forge's build numbers from here on are those of its own c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Where an engine finds and leaves things, all paths as it sees them.
+    """The paths and settings of an engine's run, all paths as the engine sees them.
 
-    ``croot`` is where it works and leaves its packages, ``fetched`` where it puts what it fetches, its own packages for
-    their tests among them. In ``cache`` lies what other cells have fetched. ``channels`` are the most wanted first,
-    ``settings`` conda-build's own. A build for CUDA counts on a driver for the version ``cuda``, and on GPUs of the
-    capability ``cuda_arch``, wherever it is made.
+    ``croot`` is its working folder and holds its packages, ``fetched`` the folder of the packages that it fetches, and
+    of its own packages while they are tested. ``cache`` holds the packages fetched by other configs. ``channels`` are
+    in order of priority, ``settings`` are conda-build's own. A build for CUDA assumes a driver for the version ``cuda``
+    and GPUs of the capability ``cuda_arch``, on every machine.
     """
 
     engine: str
@@ -81,9 +81,9 @@ def argv(call: Call) -> tuple[str, ...]:
 
 
 def debug_argv(call: Call, output: str) -> tuple[str, ...]:
-    """Return the command line that makes an output ready to be built by hand: conda-build's, boa has none of its own.
+    """Return the command line that prepares an output to be built by hand: conda-build's, since boa has none.
 
-    ``output`` is a pattern; nothing leaves the choice to conda-build. Source: ``conda debug`` in conda-smithy's
+    ``output`` is a pattern; an empty one leaves the choice to conda-build. Source: ``conda debug`` in conda-smithy's
     build_steps.sh.
     """
     return (
@@ -97,8 +97,8 @@ def debug_argv(call: Call, output: str) -> tuple[str, ...]:
 def script(call: Call, *, debug: str | None = None) -> str:
     """Return the bash script that enters conda's base environment, where there is one, and runs the engine.
 
-    With ``debug``, an output's pattern or nothing, that output is made ready, and a shell is opened in its work
-    directory, with its environment.
+    With ``debug``, an output's pattern or an empty text, prepare that output and open a shell in its work directory,
+    with its environment.
     """
     program = PROGRAMS[call.engine] if debug is None else "conda-debug"
     last: tuple[str, ...] = (f"exec {shlex.join(argv(call))}",)
@@ -122,7 +122,7 @@ def script(call: Call, *, debug: str | None = None) -> str:
 
 
 def environment(call: Call) -> dict[str, str]:
-    """Return what conda and the engine find in their environment.
+    """Return the environment variables of conda and the engine.
 
     Source: conda-smithy's build_steps.sh, and ``run_conda_forge_build_setup_linux`` of conda-forge-ci-setup.
     """
@@ -138,22 +138,22 @@ def environment(call: Call) -> dict[str, str]:
 
 
 def failure(engine: str, exit_code: int, output: str) -> KilnError:
-    """Return why an engine ended, by the end of its ``output``: what it said last, and its exceptions alone.
+    """Return why an engine failed, from the end of its ``output``: the last lines of the script, and the exceptions.
 
-    It is written in Python, and what a script or a test said stands before some forty lines of calls.
+    The engine is written in Python: some forty lines of traceback follow the output of a script or a test.
     """
-    said, raised = _parted(output.splitlines())
-    told = "\n".join(raised)
-    why = excerpt("\n".join((*said[-SAID:], *raised[-SAID:])))
-    if faults.DISK.words.search(told):
-        return faults.DISK.error(f"{engine} ended with exit code {exit_code}", why=why, hint=faults.DISK.hint)
-    found = ((error, hint) for words, error, hint in KINDS if re.search(words, told, re.IGNORECASE))
-    error, hint = next(found, (BuildFailed, ""))
+    output_lines, raised = _split_at_exceptions(output.splitlines())
+    text = "\n".join(raised)
+    why = excerpt("\n".join((*output_lines[-SAID:], *raised[-SAID:])))
+    if diagnosis.DISK.words.search(text):
+        return diagnosis.DISK.error(f"{engine} ended with exit code {exit_code}", why=why, hint=diagnosis.DISK.hint)
+    kinds = ((error, hint) for words, error, hint in KINDS if re.search(words, text, re.IGNORECASE))
+    error, hint = next(kinds, (BuildFailed, ""))
     return error(f"{engine} ended with exit code {exit_code}", why=f"it said\n{why}", hint=hint)
 
 
-def _parted(lines: list[str]) -> tuple[list[str], list[str]]:
-    """What stands before the last exception and those that led to it, and what these say; no exceptions, no parting."""
+def _split_at_exceptions(lines: list[str]) -> tuple[list[str], list[str]]:
+    """Return the lines before the last chain of exceptions, and the messages of these; all lines without any."""
     starts = [index for index, line in enumerate(lines) if line == TRACEBACK]
     if not starts:
         return lines, []
@@ -188,11 +188,11 @@ def condarc(call: Call) -> str:
 
 
 def clobber(rendered: Rendered) -> str:
-    """Return the clobber file: the build number without the variant's decrement, else nothing that it would change.
+    """Return the clobber file: the build number without the variant's decrement, or an empty mapping.
 
     Only conda-forge's old compilers had a decrement; a number below 1000 is theirs already, and stays.
     """
-    decrement = _decrement(rendered.cell)
+    decrement = _decrement(rendered.config)
     numbers = {output.build_number for output in rendered.outputs if not output.skip}
     if not decrement or len(numbers) != 1:
         return "{}\n"
@@ -200,6 +200,6 @@ def clobber(rendered: Rendered) -> str:
     return json.dumps({"build": {"number": number - decrement if number >= MODERN else number}}) + "\n"
 
 
-def _decrement(cell: Cell) -> int:
-    given = cell.variant.get("build_number_decrement", ("0",))[0]
-    return int(given) if given.isdecimal() else 0
+def _decrement(config: BuildConfig) -> int:
+    decrement = config.variant.get("build_number_decrement", ("0",))[0]
+    return int(decrement) if decrement.isdecimal() else 0

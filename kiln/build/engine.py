@@ -1,26 +1,36 @@
-"""rattler-build at work on a planned step, in a process of its own: its answer, or what it failed of."""
+"""Run rattler-build on a planned step in a separate process, and return its answer or raise its failure."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from kiln import command, files
-from kiln.build import faults
-from kiln.build.origins import Origins, applied
-from kiln.errors import excerpt
+from kiln import command, credentials, files, masking, rattler_process
+from kiln.build import diagnosis
+from kiln.build.recipe import exports
+from kiln.build.source_mirrors import SourceMirrors, applied
+from kiln.errors import DownloadFailed, excerpt
 from kiln.model.plan import BuildStep, CompileStep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from kiln.errors import KilnError
 
-DIRECT = Origins()
-HOUSE = Path(__file__).parents[2]  # the folder that holds the kiln package, for `python -m`
+DIRECT = SourceMirrors()
+HANDED_OVER = "KILN_HANDED_OVER"
+# Lines before a script's own, untraced. The engine's own copy of the script's output is not masked, so it is removed.
+UNPACK = (
+    "{ case $- in *x*) kiln_trace=-x ;; *) kiln_trace=+x ;; esac; set +x; } 2>/dev/null",
+    f'eval "${{{HANDED_OVER}-}}"; unset {HANDED_OVER}; rm -f conda_build.log',
+    'set "$kiln_trace"; { unset kiln_trace; } 2>/dev/null',
+)
+PACKAGE_ROOT = Path(__file__).parents[2]  # the folder that holds the kiln package, for `python -m`
 
 
 def execute(
@@ -29,19 +39,19 @@ def execute(
     environment: Mapping[str, str],
     log: Path | None,
     on_line: Callable[[str], None] | None = None,
-    origins: Origins = DIRECT,
+    origins: SourceMirrors = DIRECT,
 ) -> Path:
-    """Make one package in a process of its own and return where it lies, inside the step's folder.
+    """Make one package in a separate process and return its path, inside the step's folder.
 
     Raises:
         BuildFailed: with the end of the engine's log.
-        HashMismatch: when no archive of the sources has the recipe's hash; nothing has run then.
-        DownloadFailed: when what failed was the way to a channel or a source.
-        DiskFull: when there was no room left.
+        HashMismatch: when no archive of the sources has the recipe's hash; no script has run then.
+        DownloadFailed: when a channel or a source cannot be reached.
+        DiskFull: when the disk is full.
     """
-    of_kind = {"index": step.index} if isinstance(step, BuildStep) else {"keep": True}
-    told = _engine(step, "package", of_kind, environment=environment, log=log, on_line=on_line, origins=origins)
-    return Path(told["package"])
+    fields = {"index": step.index} if isinstance(step, BuildStep) else {"keep": True}
+    answer = _engine(step, "package", fields, environment=environment, log=log, on_line=on_line, origins=origins)
+    return Path(answer["package"])
 
 
 def prepare(
@@ -49,55 +59,111 @@ def prepare(
     *,
     environment: Mapping[str, str],
     on_line: Callable[[str], None] | None = None,
-    origins: Origins = DIRECT,
+    origins: SourceMirrors = DIRECT,
 ) -> Mapping[str, str]:
-    """Make everything that a step's script needs, without running it; returns the places, by their names.
+    """Make everything that a step's script needs, without running it; return the paths by their names.
 
-    They are ``work``, the script's folder, ``script`` itself, ``environment``, what it sources, and the prefixes
+    They are ``work``, the script's folder, ``script``, ``environment``, the file that it sources, and the prefixes
     ``host`` and ``build``. Raises what `execute` does.
     """
-    own = {"debug": True}
-    return _engine(step, "script", own, environment=environment, log=None, on_line=on_line, origins=origins)
+    fields = {"debug": True}
+    return _engine(step, "script", fields, environment=environment, log=None, on_line=on_line, origins=origins)
 
 
 def _engine(
     step: BuildStep | CompileStep,
-    wanted: str,
-    of_kind: Mapping[str, Any],
+    key: str,
+    more: Mapping[str, Any],
     *,
     environment: Mapping[str, str],
     log: Path | None,
     on_line: Callable[[str], None] | None,
-    origins: Origins,
+    origins: SourceMirrors,
 ) -> Mapping[str, str]:
-    """Run the engine's process in the step's folder, and return its answer, which holds what is ``wanted``."""
+    """Run the engine's process in the step's folder, and return its answer, which has the ``key``."""
     files.remove(step.folder)
     step.folder.mkdir(parents=True)
     job, answer = step.folder / "job.json", step.folder / "result.json"
     places = {"folder": str(step.folder), "result": str(answer), "parent": os.getpid()}
-    fields = {"recipe": applied(recipe_of(step), origins), "channels": step.channels, **of_kind}
+    fields = {"recipe": applied(recipe_of(step), origins), "channels": step.channels, **more}
     files.write_text(job, json.dumps({**places, **fields}, indent=1))
     argv = (sys.executable, "-m", "kiln.build.worker", str(job))
-    ended = command.run(argv, env={**environment, **step.environment}, cwd=HOUSE, log=log, on_line=on_line)
+    variables = {**handed_over(secrets_of(step), environment), **step.environment}
+    idle = rattler_process.limits().stall
+    with credentials_file(step) as access:
+        env = {**variables, **access}
+        result_of_process = command.run(argv, env=env, cwd=PACKAGE_ROOT, log=log, idle=idle, on_line=on_line)
+    if result_of_process.idle:
+        raise DownloadFailed(
+            f"{servers(step.channels)} has sent nothing for {idle} s",
+            why="the engine waited for it without doing anything else",
+            hint=f"see that the server answers, or wait longer: {rattler_process.VARIABLE}='stall={2 * idle}'",
+        )
     result: dict[str, str] = json.loads(answer.read_text()) if answer.exists() else {}
-    if wanted not in result:
-        raise failure(step, result.get("error", f"the engine ended with exit code {ended.exit_code}"), ended.tail, log)
+    if key not in result:
+        raise failure(
+            step,
+            result.get("error", f"the engine ended with exit code {result_of_process.exit_code}"),
+            result_of_process.tail,
+            log,
+        )
     return result
 
 
+def servers(channels: Iterable[str]) -> str:
+    """Return the hosts of channels, without credentials; a channel without an address is named as it is."""
+    names = (urlsplit(channel).hostname or channel for channel in channels if not channel.startswith("file:"))
+    return ", ".join(dict.fromkeys(names)) or "a source"
+
+
+@contextlib.contextmanager
+def credentials_file(step: BuildStep | CompileStep) -> Iterator[dict[str, str]]:
+    """Write the credentials of a step's channels into a file of rattler's; yields the variable that names it."""
+    entries = credentials.for_rattler(step.channels)
+    if not entries:
+        yield {}
+        return
+    file = step.folder / "auth.json"
+    files.write_text(file, json.dumps(entries), mode=0o600)
+    try:
+        yield {"RATTLER_AUTH_FILE": str(file)}
+    finally:
+        files.remove(file)
+
+
 def recipe_of(step: BuildStep | CompileStep) -> dict[str, Any]:
-    """Return the recipe that the engine gets: the plan's, with the names of what is secret in it."""
-    if isinstance(step, BuildStep) or not step.secrets:
+    """Return the recipe for the engine: the plan's, whose script takes all secrets from one variable.
+
+    The engine masks each value of ``secrets`` separately, even a single letter, and so splits longer secrets into
+    pieces that cannot be found any more. In one variable with all of them, it masks nothing that matters.
+    """
+    names = secrets_of(step)
+    if not names:
         return dict(step.recipe)
     build = step.recipe["build"]
-    secrets = [*build["script"].get("secrets", ()), *step.secrets]
-    return {**step.recipe, "build": {**build, "script": {**build["script"], "secrets": secrets}}}
+    script = {**build["script"], "secrets": [HANDED_OVER], "content": [*UNPACK, *build["script"]["content"]]}
+    return {**step.recipe, "build": {**build, "script": script}}
+
+
+def secrets_of(step: BuildStep | CompileStep) -> tuple[str, ...]:
+    """Return the names of the secret variables of a step's script; its ``PATH`` is the build's own."""
+    names = step.recipe.get("build", {}).get("script", {}).get("secrets", ())
+    more = step.secrets if isinstance(step, CompileStep) else ()
+    return tuple(name for name in dict.fromkeys((*names, *more)) if name != "PATH")
+
+
+def handed_over(names: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the engine's environment: all secrets in one variable, as shell lines, and none under its own name."""
+    values = {name: environment[name] for name in names if name in environment}
+    hidden = {name for name in values if not masking.is_public(name)}
+    rest = {name: value for name, value in environment.items() if name not in hidden}
+    return {**rest, HANDED_OVER: "\n".join(exports(values))} if values else rest
 
 
 def failure(step: BuildStep | CompileStep, reason: str, tail: str, log: Path | None) -> KilnError:
-    """Return what a failed step is told as, by the engine's own words."""
-    what = step.output.name if isinstance(step, BuildStep) else "the recipe's own build step"
-    kind = faults.kind(reason, tail)
+    """Return the error of a failed step, from the engine's own messages."""
+    name = step.output.name if isinstance(step, BuildStep) else "the recipe's own build step"
+    kind = diagnosis.kind(reason, tail)
     hint = kind.hint or f"what the script left is in {step.folder}" + (f"; read {log}" if log else "")
-    said = faults.in_words(reason, tail)
-    return kind.error(f"{what} could not be built: {said}", why=f"the log ends with\n{excerpt(tail)}", hint=hint)
+    message = diagnosis.in_words(reason, tail)
+    return kind.error(f"{name} could not be built: {message}", why=f"the log ends with\n{excerpt(tail)}", hint=hint)

@@ -1,12 +1,13 @@
-"""Which packages of a cell are made, in which order and how, as values that nothing has been done for yet."""
+"""Plan the packages of a config: which ones, in which order and how; nothing is run."""
 
 from __future__ import annotations
 
 import shlex
 from typing import TYPE_CHECKING
 
-from kiln.build import shared
-from kiln.build.recipe import compiling, concrete, exports, given, names, script_lines
+from kiln import credentials
+from kiln.build import shared_workdir
+from kiln.build.recipe import caller_names, compiling, concrete, exports, literal_variables, script_lines
 from kiln.errors import BuildFailed
 from kiln.matchspec import package_name
 from kiln.model.plan import BuildStep, CompileStep
@@ -21,20 +22,20 @@ COMPILE = "kiln-compile"  # what the engine calls the step that the outputs shar
 
 
 def in_order(outputs: Iterable[Output]) -> tuple[Output, ...]:
-    """Return the outputs that are not skipped, each after the outputs that it needs.
+    """Return the outputs that are not skipped, each after the outputs that it depends on.
 
     Raises:
-        BuildFailed: when outputs need each other in a circle.
+        BuildFailed: when outputs depend on each other in a cycle.
     """
     waiting = {(output.name, output.build_string): output for output in outputs if not output.skip}
     ordered: list[Output] = []
     while waiting:
         names = {name for name, _ in waiting}
-        free = {key: each for key, each in waiting.items() if not _needed_outputs(each) & names - {each.name}}
+        free = {key: output for key, output in waiting.items() if not _needed_outputs(output) & names - {output.name}}
         if not free:
-            raise BuildFailed("the outputs need each other in a circle", why=" -> ".join(name for name, _ in waiting))
+            raise BuildFailed("the outputs depend on each other", why=" -> ".join(name for name, _ in waiting))
         ordered += free.values()
-        waiting = {key: each for key, each in waiting.items() if key not in free}
+        waiting = {key: output for key, output in waiting.items() if key not in free}
     return tuple(ordered)
 
 
@@ -51,11 +52,11 @@ def plan_rehearsal(
     channels: tuple[str, ...],
     wheel: Path,
 ) -> tuple[BuildStep, ...]:
-    """Plan the packages of a rehearsal, in the order in which they must be made.
+    """Plan the packages of a rehearsal, in the order of their dependencies.
 
-    ``wheel``, upstream's, lies in ``$SRC_DIR/dist`` when an output's script runs: it is what the compile step would
-    have ended in. The build section is left out, since nothing is compiled, binaries are taken as upstream made them,
-    and the packages say in their metadata what they are.
+    ``wheel``, upstream's, is in ``$SRC_DIR/dist`` when an output's script runs, where the compile step would have
+    left it. The build section is omitted, since nothing is compiled, binaries are taken as upstream made them, and
+    the packages' metadata marks them as a rehearsal's.
     """
     return tuple(
         BuildStep(
@@ -90,23 +91,23 @@ def plan_compile(
     """Plan the build step that the outputs share, in ``folder``; None for a recipe that is a single package.
 
     ``settings`` is a file of shell lines that the script reads first: what changes from run to run, and not the result.
-    ``secrets`` are variables of the same kind that must stand in no file.
+    ``secrets`` are variables of the same kind that must not be written to a file.
     """
     if is_single(rendered):
         return None
     environment = {
-        **chosen(rendered),
+        **variant_variables(rendered),
         **_top_level(rendered),
         "RECIPE_DIR": str(recipe_folder),
-        **given(rendered.compile_script_env),
+        **literal_variables(rendered.compile_script_env),
     }
     script = (
         *exports(environment),
         f". {shlex.quote(str(settings))}",
-        *shared.before_compile(folder),
+        *shared_workdir.before_compile(folder),
         *script_lines(rendered.compile, recipe_folder),
         'cd "$SRC_DIR"',
-        *shared.after_compile(folder),
+        *shared_workdir.after_compile(folder),
     )
     recipe = compiling(
         COMPILE,
@@ -122,7 +123,7 @@ def plan_compile(
 
 
 def _top_level(rendered: Rendered) -> dict[str, str]:
-    """Return what conda-build calls the package in the recipe's own step; the engine would say the step's own name."""
+    """Return conda-build's variables of the package in the recipe's own step; the engine would use the step's name."""
     return {
         "PKG_NAME": rendered.name,
         "PKG_VERSION": rendered.version,
@@ -139,7 +140,7 @@ def plan_outputs(
     compiled: Path | None,
     extra: Mapping[str, str],
 ) -> tuple[BuildStep, ...]:
-    """Plan the packages of a cell, in the order in which they must be made.
+    """Plan the packages of a config, in the order of their dependencies.
 
     ``compiled`` is the folder of the compile step, or None when there is none: a single package then has the sources
     itself. ``extra`` goes into each package's metadata.
@@ -150,7 +151,7 @@ def plan_outputs(
             output,
             recipe_folder=recipe_folder,
             environment=script_environment(output, rendered, recipe_folder),
-            prologue=shared.before_output(compiled, output, rendered.name) if compiled else (),
+            prologue=shared_workdir.before_output(compiled, output, rendered.name) if compiled else (),
             epilogue=_epilogue(output, folder, shared_work=compiled is not None),
             sources=() if compiled else rendered.sources,
             extra=extra,
@@ -168,59 +169,64 @@ def plan_outputs(
 
 
 def _epilogue(output: Output, folder: Path, *, shared_work: bool) -> tuple[str, ...]:
-    """Return what runs after an output's script, in the work directory."""
-    wanted = output.tests.source_files
-    kept = shared.kept_sources(wanted, test_sources(folder, output)) if wanted else ()
-    licences = shared.after_output(_licences(output)) if shared_work else ()
-    return ('cd "$SRC_DIR"', *kept, *licences) if kept or shared_work else ()
+    """Return the lines that run after an output's script, in the work directory."""
+    patterns = output.tests.source_files
+    keep = shared_workdir.kept_sources(patterns, test_sources(folder, output)) if patterns else ()
+    licenses = shared_workdir.after_output(_licenses(output)) if shared_work else ()
+    return ('cd "$SRC_DIR"', *keep, *licenses) if keep or shared_work else ()
 
 
 def test_sources(folder: Path, output: Output) -> Path:
-    """Return where a build in ``folder`` keeps what an output's tests want of its sources."""
+    """Return the folder, below a build's, of the source files that an output's tests use."""
     return folder / "test-sources" / f"{output.name}-{output.build_string}"
 
 
 def is_single(rendered: Rendered) -> bool:
-    """Whether a recipe is a single package, and so has no build step beside that package's own."""
+    """Return whether a recipe is a single package, and so has no build step but that package's."""
     nothing = not rendered.compile.lines and rendered.compile.file is None
     return nothing and (len(rendered.outputs) < 2 or not rendered.sources)
 
 
 def index_of(output: Output) -> dict[str, str]:
-    """Return what index.json says beyond what the engine writes."""
+    """Return the entries of index.json that the engine does not write."""
     return {"track_features": " ".join(output.track_features)} if output.track_features else {}
 
 
-def _licences(output: Output) -> tuple[str, ...]:
-    given = output.about.get("license_file", ())
-    return (given,) if isinstance(given, str) else tuple(given)
+def _licenses(output: Output) -> tuple[str, ...]:
+    files = output.about.get("license_file", ())
+    return (files,) if isinstance(files, str) else tuple(files)
 
 
 def callers_variables(rendered: Rendered) -> tuple[str, ...]:
-    """Return the names of the caller's variables that scripts of a cell get, from ``build/script_env``."""
+    """Return the names of the caller's variables that scripts of a config get, from ``build/script_env``."""
     outputs = (name for output in rendered.outputs for name in output.script_env)
-    return names((*rendered.compile_script_env, *outputs))
+    return caller_names((*rendered.compile_script_env, *outputs))
 
 
 def cuda_override(rendered: Rendered) -> dict[str, str]:
-    """Return what lets a CUDA cell be solved on a machine without a GPU, as conda-forge's own builds do."""
-    version = rendered.cell.variant.get("cuda_compiler_version", ("None",))[0]
+    """Return the variable with which a CUDA config is solved on a machine without a GPU, as in conda-forge's builds."""
+    version = rendered.config.variant.get("cuda_compiler_version", ("None",))[0]
     return {} if version == "None" else {"CONDA_OVERRIDE_CUDA": version}
 
 
 def script_environment(output: Output, rendered: Rendered, recipe_folder: Path) -> dict[str, str]:
     """Return the variables that conda-build sets for a script and rattler-build does not.
 
-    They are every variant key, so far as its name can be a variable's, and where the recipe lies.
+    They are every variant key whose name can be a variable's, and the recipe's folder.
     """
-    named = _named({**output.variant, **output.used})
-    return {**chosen(rendered), **named, "RECIPE_DIR": str(recipe_folder)}
+    variables = _as_variables({**output.variant, **output.used})
+    return {**variant_variables(rendered), **variables, "RECIPE_DIR": str(recipe_folder)}
 
 
-def chosen(rendered: Rendered) -> dict[str, str]:
-    """Return the cell's variant as variables, the first value of each key."""
-    return _named({key: values[0] for key, values in rendered.cell.variant.items() if values})
+def variant_variables(rendered: Rendered) -> dict[str, str]:
+    """Return the config's variant as variables, the first value of each key."""
+    return _as_variables({key: values[0] for key, values in rendered.config.variant.items() if values})
 
 
-def _named(values: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in values.items() if key.isidentifier() and not key.startswith("__")}
+def _as_variables(values: Mapping[str, str]) -> dict[str, str]:
+    """Return the values whose names can be variables', without channels' credentials: packages contain them."""
+    return {
+        key: ",".join(map(credentials.bare, value.split(",")))
+        for key, value in values.items()
+        if key.isidentifier() and not key.startswith("__")
+    }

@@ -1,4 +1,4 @@
-"""One rendered output as a recipe of rattler-build in which nothing is left to evaluate."""
+"""Write a rendered output as a recipe of rattler-build with nothing left to evaluate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from kiln.model.rendered import Output, Requirements, Script, Source, Tests
+    from kiln.model.rendered import Output, OutputTests, Requirements, Script, Source
 
 ABOUT = {  # conda-build's key: rattler-build's
     "home": "homepage",
@@ -52,22 +52,22 @@ def concrete(
     without: Iterable[str] = (),
     extra: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the recipe of one output; ``without`` names requirement sections that are left out.
+    """Return the recipe of one output; ``without`` names requirement sections to omit.
 
-    ``prologue`` and ``epilogue`` are shell lines that run before and after the output's script. ``as_it_is`` takes what
-    the script installs as it is: no search path is rewritten, no binary searched for the prefix, no module compiled.
+    ``prologue`` and ``epilogue`` are shell lines that run before and after the output's script. ``as_it_is`` packs
+    the installed files unchanged: no search path is rewritten, no binary searched for the prefix, no module compiled.
     """
     left_out = set(without)
     script = [
-        *exports({**environment, **given(output.script_env)}),
+        *exports({**environment, **literal_variables(output.script_env)}),
         *prologue,
         *script_lines(output.script, recipe_folder),
         *epilogue,
     ]
-    fetched = [source(each, recipe_folder) for each in sources]
+    source_entries = [source(entry, recipe_folder) for entry in sources]
     return {
         "package": {"name": output.name, "version": output.version},
-        **({"source": fetched} if fetched else {}),
+        **({"source": source_entries} if source_entries else {}),
         "build": _build(output, script, as_it_is=as_it_is),
         "requirements": {section: specs for section, specs in _requirements(output).items() if section not in left_out},
         "tests": _tests(output.tests),
@@ -85,10 +85,10 @@ def compiling(
     recipe_folder: Path,
     script_env: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Return the recipe of the compile step: a package without content, for what its script leaves beside it."""
+    """Return the recipe of the compile step: a package without content, run for the files that its script leaves."""
     return {
         "package": {"name": name, "version": "0"},
-        "source": [source(each, recipe_folder) for each in sources],
+        "source": [source(entry, recipe_folder) for entry in sources],
         "build": {
             "number": 0,
             "string": "compile",
@@ -103,21 +103,21 @@ def compiling(
     }
 
 
-def source(given: Source, recipe_folder: Path) -> dict[str, Any]:
-    """Return an entry of ``source`` in rattler-build's words; what is relative, is relative to the recipe."""
+def source(definition: Source, recipe_folder: Path) -> dict[str, Any]:
+    """Return an entry of ``source`` in rattler-build's terms; paths are relative to the recipe."""
     entry: dict[str, Any] = {}
-    if given.url:
-        entry["url"] = list(given.url)
-    elif given.git_url is not None:
-        entry |= {"git": given.git_url, **({} if given.git_rev is None else {"rev": given.git_rev})}
-    elif given.path is not None:
-        entry |= {"path": str((recipe_folder / given.path).resolve()), "use_gitignore": False}
-    if given.sha256 is not None:
-        entry["sha256"] = given.sha256
-    if given.folder is not None:
-        entry["target_directory"] = given.folder
-    if given.patches:
-        entry["patches"] = [str(recipe_folder / patch) for patch in given.patches]
+    if definition.url:
+        entry["url"] = list(definition.url)
+    elif definition.git_url is not None:
+        entry |= {"git": definition.git_url, **({} if definition.git_rev is None else {"rev": definition.git_rev})}
+    elif definition.path is not None:
+        entry |= {"path": str((recipe_folder / definition.path).resolve()), "use_gitignore": False}
+    if definition.sha256 is not None:
+        entry["sha256"] = definition.sha256
+    if definition.folder is not None:
+        entry["target_directory"] = definition.folder
+    if definition.patches:
+        entry["patches"] = [str(recipe_folder / patch) for patch in definition.patches]
     return entry
 
 
@@ -126,21 +126,21 @@ def exports(environment: Mapping[str, str]) -> list[str]:
     return [f"export {name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
 
 
-def given(script_env: Iterable[str]) -> dict[str, str]:
-    """Return the variables of ``build/script_env`` whose values stand in the recipe."""
+def literal_variables(script_env: Iterable[str]) -> dict[str, str]:
+    """Return the variables of ``build/script_env`` whose values are in the recipe."""
     pairs = (entry.split("=", 1) for entry in script_env if "=" in entry)
     return {name: value for name, value in pairs if name.isidentifier()}
 
 
-def names(script_env: Iterable[str]) -> tuple[str, ...]:
+def caller_names(script_env: Iterable[str]) -> tuple[str, ...]:
     """Return the variables of ``build/script_env`` whose values are the caller's."""
     return tuple(sorted({entry for entry in script_env if entry.isidentifier()}))
 
 
 def passed(script_env: Iterable[str]) -> dict[str, list[str]]:
-    """Return what hands the caller's variables to a script: as secrets, since tokens are among them."""
-    found = names(script_env)
-    return {"secrets": list(found)} if found else {}
+    """Return the entry that passes the caller's variables to a script: as secrets, since tokens are among them."""
+    variables = caller_names(script_env)
+    return {"secrets": list(variables)} if variables else {}
 
 
 def script_lines(script: Script, recipe_folder: Path) -> tuple[str, ...]:
@@ -167,7 +167,7 @@ def _build(output: Output, script: list[str], *, as_it_is: bool) -> dict[str, An
 
 
 def _binaries(output: Output) -> dict[str, Any]:
-    """What conda-build does with binaries, as far as the recipe lets it."""
+    """Return the settings for binaries with which the engine does what conda-build does, unless the recipe differs."""
     relocation = output.binary_relocation
     return {
         "dynamic_linking": {"binary_relocation": list(relocation) if isinstance(relocation, tuple) else relocation},
@@ -187,19 +187,19 @@ def _requirements(output: Output) -> dict[str, Any]:
     }
 
 
-def _tests(tests: Tests) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+def _tests(tests: OutputTests) -> list[dict[str, Any]]:
+    tests_of_recipe: list[dict[str, Any]] = []
     if tests.imports:
-        found.append({"python": {"imports": list(tests.imports), "pip_check": False}})
+        tests_of_recipe.append({"python": {"imports": list(tests.imports), "pip_check": False}})
     if tests.commands:
-        found.append(
+        tests_of_recipe.append(
             {
                 "script": list(tests.commands),
                 "requirements": {"run": [strict(spec) for spec in tests.requires]},
                 "files": {"recipe": list(tests.files), "source": list(tests.source_files)},
             }
         )
-    return found
+    return tests_of_recipe
 
 
 def _about(about: Mapping[str, str | tuple[str, ...]]) -> dict[str, Any]:

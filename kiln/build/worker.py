@@ -1,7 +1,7 @@
 """The process in which rattler-build runs: ``python -m kiln.build.worker JOB.json`` writes the job's result file.
 
-It is a process of its own so that the build can be stopped, its output kept in a log, and a crash of the engine's
-runtime told from a failed build. The result file is written last; without it the build has failed.
+A separate process can be stopped, has a log of its own, and distinguishes a crash of the engine's runtime from a
+failed build. The result file is written last; without it the build has failed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import command, files
-from kiln.build.stamp import stamp
+from kiln import files, signals
+from kiln.build.about_metadata import stamp
 
 if TYPE_CHECKING:
     from rattler_build import BuildResult, RenderedVariant
@@ -23,33 +23,33 @@ if TYPE_CHECKING:
 PACKAGE_FORMAT = "conda:1"  # level 1 packs a gigabyte in seconds, level 19 in many minutes
 
 
-# What it says after a script has failed, of places that are gone by then or lie in a container; --debug leads there.
+# Advice that it prints after a script has failed, with paths that are gone by then or in a container; see --debug.
 ADVICE = re.compile(
     r"^(?:Script execution failed\.|(?:Work directory|Prefix|Build prefix): |To run (?:the script|commands) \w+"
     r'|cd ".*" && (?:\./conda_build\.sh|source build_env\.sh))'
 )
 
 
-class Log:
-    """rattler-build's progress callback: what it logs goes to standard output."""
+class EngineLog:
+    """rattler-build's progress callback: writes log messages to standard output."""
 
     def on_log(self, event: LogEvent) -> None:
-        """Write what one event says."""
+        """Write the message of an event."""
         for line in event.message.split("\n"):
             if not ADVICE.match(line.strip()):
                 sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
     def on_download_start(self, event: object) -> None:
-        """Ignore: downloads are told by the log."""
+        """Ignore the event: the log reports downloads."""
 
     on_download_progress = on_download_complete = on_build_step = on_download_start
 
 
 def main(job_file: str) -> None:
-    """Build what the job says and leave at once, past the interpreter's tear-down (see kiln.__main__)."""
+    """Build the job and exit at once, without the interpreter's tear-down (see kiln.__main__)."""
     job = json.loads(Path(job_file).read_text())
-    command.die_with_parent(parent=job["parent"])
+    signals.die_with_parent(parent=job["parent"])
     try:
         result = prepare(job) if job.get("debug") else {"package": str(build(job))}
     except Exception as error:  # noqa: BLE001 - whatever the engine raises is the build's failure
@@ -60,19 +60,19 @@ def main(job_file: str) -> None:
 
 
 def build(job: dict[str, Any]) -> Path:
-    """Build one package, lay the job's changes over its metadata, and return where it lies."""
+    """Build one package, merge the job's changes into its metadata, and return its path."""
     folder = Path(job["folder"])
-    (built,) = run_engine(job["recipe"], folder, job["channels"], keep=job.get("keep", False)).packages
+    (package_file,) = run_engine(job["recipe"], folder, job["channels"], keep=job.get("keep", False)).packages
     if job.get("keep"):
-        return built
-    package = folder / built.name
+        return package_file
+    package = folder / package_file.name
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    stamp(built, package, index=job["index"], epoch=int(epoch) if epoch.isdecimal() else None)
+    stamp(package_file, package, index=job["index"], epoch=int(epoch) if epoch.isdecimal() else None)
     return package
 
 
 def prepare(job: dict[str, Any]) -> dict[str, str]:
-    """Make all that the engine makes before it runs the script, and return where: environments, sources, the script."""
+    """Make everything that the engine makes before it runs the script; return the paths."""
     from rattler_build import DebugSession, ToolConfiguration
 
     folder = Path(job["folder"])
@@ -81,7 +81,7 @@ def prepare(job: dict[str, Any]) -> dict[str, str]:
         tool_config=ToolConfiguration(test_strategy="skip", keep_build=True),
         output_dir=folder / "output",
         channels=job["channels"],
-        progress_callback=Log(),
+        progress_callback=EngineLog(),
     ).paths
     return {
         "work": str(paths.work_dir),
@@ -93,7 +93,7 @@ def prepare(job: dict[str, Any]) -> dict[str, str]:
 
 
 def rendered(recipe: dict[str, Any], folder: Path) -> RenderedVariant:
-    """Hand a concrete recipe to rattler-build, which finds nothing left to decide in it."""
+    """Return a concrete recipe as rattler-build renders it: exactly one variant."""
     from rattler_build import PlatformConfig, RenderConfig, Stage0Recipe, VariantConfig
 
     (variant,) = Stage0Recipe.from_dict(recipe, recipe_dir=folder / "recipe").render(
@@ -103,14 +103,14 @@ def rendered(recipe: dict[str, Any], folder: Path) -> RenderedVariant:
 
 
 def run_engine(recipe: dict[str, Any], folder: Path, channels: list[str], *, keep: bool = False) -> BuildResult:
-    """Have rattler-build make a package; ``keep`` what the build left in its work directory."""
+    """Have rattler-build make a package; ``keep`` its work directory."""
     from rattler_build import ToolConfiguration
 
     return rendered(recipe, folder).run_build(
         ToolConfiguration(test_strategy="skip", keep_build=keep),
         output_dir=folder / "output",
         channels=channels,
-        progress_callback=Log(),
+        progress_callback=EngineLog(),
         no_build_id=True,
         package_format=PACKAGE_FORMAT,
     )

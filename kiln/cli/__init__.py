@@ -1,71 +1,75 @@
-"""The command line: the only reader of the environment, the only one that prints."""
+"""The command line. Only this package reads environment variables and prints."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, NoReturn, Protocol, TextIO, cast
 
 from kiln import __version__
 from kiln.errors import Interrupted, KilnError, MissingTool, UsageError, nearest
+from kiln.names import escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
-# Each command is a module beside this one, imported only when it is the one asked for.
+# Each command is a module of this package, imported only when the command is used.
 COMMANDS = {
-    "matrix": "show the cells of the matrix and what varies between them",
-    "rerender": "write .ci_support and the CI's workflow from the recipe and the variant files, or check them",
-    "render": "show every output of a cell: version, build string, requirements, tests",
-    "build": "build cells, or rehearse one from upstream's wheel (--rehearse)",
-    "cache": "show what compiles have left in their caches, and remove what is no longer wanted",
-    "report": "write a run over the matrix as one web page",
-    "publish": "put what was built into a channel, all or nothing, or withdraw a package",
-    "verify": "see whether a package is what its channel's records say of its making",
-    "rebuild": "build a published package again from its record, and compare it byte for byte",
-    "check": "install packages into clean prefixes and run their tests",
-    "install": "install packages into a prefix, the builds that fit this machine",
-    "doctor": "tell whether versions, a GPU and a machine work together, and what a failure means",
-    "fleet": "build cells on many machines at once: plan, run, status, down, sweep",
-    "image": "make images: to build cells in, of TensorFlow and its server, and of machines to try the fleet on",
+    "matrix": "show the configs of the matrix and what varies between them",
+    "rerender": "write .ci_support and the CI workflow from the recipe and the variant files, or check them",
+    "render": "show each output of a config: version, build string, requirements, tests",
+    "build": "build configs, or rehearse one from upstream's wheel (--rehearse)",
+    "cache": "show the compile caches and their sizes, or remove them",
+    "report": "write the report of a run as a web page or as JSON",
+    "publish": "publish built packages to a channel, all or none, or withdraw a package",
+    "verify": "verify a package against its provenance",
+    "rebuild": "rebuild a published package from its provenance, and compare it byte for byte",
+    "test": "install packages into clean prefixes and run their tests",
+    "install": "install packages into a prefix, choosing the builds that fit this machine",
+    "doctor": "check whether versions, a GPU and a machine work together, or explain a as_kiln_error",
+    "fleet": "build configs on many workers in parallel: plan, run, status, down, sweep",
+    "image": "make images: base images for builds, slim images of packages, images of fleet workers",
+    "completion": "print shell code that completes commands, options and configs in bash, zsh or fish",
 }
 
 BUG = 1
 
 
 class Command(Protocol):
-    """What each module of a command offers."""
+    """The interface of a command's module."""
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's own arguments."""
+        """Add the command's arguments."""
 
     def run(self, options: argparse.Namespace, root: Path) -> int:
-        """Do the work for the feedstock at ``root`` and return the exit code; failures are raised."""
+        """Run the command on the feedstock at ``root`` and return the exit code; raise errors."""
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are kiln's own errors."""
+    """An argument parser that raises UsageError."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse would print.
+        """Raise the error that argparse would print.
 
         Raises:
             UsageError: always.
         """
-        raise UsageError(message, hint=self.near(message) or f"{self.prog} --help")
+        raise UsageError(message, hint=self.suggestion(message) or f"{self.prog} --help")
 
-    def near(self, message: str) -> str:
-        """Return the option that an unknown one was perhaps meant to be."""
+    def suggestion(self, message: str) -> str:
+        """Return a suggestion for an unknown option."""
         _, _, unknown = message.partition("unrecognized arguments: ")
         word = unknown.partition(" ")[0].partition("=")[0]
         return nearest(word, self._option_string_actions) if word.startswith("--") else ""
 
 
 def parser_for(name: str, called: str | None = None) -> tuple[Parser, Command]:
-    """The parser and the module of one command; ``called`` is the program by which it was, if that is not kiln."""
+    """Return the parser and the module of a command; ``called`` is the entry script's name if it is not kiln."""
     command = cast("Command", importlib.import_module(f"kiln.cli.{name}"))
     parser = Parser(prog=called or f"kiln {name}", description=COMMANDS[name][0].upper() + COMMANDS[name][1:] + ".")
     command.arguments(parser)
@@ -73,20 +77,26 @@ def parser_for(name: str, called: str | None = None) -> tuple[Parser, Command]:
 
 
 def top_parser() -> Parser:
-    """The parser of what stands before the command."""
+    """Return the parser of the options streams the command."""
     width = max(map(len, COMMANDS)) + 2
     listing = "\n".join(f"  {name:<{width}}{summary}" for name, summary in COMMANDS.items())
     parser = Parser(
         prog="kiln",
         usage="kiln [-C DIR] COMMAND ...",
         description="Build a conda feedstock: its matrix, its packages, its tests.",
-        epilog=f"commands:\n{listing}\n\n'kiln COMMAND --help' tells more.",
+        epilog=f"commands:\n{listing}\n\nRun 'kiln COMMAND --help' for the options of a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    here = Path()
-    parser.add_argument("-C", dest="root", metavar="DIR", type=Path, default=here, help="the feedstock (default: here)")
+    parser.add_argument(
+        "-C",
+        dest="root",
+        metavar="DIR",
+        type=Path,
+        default=Path(),
+        help="use the feedstock in this folder (default: the current one)",
+    )
     parser.add_argument("--version", action="version", version=f"kiln {__version__}")
-    parser.add_argument("--called", help=argparse.SUPPRESS)  # the name of the program that hands over to a command
+    parser.add_argument("--called", help=argparse.SUPPRESS)  # the name of the entry script that runs a command
     parser.add_argument("command", metavar="COMMAND", help=argparse.SUPPRESS)
     parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
@@ -96,51 +106,136 @@ def dispatch(arguments: Sequence[str]) -> int:
     """Parse the command line and run its command.
 
     Raises:
-        KilnError: whatever the command raises.
+        KilnError: raised by the command.
     """
     top = top_parser().parse_args(arguments or ["--help"])
     if top.command not in COMMANDS:
         raise UsageError(
-            f"there is no command {top.command!r}",
+            f"unknown command {top.command!r}",
             hint=nearest(top.command, COMMANDS) or "kiln --help lists the commands",
         )
     parser, command = parser_for(top.command, top.called)
-    return command.run(parser.parse_args(top.rest), top.root.absolute())
+    options = parser.parse_args(top.rest)
+    with limited(os.environ):
+        return command.run(options, top.root.absolute())
+
+
+def limited(environment: Mapping[str, str]) -> AbstractContextManager[None]:
+    """Return a context that applies the limits in KILN_LIMITS, if it is set; raises UsageError."""
+    if not environment.get("KILN_LIMITS"):
+        return contextlib.nullcontext()
+    from kiln import rattler_process
+
+    return rattler_process.limited(rattler_process.limits_of(environment))
+
+
+class EscapingStream:
+    """A text stream that escapes characters which could move, hide or reorder text on a terminal."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.unchanged = stream
+
+    def write(self, text: str) -> int:
+        """Write text."""
+        return self.unchanged.write(escaped(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unchanged, name)
+
+
+def unchanged(stream: IO[str]) -> IO[str]:
+    """Return the stream below, for views that move the cursor and escape other programs' text themselves."""
+    return cast("IO[str]", getattr(stream, "unchanged", stream))
+
+
+@contextlib.contextmanager
+def escaped_output() -> Iterator[None]:
+    """Escape control characters in everything printed in the block; recipes, channels and builds are untrusted."""
+    streams = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast("TextIO", stream and EscapingStream(stream)) for stream in streams)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line and return its exit code, failures printed."""
+    """Run a command line and return its exit code; print errors, with secrets masked."""
+    from kiln.cli.streams import masked
+
+    with masked(os.environ, arguments):
+        return guarded(arguments)
+
+
+def guarded(arguments: Sequence[str]) -> int:
+    """Run a command line and return its exit code; print errors."""
+    with escaped_output():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
         return dispatch(arguments)
     except SystemExit as end:  # argparse's --help and --version
         return int(end.code or 0)
-    except KilnError as error:
-        return complain(error)
-    except KeyboardInterrupt:
-        return complain(Interrupted("interrupted; what was finished is kept, the same command goes on from there"))
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on; let the last flush succeed
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # the reader has gone; let the last flush succeed
         return BUG
-    except ModuleNotFoundError as error:
-        return complain(explained(error))
+    except (KilnError, KeyboardInterrupt, ModuleNotFoundError, OSError) as error:
+        return print_error(as_kiln_error(error))
 
 
-def complain(error: KilnError) -> int:
-    """Print a failure to standard error and return its exit code."""
+def as_kiln_error(error: BaseException) -> KilnError:
+    """Return an exception as a KilnError.
+
+    Raises:
+        BaseException: if it is a bug in kiln.
+    """
+    match error:
+        case KilnError():
+            return error
+        case KeyboardInterrupt():
+            return Interrupted("interrupted; finished work is kept, run the same command to continue")
+        case ModuleNotFoundError():
+            return missing_dependency(error)
+        case OSError():
+            return system_fault(error)
+        case _:
+            raise error
+
+
+def print_error(error: KilnError) -> int:
+    """Print an error to standard error and return its exit code."""
     print(f"error: {error}", file=sys.stderr)
     return error.exit_code
 
 
-def explained(error: ModuleNotFoundError) -> MissingTool:
-    """Tell a missing dependency from a fault of kiln's own.
+def system_fault(error: OSError) -> KilnError:
+    """Return an error of the operating system as a KilnError.
 
     Raises:
-        ModuleNotFoundError: when the missing module is kiln's own.
+        OSError: if it names no file, so it is a bug in kiln.
+    """
+    from kiln.files import refusal
+
+    fault = refusal(error)
+    if fault is None:
+        raise error
+    return fault
+
+
+def missing_dependency(error: ModuleNotFoundError) -> MissingTool:
+    """Return a missing dependency as a KilnError.
+
+    Raises:
+        ModuleNotFoundError: if the missing module is kiln's own.
     """
     if (error.name or "").split(".")[0] == "kiln":
         raise error
     return MissingTool(
         f"the Python package {error.name!r} is missing from {sys.executable}",
         why="kiln runs in an environment with its locked dependencies",
-        hint="python build-locally.py, which makes that environment in .venv; delete .venv when it is damaged",
+        hint="python build-locally.py creates that environment in .venv; delete .venv if it is damaged",
     )

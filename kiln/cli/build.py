@@ -1,4 +1,4 @@
-"""``kiln build``: build cells, or rehearse them."""
+"""``kiln build``: build configs, or rehearse them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from kiln.cli.build_arguments import arguments
-from kiln.cli.cells import wanted
+from kiln.cli.build_options import run_options
+from kiln.cli.config_selection import selected_configs
 from kiln.cli.environment import machine_of
-from kiln.cli.wishes import wishes
 from kiln.errors import AlreadyRunning, BuildFailed, KilnError, TestsFailed, UsageError
 
 if TYPE_CHECKING:
@@ -20,94 +20,109 @@ if TYPE_CHECKING:
 
     from kiln.model.feedstock import Feedstock
     from kiln.model.run import MatrixReport
-    from kiln.pipeline import RunPlan
+    from kiln.run import RunOptions, RunPlan
 
-__all__ = ["advice", "arguments", "build", "execute", "exit_code", "run", "said_of_images"]
+__all__ = ["advice", "arguments", "build", "execute", "exit_code", "make_plan", "print_line", "run"]
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
-    """Build or rehearse what was asked for and print the report."""
+    """Build or rehearse the selected configs and print the report."""
     from kiln import load
     from kiln.cli import debug
 
-    if debug.wanted(options, os.environ) and not options.rehearse:
+    if debug.is_requested(options, os.environ) and not options.rehearsal:
         return debug.run(options, load.find(root))
-    if options.rehearse and options.debug:
-        raise UsageError("a rehearsal has no compile to look into, and so no --debug", hint="leave one of them")
-    if options.rehearse and options.from_step is not None:
-        raise UsageError("a rehearsal goes on by itself where it was, and begins at no step", hint="leave --from-step")
+    if options.rehearsal and options.shell:
+        raise UsageError(
+            "--debug and --rehearse exclude each other: a rehearsal does not compile", hint="remove one of them"
+        )
+    if options.rehearsal and options.from_step is not None:
+        raise UsageError(
+            "--from-step and --rehearse exclude each other: a rehearsal resumes automatically",
+            hint="remove --from-step",
+        )
     return build(load.find(root), options)
 
 
 def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
-    """Build or rehearse cells, and return the exit code of what failed."""
-    from kiln import pipeline
+    """Build or rehearse configs, and return the exit code."""
+    from kiln import run
 
     if options.from_step is not None and options.rebuild:
-        raise UsageError("--rebuild begins at the beginning, --from-step does not", hint="leave one of them")
-    configs = wanted(feedstock, options)
+        raise UsageError("--rebuild and --from-step exclude each other", hint="remove one of them")
+    configs = selected_configs(feedstock, options)
     if not configs:
-        print("nothing failed in the last run, nothing to build", file=sys.stderr)
+        print("nothing to build: no config failed in the last run", file=sys.stderr)
         return 0
-    planned = pipeline.plan(feedstock, wishes(feedstock, options, configs), machine_of(options), on_line=said_of_images)
-    for note in planned.notes:
-        print(f"note: {note}", file=sys.stderr)
+    request = run_options(feedstock, options, configs)
+    plan = make_plan(feedstock, request, options)
     if options.dry_run:
-        print(pipeline.as_text(planned))
+        print(run.as_text(plan))
         return 0
-    report, errors = execute(feedstock, planned)
+    report, errors = execute(feedstock, plan)
     if options.json:
         from kiln.report import as_json
 
         print(json.dumps(as_json(report), indent=2))
-    elif options.rehearse:
+    elif options.rehearsal:
         from kiln.report import rehearsal_text
 
         print(rehearsal_text(report), end="")
     return exit_code(report, errors)
 
 
-def said_of_images(line: str) -> None:
-    """Show what a container engine says while it fetches an image, which can be gigabytes."""
-    print(f"image: {line}", file=sys.stderr, flush=True)
+def make_plan(feedstock: Feedstock, request: RunOptions, options: argparse.Namespace) -> RunPlan:
+    """Return the plan of a run, and print its notes."""
+    from kiln import run
+
+    plan = run.plan(feedstock, request, machine_of(options), on_line=print_line)
+    for note in plan.notes:
+        print_line(f"note: {note}")
+    return plan
 
 
-def execute(feedstock: Feedstock, planned: RunPlan) -> tuple[MatrixReport, Mapping[str, KilnError]]:
-    """Run a plan, shown on standard error as whoever reads that can see it."""
-    from kiln import command, expand, pipeline
+def print_line(line: str) -> None:
+    """Print a line on standard error, before the run's view starts."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def execute(feedstock: Feedstock, plan: RunPlan) -> tuple[MatrixReport, Mapping[str, KilnError]]:
+    """Execute a plan, and show its progress on standard error."""
+    from kiln import expand, run, signals
     from kiln.cli.view import add_to_summary, view
     from kiln.report import labels
 
-    configs = [cell.config for cell in planned.cells]
-    variants = {config: expand.read(feedstock, config).variant for config in configs}
-    shown = view(sys.stderr, os.environ, labels(configs, variants))
-    with command.termination_as_interrupt(), shown:
-        report, errors = pipeline.build(feedstock, planned, shown)
+    configs = [entry.config for entry in plan.configs]
+    pairs = zip(configs, expand.read_all(feedstock, configs), strict=True)
+    variants = {name: config.variant for name, config in pairs}
+    observer = view(sys.stderr, os.environ, labels(configs, variants))
+    with signals.termination_as_interrupt(), observer:
+        report, errors = run.build(feedstock, plan, observer)
     add_to_summary(report, variants, os.environ)
     return report, errors
 
 
 def exit_code(report: MatrixReport, errors: Mapping[str, KilnError]) -> int:
-    """Return 0 when every cell is there, the code of what failed when all failed alike, else that of a failed build."""
-    from kiln.model.run import CellState
+    """Return 0, the exit code common to all failures, or BuildFailed's."""
+    from kiln.model.run import ConfigState
 
-    logs = {cell.config: cell.log for cell in report.cells}
+    logs = {entry.config: entry.log for entry in report.configs}
     for config, error in errors.items():
         lines = advice(error, logs.get(config))
         if lines and not isinstance(error, AlreadyRunning):
             print("\n".join((config, *lines)), file=sys.stderr)
-    good = {CellState.DONE, CellState.FOUND}
-    bad = [cell for cell in report.cells if cell.state not in good]
-    codes = {errors[cell.config].exit_code if cell.config in errors else BuildFailed.exit_code for cell in bad}
-    failed = codes - {AlreadyRunning.exit_code} or codes
-    return 0 if not failed else failed.pop() if len(failed) == 1 else BuildFailed.exit_code
+    good = {ConfigState.DONE, ConfigState.CACHED}
+    failures = [entry for entry in report.configs if entry.state not in good]
+    codes = {errors[entry.config].exit_code if entry.config in errors else BuildFailed.exit_code for entry in failures}
+    codes = codes - {AlreadyRunning.exit_code} or codes
+    return 0 if not codes else codes.pop() if len(codes) == 1 else BuildFailed.exit_code
 
 
 def advice(error: KilnError, log: Path | None) -> list[str]:
-    """Return what to try: what the error itself says, and what the doctor knows of the words at the end of the log."""
+    """Return what to try: the error's hint, and the doctor's causes of the messages at the end of the log."""
     from kiln.compat import failures
 
-    found = failures.at_the_end(log) if log is not None and isinstance(error, (BuildFailed, TestsFailed)) else ()
-    told = [line for each in found[-3:] for line in (f"  cause: {each.cause}", f"  try: {each.cure}")]
-    own = f"  try: {error.hint}"
-    return told if own in told or not error.hint else [own, *told]
+    matches = failures.at_the_end(log) if log is not None and isinstance(error, (BuildFailed, TestsFailed)) else ()
+    causes = [line for match in matches[-3:] for line in (f"  cause: {match.cause}", f"  try: {match.cure}")]
+    hint = f"  try: {error.hint}"
+    return causes if hint in causes or not error.hint else [hint, *causes]

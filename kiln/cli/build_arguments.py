@@ -1,112 +1,146 @@
-"""The arguments of ``kiln build``, which ``build-locally.py`` takes too."""
+"""The arguments of ``kiln build``, which ``build-locally.py`` accepts too.
+
+An argument that sets a field of `kiln.run.BuildOptions` is stored under the field's name, converted to its type.
+"""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import argparse
+from kiln.cli import values
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln build``."""
-    parser.add_argument("configs", nargs="*", metavar="CONFIG", help="cells by the names of their files in .ci_support")
-    parser.add_argument("--filter", metavar="GLOB", help="the cells whose names match, such as '*cuda*python3.11*'")
-    parser.add_argument("--all", action="store_true", help="every cell, or every one that --filter lets through")
-    parser.add_argument("--failed", action="store_true", help="the cells that failed or were stopped in the last run")
-    parser.add_argument("-j", "--jobs", metavar="N", type=int, default=1, help="cells at a time (default: 1)")
-    parser.add_argument("--rebuild", action="store_true", help="build cells again that are finished")
+    selection(parser)
+    parser.add_argument(
+        "-j", "--jobs", metavar="N", type=int, default=1, help="build N configs in parallel (default: 1)"
+    )
+    parser.add_argument("--rebuild", action="store_true", help="rebuild configs that are already finished")
+    _step_arguments(parser)
+    parser.add_argument("--dry-run", action="store_true", help="show the configs to build, in order, and exit")
+    parser.add_argument("--keep-failed", action="store_true", help="keep the work folder of a failed step")
+    _location_arguments(parser)
+    _compile_arguments(parser)
+    _rehearsal_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def selection(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that select configs."""
+    parser.add_argument("configs", nargs="*", metavar="CONFIG", help="name of a config's file in .ci_support")
+    parser.add_argument("--filter", metavar="GLOB", help="build the configs with matching names: '*cuda*python3.11*'")
+    parser.add_argument("--all", action="store_true", help="build all configs (narrow with --filter)")
+    parser.add_argument(
+        "--failed", action="store_true", help="build the configs that failed or were interrupted in the last run"
+    )
+
+
+def _step_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from-step",
         metavar="STEP",
-        help="run this step of a cell and all after it again, and take what those before it left as it is; steps are "
-        "called as in the log: 'compile', 'build NAME', 'test NAME'",
+        help="run this step and all later ones again, and reuse the results of earlier steps; the log has the names of "
+        "the steps: 'compile', 'build NAME', 'test NAME'",
+    )
+    parser.add_argument(
+        "--debug",
+        dest="shell",
+        action="store_true",
+        help="open a shell where a build script of the config runs, with its environments, sources and compiled files",
+    )
+    parser.add_argument(
+        "--output-id",
+        metavar="GLOB",
+        help="with --debug: select the output whose script to debug (default: the recipe's top-level script, or the "
+        "only output's)",
+    )
+
+
+def _location_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--engine",
+        choices=("rattler-build", "conda-build", "mambabuild"),
+        default="rattler-build",
+        help="build with this tool (default: %(default)s); the image or this machine must have it",
+    )
+    parser.add_argument(
+        "--container",
+        choices=("docker", "podman", "none"),
+        help="build in containers of this engine; 'none' builds on this machine, where scripts have all of your "
+        "permissions (default: the first engine that works, else none)",
     )
     parser.add_argument(
         "--network",
         choices=("granted", "always"),
         default="granted",
-        help="the network of a recipe's scripts in a container: those that the recipe grants it, or all of them, as in "
-        "conda-forge's own builds (default: %(default)s)",
+        help="give network access in containers to the scripts that the recipe grants it, or to all scripts, as "
+        "conda-forge's builds do (default: %(default)s)",
     )
     parser.add_argument(
-        "--debug",
-        action="store_true",
-        help="open a shell where a script of the cell runs, with its environments, its sources and what was compiled",
+        "--memory", metavar="SIZE", type=values.size, help="limit the memory of each config: 16GB (default: a share)"
     )
-    parser.add_argument(
-        "--output-id",
-        metavar="GLOB",
-        help="with --debug: the output whose script it is (default: the recipe's own, or the only output's)",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="show what would be built, in which order, and stop")
-    parser.add_argument("--keep-failed", action="store_true", help="keep the folder of a step that failed")
-    parser.add_argument(
-        "--engine",
-        choices=("rattler-build", "conda-build", "mambabuild"),
-        default="rattler-build",
-        help="what builds (default: %(default)s); the others must be in the image, or on this machine",
-    )
-    parser.add_argument(
-        "--container",
-        choices=("docker", "podman", "none"),
-        help="where to build; 'none' is this machine itself (default: the first engine that answers, else none)",
-    )
-    parser.add_argument(
-        "--memory", metavar="SIZE", help="the most memory for each cell, such as 16GB (default: a share)"
-    )
-    parser.add_argument("--cores", metavar="N", type=int, help="the cores for each cell (default: a share)")
-    _compile_arguments(parser)
-    _rehearsal_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
+    parser.add_argument("--cores", metavar="N", type=int, help="limit the cores of each config (default: a share)")
 
 
 def _compile_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--remote-cache",
         metavar="URL",
-        help="where several machines share what Bazel compiles: http(s):// or grpc(s)://; or the variable "
-        "BAZEL_REMOTE_CACHE, which no list of processes shows",
+        type=values.remote_cache,
+        help="share Bazel's cache between machines: http(s):// or grpc(s)://; the variable BAZEL_REMOTE_CACHE does the "
+        "same, hidden from process lists",
     )
     parser.add_argument(
         "--distdir",
         metavar="FOLDER",
-        type=Path,
-        help="files fetched before: the sources' archives, and what Bazel would download",
+        type=values.folder,
+        help="use downloaded files from this folder: archives of sources, and files that Bazel would download",
     )
     parser.add_argument(
-        "--mirror", metavar="URL", help="where the sources' archives are looked for first, as URL/HOST/PATH"
+        "--mirror", metavar="URL", type=values.mirror, help="try this mirror of sources first, as URL/HOST/PATH"
     )
     parser.add_argument(
         "--stall",
         metavar="MINUTES",
-        type=float,
-        default=20.0,
-        help="say so when a compile has shown no sign of life for that long (default: %(default)g)",
+        type=values.minutes,
+        default="20",
+        help="report a compile without any activity for this long (default: %(default)s)",
     )
     parser.add_argument(
         "--cache-size",
+        dest="cache_bound",
         metavar="SIZE",
+        type=values.size,
         default="200GB",
-        help="the most that compiles may leave in their caches (default: %(default)s)",
+        help="limit the disk space of the compile caches (default: %(default)s)",
     )
 
 
 def _rehearsal_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rehearse",
+        dest="rehearsal",
         action="store_true",
-        help="put the wheel that upstream published in the place of the compile; needs PyPI and minutes, no conda "
-        "channel, and runs on this machine itself unless --container says otherwise. Without CONFIG: the CPU cell of "
-        "the running Python",
+        help="rehearse: use upstream's published wheel instead of compiling; takes minutes, needs PyPI but no conda "
+        "channel, and runs on this machine unless --container is set. Without CONFIG: the CPU config of the running "
+        "Python, or of the newest installed Python that TensorFlow has wheels for",
     )
     parser.add_argument(
         "--python",
         metavar="EXECUTABLE",
         type=Path,
-        default=Path(sys.executable),
-        help="the interpreter that a rehearsal packages where it is the cell's Python, and whose cell is rehearsed "
-        "without CONFIG (default: the running one)",
+        help="use this interpreter as the rehearsal's Python, and to select the config if no CONFIG is given (default: "
+        "the running one, or another one on this machine)",
+    )
+    parser.add_argument("--calling-python", type=Path, default=Path(sys.executable), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--python-channel",
+        metavar="CHANNEL",
+        type=values.channel,
+        default="conda-forge",
+        help="download a Python that this machine lacks for a rehearsal from this conda channel; 'none' downloads "
+        "none (default: %(default)s)",
     )

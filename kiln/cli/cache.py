@@ -1,4 +1,4 @@
-"""``kiln cache``: what compiles have left in their caches, and the removal of what is no longer wanted."""
+"""``kiln cache``: show the compile caches, or remove them."""
 
 from __future__ import annotations
 
@@ -7,32 +7,39 @@ import json
 import time
 from typing import TYPE_CHECKING
 
+from kiln.cli import values
+
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-    from kiln.bazel.cache import Caches, Entry
+    from kiln.bazel.cache import CacheEntry, DiskCaches
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln cache``."""
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--to", metavar="SIZE", help="remove what was used longest ago until the rest takes less: 50GB")
-    what.add_argument(
+    actions = parser.add_mutually_exclusive_group()
+    actions.add_argument(
+        "--to",
+        metavar="SIZE",
+        type=values.size,
+        help="remove the least recently used entries until the rest is smaller: 50GB",
+    )
+    actions.add_argument(
         "--clean",
         action="store_true",
-        help="keep of each kind the one used last: new compilers or images leave old ones behind",
+        help="keep only the most recently used cache of each kind, and remove those of earlier compilers and images",
     )
-    what.add_argument("--all", action="store_true", help="remove all caches that no build uses at this moment")
-    parser.add_argument("--json", action="store_true", help="the caches as JSON on standard output")
+    actions.add_argument("--all", action="store_true", help="remove all caches that are not in use by a build")
+    parser.add_argument("--json", action="store_true", help="print the caches as JSON")
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
-    """Remove what was asked for, and print what is left."""
+    """Remove the selected caches, and print the remaining ones."""
     from kiln import load
-    from kiln.pipeline.layout import Layout
+    from kiln.store.layout import ArtifactLayout
 
-    caches = Layout.of(load.find(root)).compile_caches
+    caches = ArtifactLayout.of(load.find(root)).compile_caches
     freed = remove(caches, options)
     entries = [entry for entry in caches.entries() if entry.size]
     if options.json:
@@ -42,34 +49,31 @@ def run(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-def remove(caches: Caches, options: argparse.Namespace) -> int:
-    """Remove what was asked for and return the bytes that this freed."""
-    from kiln.cli.wishes import size
-
-    if options.to:
-        return caches.trim(size(options.to))
+def remove(caches: DiskCaches, options: argparse.Namespace) -> int:
+    """Remove the selected caches and return the freed bytes."""
+    if options.to is not None:
+        return caches.trim(options.to)
     if not (options.clean or options.all):
         return 0
     entries = caches.entries()
-    newest = {entry.label: entry.key for entry in reversed(entries)}  # of each kind, the one used last
+    newest = {entry.label: entry.key for entry in reversed(entries)}  # the most recently used one of each kind
     return sum(caches.remove(entry) for entry in entries if options.all or newest[entry.label] != entry.key)
 
 
-def as_text(entries: list[Entry], root: Path, freed: int) -> str:
-    """Return the caches as a table, and what they take together."""
+def as_text(entries: list[CacheEntry], root: Path, freed: int) -> str:
+    """Return the caches as a table with their total size."""
     from kiln import files
     from kiln.console import table
 
     rows = [
-        (entry.key, entry.label, time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used)), _size(entry.size))
+        (
+            entry.key,
+            entry.label,
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used)),
+            files.size_text(entry.size),
+        )
         for entry in entries
     ]
-    told = [table(("key", "for", "last used", "size"), rows, right=(3,)), ""] if rows else []
+    lines = [table(("key", "for", "last used", "size"), rows, right=(3,)), ""] if rows else []
     total = f"{files.size_text(sum(entry.size for entry in entries))} in {root}"
-    return "\n".join([*told, total, *([f"{files.size_text(freed)} freed"] if freed else [])])
-
-
-def _size(size: int) -> str:
-    from kiln import files
-
-    return files.size_text(size)
+    return "\n".join([*lines, total, *([f"{files.size_text(freed)} freed"] if freed else [])])

@@ -1,4 +1,4 @@
-"""``kiln build --debug``: a shell in the place where an output's script runs."""
+"""``kiln build --debug``: a shell where an output's build script runs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from kiln.cli import build, cells
-from kiln.cli.environment import machine_of
-from kiln.cli.wishes import wishes
+from kiln.cli import build, config_selection
+from kiln.cli.build_options import run_options
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,40 +17,37 @@ if TYPE_CHECKING:
 
     from kiln.model.feedstock import Feedstock
 
-TERMINAL = ("TERM", "COLORTERM", "LINES", "COLUMNS")
+TERMINAL_VARIABLES = ("TERM", "COLORTERM", "LINES", "COLUMNS")
 
 
-def wanted(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
-    """Whether a shell is asked for: by the option, or by conda-forge's variable."""
-    return bool(options.debug) or environment.get("BUILD_WITH_CONDA_DEBUG") == "1"
+def is_requested(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
+    """Return whether a shell is requested, by the option or by conda-forge's variable."""
+    return bool(options.shell) or environment.get("BUILD_WITH_CONDA_DEBUG") == "1"
 
 
 def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
-    """Make an output ready and hand the terminal over; returns the shell's exit code.
+    """Prepare an output's build and open the shell; return the shell's exit code.
 
     Raises:
-        UsageError: when it is not one cell that is asked for.
+        UsageError: if the options select more or less than one config.
     """
-    from kiln import command, pipeline
+    from kiln import run, signals
 
-    configs = cells.wanted(feedstock, options)
+    configs = config_selection.selected_configs(feedstock, options)
     if len(configs) != 1:
-        raise UsageError(f"--debug opens a shell in one cell, not in {len(configs)}", hint="name one CONFIG")
+        raise UsageError(f"--debug requires exactly one config, {len(configs)} are selected", hint="name one CONFIG")
     pattern = options.output_id or os.environ.get("BUILD_OUTPUT_ID", "")
-    asked = wishes(feedstock, options, configs)
+    request = run_options(feedstock, options, configs)
     variables = {"BUILD_WITH_CONDA_DEBUG": "1", **({"BUILD_OUTPUT_ID": pattern} if pattern else {})}
-    asked = dataclasses.replace(asked, debug=pattern, given={**asked.given, **variables})
-    planned = pipeline.plan(feedstock, asked, machine_of(options), on_line=build.said_of_images)
-    for note in planned.notes:
-        print(f"note: {note}", file=sys.stderr)
+    request = dataclasses.replace(
+        request,
+        build=dataclasses.replace(request.build, debug=pattern),
+        caller_variables={**request.caller_variables, **variables},
+    )
+    plan = build.make_plan(feedstock, request, options)
     if options.dry_run:
-        print(pipeline.as_text(planned))
+        print(run.as_text(plan))
         return 0
-    found = {name: os.environ[name] for name in TERMINAL if name in os.environ}
-    with command.termination_as_interrupt():
-        return pipeline.debug(feedstock, planned, terminal=found if sys.stdin.isatty() else None, say=said)
-
-
-def said(line: str) -> None:
-    """Show what is done before the shell."""
-    print(line, file=sys.stderr, flush=True)
+    terminal = {name: os.environ[name] for name in TERMINAL_VARIABLES if name in os.environ}
+    with signals.termination_as_interrupt():
+        return run.debug(feedstock, plan, terminal=terminal if sys.stdin.isatty() else None, show=build.print_line)

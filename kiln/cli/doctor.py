@@ -1,4 +1,4 @@
-"""``kiln doctor``: whether versions, GPUs and a machine work together, and what a failure means."""
+"""``kiln doctor``: check whether versions, a GPU and a machine work together, or explain a failure."""
 
 from __future__ import annotations
 
@@ -16,115 +16,119 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator
 
-    from kiln.compat import Answer, Combination, Finding, Suggestion
-    from kiln.compat.failures import Failure
+    from kiln.compat import Combination, DoctorResult, Finding, Suggestion
+    from kiln.compat.failures import LogFailure
     from kiln.compat.probe import MachineFacts
 
 SIGNS = {"works": "✓", "works with a cost": "~", "unknown": "?", "cannot work": "✗"}
 OPTIONS = {
-    "tf": "TensorFlow's version",
-    "serving": "TensorFlow Serving's version",
-    "cuda": "the CUDA toolkit's",
-    "cudnn": "cuDNN's",
-    "python": "Python's",
-    "compiler": "what compiles TensorFlow: gcc-13, clang-18.1.8",
-    "host": "the compiler that nvcc hands the host's part to, where that is another: gcc-13",
-    "bazel": "Bazel's",
-    "driver": "the NVIDIA driver's",
-    "glibc": "the C library's",
+    "tf": "check this version of TensorFlow",
+    "serving": "check this version of TensorFlow Serving",
+    "cuda": "check this version of the CUDA toolkit",
+    "cudnn": "check this version of cuDNN",
+    "python": "check this version of Python",
+    "compiler": "check this compiler of TensorFlow: gcc-13, clang-18.1.8",
+    "host": "check this host compiler of nvcc, if it differs from --compiler: gcc-13",
+    "bazel": "check this version of Bazel",
+    "driver": "check this version of the NVIDIA driver",
+    "glibc": "check this version of the C library",
 }
 MACHINE = ("driver", "loaded", "glibc", "avx", "gpus")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln doctor``."""
-    parser.add_argument("config", nargs="?", metavar="CONFIG", help="a cell by the name of its file in .ci_support")
+    parser.add_argument("config", nargs="?", metavar="CONFIG", help="name of a config's file in .ci_support")
     for name, meaning in OPTIONS.items():
         parser.add_argument(f"--{name}", metavar="VERSION", help=meaning)
     parser.add_argument(
-        "--gpu", metavar="GPU", help="a GPU, a cloud's machine or a capability: V100, p3, 7.0; several with commas"
+        "--gpu",
+        metavar="GPU",
+        help="check these GPUs, cloud instances or compute capabilities, separated by commas: V100, p3, 7.0",
     )
-    parser.add_argument("--cc", metavar="CAPABILITY", help="a compute capability, as --gpu takes it too: 7.0")
-    parser.add_argument("--built-for", metavar="LIST", help="what is compiled for: sm_70,sm_80,compute_90")
-    parser.add_argument("--here", action="store_true", help="with this machine's driver, GPUs and C library")
-    parser.add_argument("--log", metavar="FILE", help="read a failure in a log; '-' is standard input")
-    parser.add_argument("--error", metavar="TEXT", help="read a failure in an error text")
-    parser.add_argument("--json", action="store_true", help="the answer as JSON")
+    parser.add_argument("--cc", metavar="CAPABILITY", help="check this compute capability, like --gpu 7.0")
+    parser.add_argument(
+        "--built-for", metavar="LIST", help="check builds for these GPU targets: sm_70,sm_80,compute_90"
+    )
+    parser.add_argument("--here", action="store_true", help="add this machine's driver, GPUs and C library")
+    parser.add_argument("--log", metavar="FILE", help="explain the failure in this log; '-' reads standard input")
+    parser.add_argument("--error", metavar="TEXT", help="explain this error message")
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
-    """Answer for a log, a cell, a combination or this machine; the exit code tells of what cannot work."""
-    asked = {name: getattr(options, name) for name in (*OPTIONS, "gpu", "cc", "built_for")}
-    given = {name: value for name, value in asked.items() if value is not None}
-    one_question(options, given)
+    """Check a log, a config, a combination or this machine; the exit code reports incompatibilities."""
+    names = (*OPTIONS, "gpu", "cc", "built_for")
+    versions = {name: value for name in names if (value := getattr(options, name)) is not None}
+    require_one_question(options, versions)
     if options.log is not None or options.error is not None:
         return read_failure(options)
-    if given:
-        return show([combined(given, here=options.here)], as_json=options.json)
+    if versions:
+        return show([combination_result(versions, here=options.here)], as_json=options.json)
     if options.config is not None:
-        return show(cell(root, options.config, here=options.here), as_json=options.json)
-    return machine(root, as_json=options.json)
+        return show(config_results(root, options.config, here=options.here), as_json=options.json)
+    return show_machine(root, as_json=options.json)
 
 
-def one_question(options: argparse.Namespace, given: dict[str, str]) -> None:
-    """Refuse what would be answered in part.
+def require_one_question(options: argparse.Namespace, versions: dict[str, str]) -> None:
+    """Refuse more than one question.
 
     Raises:
-        UsageError: for more than one of a cell, versions, a log and an error text.
+        UsageError: for more than one of a config, versions, a log and an error text.
     """
     questions = {
-        "a cell": options.config is not None,
-        "versions": bool(given),
+        "a config": options.config is not None,
+        "versions": bool(versions),
         "a log": options.log is not None,
         "an error text": options.error is not None,
     }
-    asked = [name for name, is_asked in questions.items() if is_asked]
-    if len(asked) > 1:
-        raise UsageError(f"{' and '.join(asked)} are {len(asked)} questions", hint="ask them one after the other")
+    subjects = [name for name, is_present in questions.items() if is_present]
+    if len(subjects) > 1:
+        raise UsageError(f"{' and '.join(subjects)} cannot be checked at once", hint="run one command for each")
 
 
-def combined(given: dict[str, str], *, here: bool) -> Answer:
-    """Return the answer for the combination that the options describe.
+def combination_result(versions: dict[str, str], *, here: bool) -> DoctorResult:
+    """Return the result for the combination that the options describe.
 
     Raises:
-        UsageError: for what is no version and no GPU.
+        UsageError: for an invalid version or GPU.
     """
     from kiln import compat
 
-    gpus = [given.pop(name) for name in ("gpu", "cc") if name in given]
-    wanted = compat.combination({**given, **({"gpu": ",".join(gpus)} if gpus else {})})
-    return compat.judge(on_machine(wanted) if here else wanted)
+    gpus = [versions.pop(name) for name in ("gpu", "cc") if name in versions]
+    combination = compat.combination({**versions, **({"gpu": ",".join(gpus)} if gpus else {})})
+    return compat.judge(on_machine(combination) if here else combination)
 
 
-def on_machine(wanted: Combination) -> Combination:
-    """Return a combination with what is left open of the machine filled in from this one."""
+def on_machine(combination: Combination) -> Combination:
+    """Return a combination with unset properties of the machine filled in from this machine."""
     import dataclasses
 
     from kiln.compat import probe
 
-    found = probe.probe(os.environ).running()
-    missing = {name: getattr(found, name) for name in MACHINE if getattr(wanted, name) in (None, ())}
-    return dataclasses.replace(wanted, **missing)
+    facts = probe.probe(os.environ).running()
+    values = {name: getattr(facts, name) for name in MACHINE if getattr(combination, name) in (None, ())}
+    return dataclasses.replace(combination, **values)
 
 
-def cell(root: Path, config: str, *, here: bool) -> list[Answer]:
-    """Return the answers for a cell, one for each of its Pythons."""
+def config_results(root: Path, config: str, *, here: bool) -> list[DoctorResult]:
+    """Return the results for a config, one for each of its Pythons."""
     from kiln import compat, load
-    from kiln.pipeline import compatibility
+    from kiln.run import compatibility
 
-    found = compatibility.combinations(load.find(root), Path(config).name.removesuffix(".yaml"))
-    return [compat.judge(on_machine(each) if here else each) for each in found]
+    combinations = compatibility.combinations(load.find(root), Path(config).name.removesuffix(".yaml"))
+    return [compat.judge(on_machine(combination) if here else combination) for combination in combinations]
 
 
-def machine(root: Path, *, as_json: bool) -> int:
-    """Tell what this machine has, and what runs and builds on it."""
-    from kiln.compat import outlook, probe
+def show_machine(root: Path, *, as_json: bool) -> int:
+    """Print this machine's properties, and what runs and builds on it."""
+    from kiln.compat import capabilities, probe
     from kiln.resources import Resources
 
     facts, resources = probe.probe(os.environ), Resources.here()
-    disk = shutil.disk_usage(next(place for place in (root, *root.parents) if place.exists())).free
-    answers = outlook.answers(facts)
-    cudas = outlook.cudas(facts)
+    disk = shutil.disk_usage(next(path for path in (root, *root.parents) if path.exists())).free
+    answers = capabilities.answers(facts)
+    cudas = capabilities.cudas(facts)
     if as_json:
         print(
             json.dumps(
@@ -142,36 +146,36 @@ def machine(root: Path, *, as_json: bool) -> int:
             )
         )
     else:
-        told = machine_text(facts, resources.cores, resources.memory, disk)
-        print("\n".join((*told, *outlook_text(outlook.ranges(cudas)))))
+        lines = machine_text(facts, resources.cores, resources.memory, disk)
+        print("\n".join((*lines, *cuda_text(capabilities.ranges(cudas)))))
         for purpose, answer in answers.items():
             print(f"\n{purpose}: " + "\n".join(answer_text(answer)))
-    return code(answers.values())
+    return exit_code(answers.values())
 
 
-def show(answers: list[Answer], *, as_json: bool) -> int:
-    """Print answers and return the exit code."""
+def show(answers: list[DoctorResult], *, as_json: bool) -> int:
+    """Print results and return the exit code."""
     if as_json:
         data = [answer.as_data() for answer in answers]
         print(json.dumps(data[0] if len(data) == 1 else data, indent=2))
     else:
         print("\n\n".join("\n".join(answer_text(answer)) for answer in answers))
-    return code(answers)
+    return exit_code(answers)
 
 
-def code(answers: Iterable[Answer]) -> int:
-    """Return the exit code: of its own when something cannot work."""
+def exit_code(answers: Iterable[DoctorResult]) -> int:
+    """Return the exit code: IncompatibleVersions' if something cannot work, else 0."""
     return IncompatibleVersions.exit_code if any(answer.verdict.value == "cannot work" for answer in answers) else 0
 
 
-def answer_text(answer: Answer) -> Iterator[str]:
-    """An answer for a person: the verdict, the reasons with their rows, what would do instead."""
+def answer_text(answer: DoctorResult) -> Iterator[str]:
+    """Yield the lines of a result: the verdict, the reasons with their rows, and working alternatives."""
     yield f"{answer.verdict.value}: {answer.combination.text}"
-    shown: set[str] = set()
-    for finding in sorted(answer.findings, key=lambda each: -each.verdict.rank):
-        yield from finding_text(finding, shown)
+    printed: set[str] = set()
+    for finding in sorted(answer.findings, key=lambda finding: -finding.verdict.rank):
+        yield from finding_text(finding, printed)
     if answer.nearest:
-        yield "nearest that work:"
+        yield "nearest working combinations:"
         for suggestion in answer.nearest:
             yield from suggestion_text(suggestion)
     if answer.variants:
@@ -179,30 +183,30 @@ def answer_text(answer: Answer) -> Iterator[str]:
         yield from (f"    {line}" for line in answer.variants)
 
 
-def finding_text(finding: Finding, shown: set[str]) -> Iterator[str]:
-    """A reason and the rows that it rests on; a row that was shown already is named alone."""
+def finding_text(finding: Finding, printed: set[str]) -> Iterator[str]:
+    """Yield the lines of a reason and its table rows; a row printed before is only referred to."""
     yield f"  {SIGNS[finding.verdict.value]} {finding.reason}"
     for row in finding.rows:
-        if row.place in shown:
+        if row.place in printed:
             yield f"      {row.place}, above"
             continue
-        shown.add(row.place)
+        printed.add(row.place)
         yield f"      {row.place}: {row.text}"
         yield f"          {row.source}"
 
 
 def suggestion_text(suggestion: Suggestion) -> Iterator[str]:
-    """A combination that does, and its variants."""
+    """Yield the lines of a working combination and its variants."""
     cost = "" if suggestion.verdict.value == "works" else f", {suggestion.verdict.value}"
     yield f"  {suggestion.combination.text} (changed: {', '.join(suggestion.changes)}{cost})"
     yield from (f"      {line}" for line in suggestion.variants)
 
 
 def machine_text(facts: MachineFacts, cores: int, memory: int, disk: int) -> Iterator[str]:
-    """What this machine has, a line for each thing."""
+    """Yield a line for each property of this machine."""
     from kiln.files import size_text
 
-    found = {
+    properties = {
         "system": f"{facts.system}, kernel {facts.kernel}",
         "cores, memory, free disk": f"{cores}, {size_text(memory)}, {size_text(disk)}",
         "glibc": facts.glibc,
@@ -218,48 +222,48 @@ def machine_text(facts: MachineFacts, cores: int, memory: int, disk: int) -> Ite
         "container engine": facts.engine,
         "GPUs in containers": facts.engine_gpus or None,
     }
-    width = max(map(len, found))
-    yield from (f"{name:<{width}}  {value or 'not found'}" for name, value in found.items())
+    width = max(map(len, properties))
+    yield from (f"{name:<{width}}  {value or 'not found'}" for name, value in properties.items())
     yield from (f"note: {note}" for note in facts.notes)
 
 
-def outlook_text(ranges: dict[str, str]) -> Iterator[str]:
-    """Which CUDAs run on this machine."""
+def cuda_text(ranges: dict[str, str]) -> Iterator[str]:
+    """Yield a line for each verdict with the CUDA versions that it applies to."""
     for verdict, cudas in ranges.items():
         yield f"CUDA, {verdict}: {cudas}"
 
 
 def read_failure(options: argparse.Namespace) -> int:
-    """Print what a log or an error text tells.
+    """Print the known failures in a log or an error text.
 
     Raises:
-        UsageError: when there is no such file.
+        UsageError: if the file cannot be read.
     """
     from kiln.compat import failures
 
     if options.error is not None:
-        found = failures.read(io.BytesIO(options.error.encode("utf-8", "replace")))
+        matches = failures.read(io.BytesIO(options.error.encode("utf-8", "replace")))
     elif options.log == "-":
-        found = failures.read(sys.stdin.buffer)
+        matches = failures.read(sys.stdin.buffer)
     else:
         try:
             with Path(options.log).open("rb") as log:
-                found = failures.read(log)
+                matches = failures.read(log)
         except OSError as error:
             raise UsageError(f"{options.log} cannot be read", why=error.strerror or str(error)) from error
     print(
-        json.dumps([failure.as_data() for failure in found], indent=2)
+        json.dumps([failure.as_data() for failure in matches], indent=2)
         if options.json
-        else "\n\n".join(failures_text(found))
+        else "\n\n".join(failures_text(matches))
     )
     return 0
 
 
-def failures_text(found: tuple[Failure, ...]) -> Iterator[str]:
-    """Failures for a person."""
-    if not found:
-        yield "nothing in it is known; kiln/compat/data/failures.ini holds what is"
-    for failure in found:
+def failures_text(matches: tuple[LogFailure, ...]) -> Iterator[str]:
+    """Yield the text of each known failure."""
+    if not matches:
+        yield "no known failure found; kiln/compat/data/failures.ini lists the known ones"
+    for failure in matches:
         more = f", {failure.count} times" if failure.count > 1 else ""
         yield "\n".join(
             (

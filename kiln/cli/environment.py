@@ -1,4 +1,4 @@
-"""What builds, container engines and pip see of the user's environment; tokens and passwords stay outside."""
+"""The parts of the user's environment that builds, container engines and pip see; tokens and passwords are excluded."""
 
 from __future__ import annotations
 
@@ -12,56 +12,63 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.model.feedstock import Feedstock
-    from kiln.pipeline import Machine
+    from kiln.run import HostMachine
 
-# What a build sees of the user's environment.
+# Variables that are passed on to a build.
 PASSED_ON = (
     *("PATH", "HOME", "USER", "LANG", "LC_ALL", "TERM", "TMPDIR", "CPU_COUNT"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
     *("http_proxy", "https_proxy", "no_proxy", "PYENV_ROOT", "UV_PYTHON_INSTALL_DIR", "XDG_DATA_HOME"),
+    "KILN_LIMITS",
 )
-# What the client of a container engine needs beside that.
+# Further variables that the client of a container engine needs.
 CLIENT = re.compile(
     r"DOCKER_(?!IMAGE|EXECUTABLE)|CONTAINER|XDG_RUNTIME_DIR$|XDG_CONFIG_HOME$|DBUS_SESSION_BUS_ADDRESS$"
 )
 PROXIES = re.compile(r"(?:https?|no|all)_proxy$", re.IGNORECASE)
 
 
-def given(feedstock: Feedstock, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a build sees: conda-forge's, the way to the network, and the commit with its time."""
-    from kiln import command, pipeline
+def build_variables(feedstock: Feedstock, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a build: conda-forge's, proxies, and the commit with its time."""
+    from kiln import command, credentials, run
     from kiln.errors import MissingTool
 
-    names = {*pipeline.CONTRACT, "CPU_COUNT", "FEEDSTOCK_NAME"}
-    found = {name: value for name, value in environment.items() if name in names or PROXIES.match(name)}
-    if "sha" not in found:
+    names = {*run.CONTRACT, "CPU_COUNT", "FEEDSTOCK_NAME"}
+    variables = {name: value for name, value in environment.items() if name in names or PROXIES.match(name)}
+    if "remote_url" in variables:  # it is written into packages
+        variables["remote_url"] = credentials.bare(variables["remote_url"])
+    if "sha" not in variables:
         with contextlib.suppress(MissingTool):
             words = ("git", "log", "-1", "--format=%H %ct")
-            asked = command.capture(words, env=passed_on(environment), cwd=feedstock.root)
-            if asked.ok and asked.stdout:
-                found["sha"], commit_time = asked.stdout.split()
-                found.setdefault("SOURCE_DATE_EPOCH", commit_time)
-    return found
+            result = command.capture(words, env=passed_on(environment), cwd=feedstock.root)
+            if result.ok and result.stdout:
+                variables["sha"], commit_time = result.stdout.split()
+                variables.setdefault("SOURCE_DATE_EPOCH", commit_time)
+    return variables
 
 
 def client(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what a container engine's client, and kiln's own processes, need of an environment."""
-    named = {name: value for name, value in environment.items() if CLIENT.match(name)}
-    return {**passed_on(environment), **named}
+    """Return the variables for a container engine's client and for kiln's own processes."""
+    settings = {name: value for name, value in environment.items() if CLIENT.match(name)}
+    return {**passed_on(environment), **settings}
 
 
-def machine_of(options: argparse.Namespace) -> Machine:
-    """Return what a run takes from this machine."""
-    from kiln import pipeline
+def machine_of(options: argparse.Namespace) -> HostMachine:
+    """Return the properties of this machine that a run uses."""
+    from kiln import run
 
-    return pipeline.Machine(environment=passed_on(os.environ), python=options.python)
+    return run.HostMachine(
+        environment=passed_on(os.environ),
+        python=options.python or options.calling_python,
+        insists=options.python is not None,
+    )
 
 
 def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what a build may see of an environment."""
+    """Return the variables that a build may see."""
     return {name: environment[name] for name in PASSED_ON if name in environment}
 
 
 def pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what pip alone may see: its settings, which may hold an index with a password, and its cache's place."""
+    """Return the variables for pip alone: its settings, which may contain an index with a password, and its cache."""
     return {name: value for name, value in environment.items() if name.startswith("PIP_") or name == "XDG_CACHE_HOME"}

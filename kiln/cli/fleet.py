@@ -1,4 +1,4 @@
-"""``kiln fleet``: cells built on many machines at once, planned, run, looked at, and given back."""
+"""``kiln fleet``: plan, run, inspect and tear down builds on many workers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import os
 import secrets
 import shlex
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import build, cells
-from kiln.cli.fleet_arguments import USUAL, arguments, seconds
-from kiln.cli.fleet_site import ANSIBLE, build_options, folder_of, layout_of, site_of
+from kiln.cli import build, config_selection
+from kiln.cli.fleet_arguments import DEFAULT_TYPE, arguments, seconds
+from kiln.cli.fleet_site import ANSIBLE, PACKAGE_ROOT, build_options, folder_of, layout_of, public_environment, site_of
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,27 +20,28 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kiln.fleet.mission import Mission
     from kiln.fleet.plan import FleetPlan
-    from kiln.fleet.playbooks import Site
+    from kiln.fleet.playbook_runner import PlaybookSite
+    from kiln.fleet.run_config import FleetRunConfig
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.artifact import PackageReport
     from kiln.model.feedstock import Feedstock
-    from kiln.model.fleet import FleetRun
-    from kiln.model.run import CellRun
-    from kiln.pipeline.elsewhere import Elsewhere
+    from kiln.model.fleet import FleetRun, MachineType
+    from kiln.model.run import ConfigRun
+    from kiln.store.import_remote import RemoteConfig
 
 __all__ = ["arguments", "run"]
 
-NEEDED = ("ssh", "rsync")
+UP_TO_DATE = "nothing to build: all selected configs are up to date"
+NEEDED = ("ssh", "ssh-keygen", "rsync")
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
-    """Do what was asked for."""
+    """Run an action of ``kiln fleet``."""
     from kiln import load
 
     feedstock = load.find(root)
-    actions = {"plan": show_plan, "run": run_fleet, "status": show_status, "down": give_back, "sweep": sweep}
+    actions = {"plan": show_plan, "run": run_fleet, "status": show_status, "down": tear_down_runs, "sweep": sweep}
     return actions[options.action](options, feedstock)
 
 
@@ -47,90 +49,102 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 
 def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
-    """Print what a run would do."""
-    from kiln.fleet import table
+    """Print the plan of a run."""
+    from kiln.fleet import formatting
     from kiln.ledger.fleet import FleetLedger
 
     with FleetLedger(layout_of(feedstock).ledger) as ledger:
-        planned = planned_for(options, to_build(options, feedstock)[0], ledger)
-    print(json.dumps(table.as_json(planned), indent=2) if options.json else table.as_text(planned))
+        plan = plan_of(options, select(options, feedstock).configs, ledger)
+    print(json.dumps(formatting.as_json(plan), indent=2) if options.json else formatting.as_text(plan))
     return 0
 
 
-def to_build(
-    options: argparse.Namespace, feedstock: Feedstock, more: Sequence[str] = ()
-) -> tuple[tuple[Elsewhere, ...], tuple[CellRun, ...], tuple[Elsewhere, ...]]:
-    """Return the cells that are to be built, those that came home before, and all of them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSelection:
+    """The selected configs: those to build, the reports of those that are up to date, and all of them."""
+
+    configs: tuple[RemoteConfig, ...]
+    cached: tuple[ConfigRun, ...]
+    all: tuple[RemoteConfig, ...]
+
+
+def select(options: argparse.Namespace, feedstock: Feedstock, more: Sequence[str] = ()) -> FleetSelection:
+    """Return the selected configs.
 
     Raises:
-        UsageError: when there is nothing to build.
+        UsageError: when no config is selected.
     """
-    from kiln.model.run import CellRun, CellState
-    from kiln.pipeline import elsewhere
+    from kiln.model.run import ConfigRun, ConfigState
+    from kiln.run import require_v0
+    from kiln.store import import_remote
 
-    configs = dict.fromkeys((*cells.wanted(feedstock, options), *more))
-    every = elsewhere.wanted(feedstock, tuple(configs), options=build_options(options))
-    home = {} if options.rebuild else elsewhere.finished(feedstock, every)
-    found = tuple(
-        CellRun(
-            config=cell.config,
-            state=CellState.FOUND,
-            group=cell.group,
-            reason="came home before",
-            packages=home[cell.config].packages,
+    require_v0(feedstock)  # before workers are provisioned, and paid for
+    names = dict.fromkeys((*config_selection.selected_configs(feedstock, options), *more))
+    configs = import_remote.remote_configs(feedstock, tuple(names), options=build_options(options))
+    finished = {} if options.rebuild else import_remote.finished(feedstock, configs)
+    cached = tuple(
+        ConfigRun(
+            config=config.config,
+            state=ConfigState.CACHED,
+            group=config.group,
+            reason="up to date",
+            packages=finished[config.config].packages,
         )
-        for cell in every
-        if cell.config in home
+        for config in configs
+        if config.config in finished
     )
-    return tuple(cell for cell in every if cell.config not in home), found, every
+    rest = tuple(config for config in configs if config.config not in finished)
+    return FleetSelection(configs=rest, cached=cached, all=configs)
 
 
-def planned_for(options: argparse.Namespace, cells: Sequence[Elsewhere], ledger: FleetLedger) -> FleetPlan:
-    """Return the plan for cells.
+def plan_of(options: argparse.Namespace, configs: Sequence[RemoteConfig], ledger: FleetLedger) -> FleetPlan:
+    """Return the plan for configs.
 
     Raises:
-        UsageError: when nothing is to be built, or there is no such machine.
+        UsageError: when there are no configs, or a machine type is unknown.
         FleetLimit: when no arrangement stays within the limits.
     """
-    from kiln.fleet import plan, works
+    from kiln.fleet import machine_types, plan
+    from kiln.fleet.assumptions import Assumptions
+    from kiln.scheduling.estimates import RequestedJob, estimate_jobs
 
-    if not cells:
-        raise UsageError("all of these cells came home before, nothing to build", hint="--rebuild builds them again")
-    assumed, history = works.Assumed.read(), ledger.took()
-    table = works.flavours(ANSIBLE / "group_vars" / "all" / "flavours.yml")
-    types = options.types or [usual(table, options.provider)]
-    wanted = [works.Wanted(config=cell.config, group=cell.group, key=cell.inputs.key) for cell in cells]
+    if not configs:
+        raise UsageError(UP_TO_DATE, hint="--rebuild builds them again")
+    assumptions, history = Assumptions.read(), ledger.build_durations()
+    table = machine_types.read(ANSIBLE / "group_vars" / "all" / "machine_types.yml")
+    names = options.types or [default_type(table, options.provider)]
+    requests = [RequestedJob(config=config.config, group=config.group, key=config.inputs.key) for config in configs]
     cache = [options.cache] if options.cache else []
-    flavours = works.offered(table, provider=options.provider, types=[*types, *cache])
+    types = machine_types.select(table, provider=options.provider, types=[*names, *cache])
     return plan.plan(
         {
-            flavour: works.works(wanted, history, cores=flavour.cores, assumed=assumed)
-            for flavour in flavours[: len(types)]
+            kind: estimate_jobs(requests, history, cores=kind.cores, assumptions=assumptions)
+            for kind in types[: len(names)]
         },
-        overheads=assumed.overheads,
+        overheads=assumptions.overheads,
         bounds=plan.Bounds(
-            machines=options.machines,
+            workers=options.workers,
             cost=options.budget,
             seconds=None if options.time_limit is None else seconds(options.time_limit),
         ),
-        cache=flavours[-1] if cache else None,
+        cache=types[-1] if cache else None,
         spot=options.spot,
-        aim=options.aim,
+        optimize=options.optimize,
     )
 
 
-def usual(table: Sequence[Any], provider: str) -> str:
-    """Return the type of machine that is meant when none is named."""
-    types = [flavour.type for flavour in table if flavour.provider == provider]
-    return USUAL if USUAL in types or not types else str(types[0])
+def default_type(table: Sequence[MachineType], provider: str) -> str:
+    """Return the machine type to use when none is named."""
+    types = [machine_type.type for machine_type in table if machine_type.provider == provider]
+    return DEFAULT_TYPE if DEFAULT_TYPE in types or not types else types[0]
 
 
 # The run
 
 
 def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
-    """Build cells on many machines, and return the exit code of what failed."""
-    from kiln import command, files
+    """Build configs on many workers, and return the exit code of what failed."""
+    from kiln import command, files, signals
     from kiln.fleet import run as fleet
     from kiln.ledger.fleet import FleetLedger
     from kiln.report import as_json
@@ -139,148 +153,172 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     for program in NEEDED:
         command.find(program, env=os.environ)
     with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger:
-        cells, found, every = to_build(options, feedstock)
-        before = fleet.unfinished(ledger.fleets(), provider=options.provider, key=every[0].inputs.shared)
-        if before is not None:
-            cells, found, every = to_build(options, feedstock, tuple(job.config for job in before.jobs))
-            print(f"going on with the fleet run {before.id}", file=sys.stderr)
-        if not cells:
-            print("all of these cells came home before, nothing to build", file=sys.stderr)
-            if before is not None:
-                return returned(site_of(options, feedstock, before.id, before.provider), before.id, ledger)
+        selection = select(options, feedstock)
+        previous = fleet.unfinished(ledger.fleets(), provider=options.provider, key=selection.all[0].inputs.shared)
+        if previous is not None:
+            selection = select(options, feedstock, tuple(job.config for job in previous.jobs))
+            print(f"resuming the fleet run {previous.id}", file=sys.stderr)
+        if not selection.configs:
+            print(UP_TO_DATE, file=sys.stderr)
+            if previous is not None:
+                tear_down(site_of(options, feedstock, previous.id, previous.provider), previous.id, ledger)
             return 0
-        mission, site = prepared(options, feedstock, cells, found, before, ledger)
-        watched = view_of(feedstock, every)
-        kept = Keeping(feedstock, every)
-        with command.termination_as_interrupt(), watched:
-            report, errors = fleet.execute(mission, site, ledger=ledger, watcher=watched, keep=kept)
+        run_config, site = prepare(options, feedstock, selection, previous, ledger)
+        view = view_of(feedstock, selection.all)
+        keep = PackageStore(feedstock, selection.all)
+        with signals.termination_as_interrupt(), view:
+            report, errors = fleet.execute(run_config, site, ledger=ledger, observer=view, keep=keep)
     if options.json:
         print(json.dumps(as_json(report), indent=2))
     return build.exit_code(report, errors)
 
 
-class Keeping:
-    """Puts the packages of cells that came home into the channel."""
+class PackageStore:
+    """Adds the packages of collected configs to the channel."""
 
-    def __init__(self, feedstock: Feedstock, cells: Sequence[Elsewhere]) -> None:
+    def __init__(self, feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> None:
         self._feedstock = feedstock
-        self._cells = {cell.config: cell for cell in cells}
+        self._configs = {config.config: config for config in configs}
 
     def __call__(self, config: str, packages: Sequence[PackageReport]) -> tuple[PackageReport, ...]:
-        """Put packages into the channel, and return them where they lie now."""
-        from kiln.pipeline import elsewhere
+        """Add packages to the channel, and return them with their paths there."""
+        from kiln.store import import_remote
 
-        return elsewhere.keep(self._feedstock, self._cells[config], packages) if packages else ()
+        return import_remote.keep(self._feedstock, self._configs[config], packages) if packages else ()
 
 
-def prepared(
+def prepare(
     options: argparse.Namespace,
     feedstock: Feedstock,
-    cells: Sequence[Elsewhere],
-    found: Sequence[CellRun],
-    before: FleetRun | None,
+    selection: FleetSelection,
+    previous: FleetRun | None,
     ledger: FleetLedger,
-) -> tuple[Mission, Site]:
-    """Return what a run is to do and where it has its things; a run that is gone on with keeps its kind of machine."""
-    from kiln.fleet.mission import Mission, cache_of
-    from kiln.fleet.works import Assumed
+) -> tuple[FleetRunConfig, PlaybookSite]:
+    """Return the configuration and the site of a run; a resumed run keeps its machine type."""
+    from kiln.fleet.assumptions import Assumptions
+    from kiln.fleet.run_config import FleetRunConfig, cache_of
 
-    if before is not None:
-        options.types = [before.type]
-        options.cache = options.cache or cache_of(before)
-    planned = planned_for(options, cells, ledger)
-    identity = secrets.token_hex(4) if before is None else before.id
-    assumed = Assumed.read()
-    mission = Mission(
-        id=identity,
+    if previous is not None:
+        options.types = [previous.type]
+        options.cache = options.cache or cache_of(previous)
+    plan = plan_of(options, selection.configs, ledger)
+    run_id = secrets.token_hex(4) if previous is None else previous.id
+    assumptions = Assumptions.read()
+    run_config = FleetRunConfig(
+        id=run_id,
         command=shlex.join(("kiln", *sys.argv[1:])),
-        flavour=planned.chosen.flavour,
-        works=planned.works,
-        most=planned.chosen.machines,
+        machine_type=plan.selection.machine_type,
+        estimates=plan.estimates,
+        max_workers=plan.selection.workers,
         spot=options.spot,
-        cache=planned.chosen.cache,
-        patient=planned.chosen.patient,
+        cache=plan.selection.cache,
+        wait_for_cold=plan.selection.wait_for_cold,
         attempts=options.attempts,
         replacements=options.replacements,
         lease=seconds(options.lease),
-        patience=seconds(options.patience),
+        unreachable_timeout=seconds(options.unreachable_timeout),
         budget=options.budget,
-        limit=None if options.time_limit is None else seconds(options.time_limit),
-        up=assumed.up,
-        down=assumed.down,
-        key=cells[0].inputs.shared,
-        found=tuple(found),
-        before=before,
-        logs=folder_of(feedstock, identity) / "logs",
+        time_limit=None if options.time_limit is None else seconds(options.time_limit),
+        startup=assumptions.startup,
+        teardown=assumptions.teardown,
+        key=selection.configs[0].inputs.shared,
+        cached_configs=selection.cached,
+        previous_run=previous,
+        logs=folder_of(feedstock, run_id) / "logs",
     )
-    return mission, site_of(options, feedstock, identity, options.provider, mission=mission)
+    return run_config, site_of(options, feedstock, run_id, options.provider, run_config=run_config)
 
 
-def view_of(feedstock: Feedstock, cells: Sequence[Elsewhere]) -> Any:
+def view_of(feedstock: Feedstock, entries: Sequence[RemoteConfig]) -> Any:
     """Return the view of a run on standard error."""
     from kiln import expand
     from kiln.cli.view import view
     from kiln.report import labels
 
-    configs = [cell.config for cell in cells]
-    variants = {config: expand.read(feedstock, config).variant for config in configs}
+    configs = [entry.config for entry in entries]
+    pairs = zip(configs, expand.read_all(feedstock, configs), strict=True)
+    variants = {config: entry.variant for config, entry in pairs}
     return view(sys.stderr, os.environ, labels(configs, variants))
 
 
-# What is left
+# Runs in the ledger, and at a provider
 
 
 def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
-    """Print what the ledger knows of runs, or what a provider says that it has."""
+    """Print the fleet runs of the ledger, or the workers that a provider lists."""
+    from kiln.fleet import formatting
     from kiln.fleet import run as fleet
-    from kiln.fleet import table
+    from kiln.ledger import repair
     from kiln.ledger.fleet import FleetLedger
 
     if options.ask:
-        print(fleet.found(site_of(options, feedstock, "look", options.ask)).strip())
+        print(fleet.list_workers(site_of(options, feedstock, "look", options.ask)).strip())
         return 0
     with FleetLedger(layout_of(feedstock).ledger) as ledger:
         runs = [run for run in ledger.fleets() if options.run in {None, run.id}]
+        backups = repair.backups(ledger.path)
+    if backups:
+        print(formatting.damage_note(backups), file=sys.stderr)
     if options.run and not runs:
-        raise UsageError(f"there is no fleet run {options.run!r} here", hint="kiln fleet status")
-    print(json.dumps(table.status_as_json(runs), indent=2) if options.json else table.status(runs))
+        raise UsageError(f"fleet run {options.run!r} not found in the ledger", hint="kiln fleet status lists all runs")
+    print(json.dumps(formatting.status_as_json(runs), indent=2) if options.json else formatting.status(runs))
     return 0
 
 
-def give_back(options: argparse.Namespace, feedstock: Feedstock) -> int:
-    """Give back all that runs have."""
-    from kiln import command, files
+def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:
+    """Remove all that runs have at their providers."""
+    from kiln import files, signals
     from kiln.ledger.fleet import FleetLedger
 
     layout = layout_of(feedstock)
-    with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger, command.termination_as_interrupt():
-        known = {run.id: run.provider for run in ledger.fleets()}
+    with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger, signals.termination_as_interrupt():
+        providers = {run.id: run.provider for run in ledger.fleets()}
         ids = options.runs or [run.id for run in ledger.fleets() if run.finished is None]
-        for each in ids:
-            provider = options.provider or known.get(each)
+        for run_id in ids:
+            provider = options.provider or providers.get(run_id)
             if provider is None:
-                raise UsageError(f"the fleet run {each!r} is not in the ledger", hint="--provider says where it was")
-            returned(site_of(options, feedstock, each, provider), each, ledger)
+                raise UsageError(
+                    f"fleet run {run_id!r} not found in the ledger",
+                    hint=f"name its provider: kiln fleet down {run_id} --provider aws",
+                )
+            tear_down(site_of(options, feedstock, run_id, provider), run_id, ledger)
     if not ids:
-        print("no fleet run is left open; kiln fleet sweep asks a provider", file=sys.stderr)
+        print("all fleet runs have ended; kiln fleet sweep looks for workers at a provider", file=sys.stderr)
     return 0
 
 
-def returned(site: Site, run: str, ledger: FleetLedger) -> int:
-    """Give back all that a run has, and write that down."""
+def tear_down(site: PlaybookSite, run: str, ledger: FleetLedger) -> None:
+    """Remove all that a run has at its provider, and store that."""
     from kiln.fleet import run as fleet
 
     fleet.down(site, run)
     ledger.end_fleet(run)
-    print(f"{run}: nothing is left", file=sys.stderr)
-    return 0
+    print(f"{run}: all workers are terminated", file=sys.stderr)
 
 
 def sweep(options: argparse.Namespace, feedstock: Feedstock) -> int:
-    """Give back what any run has left."""
+    """Remove the expired workers of all runs."""
     from kiln.fleet import run as fleet
 
+    if options.print_timer:
+        print(timer_of(options, feedstock), end="")
+        return 0
     site = site_of(options, feedstock, "sweep", options.provider)
     fleet.sweep(site, everything=options.all)
-    print("nothing is left that should not be", file=sys.stderr)
+    print("no expired workers remain", file=sys.stderr)
     return 0
+
+
+def timer_of(options: argparse.Namespace, feedstock: Feedstock) -> str:
+    """Return the script that installs a timer for the same sweep, with the environment without its secrets."""
+    from kiln.fleet import leases
+
+    more = [word for path in options.vars for word in ("--vars", str(path.absolute()))]
+    argv = (sys.executable, "-m", "kiln", "-C", str(feedstock.root.absolute()), "fleet", "sweep")
+    return leases.timer(
+        options.provider,
+        (*argv, "--provider", options.provider, *more),
+        folder=str(PACKAGE_ROOT),
+        environment=public_environment(os.environ),
+        every=seconds(options.every),
+    )

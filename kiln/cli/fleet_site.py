@@ -1,4 +1,4 @@
-"""Where a fleet run has its things, and what its playbooks are told: from the arguments and the environment."""
+"""The site of a fleet run: its folder, and the variables and environment of its playbooks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli.environment import client, given
+from kiln import masking
+from kiln.cli.environment import build_variables, client
 from kiln.cli.fleet_arguments import seconds
 from kiln.errors import UsageError
 
@@ -16,51 +17,56 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from kiln.fleet.mission import Mission
-    from kiln.fleet.playbooks import Site
+    from kiln.fleet.playbook_runner import PlaybookSite
+    from kiln.fleet.run_config import FleetRunConfig
     from kiln.model.feedstock import Feedstock
-    from kiln.pipeline.layout import Layout
+    from kiln.store.layout import ArtifactLayout
 
-HOUSE = Path(__file__).parents[2]
-ANSIBLE = HOUSE / "ansible"
-# What a provider's modules read of the environment; it goes to the playbooks' processes, and nowhere else.
+PACKAGE_ROOT = Path(__file__).parents[2]
+ANSIBLE = PACKAGE_ROOT / "ansible"
+# Environment variables of the providers' modules; only the playbooks' processes get them.
 CLOUD = re.compile(r"AWS_|OS_|ANSIBLE_VAULT_|PIP_|KILN_FLEET_")
-SECRET = re.compile(r"(SECRET|PASSWORD|TOKEN|ACCESS_KEY)")
-INDEX = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST")  # which hold for a machine too
+INDEX = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST")  # which hold for a worker, too
 
 
 def build_options(options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the options of ``kiln build`` on the machines."""
+    """Return the options of ``kiln build`` on the workers."""
     return () if options.container is None else ("--container", options.container)
 
 
-def layout_of(feedstock: Feedstock) -> Layout:
-    """Return the folders of a feedstock."""
-    from kiln.pipeline.layout import Layout
+def layout_of(feedstock: Feedstock) -> ArtifactLayout:
+    """Return the layout of a feedstock's artifacts."""
+    from kiln.store.layout import ArtifactLayout
 
-    return Layout.of(feedstock)
+    return ArtifactLayout.of(feedstock)
 
 
 def folder_of(feedstock: Feedstock, run: str) -> Path:
     """Return the folder of a fleet run."""
-    return feedstock.artifacts.absolute() / "fleet" / run
+    return layout_of(feedstock).place("fleet", run).absolute()
 
 
 def site_of(
-    options: argparse.Namespace, feedstock: Feedstock, run: str, provider: str, *, mission: Mission | None = None
-) -> Site:
-    """Return where a run has its things, the fleet's environment made if need be."""
+    options: argparse.Namespace,
+    feedstock: Feedstock,
+    run: str,
+    provider: str,
+    *,
+    run_config: FleetRunConfig | None = None,
+) -> PlaybookSite:
+    """Return the site of a run, after creating the fleet's environment if it is missing."""
     from kiln import bootstrap
-    from kiln.fleet.playbooks import Site
+    from kiln.fleet.playbook_runner import PlaybookSite
 
-    python = bootstrap.fleet(HOUSE, say=lambda line: print(line, file=sys.stderr))
+    python = bootstrap.fleet(PACKAGE_ROOT, say=lambda line: print(line, file=sys.stderr))
     folder = folder_of(feedstock, run)
     environment = playbook_environment(os.environ, python)
     variables: dict[str, Any] = {
         "kiln_run": run,
+        "kiln_owner": run,  # it is random, and so unique
         "kiln_provider": provider,
         "kiln_run_dir": str(folder),
-        "kiln_project": str(HOUSE),
+        "kiln_project": str(PACKAGE_ROOT),
         "kiln_feedstock": str(feedstock.root.absolute()),
         "kiln_pip": {
             name: f"{{{{ lookup('ansible.builtin.env', '{name}') }}}}"
@@ -68,49 +74,60 @@ def site_of(
             if environment.get(name) and "file:" not in environment[name]
         },
     }
-    if mission is not None:
+    if run_config is not None:
         variables |= {
-            "kiln_lease": int(mission.lease),
+            "kiln_lease": int(run_config.lease),
             "kiln_images": [image_of(text) for text in options.image],
-            "kiln_environment": told(feedstock),
+            "kiln_environment": contract_variables(feedstock),
         }
-    return Site(
+    return PlaybookSite(
         folder=folder,
         playbooks=ANSIBLE,
         python=python,
         variables=variables,
-        more=tuple(path.absolute() for path in options.vars),
+        variable_files=tuple(path.absolute() for path in options.vars),
         environment=environment,
-        secrets=tuple(value for name, value in environment.items() if SECRET.search(name)),
-        options=build_options(options) if mission is not None else (),
-        type="" if mission is None else mission.flavour.type,
-        cache_type="" if mission is None or mission.cache is None else mission.cache.type,
-        spot=mission is not None and mission.spot,
-        poll=seconds(options.poll) if mission is not None else 5.0,
+        secrets=masking.secrets_of_variables(environment),
+        options=build_options(options) if run_config is not None else (),
+        type="" if run_config is None else run_config.machine_type.type,
+        cache_type="" if run_config is None or run_config.cache is None else run_config.cache.type,
+        spot=run_config is not None and run_config.spot,
+        poll=seconds(options.poll) if run_config is not None else 5.0,
     )
 
 
-def told(feedstock: Feedstock) -> dict[str, str]:
-    """Return the variables that a build on a machine sees of this one's: conda-forge's, and none that is secret."""
-    from kiln import pipeline
+def contract_variables(feedstock: Feedstock) -> dict[str, str]:
+    """Return the variables that are passed to builds on workers: conda-forge's, without secrets."""
+    from kiln import run
 
-    return {name: text for name, text in given(feedstock, os.environ).items() if name in pipeline.CONTRACT}
+    return {name: text for name, text in build_variables(feedstock, os.environ).items() if name in run.CONTRACT}
 
 
 def playbook_environment(environment: Mapping[str, str], python: Path) -> dict[str, str]:
-    """Return what the playbooks' processes see: the way to the network and the provider, in a locale that is UTF-8."""
+    """Return the environment of the playbooks: proxies, the provider's variables, and a UTF-8 locale."""
     cloud = {name: text for name, text in environment.items() if CLOUD.match(name)}
     path = os.pathsep.join((str(python.parent), environment.get("PATH", os.defpath)))
     return {**client(environment), **cloud, "PATH": path, "LC_ALL": "C.UTF-8"}
 
 
+def public_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the providers' modules, without secrets."""
+    return {
+        name: text
+        for name, text in environment.items()
+        if CLOUD.match(name) and not masking.is_secret(name) and not name.startswith("PIP_")
+    }
+
+
 def image_of(text: str) -> dict[str, str]:
-    """Return an image that machines are given.
+    """Return an image that is copied to the workers.
 
     Raises:
-        UsageError: when it is not FILE=TAG, or there is no such file.
+        UsageError: when it is not FILE=TAG, or the file does not exist.
     """
     file, _, tag = text.rpartition("=")
     if not file or not tag or not Path(file).is_file():
-        raise UsageError(f"{text!r} is no image", hint="--image FILE=TAG, with the file that kiln image base has made")
+        raise UsageError(
+            f"invalid image {text!r}", hint="--image FILE=TAG, with the file that kiln image base has written"
+        )
     return {"archive": str(Path(file).absolute()), "tag": tag}

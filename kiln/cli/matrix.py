@@ -1,11 +1,13 @@
-"""``kiln matrix``: the cells as a table with what varies, and what a change does to them."""
+"""``kiln matrix``: list the configs with their varying keys, and compare two revisions of the matrix."""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import tarfile
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,84 +19,125 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from kiln.model.cell import Cell
+    from kiln.model.build_config import BuildConfig
+    from kiln.model.feedstock import Feedstock
 
-_TREE = ("recipe", "conda-forge.yml", ".ci_support")  # what a matrix is made from
+_SHOWN = 6  # keys without a value that a note lists; it counts the rest
+_TREE = ("recipe", "conda-forge.yml", ".ci_support")  # the files that define a matrix
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln matrix``."""
-    parser.add_argument("--json", action="store_true", help="the cells, or the differences, as JSON")
-    parser.add_argument("--diff", metavar="REV", help="what has changed in the matrix since a revision of git")
+    parser.add_argument("--json", action="store_true", help="print the configs, or the differences, as JSON")
+    parser.add_argument("--diff", metavar="REV", help="show the changes of the matrix since a git revision")
     parser.add_argument(
         "--was",
         metavar="PINNING",
         type=Path,
-        help="with --diff: the pinning of the earlier matrix (default: the one of -e)",
+        help="with --diff: use this pinning for the earlier matrix (default: the one of -e)",
     )
     add_pinning(parser)
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
-    """Print the matrix, or how it differs from that of a revision."""
-    from kiln import expand, load
+    """Print the matrix, or its differences from an earlier revision."""
+    from kiln import limits
 
     if options.was and not options.diff:
-        raise UsageError("--was needs --diff", hint="kiln matrix --diff HEAD --was OLD -e NEW")
-    pinning = pinning_of(options.pinning)
-    cells = expand.cells(load.find(root), pinning)
+        raise UsageError("--was requires --diff", hint="kiln matrix --diff HEAD --was OLD -e NEW")
     if options.diff is None:
-        print(json.dumps([plain(cell) for cell in cells]) if options.json else "\n".join(table(cells)))
-        return 0
-    before = cells_of(root, options.diff, pinning_of(options.was) or pinning)
-    changes = compared(before, cells)
-    print(json.dumps(changes) if options.json else "\n".join(told(changes, options.diff, len(cells))))
+        notes, text = limits.bounded(lambda: matrix(options, root))
+    else:
+        with tree_of(root, options.diff) as before:
+            notes, text = limits.bounded(lambda: difference(options, root, before))
+    print("".join(f"{note}\n" for note in notes), end="", file=sys.stderr)
+    print(text)
     return 0
 
 
-def plain(cell: Cell) -> dict[str, Any]:
-    """A cell as data."""
+def matrix(options: argparse.Namespace, root: Path) -> tuple[list[str], str]:
+    """Return notes, and the text of the matrix."""
+    from kiln import expand, load
+
+    feedstock, pinning = load.find(root), pinning_of(options.pinning)
+    notes = without_values(feedstock, pinning, options)
+    configs = expand.configs(feedstock, pinning)
+    return notes, json.dumps([plain(config) for config in configs]) if options.json else "\n".join(table(configs))
+
+
+def difference(options: argparse.Namespace, root: Path, before: Path) -> tuple[list[str], str]:
+    """Return notes, and the text of the differences from the matrix of an earlier tree."""
+    from kiln import expand, load
+
+    pinning = pinning_of(options.pinning)
+    earlier = pinning_of(options.was) or pinning
+    feedstock, earlier_feedstock = load.find(root), load.find(before)
+    notes = [
+        *without_values(feedstock, pinning, options),
+        *without_values(earlier_feedstock, earlier, options, options.diff),
+    ]
+    configs = expand.configs(feedstock, pinning)
+    changes = changes_between(expand.configs(earlier_feedstock, earlier), configs)
+    return notes, json.dumps(changes) if options.json else "\n".join(changes_text(changes, options.diff, len(configs)))
+
+
+def without_values(
+    feedstock: Feedstock, pinning: Path | None, options: argparse.Namespace, revision: str = ""
+) -> list[str]:
+    """Return a note about keys without a value because no pinning is given; the CI's matrix differs then."""
+    from kiln import expand
+
+    needs = expand.lacking(feedstock) if pinning is None and not options.no_pinning else ()
+    if not needs:
+        return []
+    keys = ", ".join(f"{need.key} ({need.at})" for need in needs[:_SHOWN])
+    more = f" and {len(needs) - _SHOWN} more" if len(needs) > _SHOWN else ""
+    where = f" at {revision}" if revision else ""
+    return [f"note: no value{where} without a pinning (-e): {keys}{more}"]
+
+
+def plain(config: BuildConfig) -> dict[str, Any]:
+    """Return a config as JSON values."""
     return {
-        "name": cell.name,
-        "platform": cell.platform,
-        "image": cell.image,
-        "variant": {key: list(values) for key, values in cell.variant.items()},
-        "zip_keys": [list(group) for group in cell.zip_keys],
+        "name": config.name,
+        "platform": config.platform,
+        "image": config.image,
+        "variant": {key: list(values) for key, values in config.variant.items()},
+        "zip_keys": [list(group) for group in config.zip_keys],
     }
 
 
-def table(cells: Sequence[Cell]) -> Iterator[str]:
-    """The cells, a line each, with the keys that vary between them."""
-    if not cells:
-        yield "no cells: the recipe is skipped everywhere"
+def table(configs: Sequence[BuildConfig]) -> Iterator[str]:
+    """Yield a line for each config, with the keys that vary between configs."""
+    if not configs:
+        yield "no configs: the recipe skips all of them"
         return
-    keys = varying(cells)
-    rows = [["cell", *keys]] + [
-        [cell.name, *(", ".join(cell.variant.get(key, ("-",))) for key in keys)] for cell in cells
+    keys = varying(configs)
+    rows = [["config", *keys]] + [
+        [config.name, *(", ".join(config.variant.get(key, ("-",))) for key in keys)] for config in configs
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(item.ljust(width) for item, width in zip(row, widths, strict=True)).rstrip()
-    loops = sorted({key for cell in cells for key, values in cell.variant.items() if len(set(values)) > 1})
+    loops = sorted({key for config in configs for key, values in config.variant.items() if len(set(values)) > 1})
     yield ""
-    yield f"{len(cells)} cells" + (f"; {', '.join(loops)} vary inside a cell" if loops else "")
+    yield f"{len(configs)} configs" + (f"; {', '.join(loops)} vary inside a config" if loops else "")
 
 
-def varying(cells: Sequence[Cell]) -> list[str]:
-    """The keys by which cells differ."""
-    every = sorted({key for cell in cells for key in cell.variant})
-    return [key for key in every if len({cell.variant.get(key) for cell in cells}) > 1]
+def varying(configs: Sequence[BuildConfig]) -> list[str]:
+    """Return the keys whose values differ between configs."""
+    keys = sorted({key for config in configs for key in config.variant})
+    return [key for key in keys if len({config.variant.get(key) for config in configs}) > 1]
 
 
-def cells_of(root: Path, revision: str, pinning: Path | None) -> tuple[Cell, ...]:
-    """The cells of the feedstock as it was at a revision.
+@contextmanager
+def tree_of(root: Path, revision: str) -> Iterator[Path]:
+    """Provide a temporary tree of the files that define the matrix at a git revision.
 
     Raises:
-        UsageError: git knows no such revision here.
-        UnsupportedPython: it is from before PEP 706, and would unpack links and paths that lead out of the folder.
+        UsageError: if git does not know the revision.
+        UnsupportedPython: if it lacks PEP 706, and would unpack links and paths that lead out of the folder.
     """
-    from kiln import expand, load
-
     if not hasattr(tarfile, "data_filter"):
         raise UnsupportedPython("this Python cannot unpack a revision safely", hint="3.10.12, 3.11.4 or newer can")
 
@@ -105,29 +148,29 @@ def cells_of(root: Path, revision: str, pinning: Path | None) -> tuple[Cell, ...
         if "recipe" not in names:
             raise UsageError(f"{revision} has no recipe in {root}")
         git(root, "archive", "--format=tar", "-o", str(archive), commit, *names)
-        with tarfile.open(archive) as packed:
-            packed.extractall(tree, filter="data")
-        return expand.cells(load.find(tree), pinning)
+        with tarfile.open(archive) as file:
+            file.extractall(tree, filter="data")
+        yield tree
 
 
 def git(root: Path, *arguments: str) -> str:
-    """What git answers in a folder.
+    """Return the output of git in a folder.
 
     Raises:
-        UsageError: git fails.
+        UsageError: if git fails.
     """
     from kiln import command
 
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    answer = command.capture(("git", *arguments), env=environment, cwd=root, timeout=60)
-    if not answer.ok:
-        raise UsageError(f"git {arguments[0]} fails in {root}", why=answer.tail.strip())
-    return answer.stdout
+    result = command.capture(("git", *arguments), env=environment, cwd=root, timeout=60)
+    if not result.ok:
+        raise UsageError(f"git {arguments[0]} failed in {root}", why=result.tail.strip())
+    return result.stdout
 
 
-def compared(before: Sequence[Cell], after: Sequence[Cell]) -> dict[str, Any]:
-    """Which cells were added and removed, and which values of the others have changed."""
-    old, new = ({cell.name: plain(cell)["variant"] for cell in cells} for cells in (before, after))
+def changes_between(before: Sequence[BuildConfig], after: Sequence[BuildConfig]) -> dict[str, Any]:
+    """Return the added and removed configs, and the changed values of the others."""
+    old, new = ({config.name: plain(config)["variant"] for config in configs} for configs in (before, after))
     changed = {
         name: {
             key: [old[name].get(key), new[name].get(key)]
@@ -140,8 +183,8 @@ def compared(before: Sequence[Cell], after: Sequence[Cell]) -> dict[str, Any]:
     return {"added": sorted(new.keys() - old.keys()), "removed": sorted(old.keys() - new.keys()), "changed": changed}
 
 
-def told(changes: dict[str, Any], revision: str, total: int) -> Iterator[str]:
-    """The changes as a maintainer reads them."""
+def changes_text(changes: dict[str, Any], revision: str, total: int) -> Iterator[str]:
+    """Yield the changes as lines of text."""
     for sign, names in (("+", changes["added"]), ("-", changes["removed"])):
         yield from (f"{sign} {name}" for name in names)
     for name, keys in changes["changed"].items():
@@ -150,4 +193,4 @@ def told(changes: dict[str, Any], revision: str, total: int) -> Iterator[str]:
             yield f"    {key}: {', '.join(before or ['(none)'])} -> {', '.join(after or ['(none)'])}"
     counts = {what: len(changes[what]) for what in ("added", "removed", "changed")}
     listed = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    yield f"{total} cells; since {revision}: {listed or 'no change'}"
+    yield f"{total} configs; since {revision}: {listed or 'no change'}"

@@ -1,4 +1,4 @@
-"""``kiln rebuild``: build a published package again from its record, and compare it byte for byte."""
+"""``kiln rebuild``: rebuild a published package from its provenance, and compare it byte for byte."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
-    """Verify the record, build by it, compare, and print that the package is the same."""
-    from kiln import command, load, pipeline
+    """Verify the record, rebuild from it, and compare the packages."""
+    from kiln import load, run, signals
     from kiln.cli.environment import client, passed_on
-    from kiln.pipeline import rebuild
+    from kiln.release import rebuild
 
     feedstock = load.find(root)
     link, _ = verify.record(options)
     record = link.record
     rebuild.require_same_recipe(feedstock, record)
-    wishes = pipeline.Wishes(
-        configs=(record["cell"],),
+    request = run.RunOptions(
+        configs=(record["config"],),
         command="kiln rebuild",
-        engine=record["engine"],
         container=record["container"],
         image=rebuild.image_of(record),
-        executable=os.environ.get("DOCKER_EXECUTABLE") or None,
-        rebuild=True,
-        given=rebuild.given_by(record),
+        build=run.BuildOptions(
+            engine=record["engine"], executable=os.environ.get("DOCKER_EXECUTABLE") or None, rebuild=True
+        ),
+        caller_variables=rebuild.caller_variables(record),
         client=client(os.environ),
     )
-    machine = pipeline.Machine(environment=passed_on(os.environ), python=Path(sys.executable))
-    # What the build says goes into its log; here it would only hide the answer.
-    with command.termination_as_interrupt(), contextlib.redirect_stdout(io.StringIO()):
-        same = rebuild.rebuild(feedstock, wishes, machine, options.package, image=record["image"])
-    print(f"the same, byte for byte: {same.name} {record['sha256']}")
+    machine = run.HostMachine(environment=passed_on(os.environ), python=Path(sys.executable))
+    # The build's output is in its log; printed here, it would hide the result.
+    with signals.termination_as_interrupt(), contextlib.redirect_stdout(io.StringIO()):
+        package = rebuild.rebuild(feedstock, request, machine, options.package, image=record["image"])
+    print(f"reproduced, byte for byte: {package.name} {record['sha256']}")
     return 0

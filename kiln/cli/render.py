@@ -1,4 +1,4 @@
-"""``kiln render``: every output of a cell, for people or for programs."""
+"""``kiln render``: show the outputs of configs, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -16,45 +16,51 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Output, Rendered, Script
 
 _WIDTH = 110
-_TIED = "\N{NO-BREAK SPACE}"
+_NBSP = "\N{NO-BREAK SPACE}"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln render``."""
     parser.add_argument(
-        "configs", nargs="*", metavar="CONFIG", help="cells by the names of their files in .ci_support (default: all)"
+        "configs", nargs="*", metavar="CONFIG", help="name of a config's file in .ci_support (default: all)"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object: {CONFIG: [output, ...]}")
+    parser.add_argument("--json", action="store_true", help="print a JSON object: {CONFIG: [output, ...]}")
     parser.add_argument(
-        "--final", action="store_true", help="close the bounds that need no solver, such as pins between outputs"
+        "--final", action="store_true", help="resolve the pins that need no solver, such as pins between outputs"
     )
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
-    """Render the cells and print them."""
+    """Render the configs and print them."""
+    from kiln import limits
+
+    print(limits.bounded(lambda: text(options, root)))
+    return 0
+
+
+def text(options: argparse.Namespace, root: Path) -> str:
+    """Return the text of the rendered configs."""
     from kiln import expand, load, render
 
     feedstock = load.find(root)
     names = options.configs or sorted(path.stem for path in feedstock.configs.glob("*.yaml"))
     if not names:
-        raise UnknownConfig("there is no cell in .ci_support", hint="kiln rerender writes them")
-    cells = {name: expand.read(feedstock, name) for name in names}
-    rendered = {name: render.render(feedstock, cell) for name, cell in cells.items()}
+        raise UnknownConfig("no configs in .ci_support", hint="kiln rerender writes them")
+    configs = {name: expand.read(feedstock, name) for name in names}
+    rendered = {name: render.render(feedstock, config) for name, config in configs.items()}
     if options.final:
-        rendered = {name: render.finalise(found) for name, found in rendered.items()}
+        rendered = {name: render.finalise(config) for name, config in rendered.items()}
     if options.json:
-        print(json.dumps({name: render.as_json(found) for name, found in rendered.items()}))
-    else:
-        print("\n\n".join("\n".join(shown(found)) for found in rendered.values()))
-    return 0
+        return json.dumps({name: render.as_json(config) for name, config in rendered.items()})
+    return "\n\n".join("\n".join(config_text(config)) for config in rendered.values())
 
 
-def shown(rendered: Rendered) -> Iterator[str]:
-    """A rendered cell as a maintainer reads it."""
-    cell = rendered.cell
-    yield f"{cell.name}  ({cell.platform}{f', {cell.image}' if cell.image else ''})"
+def config_text(rendered: Rendered) -> Iterator[str]:
+    """Yield the lines of a rendered config."""
+    config = rendered.config
+    yield f"{config.name}  ({config.platform}{f', {config.image}' if config.image else ''})"
     if not rendered.outputs:
-        yield "  every output is skipped here"
+        yield "  all outputs are skipped"
     for source in rendered.sources:
         where = ", ".join(source.url) or source.git_url or source.path or ""
         yield from field("source", [where, *(f"patch {patch}" for patch in source.patches)])
@@ -62,11 +68,11 @@ def shown(rendered: Rendered) -> Iterator[str]:
         yield from field("compile", steps(rendered.compile))
     for output in rendered.outputs:
         yield ""
-        yield from of_output(output)
+        yield from output_text(output)
 
 
-def of_output(output: Output) -> Iterator[str]:
-    """One output as a maintainer reads it."""
+def output_text(output: Output) -> Iterator[str]:
+    """Yield the lines of an output."""
     yield f"  {output.name} {output.version} {output.build_string}  [{output.noarch or output.subdir}]"
     for section in ("build", "host", "run", "run_constrained"):
         yield from field(section.replace("run_constrained", "constrained"), list(getattr(output.requirements, section)))
@@ -80,25 +86,25 @@ def of_output(output: Output) -> Iterator[str]:
 
 
 def steps(script: Script) -> list[str]:
-    """A script's file, or its lines."""
+    """Return a script's file, or its lines."""
     return [script.file] if script.file else list(script.lines)
 
 
 def field(label: str, items: list[str], *, apart: bool = False) -> list[str]:
-    """Labelled items, filled into lines or each on its own; nothing for no items."""
+    """Return labeled items, wrapped into lines or, if ``apart``, on separate lines."""
     if not items:
         return []
     lead = f"    {label:<12}"
     if apart:
         texts = [item.replace("\n", "\n" + " " * len(lead)) for item in items]
         return [(lead if not index else " " * len(lead)) + item for index, item in enumerate(texts)]
-    whole = [item.replace(" ", _TIED) for item in items]  # a line never breaks inside a requirement
+    unbroken = [item.replace(" ", _NBSP) for item in items]  # a line must not break inside a requirement
     lines = textwrap.wrap(
-        ", ".join(whole),
+        ", ".join(unbroken),
         _WIDTH,
         initial_indent=lead,
         subsequent_indent=" " * len(lead),
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return [line.replace(_TIED, " ") for line in lines]
+    return [line.replace(_NBSP, " ") for line in lines]

@@ -1,9 +1,10 @@
-"""``kiln report``: a run over the matrix as one web page, or as JSON."""
+"""``kiln report``: write the report of a run as a web page or as JSON."""
 
 from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,74 +21,78 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln report``."""
-    parser.add_argument("run", nargs="?", type=int, metavar="RUN", help="the number of the run (default: the latest)")
+    parser.add_argument("run", nargs="?", type=int, metavar="RUN", help="number of the run (default: the latest)")
     parser.add_argument(
         "--out",
         metavar="FILE",
         type=Path,
-        help="where to write the page (default: build_artifacts/reports/RUN.html, and nowhere with --json)",
+        help="write the page to this file (default: build_artifacts/reports/RUN.html; no page with --json)",
     )
-    parser.add_argument("--json", action="store_true", help="the run as JSON on standard output")
+    parser.add_argument("--json", action="store_true", help="print the run as JSON")
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
-    """Write the page, and print the run as a table and where the page lies; or print JSON."""
+    """Write the page, and print the run as a table with the page's path; or print JSON."""
     from kiln import load, report
+    from kiln.store.layout import ArtifactLayout
 
     feedstock = load.find(root)
-    found = recorded(feedstock, options.run)
-    variants = variants_of(feedstock, (cell.config for cell in found.cells))
+    matrix_report = recorded_run(feedstock, options.run)
+    variants = variants_of(feedstock, (config.config for config in matrix_report.configs))
     if options.json:
-        print(json.dumps(report.as_json(found), indent=2))
+        print(json.dumps(report.as_json(matrix_report), indent=2))
     else:
-        print(report.matrix_text(found, variants))
+        print(report.matrix_text(matrix_report, variants))
     if options.out or not options.json:
-        place = (options.out or feedstock.artifacts / "reports" / f"{found.run:04d}.html").absolute()
-        write(feedstock, found, variants, place)
-        print(f"page: {place}", file=sys.stderr if options.json else sys.stdout)
+        path = (
+            options.out or ArtifactLayout.of(feedstock).place("reports", f"{matrix_report.run:04d}.html")
+        ).absolute()
+        write(feedstock, matrix_report, variants, path)
+        print(f"page: {path}", file=sys.stderr if options.json else sys.stdout)
     return 0
 
 
-def write(feedstock: Feedstock, found: MatrixReport, variants: Variants, place: Path) -> None:
+def write(feedstock: Feedstock, matrix_report: MatrixReport, variants: Variants, path: Path) -> None:
     """Write the page of a run.
 
     Raises:
-        DiskFull: nothing is written then.
+        DiskFull: if the disk is full; nothing is written then.
     """
     from kiln import files, report
 
-    files.write_text(place, report.as_html(found, variants, name=feedstock.root.name, folder=place.parent))
+    files.write_text(path, report.as_html(matrix_report, variants, name=feedstock.root.name, folder=path.parent))
 
 
-def recorded(feedstock: Feedstock, number: int | None) -> MatrixReport:
-    """A run as the ledger has it, the latest when no number is given.
+def recorded_run(feedstock: Feedstock, number: int | None) -> MatrixReport:
+    """Return a run from the ledger, the latest one by default.
 
     Raises:
-        UsageError: there is no such run.
+        UsageError: if there is no such run.
     """
     from kiln.ledger import Ledger
-    from kiln.pipeline.layout import Layout
+    from kiln.store.layout import ArtifactLayout
 
-    place = Layout.of(feedstock).ledger
+    path = ArtifactLayout.of(feedstock).ledger
     runs: tuple[int, ...] = ()
-    if place.is_file():  # to open it would begin one
-        with Ledger(place) as ledger:
-            if (found := ledger.report(number)) is not None:
-                return found
+    if path.is_file():  # Ledger() would create it
+        with Ledger(path) as ledger:
+            if (matrix_report := ledger.report(number)) is not None:
+                return matrix_report
             runs = ledger.runs()
     if not runs:
-        raise UsageError("no run is recorded here yet", why=f"{place} has none", hint="kiln build --all")
-    raise UsageError(f"there is no run {number}", hint=f"the latest is {runs[0]}, the first {runs[-1]}")
+        raise UsageError("no run is recorded yet", why=f"{path} contains no run", hint="kiln build --all")
+    raise UsageError(f"run {number} not found", hint=f"the latest is {runs[0]}, the first {runs[-1]}")
 
 
 def variants_of(feedstock: Feedstock, configs: Iterable[str]) -> Variants:
-    """What is still known of the cells' variants: a run may be older than the files in .ci_support."""
-    from kiln import expand
+    """Return the variants of the configs that still exist: a run may be older than the files in .ci_support."""
+    from kiln import expand, limits
 
-    found = {}
-    for config in configs:
-        try:
-            found[config] = expand.read(feedstock, config).variant
-        except KilnError:
-            continue
-    return found
+    def existing() -> Variants:
+        variants = {}
+        for config in configs:
+            with suppress(KilnError):
+                variants[config] = expand.read(feedstock, config).variant
+        return variants
+
+    return limits.bounded(existing)

@@ -1,4 +1,4 @@
-"""``kiln verify``: whether a package is what its channel's records say."""
+"""``kiln verify``: verify a package against its provenance."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ if TYPE_CHECKING:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln verify``."""
     common(parser)
-    parser.add_argument("--json", action="store_true", help="the record as JSON on standard output")
+    parser.add_argument("--json", action="store_true", help="print the provenance record as JSON")
 
 
 def common(parser: argparse.ArgumentParser) -> None:
-    """Add what every command about a published package takes."""
-    parser.add_argument("package", metavar="PACKAGE", type=Path, help="a .conda file")
+    """Add the arguments of commands about a published package."""
+    parser.add_argument("package", metavar="PACKAGE", type=Path, help="path of a .conda file")
     parser.add_argument(
         "--channel",
         metavar="CHANNEL",
-        help="the folder or URL of its channel, or a bundle (default: the channel that the file lies in)",
+        help="read the records from this folder, URL or bundle (default: the channel that contains the file)",
     )
     parser.add_argument(
         "--allowed-signers",
         metavar="FILE",
         type=Path,
-        help="require a signature by somebody in this file, see ssh-keygen(1)",
+        help="require a signature by a signer in this file, see ssh-keygen(1)",
     )
 
 
-def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - the record tells all that is needed
-    """Verify and print what holds."""
-    link, held = record(options)
+def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - a verification needs no feedstock
+    """Verify the package and print the verified facts."""
+    link, facts = record(options)
     if options.json:
         print(json.dumps(link.record, indent=2))
         return 0
-    for line in held:
-        print(f"holds: {line}")
+    for fact in facts:
+        print(f"verified: {fact}")
     return 0
 
 
 def record(options: argparse.Namespace) -> tuple[Link, tuple[str, ...]]:
-    """Return the record of a package, verified, with what was seen to hold."""
+    """Return the verified record of a package, and the verified facts."""
     from kiln import provenance
     from kiln.errors import UsageError
-    from kiln.publish.reading import reader
+    from kiln.publish.channel_files import reader
 
     if not options.package.is_file():
-        raise UsageError(f"there is no file {options.package}", hint="download the package first")
+        raise UsageError(f"file not found: {options.package}", hint="download the package first")
     read = reader(options.channel or str(options.package.absolute().parents[1]))
     signers = None
     if options.allowed_signers:
@@ -63,16 +63,16 @@ def record(options: argparse.Namespace) -> tuple[Link, tuple[str, ...]]:
         options.package,
         read("provenance/chain.jsonl") or b"",
         bill_of=lambda sha256: read(f"provenance/sbom/{sha256}.spdx.json"),
-        offered=offered(read),
+        offered=index_hashes(read),
         signers=signers,
     )
 
 
-def offered(read: Callable[[str], bytes | None]) -> dict[str, str]:
-    """Return the hashes in a channel's index; nothing of what has none, as a bundle.
+def index_hashes(read: Callable[[str], bytes | None]) -> dict[str, str]:
+    """Return the hashes in a channel's index; a bundle has no index, so none.
 
     Raises:
-        BrokenIndex: when it is not what it should be.
+        BrokenIndex: if the index is invalid.
     """
     from kiln.repodata import adopted
 

@@ -1,21 +1,21 @@
 """Which versions fit together: TensorFlow, Serving, Python, compilers, Bazel, CUDA, cuDNN, drivers and GPUs.
 
-The facts are rows of the tables in ``data/``, each with its source; rules over them are small functions; what is
-said is a value. ``judge`` answers for a combination, ``failures`` reads what a failed program said, ``probe`` looks at
-this machine. Standard library only, so that it runs where nothing is installed yet.
+The facts are rows of the tables in ``data/``, each with its source; the rules are small functions that return values.
+``judge`` judges a combination, ``failures`` reads the log of a failed program, ``probe`` inspects this machine.
+Standard library only, so that it runs where nothing is installed yet.
 """
 
 from __future__ import annotations
 
-from kiln.compat.answer import Answer, Finding, Suggestion, Verdict, verdict
 from kiln.compat.combination import Combination, Gpu, combination
-from kiln.compat.nearest import nearest
+from kiln.compat.results import DoctorResult, Finding, Suggestion, Verdict, verdict
 from kiln.compat.rules import findings
+from kiln.compat.suggestions import nearest
 from kiln.compat.variants import of_variant, variants
 
 __all__ = [
-    "Answer",
     "Combination",
+    "DoctorResult",
     "Finding",
     "Gpu",
     "Suggestion",
@@ -26,14 +26,14 @@ __all__ = [
 ]
 
 
-def judge(asked: Combination, *, suggest: bool = True) -> Answer:
-    """Return the verdict on a combination, and unless it simply works the nearest ones that are better."""
-    said = findings(asked)
-    worst = verdict(said)
-    return Answer(
-        combination=asked,
+def judge(subject: Combination, *, suggest: bool = True) -> DoctorResult:
+    """Return the verdict on a combination, and unless it works the nearest ones that are better."""
+    reasons = findings(subject)
+    worst = verdict(reasons)
+    return DoctorResult(
+        combination=subject,
         verdict=worst,
-        findings=said,
-        nearest=nearest(asked) if suggest and said and worst is not Verdict.WORKS else (),
-        variants=variants(asked) if worst in {Verdict.WORKS, Verdict.COSTS} else (),
+        findings=reasons,
+        nearest=nearest(subject) if suggest and reasons and worst is not Verdict.WORKS else (),
+        variants=variants(subject) if worst in {Verdict.WORKS, Verdict.COSTS} else (),
     )

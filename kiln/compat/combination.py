@@ -1,4 +1,4 @@
-"""What is to work together: versions, GPUs and the machine, any of it left open."""
+"""A combination to judge: versions, GPUs and the machine, any part of it left open."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from kiln.compat import lines, tables
+from kiln.compat import tables, version_ranges
 from kiln.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _COMPILER = re.compile(r"(?P<name>gcc|clang)[ -]?(?P<version>\d{1,3}(?:\.\d{1,3}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A GPU: its compute capability, ``7.0``, and the rows that say so, none when the capability itself was given."""
+    """A GPU: its compute capability, ``7.0``, and its rows, none when the capability itself was given."""
 
     name: str
     capability: str
@@ -35,12 +35,12 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """What was asked for; None and empty mean that it is left open.
+    """The parts to judge; None and empty parts are left open.
 
-    ``compiler`` is ``gcc 13`` or ``clang 18.1.8``; ``host`` is the one that nvcc hands the host's part to, where
-    that is another. ``built_for`` is a list of compute capabilities as TensorFlow's
-    builds have it, ``sm_70`` for machine code, ``compute_90`` for machine code and PTX. ``loaded`` is the driver's
-    version in the kernel where it may differ from that of its library, ``driver``. ``avx`` is the processor's.
+    ``compiler`` is ``gcc 13`` or ``clang 18.1.8``; ``host`` is nvcc's host compiler where it is another one.
+    ``built_for`` is a list of compute capabilities in the notation of TensorFlow's builds, ``sm_70`` for machine code,
+    ``compute_90`` for machine code and PTX. ``loaded`` is the version of the driver's kernel module where it may differ
+    from that of its library, ``driver``. ``avx`` is the processor's.
     """
 
     tf: str | None = None
@@ -69,19 +69,19 @@ class Combination:
             "python": "Python",
             "bazel": "Bazel",
         }
-        told = [value if name == "compiler" else f"{names.get(name, name)} {value}" for name, value in self.given()]
-        told += [gpu.text for gpu in self.gpus]
-        told += [f"built for {','.join(self.built_for)}"] if self.built_for else []
-        return ", ".join(told) or "nothing"
+        words = [value if name == "compiler" else f"{names.get(name, name)} {value}" for name, value in self.given()]
+        words += [gpu.text for gpu in self.gpus]
+        words += [f"built for {','.join(self.built_for)}"] if self.built_for else []
+        return ", ".join(words) or "nothing"
 
     def given(self) -> tuple[tuple[str, str], ...]:
-        """Return what is given of the versions and the compiler, by name."""
-        found = ((name, getattr(self, name)) for name in (*VERSIONS[:6], "compiler", "host", *VERSIONS[6:]))
-        return tuple((name, value) for name, value in found if value is not None)
+        """Return the versions and compilers that are not left open, by name."""
+        parts = ((name, getattr(self, name)) for name in (*VERSIONS[:6], "compiler", "host", *VERSIONS[6:]))
+        return tuple((name, value) for name, value in parts if value is not None)
 
     @property
     def key(self) -> object:
-        """What tells combinations on one machine apart."""
+        """The identity of the combination among those on one machine."""
         return self.given(), self.built_for
 
     def with_versions(self, **versions: str | None) -> Combination:
@@ -89,37 +89,37 @@ class Combination:
         return replace(self, **versions)  # type: ignore[arg-type]  # the names are those of the versions
 
     def as_data(self) -> dict[str, Any]:
-        """Return what is given, for programs."""
+        """Return the parts that are not left open, as JSON values."""
         data: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         data["gpus"] = [{"name": gpu.name, "capability": gpu.capability} for gpu in self.gpus]
         data["built_for"] = list(self.built_for)
         return {name: value for name, value in data.items() if value not in (None, [])}
 
 
-def combination(asked: Mapping[str, str | None]) -> Combination:
-    """Return what a person asks for: versions by their names, ``compiler``, ``gpu`` and ``built_for`` as text.
+def combination(options: Mapping[str, str | None]) -> Combination:
+    """Return the combination of options: versions by their names, ``compiler``, ``gpu`` and ``built_for`` as text.
 
     Raises:
-        UsageError: for what is no version, no compiler or no GPU that is known.
+        UsageError: for an invalid version or compiler, or an unknown GPU.
     """
-    given = {name: value.strip() for name, value in asked.items() if value is not None}
-    compiler_asked, host, gpu_asked, built_for = (
-        given.pop(name, None) for name in ("compiler", "host", "gpu", "built_for")
+    texts = {name: value.strip() for name, value in options.items() if value is not None}
+    compiler_name, host, gpu_names, built_for = (
+        texts.pop(name, None) for name in ("compiler", "host", "gpu", "built_for")
     )
-    versions = {name: _version(name, value) for name, value in given.items()}
+    versions = {name: _version(name, value) for name, value in texts.items()}
     return Combination(
-        compiler=None if compiler_asked is None else compiler(compiler_asked),
+        compiler=None if compiler_name is None else compiler(compiler_name),
         host=None if host is None else compiler(host),
-        gpus=() if gpu_asked is None else tuple(dict.fromkeys(map(gpu, gpu_asked.split(",")))),
-        built_for=() if built_for is None else tuple(_built(part.strip()) for part in built_for.split(",")),
+        gpus=() if gpu_names is None else tuple(dict.fromkeys(map(gpu, gpu_names.split(",")))),
+        built_for=() if built_for is None else tuple(_capability(part.strip()) for part in built_for.split(",")),
     ).with_versions(**versions)
 
 
 def gpu(name: str) -> Gpu:
-    """Return the GPU that a name means: ``7.0``, ``sm_70``, ``V100``, ``Tesla V100-SXM2-16GB``, ``p3``, ``p3.2xlarge``.
+    """Return the GPU of a name: ``7.0``, ``sm_70``, ``V100``, ``Tesla V100-SXM2-16GB``, ``p3``, ``p3.2xlarge``.
 
     Raises:
-        UsageError: when the tables have none such.
+        UsageError: when the tables do not have it.
     """
     name = name.strip()
     if number := _CAPABILITY.fullmatch(name.lower()):
@@ -127,27 +127,27 @@ def gpu(name: str) -> Gpu:
     family = name.lower().partition(".")[0]
     for machine in tables.table("cloud"):
         if family in {machine["machine"], *([f"{machine['machine']}-{machine['gpu'].lower()}"])}:
-            inside = _named(machine["gpu"])
-            assert inside is not None, f"{machine.place} names a GPU that gpu.csv does not have"
+            row = _named(machine["gpu"])
+            assert row is not None, f"{machine.place} names a GPU that gpu.csv does not have"
             doubt = "" if machine["verified"] == "yes" else ", not verified"
             return Gpu(
-                name=f"{inside['gpu']} of {machine['machine']}{doubt}",
-                capability=inside["capability"],
-                rows=(machine, inside),
+                name=f"{row['gpu']} of {machine['machine']}{doubt}",
+                capability=row["capability"],
+                rows=(machine, row),
             )
-    found = _named(name)
-    if found is None:
-        known = [*(row["gpu"] for row in tables.table("gpu")), *(row["machine"] for row in tables.table("cloud"))]
+    row = _named(name)
+    if row is None:
+        names = [*(row["gpu"] for row in tables.table("gpu")), *(row["machine"] for row in tables.table("cloud"))]
         hint = (
-            nearest(name, known)
-            or "give its compute capability instead, such as --gpu 7.0 (nvidia-smi --query-gpu=compute_cap)"
+            nearest(name, names)
+            or "use its compute capability instead, such as --gpu 7.0 (nvidia-smi --query-gpu=compute_cap)"
         )
         raise UsageError(f"no table has a GPU {name!r}", hint=hint)
-    return Gpu(name=found["gpu"], capability=found["capability"], rows=(found,))
+    return Gpu(name=row["gpu"], capability=row["capability"], rows=(row,))
 
 
 def _named(name: str) -> Row | None:
-    """The GPU of a name as NVIDIA's tools write it: the longest name in the table that is a part of it."""
+    """Return the row of a GPU as NVIDIA's tools write it: the longest name in the table that is a part of it."""
     words = f" {re.sub(r'[^a-z0-9]+', ' ', name.lower())} "
     rows = [row for row in tables.table("gpu") if f" {row['gpu'].lower()} " in words]
     return max(rows, key=lambda row: len(row["gpu"]), default=None)
@@ -157,12 +157,12 @@ def compiler(text: str) -> str:
     """Return a compiler as the tables write it: ``gcc 13`` for ``GCC-13``.
 
     Raises:
-        UsageError: when it is none.
+        UsageError: when it is not a compiler.
     """
-    found = _COMPILER.fullmatch(text.strip().lower())
-    if found is None:
-        raise UsageError(f"{text!r} is no compiler", hint="gcc-13, clang-18.1.8")
-    return f"{found['name']} {found['version']}"
+    match = _COMPILER.fullmatch(text.strip().lower())
+    if match is None:
+        raise UsageError(f"{text!r} is not a compiler", hint="gcc-13, clang-18.1.8")
+    return f"{match['name']} {match['version']}"
 
 
 def dotted(number: str) -> str:
@@ -172,27 +172,27 @@ def dotted(number: str) -> str:
 
 def plain(capability: str) -> int:
     """Return a compute capability as compilers write it: 70 for ``7.0``, ``sm_70`` and ``compute_70``."""
-    found = _CAPABILITY.fullmatch(capability)
-    if found is None:
-        raise ValueError(f"{capability!r} is no compute capability")
-    return int(found["number"].replace(".", ""))
+    match = _CAPABILITY.fullmatch(capability)
+    if match is None:
+        raise ValueError(f"{capability!r} is not a compute capability")
+    return int(match["number"].replace(".", ""))
 
 
 def _version(name: str, value: str) -> str:
     try:
-        lines.numbers(value)
+        version_ranges.numbers(value)
     except ValueError:
         raise UsageError(
-            f"--{name} {value!r} is no version", hint=f"--{name} 12.5, as many numbers as are known"
+            f"--{name} {value!r} is not a version", hint=f"--{name} 12.5, as many numbers as are known"
         ) from None
     return value
 
 
-def _built(part: str) -> str:
+def _capability(part: str) -> str:
     try:
         plain(part)
     except ValueError:
         raise UsageError(
-            f"{part!r} is no compute capability", hint="sm_70 is machine code, compute_90 that and PTX"
+            f"{part!r} is not a compute capability", hint="sm_70 is machine code, compute_90 that and PTX"
         ) from None
     return part

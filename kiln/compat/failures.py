@@ -1,9 +1,9 @@
-"""What made a program or a build fail, read from what it said: ``data/failures.ini`` knows the words.
+"""The causes of a failed program or build, by its log: ``data/failures.ini`` has the patterns.
 
-The one table of causes: the doctor reads logs by it, and a compile that fails is explained by it.
+It is the one table of causes: the doctor reads logs with it, and errors of a failed compile quote it.
 
-A log may be a gigabyte long, and is anybody's: it is read in pieces, of a line no more than its first ``LONGEST``
-characters are looked at, and each pattern's repetitions are bounded.
+A log may be a gigabyte long, and is untrusted: it is read in pieces, at most ``LONGEST`` characters of a line are
+searched, and each pattern's repetitions are bounded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
 from kiln import errors
-from kiln.compat import lines, tables
+from kiln.compat import tables, version_ranges
 from kiln.compat.combination import plain as number_of
 from kiln.compat.variants import newest_gcc
 from kiln.console.text import plain
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from kiln.errors import KilnError
 
 LONGEST = 4096  # characters of a line
-MOST = 100  # different failures that are told; a log could name a million versions
+MOST = 100  # different failures to report; a log could name a million versions
 _PIECE = 1 << 20  # bytes
 _END = 8 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """A failure that is known by its words: one of them is in every line that the pattern matches.
+class KnownFailure:
+    """A known failure: one of its words is in every line that the pattern matches.
 
-    ``error`` is what a compile ends with that fails so.
+    ``error`` is the error of a compile with this failure.
     """
 
     name: str
@@ -49,12 +49,12 @@ class Known:
     error: type[KilnError]
 
     def word(self, text: bytes) -> bytes | None:
-        """Return the first of the words that stands in a text."""
+        """Return the first of the words that is in a text."""
         return next((word for word in self.words if word in text), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class LogFailure:
     """A failure found in a log: at ``line``, counted from 1, and in ``count`` lines in all."""
 
     name: str
@@ -67,36 +67,36 @@ class Failure:
     error: type[KilnError] = errors.BuildFailed
 
     def as_data(self) -> dict[str, Any]:
-        """Return the failure for programs."""
+        """Return the failure as JSON values."""
         return {name: getattr(self, name) for name in ("name", "cause", "cure", "source", "line", "text", "count")}
 
 
 @dataclass(slots=True)
 class _Tally:
-    """Failures while a log is read: the first line of each, and how many there were, by what they mean."""
+    """The failures of a log: the first line of each, and the number of lines, by name and cause."""
 
-    found: dict[tuple[str, str], Failure] = field(default_factory=dict)
+    failures: dict[tuple[str, str], LogFailure] = field(default_factory=dict)
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def add(self, failure: Failure) -> None:
+    def add(self, failure: LogFailure) -> None:
         key = (failure.name, failure.cause)
-        if key not in self.found and len(self.found) < MOST:
-            self.found[key] = failure
-        if key in self.found:
+        if key not in self.failures and len(self.failures) < MOST:
+            self.failures[key] = failure
+        if key in self.failures:
             self.counts[key] = self.counts.get(key, 0) + 1
 
-    def result(self) -> tuple[Failure, ...]:
-        ordered = sorted(self.found.items(), key=lambda item: item[1].line)
+    def result(self) -> tuple[LogFailure, ...]:
+        ordered = sorted(self.failures.items(), key=lambda item: item[1].line)
         return tuple(replace(failure, count=self.counts[key]) for key, failure in ordered)
 
 
 @cache
-def known() -> tuple[Known, ...]:
+def known_failures() -> tuple[KnownFailure, ...]:
     """Return the failures of ``failures.ini``."""
     settings = configparser.ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=None)
     settings.read_string((tables.DATA / "failures.ini").read_text(encoding="utf-8"))
     return tuple(
-        Known(
+        KnownFailure(
             name=name,
             words=tuple(word.encode() for word in section["words"].splitlines()),
             pattern=re.compile(section["pattern"]),
@@ -110,20 +110,20 @@ def known() -> tuple[Known, ...]:
     )
 
 
-def read(log: IO[bytes]) -> tuple[Failure, ...]:
-    """Return the failures that a log tells of, in the order of their first lines."""
+def read(log: IO[bytes]) -> tuple[LogFailure, ...]:
+    """Return the failures in a log, in the order of their first lines."""
     tally, before = _Tally(), 0
     for piece in _pieces(log):
-        wanted = [each for each in known() if each.word(piece)]
-        if wanted:
-            for failure in _in_piece(piece, wanted, before):
-                tally.add(failure)
+        candidates = [failure for failure in known_failures() if failure.word(piece)]
+        if candidates:
+            for match in _in_piece(piece, candidates, before):
+                tally.add(match)
         before += piece.count(b"\n")
     return tally.result()
 
 
-def at_the_end(log: Path, *, most: int = _END) -> tuple[Failure, ...]:
-    """Return the failures that the last ``most`` bytes of a log tell of; none when it cannot be read."""
+def at_the_end(log: Path, *, most: int = _END) -> tuple[LogFailure, ...]:
+    """Return the failures in the last ``most`` bytes of a log; none when it cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - most))
@@ -132,11 +132,11 @@ def at_the_end(log: Path, *, most: int = _END) -> tuple[Failure, ...]:
         return ()
 
 
-def cause(text: str) -> Failure | None:
-    """Return what a failed compile's output tells: of several failures the one that the table has first."""
-    ranks = {each.name: rank for rank, each in enumerate(known())}
-    found = read(io.BytesIO(text.encode("utf-8", "replace")))
-    return min(found, key=lambda failure: ranks[failure.name], default=None)
+def cause(text: str) -> LogFailure | None:
+    """Return the failure in a failed compile's output: of several the one that the table has first."""
+    ranks = {failure.name: rank for rank, failure in enumerate(known_failures())}
+    failures = read(io.BytesIO(text.encode("utf-8", "replace")))
+    return min(failures, key=lambda failure: ranks[failure.name], default=None)
 
 
 def _pieces(log: IO[bytes]) -> Iterator[bytes]:
@@ -154,39 +154,39 @@ def _pieces(log: IO[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _in_piece(piece: bytes, wanted: list[Known], before: int) -> Iterator[Failure]:
+def _in_piece(piece: bytes, candidates: list[KnownFailure], before: int) -> Iterator[LogFailure]:
     for number, raw in enumerate(piece.split(b"\n"), before + 1):
-        for each in wanted:
-            word = each.word(raw)
-            found = _found(each, _window(raw, word), number) if word else None
-            if found is not None:
-                yield found
+        for candidate in candidates:
+            word = candidate.word(raw)
+            failure = _match(candidate, _window(raw, word), number) if word else None
+            if failure is not None:
+                yield failure
 
 
 def _window(raw: bytes, words: bytes) -> str:
-    """The part of a line that is looked at, around the words when it is long; what a progress bar overwrote too."""
+    """Return the part of a line to search: around the words when it is long; a progress bar overwrites text."""
     start = max(0, raw.find(words) - LONGEST // 2)
     return plain(raw[start : start + LONGEST].decode("utf-8", "replace").replace("\r", " "))
 
 
-def _found(each: Known, text: str, number: int) -> Failure | None:
-    match = each.pattern.search(text)
+def _match(failure: KnownFailure, text: str, number: int) -> LogFailure | None:
+    match = failure.pattern.search(text)
     if match is None:
         return None
     values = _values({name: value for name, value in match.groupdict().items() if value is not None})
-    return Failure(
-        name=each.name,
-        cause=_filled(each.cause, values),
-        cure=_filled(each.cure, values),
-        source=each.source,
+    return LogFailure(
+        name=failure.name,
+        cause=_filled(failure.cause, values),
+        cure=_filled(failure.cure, values),
+        source=failure.source,
         line=number,
         text=text.strip()[:400],
-        error=each.error,
+        error=failure.error,
     )
 
 
 def _values(groups: dict[str, str]) -> dict[str, str]:
-    """The groups of a match, and what the tables know of them."""
+    """Return the groups of a match, and facts of the tables about them."""
     values = dict(groups)
     if "capability" in groups:
         values["cudas"] = _cudas(groups["capability"])
@@ -196,13 +196,13 @@ def _values(groups: dict[str, str]) -> dict[str, str]:
 
 
 def _cudas(capability: str) -> str:
-    """The CUDAs that compile for a capability, as a range."""
+    """Return the CUDAs that compile for a capability, as a range."""
     rows = [row for row in tables.table("cuda_compiler") if str(number_of(capability)) in row["capabilities"].split()]
     if not rows:
         return "none that the tables have"
-    first, last = (pick(rows, key=lambda row: lines.numbers(row["first"])) for pick in (min, max))
+    first, last = (pick(rows, key=lambda row: version_ranges.numbers(row["first"])) for pick in (min, max))
     return f"{first['first']} to {last['last']}"
 
 
 def _filled(sentence: str, values: dict[str, str]) -> str:
-    return re.sub(r"\{(\w{1,40})\}", lambda found: values.get(found[1], found[0]), sentence)
+    return re.sub(r"\{(\w{1,40})\}", lambda match: values.get(match[1], match[0]), sentence)

@@ -1,6 +1,6 @@
-"""What this machine has: driver, GPUs, C library, compilers, Bazel, container engine. What cannot be seen is said so.
+"""The facts of this machine: driver, GPUs, C library, compilers, Bazel, container engine; notes say what is missing.
 
-GPUs are asked of NVML, the driver's own library, and of nvidia-smi where that cannot be loaded.
+GPUs are queried from NVML, the driver's own library, and from nvidia-smi where that cannot be loaded.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 MODULE = Path("/proc/driver/nvidia/version")
 PROCESSOR = Path("/proc/cpuinfo")
-CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))  # where the container device interface's descriptions lie
-SECONDS = 20.0  # for a program to tell its version
+CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))  # folders of the container device interface's descriptions
+SECONDS = 20.0  # for a program to print its version
 _NAME_BYTES = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE
 _VERSION_BYTES = 80  # NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
 _VERSION = re.compile(r"\d{1,6}(?:\.\d{1,6}){1,3}")
@@ -35,7 +35,7 @@ _MODULE = re.compile(r"Kernel Module(?: for \S{1,40})? {1,8}(\d{1,6}(?:\.\d{1,6}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A GPU of this machine; ``memory`` in bytes, 0 when it is not told."""
+    """A GPU of this machine; ``memory`` in bytes, 0 when it is unknown."""
 
     name: str
     capability: str
@@ -44,10 +44,10 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """What was seen; None is what was not found, and ``notes`` say why.
+    """The facts; None for those that were not found, and ``notes`` say why.
 
     ``driver`` is the version of the driver's libraries, ``loaded`` that of its module in the kernel, ``cuda`` the
-    newest CUDA that the driver knows. ``engine_gpus`` says how containers get GPUs, nothing when they do not.
+    newest CUDA that the driver knows. ``engine_gpus`` says how containers get GPUs, empty when they do not.
     """
 
     system: str
@@ -67,19 +67,13 @@ class MachineFacts:
     notes: tuple[str, ...]
 
     def as_data(self) -> dict[str, Any]:
-        """Return the facts for programs."""
+        """Return the facts as JSON values."""
         data: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        data["cards"] = [{each.name: getattr(card, each.name) for each in fields(Card)} for card in self.cards]
+        data["cards"] = [{field.name: getattr(card, field.name) for field in fields(Card)} for card in self.cards]
         return {**data, "notes": list(self.notes)}
 
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> MachineFacts:
-        """Return the facts that ``as_data`` made data of."""
-        cards = tuple(Card(**card) for card in data["cards"])
-        return cls(**{**data, "cards": cards, "notes": tuple(data["notes"])})
-
     def running(self) -> Combination:
-        """Return what matters to a program that runs here."""
+        """Return the parts that matter to a program that runs here."""
         return Combination(
             driver=self.driver,
             loaded=self.loaded if self.driver else None,
@@ -89,12 +83,12 @@ class MachineFacts:
         )
 
     def building(self) -> Combination:
-        """Return what matters to a build here, outside of containers."""
+        """Return the parts that matter to a build here, outside of containers."""
         return Combination(bazel=self.bazel, host=f"gcc {self.gcc}" if self.gcc else None)
 
 
 def probe(env: Mapping[str, str]) -> MachineFacts:
-    """Look at this machine; programs are asked with the environment ``env``."""
+    """Return the facts of this machine; programs run with the environment ``env``."""
     notes: list[str] = []
     driver, cards = _gpus(env, notes)
     library, cuda = _user_mode_driver(notes)
@@ -108,10 +102,10 @@ def probe(env: Mapping[str, str]) -> MachineFacts:
         loaded=_loaded(MODULE),
         cuda=cuda,
         cards=cards,
-        gcc=_told("gcc", ("-dumpfullversion", "-dumpversion"), env),
-        clang=_told("clang", ("--version",), env),
-        nvcc=_told("nvcc", ("--version",), env, after="release "),
-        bazel=_told("bazel", ("--version",), env),
+        gcc=_version_of("gcc", ("-dumpfullversion", "-dumpversion"), env),
+        clang=_version_of("clang", ("--version",), env),
+        nvcc=_version_of("nvcc", ("--version",), env, after="release "),
+        bazel=_version_of("bazel", ("--version",), env),
         engine=engine,
         engine_gpus=engine_gpus,
         notes=tuple(notes),
@@ -131,15 +125,15 @@ def _gpus(env: Mapping[str, str], notes: list[str]) -> tuple[str | None, tuple[C
 
 
 def driver(env: Mapping[str, str]) -> str | None:
-    """Return the version of this machine's NVIDIA driver, None where none answers."""
+    """Return the version of this machine's NVIDIA driver, None when there is none."""
     return _gpus(env, [])[0]
 
 
 def nvml(library: str = "libnvidia-ml.so.1") -> tuple[str, tuple[Card, ...]]:
-    """Return the driver's version and the GPUs, as the driver's management library tells.
+    """Return the driver's version and the GPUs, from the driver's management library.
 
     Raises:
-        OSError: when the library is not there, or refuses.
+        OSError: when the library is missing, or fails.
     """
     functions = ctypes.CDLL(library)
     _call(functions, "nvmlInit_v2")
@@ -167,7 +161,7 @@ def _card(functions: ctypes.CDLL, index: int) -> Card:
     _call(functions, "nvmlDeviceGetName", handle, name, ctypes.c_uint(_NAME_BYTES))
     _call(functions, "nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
     if functions.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):
-        memory = _Memory()  # a GPU that shares the machine's memory tells none
+        memory = _Memory()  # a GPU that shares the machine's memory reports none
     capability = f"{major.value}.{minor.value}"
     return Card(name=name.value.decode(errors="replace"), capability=capability, memory=int(memory.total))
 
@@ -184,11 +178,11 @@ def _call(functions: ctypes.CDLL, name: str, *arguments: Any) -> None:
 
 
 def nvidia_smi(env: Mapping[str, str]) -> tuple[str | None, tuple[Card, ...]]:
-    """Return the driver's version and the GPUs, as nvidia-smi tells.
+    """Return the driver's version and the GPUs, from nvidia-smi.
 
     Raises:
         MissingTool: without that program.
-        ValueError: when it says something else.
+        ValueError: when its output is something else.
     """
     query = ("nvidia-smi", "--query-gpu=driver_version,name,compute_cap,memory.total", "--format=csv,noheader,nounits")
     answer = command.capture(query, env=env, timeout=SECONDS)
@@ -198,7 +192,7 @@ def nvidia_smi(env: Mapping[str, str]) -> tuple[str | None, tuple[Card, ...]]:
 
 
 def smi_answer(text: str) -> tuple[str | None, tuple[Card, ...]]:
-    """Return what nvidia-smi's table holds: driver, name, capability and MiB of memory in each line.
+    """Return the driver and the GPUs of nvidia-smi's table: driver, name, capability and MiB of memory in each line.
 
     Raises:
         ValueError: when a line is something else.
@@ -214,21 +208,22 @@ def smi_answer(text: str) -> tuple[str | None, tuple[Card, ...]]:
 
 
 def _user_mode_driver(notes: list[str]) -> tuple[str | None, str | None]:
-    """The version of libcuda, by its file's name, and of the newest CUDA that it knows."""
+    """Return the version of libcuda, by its file's name, and of the newest CUDA that it knows."""
     try:
         functions = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         notes.append(f"CUDA's driver library: {error}")
         return None, None
     version = ctypes.c_int()
-    told = not functions.cuDriverGetVersion(ctypes.byref(version)) and version.value
-    named = re.search(r"libcuda\.so\.(\d{1,6}(?:\.\d{1,6}){1,3})$", _text(Path("/proc/self/maps")), re.MULTILINE)
-    return (named[1] if named else None), (f"{version.value // 1000}.{version.value % 1000 // 10}" if told else None)
+    is_known = not functions.cuDriverGetVersion(ctypes.byref(version)) and version.value
+    match = re.search(r"libcuda\.so\.(\d{1,6}(?:\.\d{1,6}){1,3})$", _text(Path("/proc/self/maps")), re.MULTILINE)
+    cuda = f"{version.value // 1000}.{version.value % 1000 // 10}" if is_known else None
+    return (match[1] if match else None), cuda
 
 
 def _loaded(file: Path) -> str | None:
-    found = _MODULE.search(_text(file))
-    return found[1] if found else None
+    match = _MODULE.search(_text(file))
+    return match[1] if match else None
 
 
 def _system() -> str:
@@ -237,9 +232,9 @@ def _system() -> str:
 
 
 def _glibc() -> str | None:
-    told = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None
-    found = _VERSION.search(told or "")
-    return found[0] if found else None
+    text = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None
+    match = _VERSION.search(text or "")
+    return match[0] if match else None
 
 
 def _avx(file: Path) -> bool | None:
@@ -247,18 +242,18 @@ def _avx(file: Path) -> bool | None:
     return None if flags is None else "avx" in flags.split()
 
 
-def _told(program: str, arguments: tuple[str, ...], env: Mapping[str, str], *, after: str = "") -> str | None:
-    """The version that a program says it is; None when it is not there."""
+def _version_of(program: str, arguments: tuple[str, ...], env: Mapping[str, str], *, after: str = "") -> str | None:
+    """Return the version that a program prints; None when it is missing."""
     try:
         answer = command.capture((program, *arguments), env=env, cwd=ASIDE, timeout=SECONDS)
     except MissingTool:
         return None
-    found = _VERSION.search(answer.stdout.partition(after)[2] if after else answer.stdout)
-    return found[0] if answer.ok and found else None
+    match = _VERSION.search(answer.stdout.partition(after)[2] if after else answer.stdout)
+    return match[0] if answer.ok and match else None
 
 
 def _engine(env: Mapping[str, str], notes: list[str]) -> tuple[str | None, str]:
-    """The container engine that answers, and how its containers get GPUs."""
+    """Return the container engine that answers, and how its containers get GPUs."""
     try:
         choice = container.choose(None, env=env)
     except KilnError as error:
@@ -267,13 +262,15 @@ def _engine(env: Mapping[str, str], notes: list[str]) -> tuple[str | None, str]:
     if choice.engine is None:
         notes.append(f"container engine: {'; '.join(note.partition(' (')[0] for note in choice.notes[:2])}")
         return None, ""
-    return f"{choice.engine.kind.value} {choice.engine.version}", _handed_in(choice.engine)
+    return f"{choice.engine.kind.value} {choice.engine.version}", _gpu_support(choice.engine)
 
 
-def _handed_in(engine: Engine) -> str:
+def _gpu_support(engine: Engine) -> str:
     if any("nvidia" in file.name for folder in CDI if folder.is_dir() for file in folder.iterdir()):
         return "CDI"
-    runtimes = engine.ask("info", "--format", "{{json .Runtimes}}") if engine.kind is container.Kind.DOCKER else None
+    runtimes = (
+        engine.ask("info", "--format", "{{json .Runtimes}}") if engine.kind is container.EngineKind.DOCKER else None
+    )
     return "nvidia runtime" if runtimes is not None and runtimes.ok and '"nvidia"' in runtimes.stdout else ""
 
 

@@ -1,4 +1,4 @@
-"""The tables in ``data/``: rows of facts, each with the source that says so. Rules read them; no fact is code."""
+"""The tables in ``data/``: rows of facts, each with its source. Rules read them; no fact is code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.compat import lines
+from kiln.compat import version_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,12 +29,12 @@ class Row:
 
     @property
     def source(self) -> str:
-        """Who says so."""
+        """The source of the row."""
         return self["source"]
 
     @property
     def place(self) -> str:
-        """Where the row stands: ``tensorflow.csv:5``."""
+        """The place of the row: ``tensorflow.csv:5``."""
         return f"{self.table}.csv:{self.line}"
 
     @property
@@ -53,54 +53,56 @@ def table(name: str) -> tuple[Row, ...]:
 
 @cache
 def tensorflow(version: str) -> Row | None:
-    """Return how upstream tests a release of TensorFlow; a patch release is tested as its minor release is."""
-    minor = lines.numbers(version)[:2]
-    return next((row for row in table("tensorflow") if lines.numbers(row["tf"])[: len(minor)] == minor), None)
+    """Return the row of upstream's tests of a release of TensorFlow; a patch release has that of its minor release."""
+    minor = version_ranges.numbers(version)[:2]
+    return next((row for row in table("tensorflow") if version_ranges.numbers(row["tf"])[: len(minor)] == minor), None)
 
 
 @cache
 def serving(version: str) -> Row | None:
-    """Return what a release of TensorFlow Serving is built with."""
+    """Return the row of a release of TensorFlow Serving."""
     return newest(overlapping(table("serving"), version))
 
 
 @cache
 def compiler(cuda: str) -> Row | None:
-    """Return what CUDA's compiler compiles for, and with which host compilers."""
+    """Return the row of CUDA's compiler: its capabilities and host compilers."""
     return newest(overlapping(table("cuda_compiler"), cuda))
 
 
 @cache
 def first_cuda(capability: int) -> Row | None:
     """Return the oldest CUDA in the tables that compiles for a compute capability, 70 for 7.0."""
-    knowing = (row for row in table("cuda_compiler") if str(capability) in row["capabilities"].split())
-    return min(knowing, key=lambda row: lines.numbers(row["first"]), default=None)
+    rows = (row for row in table("cuda_compiler") if str(capability) in row["capabilities"].split())
+    return min(rows, key=lambda row: version_ranges.numbers(row["first"]), default=None)
 
 
 @cache
 def last_driver(capability: str) -> Row | None:
-    """Return the last branch of drivers that serves a compute capability; none is known for those still served."""
+    """Return the last branch of drivers that serves a compute capability; None for those still served."""
     return next(iter(overlapping(table("driver_gpu"), capability)), None)
 
 
 @cache
 def driver(cuda: str) -> Row | None:
     """Return the oldest driver that came with a release of CUDA."""
-    found = overlapping(table("cuda_driver"), cuda)
-    return min(found, key=lambda row: lines.numbers(row["driver"]), default=None)
+    rows = overlapping(table("cuda_driver"), cuda)
+    return min(rows, key=lambda row: version_ranges.numbers(row["driver"]), default=None)
 
 
 @cache
 def minor_version_driver(cuda: str) -> Row | None:
-    """Return the oldest driver that runs any release of CUDA's major version; none is known before CUDA 11."""
-    return next((row for row in table("cuda_minor") if lines.agree(row["cuda"], cuda)), None)
+    """Return the oldest driver that runs any release of CUDA's major version; None before CUDA 11."""
+    return next((row for row in table("cuda_minor") if version_ranges.agree(row["cuda"], cuda)), None)
 
 
 @cache
 def cudnn(version: str, cuda: str) -> tuple[Row, ...]:
-    """Return what NVIDIA says of a cuDNN with a CUDA."""
+    """Return the rows of NVIDIA's matrix for a cuDNN with a CUDA."""
     return tuple(
-        row for row in overlapping(table("cudnn"), version) if lines.overlaps(cuda, row["cuda_first"], row["cuda_last"])
+        row
+        for row in overlapping(table("cudnn"), version)
+        if version_ranges.overlaps(cuda, row["cuda_first"], row["cuda_last"])
     )
 
 
@@ -112,10 +114,10 @@ def cuda_lines() -> tuple[str, ...]:
 
 
 def overlapping(rows: Iterable[Row], version: str) -> tuple[Row, ...]:
-    """Return the rows whose ``first`` to ``last`` hold a release that a version stands for."""
-    return tuple(row for row in rows if lines.overlaps(version, row["first"], row["last"]))
+    """Return the rows whose ``first`` to ``last`` include a release of a version."""
+    return tuple(row for row in rows if version_ranges.overlaps(version, row["first"], row["last"]))
 
 
 def newest(rows: Iterable[Row]) -> Row | None:
     """Return the row that begins last."""
-    return max(rows, key=lambda row: lines.numbers(row["first"]), default=None)
+    return max(rows, key=lambda row: version_ranges.numbers(row["first"]), default=None)

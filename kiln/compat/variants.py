@@ -1,10 +1,10 @@
-"""What a combination is in a recipe's variants, and what a recipe's variants are as a combination."""
+"""The conversion of combinations to variants of a recipe, and back."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat import lines, tables
+from kiln.compat import tables, version_ranges
 from kiln.compat.combination import Combination, plain
 
 if TYPE_CHECKING:
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 NONE = {"None", "undefined", ""}
 
 
-def variants(wanted: Combination) -> tuple[str, ...]:
-    """Return the lines of conda_build_config.yaml for a combination, versions as far as packages name them."""
-    if wanted.cuda is None:
+def variants(combination: Combination) -> tuple[str, ...]:
+    """Return the lines of conda_build_config.yaml for a combination, with versions as in the names of packages."""
+    if combination.cuda is None:
         return ()
-    values = {"cuda_compiler_version": _cuda(wanted.cuda), "cudnn": _cudnn(wanted), **_compilers(wanted)}
-    if wanted.python and "." in wanted.python:
-        values["python"] = f"{_minor(wanted.python)}.* *_{_build(_minor(wanted.python))}"
-    values["cuda_compute_capabilities"] = ",".join(completed_list(wanted) or wanted.built_for)
+    values = {"cuda_compiler_version": _cuda(combination.cuda), "cudnn": _cudnn(combination), **_compilers(combination)}
+    if combination.python and "." in combination.python:
+        values["python"] = f"{_minor(combination.python)}.* *_{_build(_minor(combination.python))}"
+    values["cuda_compute_capabilities"] = ",".join(completed_list(combination) or combination.built_for)
     return tuple(line for key, value in values.items() if value for line in (f"{key}:", f'  - "{value}"'))
 
 
 def _build(python: str) -> str:
-    """How conda-forge's builds of a Python end: with the ABI where there is one without the global lock too."""
-    return "cpython" if lines.below(python, "3.13") else f"cp{python.replace('.', '')}"
+    """Return the end of the build strings of conda-forge's Python: the ABI since 3.13."""
+    return "cpython" if version_ranges.below(python, "3.13") else f"cp{python.replace('.', '')}"
 
 
 def _minor(version: str) -> str:
@@ -34,61 +34,71 @@ def _minor(version: str) -> str:
 
 
 def _cuda(version: str) -> str:
-    """The CUDA as packages are named for it; a major version alone stands for the newest of its minor ones."""
-    newest = (cuda for cuda in tables.cuda_lines() if lines.agree(cuda, version))
+    """Return the CUDA as in the names of packages; a major version alone means its newest minor version."""
+    newest = (cuda for cuda in tables.cuda_lines() if version_ranges.agree(cuda, version))
     return _minor(version) if "." in version else next(newest, version)
 
 
-def _cudnn(wanted: Combination) -> str:
-    """The cuDNN asked for, else the one that the release is tested with."""
-    if wanted.cudnn:
-        return _minor(wanted.cudnn)
-    row = tables.serving(wanted.serving) if wanted.serving else tables.tensorflow(wanted.tf) if wanted.tf else None
-    return _minor(row["cudnn"]) if row is not None and wanted.cuda and lines.agree(row["cuda"], wanted.cuda) else ""
+def _cudnn(combination: Combination) -> str:
+    """Return the combination's cuDNN, else the one that the release is tested with."""
+    if combination.cudnn:
+        return _minor(combination.cudnn)
+    row = (
+        tables.serving(combination.serving)
+        if combination.serving
+        else tables.tensorflow(combination.tf)
+        if combination.tf
+        else None
+    )
+    return (
+        _minor(row["cudnn"])
+        if row is not None and combination.cuda and version_ranges.agree(row["cuda"], combination.cuda)
+        else ""
+    )
 
 
-def _compilers(wanted: Combination) -> dict[str, str]:
-    """The GCC asked for, else the newest one that CUDA takes."""
-    given = wanted.host or wanted.compiler or ""
-    version = given.split()[1].split(".")[0] if given.startswith("gcc ") else newest_gcc(wanted.cuda)
+def _compilers(combination: Combination) -> dict[str, str]:
+    """Return the combination's GCC, else the newest one that CUDA accepts."""
+    compiler = combination.host or combination.compiler or ""
+    version = compiler.split()[1].split(".")[0] if compiler.startswith("gcc ") else newest_gcc(combination.cuda)
     return {"c_compiler_version": version, "cxx_compiler_version": version} if version else {}
 
 
 def newest_gcc(cuda: str | None) -> str:
-    """Return the newest GCC that a CUDA takes as its host compiler: ``13``; nothing where that is not known."""
+    """Return the newest GCC that a CUDA accepts as its host compiler, ``13``; empty where that is unknown."""
     row = tables.compiler(cuda) if cuda else None
     if row is None:
         return ""
-    major, *minor = lines.numbers(row["gcc_below"])
+    major, *minor = version_ranges.numbers(row["gcc_below"])
     return str(int(major) if minor else int(major) - 1)
 
 
-def completed_list(wanted: Combination) -> tuple[str, ...]:
-    """Return the list of capabilities that serves the GPUs too; nothing when the present one does, or CUDA cannot."""
-    row = tables.compiler(wanted.cuda) if wanted.cuda else None
+def completed_list(combination: Combination) -> tuple[str, ...]:
+    """Return the capabilities that include the GPUs'; empty when they do already, or CUDA does not support them."""
+    row = tables.compiler(combination.cuda) if combination.cuda else None
     if row is None:
         return ()
-    known = {int(number) for number in row["capabilities"].split()}
-    own = {plain(gpu.capability) for gpu in wanted.gpus} & known
-    listed = {plain(each) for each in wanted.built_for} or _policy(wanted)
+    supported = {int(number) for number in row["capabilities"].split()}
+    own = {plain(gpu.capability) for gpu in combination.gpus} & supported
+    listed = {plain(name) for name in combination.built_for} or _policy(combination)
     if own <= listed:
         return ()
-    every = sorted((listed & known) | own)
-    return (*(f"sm_{number}" for number in every), f"compute_{every[-1]}")
+    numbers = sorted((listed & supported) | own)
+    return (*(f"sm_{number}" for number in numbers), f"compute_{numbers[-1]}")
 
 
-def _policy(wanted: Combination) -> set[int]:
-    """What upstream compiles the release for by itself, where that is known."""
-    row = tables.newest(tables.overlapping(tables.table("upstream"), wanted.tf)) if wanted.tf else None
-    return {plain(each) for each in row["capabilities"].split(",")} if row else set()
+def _policy(combination: Combination) -> set[int]:
+    """Return the capabilities that upstream compiles the release for, empty where that is unknown."""
+    row = tables.newest(tables.overlapping(tables.table("upstream"), combination.tf)) if combination.tf else None
+    return {plain(name) for name in row["capabilities"].split(",")} if row else set()
 
 
 def of_variant(
     variant: Mapping[str, tuple[str, ...]], *, tf: str | None = None, serving: str | None = None
 ) -> tuple[Combination, ...]:
-    """Return the combinations that a cell is, one for each of its Pythons; what is no version is left open.
+    """Return the combinations of a config, one for each of its Pythons; values that are not versions are left open.
 
-    Serving's server has no Python, and what its clients import is one package for all of them.
+    Serving's server has no Python, and the package for its clients is one for all of them.
     """
     first = {key: values[0] for key, values in variant.items() if values and values[0] not in NONE}
     listed = tuple(part.strip() for part in first.get("cuda_compute_capabilities", "").split(",") if part.strip())
@@ -100,7 +110,7 @@ def of_variant(
         cudnn=_version(first.get("cudnn")),
         host=f"gcc {gcc}" if gcc else None,
         bazel=_version(first.get("bazel")),
-        built_for=tuple(each for each in listed if _is_capability(each)),
+        built_for=tuple(name for name in listed if _is_capability(name)),
     )
     values = variant.get("python", ("",)) if serving is None else ("",)
     pythons = dict.fromkeys(_version(value.split(".*")[0].split(" ")[0]) for value in values)
@@ -109,7 +119,7 @@ def of_variant(
 
 def _version(text: str | None) -> str | None:
     try:
-        lines.numbers(text or "")
+        version_ranges.numbers(text or "")
     except ValueError:
         return None
     return text

@@ -1,13 +1,13 @@
-"""What a person sees while work goes on: a run over the matrix, plain tables.
+"""Views of a run in progress, and plain tables.
 
-A run is shown by a `Watcher`: `LiveView` on a terminal, `PlainView` elsewhere, `GitHubView` in GitHub Actions.
+A run is shown by a `RunObserver`: `LiveView` on a terminal, `PlainView` elsewhere, `GitHubView` in GitHub Actions.
 """
 
 from kiln.console.github import GitHubView
 from kiln.console.live import LiveView
 from kiln.console.plain import PlainView
-from kiln.console.progress import Journal, in_words
-from kiln.console.states import BAD, GOOD, SIGNS, counted
+from kiln.console.progress import ProgressLog, progress_text
+from kiln.console.states import BAD, GOOD, SIGNS, count_text
 from kiln.console.text import clock, duration, one_line, table
 
 __all__ = [
@@ -15,13 +15,13 @@ __all__ = [
     "GOOD",
     "SIGNS",
     "GitHubView",
-    "Journal",
     "LiveView",
     "PlainView",
+    "ProgressLog",
     "clock",
-    "counted",
+    "count_text",
     "duration",
-    "in_words",
     "one_line",
+    "progress_text",
     "table",
 ]

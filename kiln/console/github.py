@@ -1,6 +1,6 @@
-"""A run told to GitHub Actions: a fold per step, and an annotation for each cell that failed.
+"""The view of a run in GitHub Actions: a fold for each step, and an annotation for each failed config.
 
-What a build prints may look like a command to the runner (``::set-output``), so commands are switched off around it:
+A build's output may look like a command to the runner (``::set-output``), so commands are disabled around it:
 https://docs.github.com/actions/reference/workflow-commands-for-github-actions, "Stopping and starting workflow
 commands".
 """
@@ -12,9 +12,9 @@ import secrets
 from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING
 
-from kiln.console.board import Board
-from kiln.console.plain import compiled, headline, told
-from kiln.console.states import counted
+from kiln.console.plain import compile_summary, failure_text, headline
+from kiln.console.run_state import RunState
+from kiln.console.states import count_text
 from kiln.console.text import one_line, plain
 
 if TYPE_CHECKING:
@@ -22,101 +22,101 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from kiln.model.compile import Progress
-    from kiln.model.run import CellRun, MatrixReport
+    from kiln.model.run import ConfigRun, MatrixReport
 
 
 class GitHubView(AbstractContextManager["GitHubView"]):
-    """Tells a run to GitHub Actions.
+    """Shows a run in the log of GitHub Actions.
 
-    With one cell at a time its output is shown as it comes, a fold per step. Folds cannot be interleaved, so with more
-    each cell gets one fold when it is over, with the end of its output.
+    The output of a single config is shown at once, in a fold for each step. Folds cannot be interleaved, so with
+    parallel configs each gets a fold when it is finished, with the end of its output.
     """
 
     def __init__(self, stream: IO[str], *, labels: Mapping[str, str] | None = None) -> None:
-        """Print to ``stream``; ``labels`` are names for the cells."""
+        """Print to ``stream``; ``labels`` are display names of configs."""
         self._stream = stream
-        self._board = Board(labels)
-        self._open = contextlib.ExitStack()
-        self._alone = False
+        self._state = RunState(labels)
+        self._folds = contextlib.ExitStack()
+        self._single = False
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._open.close()
+        self._folds.close()
 
     def run_began(self, report: MatrixReport) -> None:
-        """Tell how many cells there are."""
-        self._board.take(report)
-        self._alone = report.jobs == 1 or len(report.cells) == 1
-        self._say(f"run {report.run}: {counted(cell.state for cell in report.cells)}")
+        """Print the number of configs."""
+        self._state.set_report(report)
+        self._single = report.jobs == 1 or len(report.configs) == 1
+        self._print(f"run {report.run}: {count_text(config.state for config in report.configs)}")
 
-    def cell_changed(self, cell: CellRun) -> None:
-        """Tell of a new state, with an annotation when it is a failure."""
-        before = self._board.cells.get(cell.config)
-        self._board.change(cell)
-        if before is not None and before.state is cell.state:
-            if said := compiled(before, cell):
-                self._say(f"{self._board.label(cell.config)}: {said}")
+    def config_changed(self, config: ConfigRun) -> None:
+        """Print a new state."""
+        previous = self._state.configs.get(config.config)
+        self._state.update(config)
+        if previous is not None and previous.state is config.state:
+            if summary := compile_summary(previous, config):
+                self._print(f"{self._state.label(config.config)}: {summary}")
             return
-        self._open.close()
-        if cell.started and cell.finished and not self._alone:
-            with self._fold(headline(self._board, cell)):
-                self._say(*self._board.tail(cell.config))
+        self._folds.close()
+        if config.started and config.finished and not self._single:
+            with self._fold(headline(self._state, config)):
+                self._print(*self._state.tail(config.config))
         else:
-            self._say(_harmless(headline(self._board, cell)))
+            self._print(_without_commands(headline(self._state, config)))
 
-    def cell_line(self, config: str, step: str, line: str) -> None:
-        """Show a line, in the fold of its step."""
-        voice = self._board.voices.get(config)
-        self._board.hear(config, step, line)
-        if not self._alone:
+    def config_line(self, config: str, step: str, line: str) -> None:
+        """Print a line, in the fold of its step."""
+        output = self._state.outputs.get(config)
+        self._state.add_line(config, step, line)
+        if not self._single:
             return
-        if step and (voice is None or voice.step != step):
-            self._open.close()
-            self._open.enter_context(self._fold(step))
+        if step and (output is None or output.step != step):
+            self._folds.close()
+            self._folds.enter_context(self._fold(step))
         if line:
-            self._say(plain(line).rstrip())
+            self._print(plain(line).rstrip())
 
-    def cell_progress(self, config: str, progress: Progress) -> None:
-        """Tell of each tenth of a compile, and of a stall."""
-        if said := self._board.advance(config, progress):
-            self._say(_harmless(plain(f"{self._board.label(config)}: {said}")))
+    def config_progress(self, config: str, progress: Progress) -> None:
+        """Print each tenth of a compile, and a stall."""
+        if text := self._state.update_progress(config, progress):
+            self._print(_without_commands(plain(f"{self._state.label(config)}: {text}")))
 
     def run_ended(self, report: MatrixReport) -> None:
-        """Annotate what failed, and tell the sum."""
-        self._open.close()
-        self._board.take(report)
-        for cell in self._board.failures():
-            title, *reason = told(self._board, cell)
-            self._say(f"::error title={_property(title)}::{_data(chr(10).join(reason) or title)}")
-        self._say(f"run {report.run} ended: {counted(cell.state for cell in report.cells)}")
+        """Annotate the failures, and print the total."""
+        self._folds.close()
+        self._state.set_report(report)
+        for config in self._state.failures():
+            title, *reason = failure_text(self._state, config)
+            self._print(f"::error title={_property(title)}::{_data(chr(10).join(reason) or title)}")
+        self._print(f"run {report.run} ended: {count_text(config.state for config in report.configs)}")
 
     @contextlib.contextmanager
     def _fold(self, title: str) -> Iterator[None]:
-        """Put what is said into a fold, none of it taken for a command; the word to end that is not to be guessed."""
+        """Put output into a fold and disable commands in it; the word that enables them again cannot be guessed."""
         word = secrets.token_hex(16)
-        self._say(f"::group::{_data(one_line(title))}", f"::stop-commands::{word}")
+        self._print(f"::group::{_data(one_line(title))}", f"::stop-commands::{word}")
         try:
             yield
         finally:
-            self._say(f"::{word}::", "::endgroup::")
+            self._print(f"::{word}::", "::endgroup::")
 
-    def _say(self, *lines: str) -> None:
+    def _print(self, *lines: str) -> None:
         for line in lines:
             print(line, file=self._stream)
         self._stream.flush()
 
 
-def _harmless(text: str) -> str:
-    """Break the older form of a command, which the runner finds anywhere in a line."""
+def _without_commands(text: str) -> str:
+    """Break the older syntax of commands, which the runner finds anywhere in a line."""
     return text.replace("##[", "## [")
 
 
 def _data(text: str) -> str:
-    """Escape the text of a command."""
+    """Return the escaped text of a command."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:
-    """Escape a property of a command."""
+    """Return an escaped property of a command."""
     return _data(text).replace(":", "%3A").replace(",", "%2C")

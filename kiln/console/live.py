@@ -1,4 +1,7 @@
-"""The live view of a run on a terminal: a row per cell, redrawn in place."""
+"""The live view of a run on a terminal: a row for each config, redrawn in place.
+
+docs/explanation/live-view.md says why this is not rich.Live.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +12,27 @@ import time
 from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING
 
-from kiln.console.board import Board
-from kiln.console.frame import frame
-from kiln.console.plain import told
+from kiln.console.plain import failure_text
+from kiln.console.run_state import RunState
+from kiln.console.run_table import frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
-    from kiln.console.frame import Line
+    from kiln.console.run_table import Line
     from kiln.model.compile import Progress
-    from kiln.model.run import CellRun, MatrixReport
+    from kiln.model.run import ConfigRun, MatrixReport
 
-SECONDS = 0.5  # between two pictures
+SECONDS = 0.5  # between two frames
 _HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"
-_BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"  # one picture at once, where the terminal knows how
+_BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"  # synchronized output, on terminals that support it
 
 
 class LiveView(AbstractContextManager["LiveView"]):
-    """Shows a run on a terminal; a context manager, at whose end the terminal is as it was.
+    """Shows a run on a terminal; a context manager that restores the terminal.
 
-    Lines of output are only kept as they come. What is drawn is drawn by a thread of its own, twice a second, so a
-    busy build costs the view nothing.
+    Lines of output are only stored. A thread draws a frame twice a second, so verbose builds cost nothing.
     """
 
     def __init__(
@@ -40,16 +42,21 @@ class LiveView(AbstractContextManager["LiveView"]):
         labels: Mapping[str, str] | None = None,
         size: Callable[[], tuple[int, int]] | None = None,
         now: Callable[[], float] = time.time,
+        color: bool = True,
     ) -> None:
-        """Show on ``stream``; ``labels`` are names for the cells, ``size`` tells columns and lines of the terminal."""
+        """Show on ``stream``; ``labels`` are display names of configs, ``size`` returns columns and lines.
+
+        Without ``color`` text has no style; each state has its own sign.
+        """
         self._stream = stream
-        self._board = Board(labels)
+        self._color = color
+        self._state = RunState(labels)
         self._size = size or (lambda: _size_of(stream))
         self._now = now
         self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._keep_drawing, name="live view", daemon=True)
-        self._drawn: list[Line] = []
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._draw_frames, name="live view", daemon=True)
+        self._frame: list[Line] = []
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -57,60 +64,60 @@ class LiveView(AbstractContextManager["LiveView"]):
         self._stop()
 
     def run_began(self, report: MatrixReport) -> None:
-        """Draw the cells, and go on drawing."""
+        """Draw the configs, and start the drawing thread."""
         with self._lock:
-            self._board.take(report)
+            self._state.set_report(report)
         self._stream.write(_HIDE)
         self.draw()
         self._thread.start()
 
-    def cell_changed(self, cell: CellRun) -> None:
-        """Take over a cell's state."""
+    def config_changed(self, config: ConfigRun) -> None:
+        """Store a config's new state."""
         with self._lock:
-            self._board.change(cell)
+            self._state.update(config)
 
-    def cell_line(self, config: str, step: str, line: str) -> None:
-        """Keep a line."""
+    def config_line(self, config: str, step: str, line: str) -> None:
+        """Store a line of output."""
         with self._lock:
-            self._board.hear(config, step, line)
+            self._state.add_line(config, step, line)
 
-    def cell_progress(self, config: str, progress: Progress) -> None:
-        """Keep how far a compile is; it takes the place of the last line."""
+    def config_progress(self, config: str, progress: Progress) -> None:
+        """Store the progress of a compile, which is shown instead of the last line."""
         with self._lock:
-            self._board.advance(config, progress)
+            self._state.update_progress(config, progress)
 
     def run_ended(self, report: MatrixReport) -> None:
-        """Draw all cells a last time, and why those failed that did."""
+        """Draw all configs once more, and print the reasons of failures."""
         self._stop()
-        self._board.take(report)
+        self._state.set_report(report)
         self.draw(whole=True)
-        self._drawn = []
-        for cell in self._board.failures():
-            print("", *told(self._board, cell), sep="\n", file=self._stream, flush=True)
+        self._frame = []
+        for config in self._state.failures():
+            print("", *failure_text(self._state, config), sep="\n", file=self._stream, flush=True)
 
     def draw(self, *, whole: bool = False) -> None:
-        """Draw a picture in the place of the last one; ``whole`` shows every cell, however many."""
-        columns, lines = self._size()
+        """Draw a frame over the previous one; ``whole`` shows all configs, even if the terminal is too short."""
+        columns, height = self._size()
         width = max(2, columns - 1)  # the last column makes some terminals wrap
         with self._lock:
-            picture = frame(self._board, now=self._now(), width=width, height=None if whole else lines)
-        if picture != self._drawn:
-            above = sum(_height(line, columns) for line in self._drawn)
-            up = f"\x1b[{above}A" if above else ""
-            body = "".join(f"{_painted(line)}\x1b[K\n" for line in picture)
+            lines = frame(self._state, now=self._now(), width=width, height=None if whole else height)
+        if lines != self._frame:
+            rows = sum(_height(line, columns) for line in self._frame)
+            up = f"\x1b[{rows}A" if rows else ""
+            body = "".join(f"{_styled(line, color=self._color)}\x1b[K\n" for line in lines)
             self._stream.write(f"{_BEGIN}\r{up}{body}\x1b[J{_END}")
             self._stream.flush()
-            self._drawn = picture
+            self._frame = lines
 
-    def _keep_drawing(self) -> None:
-        with contextlib.suppress(OSError):  # the terminal is gone; the run goes on
-            while not self._over.wait(SECONDS):
+    def _draw_frames(self) -> None:
+        with contextlib.suppress(OSError):  # the terminal is gone; the run continues
+            while not self._end.wait(SECONDS):
                 self.draw()
 
     def _stop(self) -> None:
-        """End the drawing and show the cursor again."""
+        """Stop the drawing thread and show the cursor."""
         if self._thread.is_alive():
-            self._over.set()
+            self._end.set()
             self._thread.join()
             self._stream.write(_SHOW)
             self._stream.flush()
@@ -125,11 +132,11 @@ def _size_of(stream: IO[str]) -> tuple[int, int]:
 
 
 def _height(line: Line, columns: int) -> int:
-    """How many lines of the terminal a line takes, now that it may be narrower than when the line was drawn."""
+    """Return the rows that a line takes now; the terminal may have become narrower since it was drawn."""
     from rich.cells import cell_len
 
     return max(1, -(-sum(cell_len(text) for text, _ in line) // max(1, columns)))
 
 
-def _painted(line: Sequence[tuple[str, str]]) -> str:
-    return "".join(f"\x1b[{style}m{text}\x1b[0m" if style else text for text, style in line).rstrip()
+def _styled(line: Sequence[tuple[str, str]], *, color: bool) -> str:
+    return "".join(f"\x1b[{style}m{text}\x1b[0m" if style and color else text for text, style in line).rstrip()

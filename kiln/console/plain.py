@@ -1,4 +1,4 @@
-"""A run told in plain lines, for a file or a pipe: what happens to each cell, with the time of day."""
+"""The view of a run as plain lines with the time of day, for a file or a pipe."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import time
 from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING
 
-from kiln.console.board import Board
-from kiln.console.states import SIGNS, counted
+from kiln.console.run_state import RunState
+from kiln.console.states import SIGNS, count_text
 from kiln.console.text import duration, one_line
-from kiln.model.run import CellState
+from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
 
     from kiln.model.compile import Progress
-    from kiln.model.run import CellRun, MatrixReport
+    from kiln.model.run import ConfigRun, MatrixReport
 
 
 class PlainView(AbstractContextManager["PlainView"]):
-    """Tells a run line by line: every new state of a cell and every step that begins, but not their output."""
+    """Prints a line for each new state of a config and for each step, but not their output."""
 
     def __init__(self, stream: IO[str], *, labels: Mapping[str, str] | None = None) -> None:
-        """Print to ``stream``; ``labels`` are names for the cells."""
+        """Print to ``stream``; ``labels`` are display names of configs."""
         self._stream = stream
-        self._board = Board(labels)
+        self._state = RunState(labels)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -33,66 +33,70 @@ class PlainView(AbstractContextManager["PlainView"]):
         pass
 
     def run_began(self, report: MatrixReport) -> None:
-        """Tell how many cells there are, and which of them are finished already."""
-        self._board.take(report)
-        self._say(f"run {report.run}: {counted(cell.state for cell in report.cells)}; {report.jobs} at a time")
-        for cell in report.cells:
-            if cell.state is not CellState.WAITING:
-                self._say(headline(self._board, cell))
+        """Print the number of configs, and those that are already finished."""
+        self._state.set_report(report)
+        self._print(f"run {report.run}: {_counts(report)}; {report.jobs} in parallel")
+        for config in report.configs:
+            if config.state is not ConfigState.WAITING:
+                self._print(headline(self._state, config))
 
-    def cell_changed(self, cell: CellRun) -> None:
-        """Tell of a new state; the same state again, with a new figure, is not told."""
-        before = self._board.cells.get(cell.config)
-        self._board.change(cell)
-        if before is None or before.state is not cell.state:
-            self._say(headline(self._board, cell))
-        elif told := compiled(before, cell):
-            self._say(f"{SIGNS[CellState.RUNNING]} {self._board.label(cell.config)}: {told}")
+    def config_changed(self, config: ConfigRun) -> None:
+        """Print a new state, but not the same state with new figures."""
+        previous = self._state.configs.get(config.config)
+        self._state.update(config)
+        if previous is None or previous.state is not config.state:
+            self._print(headline(self._state, config))
+        elif summary := compile_summary(previous, config):
+            self._print(f"{SIGNS[ConfigState.RUNNING]} {self._state.label(config.config)}: {summary}")
 
-    def cell_line(self, config: str, step: str, line: str) -> None:
-        """Tell of a step that begins."""
-        voice = self._board.voices.get(config)
-        self._board.hear(config, step, line)
-        if step and (voice is None or voice.step != step):
-            self._say(f"{SIGNS[CellState.RUNNING]} {self._board.label(config)}: {one_line(step)}")
+    def config_line(self, config: str, step: str, line: str) -> None:
+        """Print a step when it begins."""
+        output = self._state.outputs.get(config)
+        self._state.add_line(config, step, line)
+        if step and (output is None or output.step != step):
+            self._print(f"{SIGNS[ConfigState.RUNNING]} {self._state.label(config)}: {one_line(step)}")
 
-    def cell_progress(self, config: str, progress: Progress) -> None:
-        """Tell of each tenth of a compile, and of a stall."""
-        if said := self._board.advance(config, progress):
-            self._say(f"{SIGNS[CellState.RUNNING]} {self._board.label(config)}: {said}")
+    def config_progress(self, config: str, progress: Progress) -> None:
+        """Print each tenth of a compile, and a stall."""
+        if text := self._state.update_progress(config, progress):
+            self._print(f"{SIGNS[ConfigState.RUNNING]} {self._state.label(config)}: {text}")
 
     def run_ended(self, report: MatrixReport) -> None:
-        """Tell why cells failed, and the sum."""
-        self._board.take(report)
-        for cell in self._board.failures():
-            print("", *told(self._board, cell), "", sep="\n", file=self._stream)
-        self._say(f"run {report.run} ended: {counted(cell.state for cell in report.cells)}")
+        """Print the reasons of failures, and the total."""
+        self._state.set_report(report)
+        for config in self._state.failures():
+            print("", *failure_text(self._state, config), "", sep="\n", file=self._stream)
+        self._print(f"run {report.run} ended: {_counts(report)}")
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {text}", file=self._stream, flush=True)
 
 
-def headline(board: Board, cell: CellRun) -> str:
-    """Return a cell's state in one line."""
-    took = f" after {duration(cell.finished - cell.started)}" if cell.started and cell.finished else ""
-    expected = f", about {duration(cell.estimate)}" if cell.estimate and cell.state is CellState.RUNNING else ""
-    why = f" ({one_line(cell.reason.partition(chr(10))[0])})" if cell.reason else ""
-    return f"{SIGNS[cell.state]} {board.label(cell.config)}: {cell.state.value}{took}{expected}{why}"
+def headline(run: RunState, config: ConfigRun) -> str:
+    """Return a config's state in one line."""
+    elapsed = f" after {duration(config.finished - config.started)}" if config.started and config.finished else ""
+    expected = f", about {duration(config.estimate)}" if config.estimate and config.state is ConfigState.RUNNING else ""
+    why = f" ({one_line(config.reason.partition(chr(10))[0])})" if config.reason else ""
+    return f"{SIGNS[config.state]} {run.label(config.config)}: {config.state.value}{elapsed}{expected}{why}"
 
 
-def compiled(before: CellRun, cell: CellRun) -> str:
-    """Return what a compile's actions came from, when it is what is new of a cell."""
-    fresh = cell.steps[len(before.steps) :]
-    return "; ".join(f"compiled {step.compile}" for step in fresh if step.compile)
+def compile_summary(previous: ConfigRun, config: ConfigRun) -> str:
+    """Return the sources of a compile's actions, if a compile is among the new steps."""
+    steps = config.steps[len(previous.steps) :]
+    return "; ".join(f"compiled {step.compile}" for step in steps if step.compile)
 
 
-def told(board: Board, cell: CellRun) -> Iterator[str]:
-    """What went wrong with a cell: the reason, the step's last lines unless the reason has them, the log."""
-    yield f"{SIGNS[cell.state]} {board.label(cell.config)}: {cell.state.value}"
-    reason = [one_line(line) for line in cell.reason.splitlines()]
+def failure_text(run: RunState, config: ConfigRun) -> Iterator[str]:
+    """Yield a failure's reason, the last lines of the step unless the reason has them, and the log's path."""
+    yield f"{SIGNS[config.state]} {run.label(config.config)}: {config.state.value}"
+    reason = [one_line(line) for line in config.reason.splitlines()]
     yield from (f"  {line}" for line in reason if line)
-    tail = board.tail(cell.config)
-    if tail and tail[-1] not in cell.reason:
+    tail = run.tail(config.config)
+    if tail and tail[-1] not in config.reason:
         yield from (f"    | {line}" for line in tail)
-    if cell.log is not None:
-        yield f"  log: {cell.log}"
+    if config.log is not None:
+        yield f"  log: {config.log}"
+
+
+def _counts(report: MatrixReport) -> str:
+    return count_text(config.state for config in report.configs)

@@ -1,4 +1,4 @@
-"""How far a compile is, in words, and which of these are worth a line where lines stay."""
+"""The progress of a compile as text, and the selection of what a log shows of it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from kiln.console.text import duration, one_line
 if TYPE_CHECKING:
     from kiln.model.compile import Progress
 
-PARTS = 10  # lines for a compile from its beginning to its end, about
+PARTS = 10  # approximate number of lines for a compile
 
 
-def in_words(progress: Progress) -> str:
-    """Return how far a compile is, in one line: ``1,234 of 5,678 actions, about 42 min left: Compiling a.cc``."""
+def progress_text(progress: Progress) -> str:
+    """Return the progress of a compile in one line: ``1,234 of 5,678 actions, about 42 min left: Compiling a.cc``."""
     if progress.stalled:
         return one_line(f"stalled at {_counts(progress)}: {progress.stalled}")
-    left = "" if not progress.left else f", about {duration(max(1.0, round(progress.left)))} left"
+    remaining = "" if not progress.left else f", about {duration(max(1.0, round(progress.left)))} left"
     current = f": {progress.current}" if progress.current else ""
-    return one_line(f"{_counts(progress)}{left}{current}")
+    return one_line(f"{_counts(progress)}{remaining}{current}")
 
 
 def _counts(progress: Progress) -> str:
@@ -27,19 +27,19 @@ def _counts(progress: Progress) -> str:
     )
 
 
-class Journal:
-    """Picks what is worth a line of a log: each tenth of a compile once, and each stall, with its end."""
+class ProgressLog:
+    """Selects the lines for a log: one for each tenth of a compile, and for the start and end of a stall."""
 
     def __init__(self) -> None:
         self._part = 0
         self._stalled = False
 
-    def worth_saying(self, progress: Progress) -> str:
-        """Return the line, or nothing when the last one still tells enough."""
+    def line_for(self, progress: Progress) -> str:
+        """Return a line, or an empty text if the last one is recent enough."""
         part = PARTS * progress.done // progress.total if progress.total else 0
         begins = bool(progress.stalled) and not self._stalled
         ends = self._stalled and not progress.stalled
         if not (begins or ends or part > self._part):
             return ""
         self._part, self._stalled = max(part, self._part), bool(progress.stalled)
-        return f"goes on: {in_words(progress)}" if ends else in_words(progress)
+        return f"continues: {progress_text(progress)}" if ends else progress_text(progress)

@@ -1,43 +1,43 @@
-"""How the states of a cell are shown: a sign each, so that colour never stands alone."""
+"""The display of config states: each has a sign, so that color is never the only distinction."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from kiln.model.run import CellState
+from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SIGNS = {
-    CellState.WAITING: "·",
-    CellState.RUNNING: "▸",
-    CellState.DONE: "✓",
-    CellState.FOUND: "↺",
-    CellState.FAILED: "✗",
-    CellState.OUT_OF_MEMORY: "▲",
-    CellState.DISK_FULL: "■",
-    CellState.INTERRUPTED: "‖",
-    CellState.ELSEWHERE: "↗",
+    ConfigState.WAITING: "·",
+    ConfigState.RUNNING: "▸",
+    ConfigState.DONE: "✓",
+    ConfigState.CACHED: "↺",
+    ConfigState.FAILED: "✗",
+    ConfigState.OUT_OF_MEMORY: "▲",
+    ConfigState.DISK_FULL: "■",
+    ConfigState.INTERRUPTED: "‖",
+    ConfigState.LOCKED: "↗",
 }
-GOOD = frozenset({CellState.DONE, CellState.FOUND})
-BAD = frozenset({CellState.FAILED, CellState.OUT_OF_MEMORY, CellState.DISK_FULL})
-# What a run tells first of its cells: what went wrong, what goes on, what is left, what is over.
+GOOD = frozenset({ConfigState.DONE, ConfigState.CACHED})
+BAD = frozenset({ConfigState.FAILED, ConfigState.OUT_OF_MEMORY, ConfigState.DISK_FULL})
+# The order of display: failed, running, waiting, finished.
 ORDER = (
-    CellState.FAILED,
-    CellState.OUT_OF_MEMORY,
-    CellState.DISK_FULL,
-    CellState.INTERRUPTED,
-    CellState.RUNNING,
-    CellState.ELSEWHERE,
-    CellState.WAITING,
-    CellState.DONE,
-    CellState.FOUND,
+    ConfigState.FAILED,
+    ConfigState.OUT_OF_MEMORY,
+    ConfigState.DISK_FULL,
+    ConfigState.INTERRUPTED,
+    ConfigState.RUNNING,
+    ConfigState.LOCKED,
+    ConfigState.WAITING,
+    ConfigState.DONE,
+    ConfigState.CACHED,
 )
 
 
-def counted(states: Iterable[CellState]) -> str:
-    """Return how many cells are in which state: ``1 failed, 2 running, 9 done``."""
+def count_text(states: Iterable[ConfigState]) -> str:
+    """Return the number of configs in each state: ``1 failed, 2 running, 9 done``."""
     counts = Counter(states)
     return ", ".join(f"{counts[state]} {state.value}" for state in ORDER if counts[state])

@@ -1,4 +1,4 @@
-"""The steps of one piece of work: a line per step with its time."""
+"""The view of a command's steps: a line for each step with its time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIVE_WIDTH = 90
 
 
 class Step:
-    """One step under way: takes the lines of its output and what should be told of it afterwards."""
+    """A running step, with its latest line of output and notes to print afterwards."""
 
     def __init__(self, title: str, status: Status | None = None) -> None:
         self.title = title
@@ -26,11 +26,11 @@ class Step:
         self._status = status
 
     def note(self, text: str) -> None:
-        """Keep a line that is shown below the step."""
+        """Store a line to print below the step."""
         self.notes.append(text)
 
     def line(self, text: str) -> None:
-        """Show the latest line of the step's output, on a terminal only."""
+        """Show a line of the step's output, on a terminal only."""
         if self._status is not None and (line := one_line(text)):
             from rich.markup import escape
 
@@ -40,13 +40,14 @@ class Step:
 class Steps:
     """Shows steps on a stream, usually standard error."""
 
-    def __init__(self, stream: IO[str], *, animated: bool) -> None:
+    def __init__(self, stream: IO[str], *, animated: bool, color: bool = True) -> None:
         self._stream = stream
         self._animated = animated
+        self._color = color
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        """Show a step from its start to its end, with its time; a step that raises is shown as failed."""
+        """Show a step and its time during the block; one that raises is shown as failed."""
         start = time.monotonic()
         with self._live(title) as status:
             step = Step(title, status)
@@ -59,25 +60,26 @@ class Steps:
 
     def _end(self, step: Step, word: str, seconds: float) -> None:
         if self._animated:
-            mark = {"done": "\x1b[32m✓\x1b[0m", "failed": "\x1b[31m✗\x1b[0m"}[word]
-            self._say(f"{mark} {step.title:<{TITLE_WIDTH}} {seconds:6.1f} s")
+            sign, style = {"done": ("✓", 32), "failed": ("✗", 31)}[word]
+            mark = f"\x1b[{style}m{sign}\x1b[0m" if self._color else sign
+            self._print(f"{mark} {step.title:<{TITLE_WIDTH}} {seconds:6.1f} s")
         else:
-            self._say(f"  {word:>6} {seconds:6.1f} s")
+            self._print(f"  {word:>6} {seconds:6.1f} s")
         for note in step.notes:
-            self._say(f"         {note}")
+            self._print(f"         {note}")
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
 
     @contextlib.contextmanager
     def _live(self, title: str) -> Iterator[Status | None]:
-        """Show a moving sign on a terminal; elsewhere the title alone, on a line of its own."""
+        """Show a spinner on a terminal; elsewhere print the title."""
         if not self._animated:
-            self._say(f"- {title}")
+            self._print(f"- {title}")
             yield None
             return
         from rich.console import Console as Terminal
         from rich.markup import escape
 
-        with Terminal(file=self._stream, highlight=False).status(escape(title)) as status:
+        with Terminal(file=self._stream, highlight=False, no_color=not self._color).status(escape(title)) as status:
             yield status

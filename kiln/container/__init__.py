@@ -1,14 +1,14 @@
-"""One container, on Docker or Podman: what it may see, use and reach is a value, and it is gone when its block ends.
+"""Run a container with Docker or Podman: its mounts, limits and network are a plan; it is removed at the block's end.
 
-Where to run::
+Choose an engine::
 
     choice = choose(None, env=os.environ)  # or "docker", "podman", "none"
-    for note in choice.notes:              # what isolation is missing, for a person to read
+    for note in choice.notes:              # the isolation that is missing
         print(note)
 
-An engine counts when it answers, not when its program lies there. ``choice.engine`` is None for a build on the host.
+An engine counts when it answers, not when its program is installed. ``choice.engine`` is None for a build on the host.
 
-What to run, and running it::
+Plan and run a container::
 
     plan = ContainerRun(
         image="localhost/kiln-base:bookworm",
@@ -23,24 +23,23 @@ What to run, and running it::
         limits=Limits(cores=8, memory=16 << 30, processes=4096),
     )
     with Container(choice.engine, plan) as container:
-        ended = container.run(log=log, on_line=show)
-    if ended.out_of_memory: ...            # told apart from a compiler's complaint
+        result = container.run(log=log, on_line=show)
+    if result.memory_kills: ...            # out of memory, not an error of the compiler
 
-What a plan does not grant is withheld: no network, no capabilities, no new privileges, read-only mounts, no swap.
-Files written on mounts belong to ``user``, in rootless engines too. A bad exit code is returned, not raised; what the
-engine itself refuses is a ContainerFault, an image that cannot be had a DownloadFailed that says what to do.
+A plan grants, everything else is withheld: no network, no capabilities, no new privileges, read-only mounts, no swap.
+Files written on mounts belong to ``user``, in rootless engines too. A bad exit code is returned, not raised; a refusal
+of the engine is a ContainerFault, a missing image that cannot be fetched a DownloadFailed with a hint.
 
-``container.start()``, ``exec``, ``copy_in``, ``copy_out`` and ``stop`` are for a container that lives longer than one
-program. The end of the block removes it with everything in it. A process that is killed with ``kill -9`` cannot do
-that: its containers carry its name as a label, and whoever enters a Container next removes them.
+The end of the block removes the container with everything in it. A process that is killed with ``kill -9`` cannot do
+that: its containers are labeled with the process, and the next Container that is entered removes them.
 
-On some machines an engine runs nothing as it is installed. ``trial.workable`` finds that out by running ``true`` once
-per process, knows the usual refusals by their words, and adds the options with which it works; ``engine.notes`` tell.
+On some machines an engine runs nothing as it is installed. ``trial.workable`` runs ``true`` once per process,
+recognizes the usual refusals by their messages, and adds the options that avoid them, with ``engine.notes``.
 
-``images`` looks images up, fetches them, tells their digest (for cache keys) and makes them from tar archives.
+``images`` inspects and fetches images, returns their digest (for cache keys) and makes them from tar archives.
 """
 
 from kiln.container.container import Container, remove_leftovers
-from kiln.container.engine import ON_THE_HOST, Choice, Engine, Kind, choose
+from kiln.container.engine import ON_THE_HOST, Engine, EngineChoice, EngineKind, choose
 
-__all__ = ["ON_THE_HOST", "Choice", "Container", "Engine", "Kind", "choose", "remove_leftovers"]
+__all__ = ["ON_THE_HOST", "Container", "Engine", "EngineChoice", "EngineKind", "choose", "remove_leftovers"]

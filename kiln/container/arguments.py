@@ -1,17 +1,17 @@
-"""The exact command lines of an engine, from a plan: nothing here runs anything."""
+"""Write the command lines of an engine, from a plan; nothing is run."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from kiln.container.engine import Engine, Kind
+from kiln.container.engine import Engine, EngineKind
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from kiln.model.container import ContainerRun, Limits, Mount, User
+    from kiln.model.container import ContainerLimits, ContainerRun, Mount, User
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)
 
@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)
 def create(engine: Engine, run: ContainerRun, *, name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
     """Return the command line that creates the container ``name`` for ``run`` without starting it.
 
-    What ``run`` does not grant is withheld: capabilities, new privileges, the network, an image that is not there yet.
+    Unless ``run`` grants them, these are withheld: capabilities, new privileges, the network, fetching an image.
 
     Raises:
         UsageError: for an image or a mount that an engine would take for something else.
@@ -47,41 +47,41 @@ def create(engine: Engine, run: ContainerRun, *, name: str, labels: Mapping[str,
 
 
 def require_name(image: str) -> None:
-    """Refuse what is no image's name: it comes out of variant files, and an engine would take ``--privileged`` too.
+    """Refuse an invalid image name: it comes from variant files, and an engine would accept ``--privileged``, too.
 
     Raises:
         UsageError: with the name.
     """
     if not _NAME.fullmatch(image):
-        raise UsageError(f"{image!r} is no name of a container image", hint="[REGISTRY/]NAME[:TAG][@DIGEST]")
+        raise UsageError(f"{image!r} is not a valid name of a container image", hint="[REGISTRY/]NAME[:TAG][@DIGEST]")
 
 
 def start(engine: Engine, name: str, *, interactive: bool = False) -> tuple[str, ...]:
-    """Return the command line that starts a container and hands on its output, and what it reads, until it ends.
+    """Return the command line that starts a container and passes on its output and input until it ends.
 
-    Podman's client would pass the request to end on to the program and wait for it; Docker's ends by itself.
+    Podman's client would pass a SIGTERM on to the program and wait for it; Docker's ends.
     """
-    deaf = ("--sig-proxy=false",) if engine.kind is Kind.PODMAN else ()
+    no_proxy = ("--sig-proxy=false",) if engine.kind is EngineKind.PODMAN else ()
     reads = ("--interactive",) if interactive else ()
-    return (engine.executable, "start", "--attach", *reads, *deaf, name)
+    return (engine.executable, "start", "--attach", *reads, *no_proxy, name)
 
 
-def user(engine: Engine, who: User | None) -> tuple[str, ...]:
-    """The options that make files written on mounts ``who``'s.
+def user(engine: Engine, owner: User | None) -> tuple[str, ...]:
+    """Return the options with which files written on mounts belong to ``owner``.
 
-    Rootless Podman can map its own user onto the same number; in rootless Docker the caller is the one called root.
+    Rootless Podman can map its own user to the same number; in rootless Docker the caller is root.
     """
-    if who is None:
+    if owner is None:
         return ()
     if not engine.rootless:
-        return ("--user", f"{who.uid}:{who.gid}")
-    if engine.kind is Kind.PODMAN:
-        return ("--userns", "keep-id", "--user", f"{who.uid}:{who.gid}")
+        return ("--user", f"{owner.uid}:{owner.gid}")
+    if engine.kind is EngineKind.PODMAN:
+        return ("--userns", "keep-id", "--user", f"{owner.uid}:{owner.gid}")
     return ("--user", "0:0")
 
 
 def variables(environment: Mapping[str, str], secrets: Mapping[str, str]) -> tuple[str, ...]:
-    """The options of environment variables; the engine's client takes the secrets' values from its own environment."""
+    """Return the options of environment variables; the engine's client reads secrets from its own environment."""
     return (*_pairs("--env", environment), *(word for name in secrets for word in ("--env", name)))
 
 
@@ -90,11 +90,11 @@ def _privileges(engine: Engine, run: ContainerRun) -> Iterator[str]:
     for capability in run.capabilities:
         yield from ("--cap-add", capability)
     yield from ("--security-opt", "no-new-privileges")
-    if engine.selinux:  # the other way, relabelling what is mounted, would change files that are not kiln's
+    if engine.selinux:  # relabeling the mounts instead would change files that are not kiln's
         yield from ("--security-opt", "label=disable")
 
 
-def _limits(limits: Limits) -> Iterator[str]:
+def _limits(limits: ContainerLimits) -> Iterator[str]:
     if limits.cores is not None:
         yield from ("--cpus", f"{limits.cores:g}")
     if limits.memory is not None:  # both the same: no swap, or a build that is too large would only become slow

@@ -1,4 +1,4 @@
-"""One container, from its making to its removal."""
+"""Create, run and remove one container."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from kiln import command
-from kiln.container import arguments, images, trial, watch
-from kiln.container.engine import ASIDE, Engine, Kind
+from kiln.container import arguments, images, memory_watch, trial
+from kiln.container.engine import ASIDE, Engine, EngineKind
 from kiln.container.owner import LABEL, Owner, is_gone
 from kiln.errors import ContainerFault, excerpt
-from kiln.model.container import ContainerRun, Ended
+from kiln.model.container import ContainerResult, ContainerRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from kiln.model.container import User
-
-# What an engine that is only half installed says when it comes to it, and Debian's name of the other half.
+# Messages of an engine that is only half installed, and Debian's name of the missing half.
 HINTS = (
     ("could not find slirp4netns", "install slirp4netns: rootless Podman reaches the network through it"),
     ("could not find netavark", "install netavark: Podman reaches the network through it"),
@@ -32,10 +30,10 @@ FIGURES = 2  # lines of the watcher's that come after the program's last
 
 
 class Container:
-    """A container as a context: made on entry, removed with all that runs in it on exit, whatever ended the block.
+    """A container as a context: created on entry, removed with its programs on exit, whatever ended the block.
 
-    Entering removes what killed runs left, fetches the image unless it is there, and makes the container; an entry
-    that fails or is interrupted half-way leaves nothing behind either.
+    Entering removes the containers of killed runs, fetches a missing image, and creates the container; an entry that
+    fails or is interrupted leaves nothing behind either.
     """
 
     def __init__(self, engine: Engine, plan: ContainerRun) -> None:
@@ -44,10 +42,10 @@ class Container:
         self.name = f"kiln-{secrets.token_hex(6)}"
 
     def __enter__(self) -> Container:
-        """Make the container.
+        """Create the container.
 
         Raises:
-            DownloadFailed: when the image is not there and cannot be fetched.
+            DownloadFailed: when the image is missing and cannot be fetched.
             ContainerFault: when the engine refuses.
         """
         remove_leftovers(self.engine)
@@ -62,8 +60,8 @@ class Container:
         return self
 
     def _create(self) -> None:
-        """Make the container; only when the engine lacks the image is it looked for, since each question takes time."""
-        argv = self.plan.argv if self.plan.interactive else watch.watched(self.plan.argv)
+        """Create the container; look for the image only when the engine lacks it, since each query takes time."""
+        argv = self.plan.argv if self.plan.interactive else memory_watch.watched(self.plan.argv)
         plan = dataclasses.replace(self.plan, argv=argv)
         words = arguments.create(self.engine, plan, name=self.name, labels={LABEL: str(Owner.here())})
         result = self._command(words)
@@ -81,25 +79,28 @@ class Container:
         log: Path | None = None,
         timeout: float | None = None,
         on_line: Callable[[str], None] | None = None,
-    ) -> Ended:
+        own: str = "",
+    ) -> ContainerResult:
         """Run the plan's program to its end, its output line by line to ``log`` and ``on_line``.
 
-        When ``timeout`` (seconds) is over, the program is ended and the exit code is 124.
+        When ``timeout`` (seconds) is over, the program is ended and the exit code is 124. For ``own`` see
+        `kiln.command.run`.
 
         Raises:
             ContainerFault: when the engine could not start it.
         """
-        hear = None if on_line is None else lambda line: None if watch.is_figure(line) else on_line(line)
-        result = self._command(arguments.start(self.engine, self.name), log=log, timeout=timeout, on_line=hear)
+        hear = None if on_line is None else lambda line: None if memory_watch.is_figure(line) else on_line(line)
+        words = arguments.start(self.engine, self.name)
+        result = self._command(words, log=log, timeout=timeout, on_line=hear, own=own)
         if result.exit_code == command.TIMED_OUT and self._state()["Status"] != "exited":
-            self.stop()  # it may not even have come to run
-            return Ended(exit_code=command.TIMED_OUT, tail=result.tail, seconds=result.seconds)
-        tail, peak, kills = watch.figures(result.tail)
-        # A good end of which the watcher has told needs no question to the engine.
+            self.stop()  # it may not even have started
+            return ContainerResult(exit_code=command.TIMED_OUT, tail=result.tail, seconds=result.seconds)
+        tail, peak, kills = memory_watch.figures(result.tail)
+        # Success with figures from the watcher needs no query to the engine.
         state = UNASKED if result.ok and peak is not None else self._state()
-        if state["Status"] in {"created", "configured"}:  # Docker, Podman: never came to run
+        if state["Status"] in {"created", "configured"}:  # Docker, Podman: never started
             raise self._fault("start", result)
-        return Ended(
+        return ContainerResult(
             exit_code=state["ExitCode"],
             tail=tail,
             seconds=result.seconds,
@@ -108,51 +109,21 @@ class Container:
         )
 
     def hand_over(self) -> int:
-        """Run the plan's program, with what this process reads and writes; returns its exit code."""
+        """Run the plan's program with this process's standard streams; return its exit code."""
         argv = arguments.start(self.engine, self.name, interactive=True)
         return command.hand_over(argv, env={**self.engine.environment, **self.plan.secrets}, cwd=ASIDE)
 
     def start(self) -> None:
-        """Start the plan's program without waiting for it, so that others can be run beside it."""
+        """Start the plan's program without waiting for its end."""
         self._must("start", self._ask("start", self.name))
 
-    def exec(
-        self,
-        argv: Sequence[str],
-        *,
-        user: User | None = None,
-        environment: Mapping[str, str] | None = None,
-        workdir: str | None = None,
-        log: Path | None = None,
-        on_line: Callable[[str], None] | None = None,
-    ) -> command.Result:
-        """Run a program beside the plan's own in a container that was started; its exit code is returned.
-
-        It has the plan's environment, and ``environment`` besides; another user where one is given.
-        """
-        options = [
-            *([] if user is None else ["--user", f"{user.uid}:{user.gid}"]),
-            *([] if workdir is None else ["--workdir", workdir]),
-            *arguments.variables(environment or {}, {}),
-        ]
-        words = [self.engine.executable, "exec", *options, self.name, *argv]
-        return self._command(words, log=log, on_line=on_line)
-
-    def copy_in(self, source: Path, target: str) -> None:
-        """Copy a file or folder of the host into the container."""
-        self._must("copy", self._ask("cp", str(source), f"{self.name}:{target}"))
-
-    def copy_out(self, source: str, target: Path) -> None:
-        """Copy a file or folder of the container to the host, where it then belongs to this process's user."""
-        self._must("copy", self._ask("cp", f"{self.name}:{source}", str(target)))
-
     def stop(self) -> None:
-        """End the container's programs at once; what they wrote in the container stays until it is removed."""
-        with contextlib.suppress(ContainerFault):  # it may just have ended by itself
+        """Kill the container's programs; their files stay until the container is removed."""
+        with contextlib.suppress(ContainerFault):  # it may just have ended
             self._must("kill", self._ask("kill", self.name))
 
     def remove(self) -> None:
-        """Remove the container with all that runs in it; none there is fine."""
+        """Remove the container with its programs, if it exists."""
         _remove(self.engine, self.name)
 
     def _state(self) -> Mapping[str, Any]:
@@ -171,8 +142,9 @@ class Container:
         log: Path | None = None,
         timeout: float | None = None,
         on_line: Callable[[str], None] | None = None,
+        own: str = "",
     ) -> command.Result:
-        """Run the engine's client with the secrets' values where it looks for them, and nowhere else."""
+        """Run the engine's client with the secrets' values in its environment, and nowhere else."""
         return command.run(
             argv,
             env={**self.engine.environment, **self.plan.secrets},
@@ -182,6 +154,7 @@ class Container:
             timeout=timeout,
             on_line=on_line,
             tail_lines=command.TAIL_LINES + FIGURES,
+            own=own,
         )
 
     def _must(self, verb: str, result: command.Result) -> None:
@@ -189,16 +162,16 @@ class Container:
             raise self._fault(verb, result)
 
     def _fault(self, verb: str, result: command.Result) -> ContainerFault:
-        said = result.tail or f"exit code {result.exit_code}"
+        output = result.tail or f"exit code {result.exit_code}"
         return ContainerFault(
             f"{self.engine.kind.value} cannot {verb} a container from the image {self.plan.image}",
-            why=f"it says:\n{excerpt(said)}",
-            hint=next((hint for words, hint in HINTS if words in said), ""),
+            why=f"it says:\n{excerpt(output)}",
+            hint=next((hint for words, hint in HINTS if words in output), ""),
         )
 
 
 def remove_leftovers(engine: Engine) -> tuple[str, ...]:
-    """Remove the containers of kiln processes that are gone, killed ones, and return their names."""
+    """Remove the containers of kiln's killed processes, and return the containers' names."""
     here = Owner.here()
     removed = []
     for name, label in _owned(engine):
@@ -210,8 +183,8 @@ def remove_leftovers(engine: Engine) -> tuple[str, ...]:
 
 
 def _owned(engine: Engine) -> Iterator[tuple[str, str]]:
-    """The name and the owner's label of each container of kiln's."""
-    label = f'{{{{index .Labels "{LABEL}"}}}}' if engine.kind is Kind.PODMAN else f'{{{{.Label "{LABEL}"}}}}'
+    """Yield the name and the owner's label of each of kiln's containers."""
+    label = f'{{{{index .Labels "{LABEL}"}}}}' if engine.kind is EngineKind.PODMAN else f'{{{{.Label "{LABEL}"}}}}'
     listed = engine.ask("ps", "--all", "--filter", f"label={LABEL}", "--format", f"{{{{.Names}}}} {label}")
     for line in listed.stdout.splitlines():
         name, _, text = line.partition(" ")
@@ -219,5 +192,5 @@ def _owned(engine: Engine) -> Iterator[tuple[str, str]]:
 
 
 def _remove(engine: Engine, name: str) -> None:
-    at_once = ["--time", "0"] if engine.kind is Kind.PODMAN else []  # it would ask politely for ten seconds
+    at_once = ["--time", "0"] if engine.kind is EngineKind.PODMAN else []  # else it waits ten seconds
     engine.ask("rm", "--force", "--volumes", *at_once, name)

@@ -1,4 +1,4 @@
-"""Images: whether one is there, its digest, fetching it, making one from a tar archive."""
+"""Inspect, fetch, import and load container images."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import command
 from kiln.container.arguments import require_name
-from kiln.container.engine import Engine, Kind
+from kiln.container.engine import Engine, EngineKind
 from kiln.errors import ContainerFault, DownloadFailed, excerpt
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ LOCAL = "localhost/"
 
 
 def inspect(engine: Engine, image: str) -> Mapping[str, Any] | None:
-    """Return what the engine knows of an image, or nothing when it does not have it.
+    """Return the engine's description of an image, or None when it does not have it.
 
     Raises:
-        ContainerFault: when the engine fails to say.
-        UsageError: when it is no image's name.
+        ContainerFault: when the engine fails.
+        UsageError: for an invalid image name.
     """
     require_name(image)
     result = engine.ask("image", "inspect", image)
@@ -37,26 +37,26 @@ def inspect(engine: Engine, image: str) -> Mapping[str, Any] | None:
 
 
 def is_missing(result: command.Result) -> bool:
-    """Whether an engine has refused for want of the image."""
+    """Return whether an engine failed because it lacks the image."""
     return not result.ok and any(sign in result.tail.lower() for sign in ("no such image", "image not known"))
 
 
 def digest(engine: Engine, image: str) -> str:
-    """Return ``sha256:...`` of an image that is there: the same on every machine for an image out of a registry.
+    """Return ``sha256:...`` of a present image: the same on every machine for an image from a registry.
 
-    An image that was made here has no digest of a registry's; its id, the hash of its configuration, stands in.
+    An image that was made here has no registry's digest; its id, the hash of its configuration, is used instead.
 
     Raises:
-        ContainerFault: when the image is not there.
+        ContainerFault: when the image is missing.
     """
     described = inspect(engine, image)
     if described is None:
-        raise ContainerFault(f"the image {image} is not there")
+        raise ContainerFault(f"image not found: {image}")
     return digest_of(described)
 
 
 def digest_of(described: Mapping[str, Any]) -> str:
-    """The digest in what an engine tells of an image."""
+    """Return the digest in an engine's description of an image."""
     of_registries = [name for name in described.get("RepoDigests") or () if not name.startswith(LOCAL)]
     if of_registries:
         return str(min(of_registries).partition("@")[2])
@@ -64,16 +64,16 @@ def digest_of(described: Mapping[str, Any]) -> str:
 
 
 def labels(engine: Engine, image: str) -> Mapping[str, str]:
-    """The labels of an image; none when it is not there."""
+    """Return the labels of an image; empty when it is missing."""
     described = inspect(engine, image) or {}
     return (described.get("Config") or {}).get("Labels") or described.get("Labels") or {}
 
 
 def ensure(engine: Engine, image: str, *, on_line: Callable[[str], None] | None = None) -> str:
-    """Fetch an image unless it is there, its progress line by line, and return its digest.
+    """Fetch an image unless it is present, reporting progress by line, and return its digest.
 
     Raises:
-        DownloadFailed: when it is not there and cannot be fetched, with what to do.
+        DownloadFailed: when it is missing and cannot be fetched, with a hint.
     """
     described = inspect(engine, image)
     return pull(engine, image, on_line=on_line) if described is None else digest_of(described)
@@ -83,12 +83,12 @@ def pull(engine: Engine, image: str, *, on_line: Callable[[str], None] | None = 
     """Fetch an image from its registry and return its digest.
 
     Raises:
-        DownloadFailed: when it cannot be fetched, with what to do.
-        UsageError: when it is no image's name.
+        DownloadFailed: when it cannot be fetched, with a hint.
+        UsageError: for an invalid image name.
     """
     require_name(image)
     if image.startswith(LOCAL):  # an engine would look for a registry on this machine, thrice
-        raise unavailable(engine, image, "images named localhost/... are made on this machine, none is called so")
+        raise unavailable(engine, image, "images named localhost/... are made on this machine, and none has this name")
     if on_line is not None:
         on_line(f"fetching {image} with {engine.kind.value}")
     result = command.run([engine.executable, "pull", image], env=engine.environment, on_line=on_line)
@@ -97,16 +97,16 @@ def pull(engine: Engine, image: str, *, on_line: Callable[[str], None] | None = 
     return digest(engine, image)
 
 
-def unavailable(engine: Engine, image: str, said: str) -> DownloadFailed:
-    """The failure of an image that is neither here nor to be had, from what the engine said of it."""
-    said = said.strip()
-    last = said.splitlines()[-1] if said else "no reason was given"
+def unavailable(engine: Engine, image: str, output: str) -> DownloadFailed:
+    """Return the failure of an image that is missing and cannot be fetched, from the engine's output."""
+    output = output.strip()
+    last = output.splitlines()[-1] if output else "no reason was given"
     if image.startswith(LOCAL):
         hint = f"'kiln image base --tag {image} --container {engine.kind.value}' makes one from Debian's packages"
-    elif any(sign in said.lower() for sign in ("denied", "unauthorized", "authentication required")):
+    elif any(sign in output.lower() for sign in ("denied", "unauthorized", "authentication required")):
         registry = image.partition("/")[0]
         hint = f"'{engine.kind.value} login {registry}', if the image is private; or see that its name is right"
-    elif any(sign in said.lower() for sign in ("no such host", "dial tcp", "timeout", "unreachable", "refused")):
+    elif any(sign in output.lower() for sign in ("no such host", "dial tcp", "timeout", "unreachable", "refused")):
         hint = (
             "the registry is out of reach: look at the network and the engine's proxy, name an image that is here "
             "(DOCKER_IMAGE), make one with 'kiln image base', or build on the host with --container none"
@@ -117,15 +117,15 @@ def unavailable(engine: Engine, image: str, said: str) -> DownloadFailed:
 
 
 def load(engine: Engine, archive: Path, tag: str, *, changes: Sequence[str] = ()) -> str:
-    """Make an image called ``tag`` of a root file system in a tar archive, and return its digest.
+    """Import a root file system from a tar archive as an image named ``tag``, and return its digest.
 
     ``changes`` are instructions of a Dockerfile: ENV, LABEL, CMD, WORKDIR.
 
     Raises:
-        ContainerFault: when the engine does not take it.
+        ContainerFault: when the engine refuses it.
     """
     options = [word for change in changes for word in ("--change", change)]
-    quiet = ["--quiet"] if engine.kind is Kind.PODMAN else []
+    quiet = ["--quiet"] if engine.kind is EngineKind.PODMAN else []
     result = command.run([engine.executable, "import", *quiet, *options, archive, tag], env=engine.environment)
     if not result.ok:
         raise ContainerFault(
@@ -135,10 +135,10 @@ def load(engine: Engine, archive: Path, tag: str, *, changes: Sequence[str] = ()
 
 
 def take(engine: Engine, archive: Path) -> None:
-    """Load an image that lies in an archive, under the name that it carries.
+    """Load an image from an archive, under the name that is recorded there.
 
     Raises:
-        ContainerFault: when the engine does not take it.
+        ContainerFault: when the engine refuses it.
     """
     result = command.run([engine.executable, "load", "--quiet", "--input", archive], env=engine.environment)
     if not result.ok:

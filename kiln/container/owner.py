@@ -1,4 +1,4 @@
-"""Who made a container: so that those whose maker was killed can be told from those in use."""
+"""Label containers with the process that created them, to find those whose process was killed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+from kiln import processes
+
 LABEL = "kiln.owner"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """A process, told from every other on this machine before and after it, as far as the system lets one tell."""
+    """A process, identified uniquely on this machine over time, as far as the system allows."""
 
     machine: str
     boot: str
@@ -25,7 +27,7 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Owner | None:
-        """Read a label; nothing when it is not one of these."""
+        """Return the owner that a label names; None for another label."""
         parts = text.split("/")
         if len(parts) != 5 or not parts[3].isdecimal():
             return None
@@ -33,28 +35,28 @@ class Owner:
 
     @classmethod
     def of_process(cls, pid: int) -> Owner | None:
-        """The process ``pid`` as it runs now; nothing when there is none."""
-        state, started = _state(pid)
-        if not _runs(pid) or state == "Z":  # killed, but its parent has not looked yet
+        """Return the running process ``pid``; None when there is none."""
+        process = processes.read(pid)
+        if not _exists(pid) or (process is not None and process.state in processes.ENDED):
             return None
         return cls(
             machine=platform.node().replace("/", "-"),
             boot=_text(Path("/proc/sys/kernel/random/boot_id")),
             namespace=_link(Path("/proc/self/ns/pid")),
             pid=pid,
-            started=started,
+            started="" if process is None else str(process.started),
         )
 
     @classmethod
     def here(cls) -> Owner:
-        """This process."""
+        """Return this process."""
         me = cls.of_process(os.getpid())
-        assert me is not None, "a process that asks is there"
+        assert me is not None, "this process runs"
         return me
 
 
 def is_gone(owner: Owner, here: Owner, now: Owner | None) -> bool:
-    """Whether ``owner`` runs no more, seen from ``here``; ``now`` is who has its number at present.
+    """Return whether ``owner`` has ended, seen from ``here``; ``now`` is the process with its number at present.
 
     Another machine's processes, and those of another process namespace, cannot be seen: they count as running.
     """
@@ -65,7 +67,7 @@ def is_gone(owner: Owner, here: Owner, now: Owner | None) -> bool:
     return owner.namespace == here.namespace and owner != now
 
 
-def _runs(pid: int) -> bool:
+def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -73,12 +75,6 @@ def _runs(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _state(pid: int) -> tuple[str, str]:
-    """A process's state, and when it was started in ticks since the machine was: fields 3 and 22 of its stat file."""
-    fields = _text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()  # the name before may hold spaces
-    return (fields[0], fields[19]) if len(fields) > 19 else ("", "")
 
 
 def _text(path: Path) -> str:

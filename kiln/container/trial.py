@@ -1,7 +1,7 @@
-"""What an engine refuses on this machine, and what works instead: found by running ``true`` once.
+"""Find the options with which an engine runs on this machine, by running ``true`` once.
 
 Rootful Podman raises the limits on open files and processes above the caller's, which a machine without
-CAP_SYS_RESOURCE refuses; crun refuses cgroups of both versions side by side, runc takes them.
+CAP_SYS_RESOURCE refuses; crun refuses cgroups of both versions at once, runc accepts them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A refusal known by the engine's words, and the options with which it does not occur."""
+    """A refusal, recognized by the engine's message, and the options that avoid it."""
 
     words: re.Pattern[str]
     note: str
     options: Callable[[Engine], tuple[str, ...]]
 
 
-# What Podman gives itself when it starts, where it may: no container of its can get more.
+# The limits that Podman sets for itself when it starts, where it may: its containers cannot get more.
 PODMANS_OWN = {"nofile": (resource.RLIMIT_NOFILE, 1 << 20), "nproc": (resource.RLIMIT_NPROC, 1 << 15)}
 
 
@@ -39,7 +39,7 @@ def _limits_within_reach(_engine: Engine) -> tuple[str, ...]:
 
 
 def _ulimits(hard: Mapping[str, int]) -> Iterator[str]:
-    """Options for this process's hard limits, or Podman's own where those are lower."""
+    """Yield options for this process's hard limits, or Podman's own where those are lower."""
     for name, limit in hard.items():
         most = PODMANS_OWN[name][1] if limit == resource.RLIM_INFINITY else min(limit, PODMANS_OWN[name][1])
         yield from ("--ulimit", f"{name}={most}:{most}")
@@ -47,14 +47,14 @@ def _ulimits(hard: Mapping[str, int]) -> Iterator[str]:
 
 def _runc(engine: Engine) -> tuple[str, ...]:
     path = engine.environment.get("PATH", "")
-    found = shutil.which("runc", path=f"{path}:/usr/sbin:/sbin")  # Debian puts it where users do not look
-    if found is None:
+    program = shutil.which("runc", path=f"{path}:/usr/sbin:/sbin")  # Debian puts it where users do not look
+    if program is None:
         raise MissingTool(
             "crun cannot run containers on this machine, and runc, which can, is not here",
             why="both versions of cgroups are mounted side by side",
             hint="install runc (Debian's package has this name), or --container none",
         )
-    return ("--runtime", found)
+    return ("--runtime", program)
 
 
 REFUSALS = (
@@ -74,58 +74,58 @@ _workable: dict[Engine, Engine] = {}
 
 
 def workable(engine: Engine, image: str) -> Engine:
-    """Return the engine with the options that it needs here, found once per process with an image that is present.
+    """Return the engine with the options that it needs here, tried once per process with a present image.
 
     Raises:
-        ContainerFault: when it refuses for a reason that is not known.
-        MissingTool: when what would work is not installed.
+        ContainerFault: when it refuses for an unknown reason.
+        MissingTool: when the program that would work is not installed.
     """
     if engine not in _workable:
-        _workable[engine] = _settle(engine, image)
+        _workable[engine] = _find_options(engine, image)
     return _workable[engine]
 
 
 def is_settled(engine: Engine) -> bool:
-    """Whether it is known already how an engine works here."""
+    """Return whether an engine's options are already known."""
     return engine in _workable
 
 
 def trust(engine: Engine) -> Engine:
-    """Take an engine as another process has found it to work, without a trial of one's own."""
+    """Return an engine that another process has tried, without a further trial."""
     _workable[engine] = engine
     return engine
 
 
-def _settle(engine: Engine, image: str) -> Engine:
-    """Run ``true`` until it is not refused, each refusal answered once; one without a word is tried once more."""
-    known, silent = list(REFUSALS), 0
+def _find_options(engine: Engine, image: str) -> Engine:
+    """Run ``true`` until it succeeds, adding options for each known refusal; repeat once after a silent refusal."""
+    refusals, silent = list(REFUSALS), 0
     while True:
         result = engine.ask(*words(engine, image))
         if result.ok:
             return engine
-        refusal = next((each for each in known if each.words.search(result.tail)), None)
+        refusal = next((candidate for candidate in refusals if candidate.words.search(result.tail)), None)
         if refusal is None and not result.tail and not silent:
-            silent += 1  # Podman was seen to fail so once, right after a run of its was killed
+            silent += 1  # Podman was seen to fail like this right after a run was killed
             continue
         if refusal is None:
             raise ContainerFault(
-                f"{engine.kind.value} runs no container on this machine",
+                f"{engine.kind.value} cannot run containers on this machine",
                 why=f"it refuses to run 'true' from the image {image}:\n{excerpt(result.tail)}",
                 hint="another engine with --container, or --container none",
             )
-        known.remove(refusal)
+        refusals.remove(refusal)
         engine = answer(engine, refusal)
 
 
 def answer(engine: Engine, refusal: Refusal) -> Engine:
-    """The engine with what avoids the refusal."""
+    """Return the engine with the options that avoid a refusal."""
     return dataclasses.replace(
         engine, options=(*engine.options, *refusal.options(engine)), notes=(*engine.notes, refusal.note)
     )
 
 
 def words(engine: Engine, image: str) -> tuple[str, ...]:
-    """The smallest run there is, without the image's own entry point."""
+    """Return the smallest command to run, without the image's own entry point."""
     return (
         *("run", "--rm", "--pull", "never", "--network", "none"),
         *engine.options,

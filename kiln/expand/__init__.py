@@ -1,10 +1,24 @@
-"""The matrix: every cell that a recipe, its variant files and its settings make, and each cell's file."""
+"""Expansion of a feedstock to its matrix: every config, each config's file, and the workflow that builds them."""
 
 from __future__ import annotations
 
 from kiln.expand.disk import Drift, drift, write
-from kiln.expand.files import read, text
+from kiln.expand.files import read, read_all, text
 from kiln.expand.forge import CondaSettings, conda_settings
-from kiln.expand.matrix import cells
+from kiln.expand.matrix import configs
+from kiln.expand.pinning import Need, lacking, require_values
 
-__all__ = ["CondaSettings", "Drift", "cells", "conda_settings", "drift", "read", "text", "write"]
+__all__ = [
+    "CondaSettings",
+    "Drift",
+    "Need",
+    "conda_settings",
+    "configs",
+    "drift",
+    "lacking",
+    "read",
+    "read_all",
+    "require_values",
+    "text",
+    "write",
+]

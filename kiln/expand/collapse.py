@@ -1,8 +1,8 @@
-"""From a platform's packages to its cells: which keys become jobs of their own, and which values each job has.
+"""Collapse a platform's packages to its configs: which keys distinguish jobs, and which values each job has.
 
-A key makes jobs where every package uses it and it varies; the other used keys stay lists that a job loops over. The
-rules are conda-smithy's (conda_smithy/configure_feedstock.py); here they work on the space's dimensions, so that the
-cost grows with the values and the cells, not with the product of everything that varies.
+A key distinguishes jobs when it varies and every package uses it; the other used keys stay lists over which a job
+loops. The rules are conda-smithy's (conda_smithy/configure_feedstock.py); here they work on the space's dimensions,
+so the cost grows with the values and the configs, not with the product of all that varies.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.recipe.metadata import Metadata
+    from kiln.recipe_v1.recipe import PackageAt
     from kiln.variants.space import Space, Variant
 
     Config = dict[str, Any]
     Row = tuple[str, ...]
-    # Every group of zipped keys, or single key, with its distinct rows in order.
+    # Each group of zipped keys, or single key, with its distinct rows in order.
     Columns = dict[tuple[str, ...], dict[Row, None]]
 
 _MPI = ("mpich", "openmpi", "msmpi", "mpi_serial", "impi")
-_ALWAYS = frozenset(
+ALWAYS = frozenset(
     [
         "zip_keys",
         "pin_run_as_build",
@@ -44,12 +45,12 @@ _ALWAYS = frozenset(
     ]
 )
 _STDLIB, _TARGET, _SDK = "c_stdlib_version", "MACOSX_DEPLOYMENT_TARGET", "MACOSX_SDK_VERSION"
-_PYTHON_MIN = re.compile(r".*\{\{ python_min \}\}")
+PYTHON_MIN = re.compile(r".*\{\{ python_min \}\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """What the matrix needs to know of a package: the part of the space that its job covers, and the keys it uses."""
+    """A package's part in the matrix: the part of the space that its job covers, and the keys that it uses."""
 
     part: Space
     variant: Variant
@@ -61,7 +62,7 @@ class Package:
 
     @classmethod
     def of(cls, part: Space, package: Metadata) -> Package:
-        """The package of some metadata, whose values need not be kept."""
+        """Return the package of some metadata, without a reference to the metadata's values."""
         return cls(
             part=part,
             variant=package.variant,
@@ -70,6 +71,20 @@ class Package:
             noarch=bool(package.noarch),
             used=package.used(),
             used_with_top=package.used(top=True),
+        )
+
+    @classmethod
+    def of_v1(cls, part: Space, package: PackageAt) -> Package:
+        """The package of a recipe.yaml; a feedstock that extra does not name is ``None`` to conda-smithy there."""
+        used = package.used - ({"target_platform"} if package.noarch else set())
+        return cls(
+            part=part,
+            variant=part.first(),
+            dist=f"{package.name}-{package.version}",
+            feedstock=str(package.sections["extra"].get("feedstock-name")),
+            noarch=bool(package.noarch),
+            used=used,
+            used_with_top=used,
         )
 
 
@@ -83,73 +98,73 @@ class Packages:
     pins_numpy: bool = False
 
 
-def configs(found: Packages, *, labels: bool) -> tuple[list[Config], frozenset[str]]:
-    """Every job's values by key, unordered, and the keys that distinguish jobs.
+def job_variants(packages: Packages, *, labels: bool) -> tuple[list[Config], frozenset[str]]:
+    """Return each job's values by key, unordered, and the keys that distinguish jobs.
 
     ``labels`` keeps the labels of GitHub's runners.
     """
-    used = _used(found)
-    top = frozenset.intersection(*{package.used_with_top for package in found.packages})
-    loops = top & found.space.loops
+    used = _used(packages)
+    top = frozenset.intersection(*{package.used_with_top for package in packages.packages})
+    loops = top & packages.space.loops
     if "target_platform" in used:
         loops |= {"target_platform"}
-    only_top = (top & found.space.loops) - used
-    keep = used | _ALWAYS | top
-    if not all(package.noarch for package in found.packages):
+    only_top = (top & packages.space.loops) - used
+    keep = used | ALWAYS | top
+    if not all(package.noarch for package in packages.packages):
         keep |= {"target_platform"}
     if labels:
         keep |= {"github_actions_labels"}
-    given = _merged(columns(found.space), found.space)
-    taken = _taken(found)
-    values = _chosen(given, taken, keep, only_top)
-    values = _grouped(values, found.space.frame.groups)
-    rest = _settings(found.space.frame.settings, keep, values, pins_numpy=found.pins_numpy)
-    there = {tuple([package.variant.get(key) for key in sorted(loops)]) for package in found.packages}
-    return list(_split(values, rest, loops, there)), loops
+    all_columns = _merged(columns(packages.space), packages.space)
+    used_columns = _used_columns(packages)
+    values = _kept_columns(all_columns, used_columns, keep, only_top)
+    values = _grouped(values, packages.space.frame.groups)
+    settings = _settings(packages.space.frame.settings, keep, values, pins_numpy=packages.pins_numpy)
+    existing = {tuple([package.variant.get(key) for key in sorted(loops)]) for package in packages.packages}
+    return list(_split_into_configs(values, settings, loops, existing)), loops
 
 
-def _used(found: Packages) -> frozenset[str]:
-    used = frozenset[str]().union(*{package.used for package in found.packages})
+def _used(packages: Packages) -> frozenset[str]:
+    used = frozenset[str]().union(*{package.used for package in packages.packages})
     if "mpi" in used:
-        used |= set(_MPI)  # their versions come with the choice of mpi
-    if any(_PYTHON_MIN.match(line) for line in found.recipe_text.splitlines()):
+        used |= set(_MPI)  # the choice of mpi determines their versions
+    if any(PYTHON_MIN.match(line) for line in packages.recipe_text.splitlines()):
         used |= {"python_min"}
     return used
 
 
 def columns(space: Space) -> Columns:
-    """A space's dimensions as columns."""
+    """Return a space's dimensions as columns."""
     return {dimension.keys: dict.fromkeys(dimension.rows) for dimension in space.dimensions}
 
 
-def _taken(found: Packages) -> Columns:
-    """The rows that any package's job covers."""
-    parts = {id(package.part): package.part for package in found.packages}.values()
-    whole = _merged(columns(found.space), found.space)
-    if _raises(found.space):
-        taken: Columns = {}
+def _used_columns(packages: Packages) -> Columns:
+    """Return the rows that some package's job covers."""
+    parts = {id(package.part): package.part for package in packages.packages}.values()
+    all_columns = _merged(columns(packages.space), packages.space)
+    if _raises(packages.space):
+        used_columns: Columns = {}
         for part in parts:
             for keys, rows in _merged(columns(part), part).items():
-                taken.setdefault(keys, {}).update(rows)
-        return taken
-    taken = {keys: rows for keys, rows in whole.items() if len(rows) == 1}
+                used_columns.setdefault(keys, {}).update(rows)
+        return used_columns
+    used_columns = {keys: rows for keys, rows in all_columns.items() if len(rows) == 1}
     for part in parts:
         for dimension in part.varying:
-            taken.setdefault(dimension.keys, {}).update(dict.fromkeys(dimension.rows))
-    return taken
+            used_columns.setdefault(dimension.keys, {}).update(dict.fromkeys(dimension.rows))
+    return used_columns
 
 
 def _raises(space: Space) -> bool:
-    """Whether macOS's versions are to be raised."""
+    """Return whether macOS's versions need to be raised."""
     target = space.dimension("target_platform")
     systems = () if target is None else target.values("target_platform")
     return any(subdir.startswith("osx") for subdir in systems) and space.dimension(_STDLIB) is not None
 
 
-def _merged(found: Columns, space: Space) -> Columns:
-    """The columns with macOS's deployment target and SDK raised to the newest that any key asks for."""
+def _merged(given_columns: Columns, space: Space) -> Columns:
+    """Return the columns with macOS's deployment target and SDK raised to the newest that any key requires."""
     if not _raises(space):
-        return found
+        return given_columns
     involved = list({d.keys: d for key in (_STDLIB, _TARGET, _SDK) if (d := space.dimension(key))}.values())
     merged: Columns = {dimension.keys: {} for dimension in involved}
     for rows in product(*(dimension.rows for dimension in involved)):
@@ -160,7 +175,7 @@ def _merged(found: Columns, space: Space) -> Columns:
         for key in (_TARGET, _SDK):
             if key not in values:
                 merged.setdefault((key,), {})[(raised[key],)] = None
-    return found | merged
+    return given_columns | merged
 
 
 def _raised(values: Mapping[str, str]) -> dict[str, str]:
@@ -175,38 +190,40 @@ def _raised(values: Mapping[str, str]) -> dict[str, str]:
     return {_STDLIB: newest, _TARGET: newest, _SDK: sdk}
 
 
-def _chosen(given: Columns, taken: Columns, keep: frozenset[str], only_top: frozenset[str]) -> Columns:
-    """The kept keys with the rows that packages take, in the order in which they were given."""
-    found: Columns = {}
-    for keys, rows in given.items():
-        kept = tuple(key for key in keys if key in keep)
-        if not kept:
+def _kept_columns(
+    all_columns: Columns, used_columns: Columns, keep: frozenset[str], only_top: frozenset[str]
+) -> Columns:
+    """Return the kept keys with the rows that packages use, in the order of ``all_columns``."""
+    kept_columns: Columns = {}
+    for keys, rows in all_columns.items():
+        kept_keys = tuple(key for key in keys if key in keep)
+        if not kept_keys:
             continue
-        theirs = rows if len(keys) == 1 and keys[0] in only_top else taken.get(keys, {})
-        wanted = {_picked(row, keys, kept) for row in theirs}
-        picked = dict.fromkeys(_picked(row, keys, kept) for row in rows)
-        found[kept] = {row: None for row in picked if row in wanted}
-    return {keys: rows for keys, rows in found.items() if rows}
+        used_rows = rows if len(keys) == 1 and keys[0] in only_top else used_columns.get(keys, {})
+        wanted_rows = {_selected_columns(row, keys, kept_keys) for row in used_rows}
+        unique_rows = dict.fromkeys(_selected_columns(row, keys, kept_keys) for row in rows)
+        kept_columns[kept_keys] = {row: None for row in unique_rows if row in wanted_rows}
+    return {keys: rows for keys, rows in kept_columns.items() if rows}
 
 
-def _picked(row: Row, keys: tuple[str, ...], kept: tuple[str, ...]) -> Row:
-    return row if keys == kept else tuple(item for key, item in zip(keys, row, strict=True) if key in kept)
+def _selected_columns(row: Row, keys: tuple[str, ...], kept_keys: tuple[str, ...]) -> Row:
+    return row if keys == kept_keys else tuple(item for key, item in zip(keys, row, strict=True) if key in kept_keys)
 
 
-def _grouped(found: Columns, groups: Iterable[tuple[str, ...]]) -> Columns:
-    """The columns, zipped keys in their group's order."""
+def _grouped(given_columns: Columns, groups: Iterable[tuple[str, ...]]) -> Columns:
+    """Return the columns, zipped keys in their group's order."""
     order = {key: index for group in groups for index, key in enumerate(group)}
     return {
         keys if len(keys) == 1 else tuple(sorted(keys, key=lambda key: order.get(key, 0))): rows
-        for keys, rows in found.items()
+        for keys, rows in given_columns.items()
     }
 
 
 def _settings(settings: Mapping[str, Any], keep: frozenset[str], values: Columns, *, pins_numpy: bool) -> Config:
-    """What stands in every file: the zipped groups that are left, pins of used packages, other kept settings."""
+    """Return the settings of every file: the remaining zipped groups, pins of used packages, other kept settings."""
     present = {key for keys in values for key in keys}
     zipped = sorted([list(keys) for keys in values if len(keys) > 1])
-    found: Config = {"zip_keys": zipped} if zipped else {}
+    settings_by_key: Config = {"zip_keys": zipped} if zipped else {}
     legacy = {"numpy": {"min_pin": "x.x", "max_pin": "x.x"}} if pins_numpy else {}
     pins = {**legacy, **(settings.get("pin_run_as_build") or {})}
     used = {
@@ -215,30 +232,35 @@ def _settings(settings: Mapping[str, Any], keep: frozenset[str], values: Columns
         if package.replace("-", "_") in present
     }
     if used:
-        found["pin_run_as_build"] = used
+        settings_by_key["pin_run_as_build"] = used
     for key in settings.keys() & keep - {"zip_keys", "pin_run_as_build"}:
-        found[key] = sorted(map(str, as_list(settings[key])))
-    return found
+        settings_by_key[key] = sorted(map(str, as_list(settings[key])))
+    return settings_by_key
 
 
-def _split(values: Columns, rest: Config, loops: frozenset[str], there: set[tuple[Any, ...]]) -> Iterator[Config]:
-    """One configuration for each combination of the looping keys' values for which there is a package."""
+def _split_into_configs(
+    values: Columns, settings: Config, loops: frozenset[str], existing: set[tuple[Any, ...]]
+) -> Iterator[Config]:
+    """Yield one configuration for each combination of the looping keys' values that some package has."""
     parts = [_parts(keys, rows, loops) for keys, rows in values.items()]
     fixed = [part[0] for part in parts if len(part) == 1]
     varying = [part for part in parts if len(part) > 1]
-    common = {**rest, **{key: value for part in fixed for key, value in part.items()}}
+    common = {**settings, **{key: value for part in fixed for key, value in part.items()}}
     order = sorted(loops)
     for combination in product(*varying):
         config = dict(common)
         for part in combination:
             config.update(part)
-        chosen = [set(config[key]) for key in order]
-        if all(len(items) == 1 for items in chosen) and tuple(next(iter(items)) for items in chosen) in there:
+        value_sets = [set(config[key]) for key in order]
+        if (
+            all(len(items) == 1 for items in value_sets)
+            and tuple(next(iter(items)) for items in value_sets) in existing
+        ):
             yield config
 
 
 def _parts(keys: tuple[str, ...], rows: Iterable[Row], loops: frozenset[str]) -> list[Config]:
-    """The rows of one column, apart for each combination of its looping keys."""
+    """Return the rows of one column, split by the combinations of its looping keys."""
     separate: dict[Row, list[Row]] = {}
     for row in rows:
         separate.setdefault(tuple(item for key, item in zip(keys, row, strict=True) if key in loops), []).append(row)

@@ -1,9 +1,9 @@
-"""The folder of the cells' files: how it differs from a matrix, and writing it."""
+"""The folder .ci_support: its differences from a matrix, and writing it."""
 
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kiln import files
@@ -12,13 +12,13 @@ from kiln.expand.files import text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from kiln.model.cell import Cell
+    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """How .ci_support differs from the matrix: names of files to add, to change and to remove, and each as text."""
+    """The differences of .ci_support from the matrix: names of files to add, change and remove, and a unified diff."""
 
     missing: tuple[str, ...]
     changed: tuple[str, ...]
@@ -29,46 +29,51 @@ class Drift:
         return bool(self.missing or self.changed or self.stale)
 
 
-def drift(feedstock: Feedstock, cells: Iterable[Cell]) -> Drift:
-    """How the files in .ci_support differ from those that the cells make."""
-    wanted, there = _wanted(cells), _there(feedstock)
-    names = sorted(wanted.keys() | there.keys())
-    return Drift(
-        missing=tuple(name for name in names if name not in there),
-        changed=tuple(name for name in names if name in there and name in wanted and there[name] != wanted[name]),
-        stale=tuple(name for name in names if name not in wanted),
-        lines=tuple(line for name in names for line in _difference(name, there, wanted)),
-    )
+def drift(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> Drift:
+    """Return the differences of the files in .ci_support from those of the configs."""
+    existing, generated = _existing(feedstock), _generated(configs)
+    names = sorted(generated.keys() | existing.keys())
+    lines = tuple(line for name in names for line in _difference(name, existing, generated))
+    return replace(_changes(existing, generated), lines=lines)
 
 
-def write(feedstock: Feedstock, cells: Iterable[Cell]) -> Drift:
-    """Make .ci_support hold exactly the cells' files, each written whole or not at all; tells what was done."""
-    wanted = _wanted(cells)
-    there = _there(feedstock)
-    for name, content in wanted.items():
-        if there.get(name) != content:
-            files.write_text(feedstock.configs / name, content)
-    stale = tuple(sorted(there.keys() - wanted.keys()))
-    for name in stale:
-        files.remove(feedstock.configs / name)
+def _changes(existing: Mapping[str, str], generated: Mapping[str, str]) -> Drift:
+    common = sorted(generated.keys() & existing.keys())
     return Drift(
-        missing=tuple(sorted(wanted.keys() - there.keys())),
-        changed=tuple(sorted(name for name in wanted if name in there and there[name] != wanted[name])),
-        stale=stale,
+        missing=tuple(sorted(generated.keys() - existing.keys())),
+        changed=tuple(name for name in common if existing[name] != generated[name]),
+        stale=tuple(sorted(existing.keys() - generated.keys())),
         lines=(),
     )
 
 
-def _wanted(cells: Iterable[Cell]) -> dict[str, str]:
-    return {f"{cell.name}.yaml": text(cell) for cell in cells}
+def write(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> Drift:
+    """Write exactly the configs' files to .ci_support, each atomically; return the changes."""
+    for folder in (feedstock.configs, feedstock.root / ".github" / "workflows"):  # checked before anything is written
+        files.inside(folder, feedstock.root)
+    with files.folder_locked(feedstock.root):
+        return _write(feedstock, _generated(configs))
 
 
-def _there(feedstock: Feedstock) -> dict[str, str]:
+def _write(feedstock: Feedstock, generated: Mapping[str, str]) -> Drift:
+    changes = _changes(_existing(feedstock), generated)
+    for name in (*changes.missing, *changes.changed):
+        files.write_text(feedstock.configs / name, generated[name])
+    for name in changes.stale:
+        files.remove(feedstock.configs / name)
+    return changes
+
+
+def _generated(configs: Iterable[BuildConfig]) -> dict[str, str]:
+    return {f"{config.name}.yaml": text(config) for config in configs}
+
+
+def _existing(feedstock: Feedstock) -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8", errors="replace") for path in feedstock.configs.glob("*.yaml")}
 
 
-def _difference(name: str, there: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[str]:
-    before, after = (texts.get(name, "").splitlines() for texts in (there, wanted))
-    old = f".ci_support/{name}" if name in there else "/dev/null"
-    new = f".ci_support/{name}" if name in wanted else "/dev/null"
+def _difference(name: str, existing: Mapping[str, str], generated: Mapping[str, str]) -> Iterator[str]:
+    before, after = (texts.get(name, "").splitlines() for texts in (existing, generated))
+    old = f".ci_support/{name}" if name in existing else "/dev/null"
+    new = f".ci_support/{name}" if name in generated else "/dev/null"
     yield from difflib.unified_diff(before, after, old, new, n=1, lineterm="")

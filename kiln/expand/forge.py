@@ -1,6 +1,6 @@
-"""The feedstock's settings, conda-forge.yml, as far as they shape the matrix.
+"""The settings in conda-forge.yml that determine the matrix.
 
-What each setting means, and what holds without it, is conda-smithy's (conda_smithy/configure_feedstock.py).
+The meaning and default of each setting are conda-smithy's (conda_smithy/configure_feedstock.py).
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kiln import limits
 from kiln.errors import RecipeFault
+from kiln.names import CONDA_PLATFORMS
 from kiln.yamltext import Document, Scalars, parse, read_text
 
 if TYPE_CHECKING:
@@ -16,19 +18,15 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-_PLATFORMS = (
-    "emscripten_wasm32", "freebsd_64", "linux_32", "linux_64", "linux_aarch64", "linux_armv6l", "linux_armv7l",
-    "linux_ppc64", "linux_ppc64le", "linux_riscv64", "linux_s390x", "osx_64", "osx_arm64", "wasi_wasm32", "win_32",
-    "win_64", "win_arm64", "zos_z",
-)  # fmt: skip
+_PLATFORMS = tuple(platform.replace("-", "_") for platform in CONDA_PLATFORMS)
 _PROVIDERS = ("circle", "travis", "appveyor", "azure", "drone", "woodpecker", "github_actions")
-_DEFAULT = {"osx_64": "azure", "osx_arm64": "azure"}  # all others: GitHub Actions
-_NATIVE = {"linux_ppc64le": "travis", "linux_s390x": "travis"}
-_NATIVE_KNOWN = {
+_DEFAULT_PROVIDERS = {"osx_64": "azure", "osx_arm64": "azure"}  # all others: GitHub Actions
+_NATIVE_PROVIDERS = {"linux_ppc64le": "travis", "linux_s390x": "travis"}
+_NATIVE_PLATFORMS = {
     "linux_64", "linux_aarch64", "linux_ppc64le", "linux_s390x", "osx_64", "osx_arm64", "win_64", "win_arm64",
 }  # fmt: skip
 _GITHUB = "github_actions"
-_READ = frozenset(
+_READ_KEYS = frozenset(
     [
         "provider", "build_platform", "os_version", "noarch_platforms", "azure", "force", _GITHUB, "enabled", "docker",
         "fallback_image", "recipe_dir", "conda_build_tool", "config_version", "compiler_stack", "min_py_ver",
@@ -40,8 +38,8 @@ _IMAGE = "quay.io/condaforge/linux-anvil-comp7"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One platform that one provider builds for; ``build_platform`` is where the build runs."""
+class PlatformJob:
+    """One platform of one provider; ``build_platform`` is the platform that the build runs on."""
 
     provider: str
     system: str
@@ -52,15 +50,15 @@ class Job:
 
     @property
     def name(self) -> str:
-        """The platform as it begins the names of its cells, such as ``linux_64``."""
+        """The platform in the form of config names, such as ``linux_64``."""
         return f"{self.system}_{self.arch}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forge:
-    """The settings that shape the matrix."""
+class ForgeSettings:
+    """The settings that determine the matrix."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[PlatformJob, ...]
     fallback_image: str
     environ: Mapping[str, str]
     labels_kept: bool
@@ -68,9 +66,9 @@ class Forge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CondaSettings:
-    """What the settings say of conda and conda-build, which build a cell where the engine is conda-build.
+    """The settings of conda and conda-build, for builds with the engine conda-build.
 
-    ``conda_build`` are settings of conda's own by their names, ``solver`` is None where conda is to choose.
+    ``conda_build`` holds conda's own settings by name; ``solver`` is None to let conda choose.
     """
 
     channel_priority: str
@@ -79,99 +77,102 @@ class CondaSettings:
 
 
 def conda_settings(path: Path) -> CondaSettings:
-    """How conda and conda-build are set up for a feedstock's builds.
+    """Return the settings of conda and conda-build for a feedstock's builds.
 
     Source: ``setup_conda_rc`` and ``run_conda_forge_build_setup`` of conda-forge-ci-setup, and conda-smithy's
     build_steps.sh.
 
     Raises:
-        KilnError: the file is malformed, or asks for a channel priority that conda has not.
+        KilnError: the file is malformed, or its channel priority is invalid.
     """
-    document = parsed(path)
-    settings = _Settings(document, document.value)
+    document = limits.bounded(lambda: parsed(path))
+    settings = TypedSettings(document, document.value)
     priority = settings.text("channel_priority", "strict")
     if priority not in _PRIORITIES:
         raise RecipeFault(
             f"channel_priority is {priority!r}", at=document.place("channel_priority"), hint=", ".join(_PRIORITIES)
         )
-    asked = {str(name): str(value) for name, value in settings.mapping("conda_build").items() if value is not None}
+    conda_build = {
+        str(name): str(value) for name, value in settings.mapping("conda_build").items() if value is not None
+    }
     tool = settings.text("conda_build_tool", "").partition("+")[2].replace("conda-libmamba-solver", "libmamba")
     return CondaSettings(
         channel_priority=priority,
-        conda_build={"pkg_format": "2", **asked},
+        conda_build={"pkg_format": "2", **conda_build},
         solver=tool or settings.text("conda_solver", "") or None,
     )
 
 
-def read(path: Path) -> Forge:
-    """The settings of a feedstock; without the file, those that hold by default.
+def read(path: Path) -> ForgeSettings:
+    """Return the settings of a feedstock; the defaults without the file.
 
     Raises:
-        KilnError: the file is malformed, or asks for what kiln does not do.
+        KilnError: the file is malformed, or has a setting that kiln does not support.
     """
     document = parsed(path)
     settings: dict[str, Any] = document.value
-    if str(settings.get("conda_build_tool", "")) == "rattler-build":
-        what = "conda_build_tool: rattler-build builds from recipe.yaml, which kiln does not read"
-        raise RecipeFault(what, at=document.place("conda_build_tool"))
     if str(settings.get("recipe_dir") or "recipe") != "recipe":
         raise RecipeFault("recipe_dir is not 'recipe'", at=document.place("recipe_dir"), hint="rename the folder")
-    return _forge(_Settings(document, settings))
+    return _forge(TypedSettings(document, settings))
 
 
 def parsed(path: Path) -> Document:
-    """The file as a mapping with places; empty without the file.
+    """Return the file as a mapping with places; empty without the file.
 
     Raises:
         KilnError: the file is malformed.
     """
     if not path.is_file():
         return Document(file=path.name, value={})
-    found = parse(read_text(path, path.name), path.name, Scalars.WORDS, may_repeat=_is_unread)
-    if found.value is None:
+    document = parse(read_text(path, path.name), path.name, Scalars.WORDS, may_repeat=_is_unread)
+    if document.value is None:
         return Document(file=path.name, value={})
-    if not isinstance(found.value, dict):
-        raise RecipeFault("conda-forge.yml is a mapping of settings", at=found.place())
-    return found
+    if not isinstance(document.value, dict):
+        raise RecipeFault("conda-forge.yml is a mapping of settings", at=document.place())
+    return document
 
 
 def _is_unread(key: str) -> bool:
-    # conda-smithy takes a key that is given twice; here only where it shapes no cell.
-    return key not in _READ and key not in _PLATFORMS
+    # conda-smithy accepts duplicate keys; kiln only those that do not affect a config.
+    return key not in _READ_KEYS and key not in _PLATFORMS
 
 
-class _Settings:
+class TypedSettings:
     """Typed access to the settings."""
 
     def __init__(self, document: Document, values: dict[str, Any]) -> None:
         self._document = document
         self._values = values
 
+    def get(self, key: str) -> Any:
+        """Return a setting as it is; None when it is missing."""
+        return self._values.get(key)
+
     def mapping(self, key: str) -> dict[str, Any]:
-        """A setting that is a mapping; empty when it is missing."""
+        """Return a setting that is a mapping; empty when it is missing."""
         value = self._values.get(key)
         if value is None:
             return {}
         if not isinstance(value, dict):
-            raise RecipeFault(f"the setting {key!r} is no mapping", at=self._document.place(key))
+            raise RecipeFault(f"the setting {key!r} is not a mapping", at=self._document.place(key))
         return value
 
     def text(self, key: str, default: str) -> str:
-        """A setting that is text."""
+        """Return a setting that is text."""
         value = self._values.get(key)
         return default if value is None else str(value)
 
     def items(self, key: str, default: list[str]) -> list[str]:
-        """A setting that is a list, or one item of it."""
+        """Return a setting that is a list, or one item of it."""
         value = self._values.get(key)
         if value is None:
             return default
         return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
-def _forge(settings: _Settings) -> Forge:
+def _forge(settings: TypedSettings) -> ForgeSettings:
     github = settings.mapping(_GITHUB)
-    return Forge(
+    return ForgeSettings(
         jobs=tuple(_jobs(settings)),
         fallback_image=str(settings.mapping("docker").get("fallback_image") or _IMAGE),
         environ={
@@ -186,21 +187,21 @@ def _forge(settings: _Settings) -> Forge:
     )
 
 
-def _jobs(settings: _Settings) -> Iterator[Job]:
+def _jobs(settings: TypedSettings) -> Iterator[PlatformJob]:
     builds = {platform: platform for platform in _PLATFORMS} | {
         str(platform): str(build) for platform, build in settings.mapping("build_platform").items() if build
     }
     providers = _providers(settings, builds)
     noarch = settings.items("noarch_platforms", ["linux_64"])
     versions = settings.mapping("os_version")
-    forced = bool(settings.mapping("azure").get("force"))
+    force_azure = bool(settings.mapping("azure").get("force"))
     for provider in _PROVIDERS:
         for platform, build in builds.items():
             system, _, arch = platform.partition("_")
-            if not _served(provider, build, providers) and not (provider == "azure" and forced and arch == "64"):
+            if not _served(provider, build, providers) and not (provider == "azure" and force_azure and arch == "64"):
                 continue
             version = versions.get(platform)
-            yield Job(
+            yield PlatformJob(
                 provider=provider,
                 system=system,
                 arch=arch,
@@ -210,18 +211,20 @@ def _jobs(settings: _Settings) -> Iterator[Job]:
             )
 
 
-def _providers(settings: _Settings, builds: Mapping[str, str]) -> dict[str, list[str]]:
-    given: dict[str, Any] = {"linux_64": _GITHUB, "osx_64": "azure", "win_64": _GITHUB}
-    given |= settings.mapping("provider")
-    found = {}
-    for platform in (*given, *builds):
-        value = given.get(platform)
+def _providers(settings: TypedSettings, builds: Mapping[str, str]) -> dict[str, list[str]]:
+    platform_providers: dict[str, Any] = {"linux_64": _GITHUB, "osx_64": "azure", "win_64": _GITHUB}
+    platform_providers |= settings.mapping("provider")
+    providers = {}
+    for platform in (*platform_providers, *builds):
+        value = platform_providers.get(platform)
         if value in ("default", "emulated"):
-            value = _DEFAULT.get(platform, _GITHUB)
-        elif value == "native" and platform in _NATIVE_KNOWN:
-            value = _NATIVE.get(platform, _DEFAULT.get(platform, _GITHUB))
-        found[platform] = [str(item) for item in value] if isinstance(value, list) else [str(value)] if value else []
-    return found
+            value = _DEFAULT_PROVIDERS.get(platform, _GITHUB)
+        elif value == "native" and platform in _NATIVE_PLATFORMS:
+            value = _NATIVE_PROVIDERS.get(platform, _DEFAULT_PROVIDERS.get(platform, _GITHUB))
+        providers[platform] = (
+            [str(item) for item in value] if isinstance(value, list) else [str(value)] if value else []
+        )
+    return providers
 
 
 def _served(provider: str, build: str, providers: Mapping[str, list[str]]) -> bool:

@@ -1,136 +1,176 @@
-"""Expand a feedstock into its cells, as conda-smithy's rerender does."""
+"""Expand a feedstock into its configs, as conda-smithy's rerender does."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
+from kiln import limits
+from kiln.errors import PinningNeeded, VariantFault
 from kiln.expand import forge
-from kiln.expand.collapse import Package, Packages, configs
-from kiln.expand.naming import cell_name
-from kiln.model.cell import Cell
+from kiln.expand.collapse import Package, Packages, job_variants
+from kiln.expand.naming import config_name
+from kiln.expand.pinning import HINT
+from kiln.model.build_config import BuildConfig
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.source import RecipeSource
+from kiln.recipe_v1.choice import is_v1
+from kiln.recipe_v1.exploration import packages
+from kiln.recipe_v1.recipe import RecipeV1
+from kiln.recipe_v1.variant_file import VariantFileV1
 from kiln.variants.combine import combine
-from kiln.variants.files import Source, check, variant_file
-from kiln.variants.migrations import Migration, applicable, migrate
+from kiln.variants.files import VariantSource, check, variant_file
+from kiln.variants.migrations import MISFIT, Migration, applicable, migrate
 from kiln.variants.platform import Platform
 from kiln.variants.space import Space, Variant, filtered
+from kiln.yamltext.typed import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
     from typing import Any
 
-    from kiln.expand.forge import Forge, Job
+    from kiln.expand.forge import ForgeSettings, PlatformJob
     from kiln.model.feedstock import Feedstock
     from kiln.template.names import Doubts
     from kiln.variants.combine import Spec
     from kiln.variants.files import VariantFile
 
-_CUDA = re.compile(r"^[^\#]*compiler\((\"cuda\"|\'cuda\')\).*", re.MULTILINE)
+_CUDA = re.compile(r"^[^\#\n]*compiler\((\"cuda\"|\'cuda\')\).*", re.MULTILINE)
 
 
-def cells(feedstock: Feedstock, pinning: Path | None = None, doubts: Doubts | None = None) -> tuple[Cell, ...]:
-    """Every cell of a feedstock, by name.
+def configs(feedstock: Feedstock, pinning: Path | None = None, doubts: Doubts | None = None) -> tuple[BuildConfig, ...]:
+    """Return the configs of a feedstock, sorted by name.
 
-    ``pinning`` is a variant file that comes before the recipe's own, such as conda-forge's global pinning; beside it,
-    ``share/conda-forge/migrations`` holds the migrations in force. A feedstock of a pinning is made for conda-smithy,
-    to which a selector's name that nothing defines is False: here too, and ``doubts`` tells of it. A feedstock that
-    stands alone is refused for it.
+    ``pinning`` is a variant file that comes before the recipe's own, such as conda-forge's global pinning; in the same
+    folder, ``share/conda-forge/migrations`` holds the migrations in force. A feedstock with a pinning is made for
+    conda-smithy, to which an undefined name in a selector is False: so it is here, and ``doubts`` collects these names.
+    In a feedstock without a pinning they are errors.
 
     Raises:
-        KilnError: the recipe, a variant file or the settings are at fault.
+        KilnError: the recipe, a variant file or the settings are invalid.
     """
-    expansion = _Expansion(feedstock, pinning, {} if doubts is None else doubts)
-    found = {cell.name: cell for job in expansion.forge.jobs for cell in expansion.cells_of(job)}
-    return tuple(found[name] for name in sorted(found))
+    matrix, found_doubts = limits.bounded(lambda: _configs(feedstock, pinning))
+    if doubts is not None:
+        doubts.update(found_doubts)
+    return matrix
+
+
+def _configs(feedstock: Feedstock, pinning: Path | None) -> tuple[tuple[BuildConfig, ...], Doubts]:
+    doubts: Doubts = {}
+    expansion = _Expansion(feedstock, pinning, doubts)
+    configs_by_name = {config.name: config for job in expansion.forge.jobs for config in expansion.configs_of(job)}
+    return tuple(configs_by_name[name] for name in sorted(configs_by_name)), doubts
 
 
 class _Expansion:
-    """What the platforms of one expansion share."""
+    """One expansion: the state that its platforms share."""
 
     def __init__(self, feedstock: Feedstock, pinning: Path | None, doubts: Doubts) -> None:
-        self.forge: Forge = forge.read(feedstock.root / "conda-forge.yml")
-        self.files: list[VariantFile] = [variant_file(pinning, pinning.name)] if pinning else []
-        own = feedstock.recipe / "conda_build_config.yaml"
-        if own.is_file():
-            self.files.append(variant_file(own, "recipe/conda_build_config.yaml"))
+        self.forge: ForgeSettings = forge.read(feedstock.root / "conda-forge.yml")
+        self.files: list[VariantFile | VariantFileV1] = [variant_file(pinning, pinning.name)] if pinning else []
+        variant_path = feedstock.recipe / "conda_build_config.yaml"
+        if variant_path.is_file():
+            self.files.append(variant_file(variant_path, "recipe/conda_build_config.yaml"))
+        self.pinned = pinning is not None
         pinned = pinning.parent / "share" / "conda-forge" / "migrations" if pinning else None
         self.migrations = [
             Migration(file=variant_file(path, f"migrations/{path.name}"))
             for path in applicable(feedstock.configs / "migrations", pinned)
         ]
+        self.v1 = is_v1(feedstock)
+        if self.v1 and (beside := feedstock.recipe / "variants.yaml").is_file():
+            self.files.append(VariantFileV1(beside, "recipe/variants.yaml"))
         keys = [file.keys for file in (*self.files, *(migration.file for migration in self.migrations))]
         self.known = frozenset[str]().union(*keys)
-        self.source = RecipeSource(feedstock.meta, "recipe/meta.yaml", self.known, doubts=doubts if pinning else None)
+        self.recipe: RecipeSource | RecipeV1
+        if self.v1:
+            self.recipe = RecipeV1.read(feedstock.recipe_v1)
+            self.text = self.recipe.text
+        else:
+            kept = doubts if pinning else None
+            self.recipe = RecipeSource(feedstock.meta, "recipe/meta.yaml", self.known, doubts=kept)
+            self.text = self.recipe.text.text
         self.environ = dict(self.forge.environ)
-        if _CUDA.search(self.source.text.text):
+        if _CUDA.search(self.text):
             self.environ["CF_CUDA_ENABLED"] = "True"
 
-    def cells_of(self, job: Job) -> Iterator[Cell]:
-        """The cells of one platform."""
+    def configs_of(self, job: PlatformJob) -> Iterator[BuildConfig]:
+        """Yield the configs of one platform."""
         self.environ["BUILD_PLATFORM"] = job.build_platform
         if job.linux_version:
-            # Once set, it holds for the platforms that follow, as it does in conda-smithy.
+            # Once set, it applies to all later platforms, as in conda-smithy.
             self.environ["DEFAULT_LINUX_VERSION"] = job.linux_version
         platform = Platform(system=job.system, arch=job.arch, environ=dict(self.environ))
         space = self._space(platform)
-        recipe = Recipe(self.source, platform, space)
-        initial = Variant(platform.defaults(), {})
-        packages = [
-            Package.of(part, package)
-            for part, found in recipe.jobs(initial)
-            for package in found
-            if job.keep_noarch or not package.noarch
-        ]
-        if not packages:
+        every = self._packages(job, platform, space)
+        if not every.packages:
             return
         labels = self.forge.labels_kept or job.provider == "github_actions"
-        every = Packages(
-            space=recipe.narrowed,
-            packages=packages,
-            recipe_text=self.source.text.text,
-            pins_numpy=recipe.pins_numpy,
-        )
-        found, loops = configs(every, labels=labels)
-        feedstock = min(packages, key=lambda package: package.dist).feedstock
+        found, loops = job_variants(every, labels=labels)
+        feedstock = min(every.packages, key=lambda package: package.dist).feedstock
         for config in found:
-            name = cell_name(job.name, config, loops, feedstock)
-            yield _cell(name, platform.subdir, self._finished(config, job))
+            name = config_name(job.name, config, loops, feedstock)
+            yield _config(name, platform.subdir, self._with_image(config, job))
+
+    def _packages(self, job: PlatformJob, platform: Platform, space: Space) -> Packages:
+        """Return the packages of one platform."""
+        if isinstance(self.recipe, RecipeV1):
+            found = (Package.of_v1(part, package) for part, package in packages(self.recipe, space, platform.subdir))
+            kept = [package for package in found if job.keep_noarch or not package.noarch]
+            return Packages(space=space, packages=kept, recipe_text=self.text)
+        recipe = Recipe(self.recipe, platform, space)
+        initial = Variant(platform.defaults(), {})
+        kept = [
+            Package.of(part, package)
+            for part, variants in recipe.jobs(initial)
+            for package in variants
+            if job.keep_noarch or not package.noarch
+        ]
+        return Packages(space=recipe.narrowed, packages=kept, recipe_text=self.text, pins_numpy=recipe.pins_numpy)
 
     def _space(self, platform: Platform) -> Space:
-        """The space of the variant files after migrations."""
-        defaults = Source(name="defaults", values=platform.defaults())
+        """Return the space of the variant files after migrations."""
+        defaults = VariantSource(name="defaults", values=platform.defaults())
         sources = [defaults, *(file.source(platform, self.known) for file in self.files)]
-        spec = migrate(combine(sources), self.migrations, platform, self.known)
-        migrated = Source(
+        spec = self._migrated(combine(sources), platform)
+        migrated = VariantSource(
             name="the variant files after migrations", values=_without_migrator(spec), origins=tuple(sources[1:])
         )
         check(migrated)
         return filtered(combine([defaults, migrated]), [migrated.values])
 
-    def _finished(self, config: dict[str, Any], job: Job) -> dict[str, Any]:
-        """The configuration with the image that its job runs in."""
+    def _migrated(self, spec: Spec, platform: Platform) -> Spec:
+        """Return the specification after migrations, which are written for that of a pinning."""
+        try:
+            return migrate(spec, self.migrations, platform, self.known)
+        except VariantFault as error:
+            if self.pinned or error.what != MISFIT:
+                raise
+            why = f"it changes keys of a pinning, which is missing ({error.why})"
+            raise PinningNeeded(error.what, at=error.at, why=why, hint=HINT) from error
+
+    def _with_image(self, config: dict[str, Any], job: PlatformJob) -> dict[str, Any]:
+        """Return the configuration with the image that its job runs in."""
         if not job.build_platform.startswith("linux"):
             return config
-        finished = dict(config)
-        finished["docker_image"] = list(config.get("docker_image", [self.forge.fallback_image]))[:1]
+        with_image = dict(config)
+        with_image["docker_image"] = list(config.get("docker_image", [self.forge.fallback_image]))[:1]
         for group in config.get("zip_keys", ()):
             if "docker_image" in group:
-                finished.update({key: list(config[key])[:1] for key in group if key != "docker_image"})
-        return finished
+                with_image.update({key: list(config[key])[:1] for key in group if key != "docker_image"})
+        return with_image
 
 
 def _without_migrator(spec: Spec) -> dict[str, Any]:
     return {key: value for key, value in spec.items() if key != "__migrator"}
 
 
-def _cell(name: str, subdir: str, config: Mapping[str, Any]) -> Cell:
+def _config(name: str, subdir: str, config: Mapping[str, Any]) -> BuildConfig:
     values = {
-        key: tuple(map(str, config[key])) for key in sorted(config) if key not in {"zip_keys", "pin_run_as_build"}
+        key: tuple(map(as_text, config[key])) for key in sorted(config) if key not in {"zip_keys", "pin_run_as_build"}
     }
-    return Cell(
+    return BuildConfig(
         name=name,
         platform=values.get("target_platform", (subdir,))[0],
         variant=values,

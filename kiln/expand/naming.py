@@ -1,4 +1,4 @@
-"""The names of cells, which are the names of their files."""
+"""The names of configs, which are also the names of their files."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 _FORBIDDEN = re.compile(r"[<>:?*,\"\/\|\\]")
-# What Windows allows for a whole path, the end included, less where a runner of GitHub puts a feedstock.
+# The longest path that Windows allows, less the folder into which a GitHub runner checks out a feedstock.
 _LONGEST_PATH = 259
 _SUFFIX = len("_h01234567.yaml")
 
 
-def cell_name(platform: str, config: Mapping[str, Any], loops: Iterable[str], feedstock: str) -> str:
-    """The name of a cell: its platform, then every looping key with its value; long names end in a hash instead."""
+def config_name(platform: str, config: Mapping[str, Any], loops: Iterable[str], feedstock: str) -> str:
+    """Return a config's name: its platform, then each looping key with its value; a long name is cut and hashed."""
     values = "".join(f"{key}{config[key][0]}" for key in sorted(loops) if key != "target_platform")
     name = _FORBIDDEN.sub("", f"{platform}_{values.replace('*', '_').replace(' ', '_')}")
     folder = len(f"C:/Users/runnerx/_work/{feedstock}-feedstock/{feedstock}-feedstock/.ci_support/")

@@ -1,6 +1,6 @@
-"""The workflow of GitHub Actions that builds the cells, each in a job of its own, by the command that people use.
+"""The GitHub Actions workflow that builds each config in a separate job, with the command that people use.
 
-Which settings there are and what holds without them is conda-smithy's (conda_smithy/schema.py, GithubActionsConfig).
+The settings and their defaults are conda-smithy's (conda_smithy/schema.py, GithubActionsConfig).
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.errors import NotWritable, RecipeFault
+from kiln.errors import RecipeFault
 from kiln.expand import forge
 from kiln.variants.axes import labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kiln.model.cell import Cell
+    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
 
-    Job = tuple[str, str, str]  # the cell, its name for people, the label of its runner
+    Job = tuple[str, str, str]  # the config, its readable name, the label of its runner
 
 NAME = ".github/workflows/build.yml"
-SMITHYS = ".github/workflows/conda-build.yml"  # what conda-smithy writes for the same cells
+SMITHY_NAME = ".github/workflows/conda-build.yml"  # conda-smithy's workflow for the same configs
 MARKER = "# Written by `kiln rerender`, which leaves a file alone that does not begin with this line."
-# Each action by the commit of its release, for a tag can be moved; read from the tags of the actions' repositories.
+# Each action by the commit of its release, because a tag can be moved; from the tags of the actions' repositories.
 ACTIONS = {
     "checkout": "actions/checkout@3d3c42e5aac5ba805825da76410c181273ba90b1 # v7.0.1",
     "cache": "actions/cache@27d5ce7f107fe9357f9df03efb73ab90386fccae # v5.0.5",
@@ -36,105 +36,111 @@ ACTIONS = {
 }
 # https://docs.github.com/actions/reference/runners/github-hosted-runners
 RUNNERS = {"linux-64": "ubuntu-24.04", "linux-aarch64": "ubuntu-24.04-arm"}
-MOST_JOBS = 256  # that GitHub starts for one matrix
+MAX_JOBS = 256  # GitHub's limit for one matrix
 MINUTES, DAYS = 360, 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What is to lie at the workflow's place: a text, nothing (None), or what is there already (``keep``), and why."""
+class WorkflowText:
+    """The planned workflow: a text, no file (None), or the existing file (``keep``), and the reason."""
 
     text: str | None = None
     keep: bool = False
     why: str = ""
 
 
-def wanted(feedstock: Feedstock, cells: Iterable[Cell]) -> Wanted:
-    """Decide what a feedstock's workflow is.
+def planned(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> WorkflowText:
+    """Return a feedstock's planned workflow.
 
     Raises:
-        KilnError: conda-forge.yml is at fault.
+        KilnError: conda-forge.yml is invalid.
     """
-    settings = _Settings.read(feedstock.root / "conda-forge.yml")
-    jobs = _jobs(feedstock, list(cells), self_hosted=settings.flag("self_hosted", default=False))
+    settings = _ActionsSettings(feedstock.root / "conda-forge.yml")
+    jobs = _jobs(feedstock, list(configs), self_hosted=settings.flag("self_hosted", default=False))
     if settings.skipped:
-        return Wanted(keep=True, why=f"{NAME} is left alone: skip_render in conda-forge.yml names it")
-    there = _there(feedstock)
-    if there is not None and not there.startswith(MARKER):
-        return Wanted(keep=True, why=f"{NAME} is left alone: kiln did not write it; name it under skip_render")
+        return WorkflowText(keep=True, why=f"{NAME} is left alone: skip_render in conda-forge.yml names it")
+    existing = _existing(feedstock)
+    if existing is not None and not existing.startswith(MARKER):
+        return WorkflowText(keep=True, why=f"{NAME} is left alone: kiln did not write it; name it under skip_render")
     if not jobs or not (feedstock.root / "build-locally.py").is_file():
-        return Wanted()  # nothing runs there, or there is nothing to run
-    if (feedstock.root / SMITHYS).exists():
-        return Wanted(why=f"no {NAME}: conda-smithy's {SMITHYS} builds these cells; remove one of the two")
-    if len(jobs) > MOST_JOBS:
-        return Wanted(why=f"no {NAME}: GitHub starts {MOST_JOBS} jobs for one run, and there are {len(jobs)} cells")
-    return Wanted(text=_text(jobs, settings))
+        return WorkflowText()  # GitHub runs no config, or there is no command to run
+    if (feedstock.root / SMITHY_NAME).exists():
+        return WorkflowText(why=f"no {NAME}: conda-smithy's {SMITHY_NAME} builds these configs; remove one of the two")
+    if len(jobs) > MAX_JOBS:
+        return WorkflowText(
+            why=f"no {NAME}: GitHub starts {MAX_JOBS} jobs for one run, and there are {len(jobs)} configs"
+        )
+    return WorkflowText(text=_text(jobs, settings))
 
 
-def write(feedstock: Feedstock, cells: Iterable[Cell]) -> list[str]:
-    """Have the workflow at its place, or away when kiln wrote it and it is not wanted any more; tells what was done.
+def write(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
+    """Write the workflow, or remove one of kiln's that is no longer needed; return a line for each change.
 
     Raises:
-        NotWritable: its folder lies outside the feedstock.
+        NotWritable: its path contains a link.
     """
-    found, there, place = wanted(feedstock, cells), _there(feedstock), feedstock.root / NAME
-    told = [found.why] if found.why else []
-    if found.keep or found.text == there:
-        return told
-    if not place.resolve().is_relative_to(feedstock.root.resolve()):
-        raise NotWritable(f"{NAME} leads out of the feedstock", why=f"it is {place.resolve()}")
-    if found.text is None:
-        files.remove(place)
-        return [*told, f"{NAME}: removed"]
-    files.write_text(place, found.text)
-    return [*told, f"{NAME}: {'added' if there is None else 'changed'}"]
+    workflow, existing, path = planned(feedstock, configs), _existing(feedstock), feedstock.root / NAME
+    lines = [workflow.why] if workflow.why else []
+    if workflow.keep or workflow.text == existing:
+        return lines
+    files.inside(path, feedstock.root)
+    if workflow.text is None:
+        files.remove(path)
+        return [*lines, f"{NAME}: removed"]
+    files.write_text(path, workflow.text)
+    return [*lines, f"{NAME}: {'added' if existing is None else 'changed'}"]
 
 
-def drift(feedstock: Feedstock, cells: Iterable[Cell]) -> list[str]:
-    """How the workflow differs from what ``write`` would make of it, line by line; nothing when it does not."""
-    found, there = wanted(feedstock, cells), _there(feedstock)
-    if found.keep or found.text == there:
+def drift(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
+    """Return the difference of the workflow from what ``write`` would write, as a unified diff; empty without one."""
+    workflow, existing = planned(feedstock, configs), _existing(feedstock)
+    if workflow.keep or workflow.text == existing:
         return []
-    before, after = ((text or "").splitlines() for text in (there, found.text))
-    old, new = (NAME if text is not None else "/dev/null" for text in (there, found.text))
+    before, after = ((text or "").splitlines() for text in (existing, workflow.text))
+    old, new = (NAME if text is not None else "/dev/null" for text in (existing, workflow.text))
     return list(difflib.unified_diff(before, after, old, new, n=1, lineterm=""))
 
 
-def _there(feedstock: Feedstock) -> str | None:
+def _existing(feedstock: Feedstock) -> str | None:
     place = feedstock.root / NAME
     return place.read_text(encoding="utf-8", errors="replace") if place.is_file() else None
 
 
-def _jobs(feedstock: Feedstock, cells: Sequence[Cell], *, self_hosted: bool) -> list[Job]:
-    """The cells that GitHub runs, each with a name for people and the label of its runner."""
-    found = forge.read(feedstock.root / "conda-forge.yml")
-    machines = {
+def _jobs(feedstock: Feedstock, configs: Sequence[BuildConfig], *, self_hosted: bool) -> list[Job]:
+    """Return the configs that GitHub runs, each with a readable name and the label of its runner."""
+    forge_settings = forge.read(feedstock.root / "conda-forge.yml")
+    runners = {
         f"{job.system}-{job.arch}": RUNNERS[job.build_platform]
-        for job in found.jobs
+        for job in forge_settings.jobs
         if job.provider == "github_actions" and job.build_platform in RUNNERS
     }
-    ours = [cell for cell in cells if cell.platform in machines]
-    names = labels([cell.name for cell in ours], {cell.name: cell.variant for cell in ours})
-    usual = "self-hosted" if self_hosted else "hosted"
-    return [(cell.name, names[cell.name], _runner(cell, machines[cell.platform], usual)) for cell in ours]
+    hosted_configs = [config for config in configs if config.platform in runners]
+    names = labels(
+        [config.name for config in hosted_configs], {config.name: config.variant for config in hosted_configs}
+    )
+    default_label = "self-hosted" if self_hosted else "hosted"
+    return [
+        (config.name, names[config.name], _runner(config, runners[config.platform], default_label))
+        for config in hosted_configs
+    ]
 
 
-def _runner(cell: Cell, hosted: str, usual: str) -> str:
-    """The label of a cell's runner: the variant's, or the usual one, where ``hosted`` stands for GitHub's own."""
-    label = cell.variant.get("github_actions_labels", (usual,))[0]
+def _runner(config: BuildConfig, hosted: str, default_label: str) -> str:
+    """Return the label of a config's runner: the variant's, else the default; ``hosted`` is GitHub's own runner."""
+    label = config.variant.get("github_actions_labels", (default_label,))[0]
     return hosted if label == "hosted" else label
 
 
-def _text(jobs: Sequence[Job], settings: _Settings) -> str:
-    """The workflow.
+def _text(jobs: Sequence[Job], settings: _ActionsSettings) -> str:
+    """Return the text of the workflow.
 
     Raises:
-        RecipeFault: a name of a cell would be code.
+        RecipeFault: the name of a config contains an expression.
     """
     import jinja2
 
     if any("${{" in value for job in jobs for value in job):
-        raise RecipeFault("a value of the matrix is an expression of GitHub Actions", why="it holds ${{")
+        raise RecipeFault("a value of the matrix is an expression of GitHub Actions", why="it contains ${{")
     environment = jinja2.Environment(  # noqa: S701 - YAML; every value is quoted
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         undefined=jinja2.StrictUndefined,
@@ -161,58 +167,45 @@ def _text(jobs: Sequence[Job], settings: _Settings) -> str:
     )
 
 
-class _Settings:
-    """What conda-forge.yml says of GitHub Actions."""
+class _ActionsSettings:
+    """The settings of GitHub Actions in conda-forge.yml; the defaults without the file."""
 
-    def __init__(self, github: dict[str, Any], skip_render: list[str]) -> None:
-        self._github = github
-        self._skip_render = skip_render
-
-    @classmethod
-    def read(cls, path: Path) -> _Settings:
-        """Read the settings; without the file, those that hold by default."""
+    def __init__(self, path: Path) -> None:
         document = forge.parsed(path)
-        values = document.value
-        github = values.get("github_actions")
-        if github is not None and not isinstance(github, dict):
-            raise RecipeFault("the setting 'github_actions' is no mapping", at=document.place("github_actions"))
-        return cls(github or {}, _texts(values.get("skip_render")))
+        settings = forge.TypedSettings(document, document.value)
+        self._github = forge.TypedSettings(document, settings.mapping("github_actions"))
+        self._skip_render = settings.items("skip_render", [])
 
     @property
     def skipped(self) -> bool:
-        """Whether the feedstock keeps a workflow of its own."""
+        """True when the feedstock has its own workflow."""
         return any(Path(NAME).is_relative_to(name) for name in self._skip_render if name.strip("./"))
 
     @property
     def triggers(self) -> list[str]:
         """The events that start a run."""
-        given = [each for each in _texts(self._github.get("triggers")) if each != "workflow_dispatch"]
-        if odd := [each for each in given if not re.fullmatch("[a-z_]+", each)]:
-            raise RecipeFault(f"github_actions: triggers: {odd[0]!r} is no event of GitHub")
-        return given or (["push"] if self.flag("self_hosted", default=False) else ["push", "pull_request"])
+        triggers = [trigger for trigger in self._github.items("triggers", []) if trigger != "workflow_dispatch"]
+        if invalid := [trigger for trigger in triggers if not re.fullmatch("[a-z_]+", trigger)]:
+            raise RecipeFault(f"github_actions: triggers: {invalid[0]!r} is not an event of GitHub Actions")
+        return triggers or (["push"] if self.flag("self_hosted", default=False) else ["push", "pull_request"])
 
     @property
     def free_disk_space(self) -> list[str]:
-        """What is removed from the runner's disk before the build."""
-        value = self._github.get("free_disk_space")
-        if isinstance(value, list):
-            return _texts(value)
+        """The kinds of files to remove from the runner's disk before the build."""
+        if isinstance(self._github.get("free_disk_space"), list):
+            return self._github.items("free_disk_space", [])
         return ["apt", "cache"] if self.flag("free_disk_space", default=False) else []
 
     def flag(self, key: str, *, default: bool) -> bool:
-        """A setting that is on or off."""
+        """Return a boolean setting."""
         value = self._github.get(key)
         return default if value is None else str(value).lower() == "true"
 
     def number(self, key: str, default: int) -> int:
-        """A setting that is a whole number."""
+        """Return a setting that is a whole number."""
         value = self._github.get(key)
         if value is None:
             return default
         if not str(value).isdecimal():
             raise RecipeFault(f"github_actions: {key} is {value!r}, but a whole number is expected")
         return int(str(value))
-
-
-def _texts(value: Any) -> list[str]:
-    return [] if value is None else [str(item) for item in value] if isinstance(value, list) else [str(value)]

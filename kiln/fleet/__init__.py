@@ -1,4 +1,4 @@
-"""The fleet: cells built on many machines at once, brought home, and every machine given back.
+"""The fleet: configs are built on many workers at once, their packages collected, and all workers terminated.
 
-`plan` says what it would do and cost; the supervisor does it, by Ansible's playbooks.
+`plan` computes schedule and cost; the supervisor decides; Ansible's playbooks execute.
 """

@@ -1,252 +1,213 @@
-"""What a fleet would do: which cell on which machine, when, and at what price; decided before anything is paid for."""
+"""Plan a fleet run: assign configs to workers, and compute the schedule and the cost."""
 
 from __future__ import annotations
 
-import heapq
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.errors import FleetLimit, UsageError
-from kiln.fleet.queue import Queue
+from kiln.scheduling.queue import Queue
+from kiln.scheduling.simulation import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from kiln.model.fleet import Flavour, Work
+    from kiln.model.fleet import JobEstimate, MachineType
+    from kiln.scheduling.simulation import Placement
 
-MOST_TRIED = 16  # numbers of machines that are compared, besides the most that there may be
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """A cell on a machine (counted from 0): ``start`` and ``seconds`` count from the beginning of the run."""
-
-    config: str
-    group: str
-    machine: int
-    start: float
-    seconds: float
-    leader: bool
+MOST_TRIED = 16  # numbers of workers that are compared, besides the maximum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overheads:
-    """Seconds that a machine takes besides building: to come up and be prepared, to send a cell home, to go."""
+    """Seconds besides building: to provision and prepare a worker, to collect a config, to terminate a worker."""
 
-    up: float
-    home: float
-    down: float
+    startup: float
+    collect: float
+    teardown: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
-    """One way to build all cells: ``cache`` is the flavour of the machine that holds the others' cache, if any.
+    """One way to build all configs: ``cache`` is the type of the worker that holds the shared cache, if any.
 
-    ``seconds`` is from the first request to the last machine's end, ``paid`` what each machine is paid for.
+    ``seconds`` is from the first request to the last worker's end; each worker is charged for its ``worker_seconds``.
+    With ``wait_for_cold`` warm builds wait for a cold build of their group.
     """
 
-    flavour: Flavour
+    machine_type: MachineType
     spot: bool
-    cache: Flavour | None
-    patient: bool
-    placed: tuple[Placed, ...]
-    paid: tuple[float, ...]
+    cache: MachineType | None
+    wait_for_cold: bool
+    placements: tuple[Placement, ...]
+    worker_seconds: tuple[float, ...]
     seconds: float
     cost: float
 
     @property
-    def machines(self) -> int:
-        """How many machines build."""
-        return len(self.paid)
+    def workers(self) -> int:
+        """The number of workers that build."""
+        return len(self.worker_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What a run may take: machines, money in the provider's currency, seconds."""
+    """The limits of a run: workers, money in the provider's currency, seconds."""
 
-    machines: int
+    workers: int
     cost: float | None = None
     seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetPlan:
-    """The arrangements to choose between, and the one that was chosen, with its cells' times.
+    """The arrangements to choose from, and the selection, with the estimates of its configs.
 
-    ``without`` is what would have been chosen without the cache that was asked for.
+    ``without_cache`` is the best arrangement without the cache that was requested.
     """
 
-    works: tuple[Work, ...]
+    estimates: tuple[JobEstimate, ...]
     cheapest: Arrangement
     fastest: Arrangement
-    chosen: Arrangement
+    selection: Arrangement
     bounds: Bounds
-    without: Arrangement | None = None
+    without_cache: Arrangement | None = None
     notes: tuple[str, ...] = ()
 
 
 def arrange(
-    works: Sequence[Work],
+    estimates: Sequence[JobEstimate],
     *,
-    machines: int,
-    flavour: Flavour,
+    workers: int,
+    machine_type: MachineType,
     overheads: Overheads,
-    cache: Flavour | None = None,
-    patient: bool = True,
+    cache: MachineType | None = None,
+    wait_for_cold: bool = True,
     spot: bool = False,
 ) -> Arrangement:
-    """Return what becomes of cells on so many machines, if all take as long as they should.
+    """Return the schedule of configs on a number of workers, if every build takes its estimated time.
 
-    A machine is brought up when there is a cell for it, and given back after its last.
+    A worker is provisioned when there is a config for it, and terminated after its last.
     """
-    placed = tuple(_placed(Queue(works, cache=cache is not None, patient=patient), machines, overheads))
+    queue = Queue(estimates, cache=cache is not None, wait_for_cold=wait_for_cold)
+    placements = tuple(simulate(queue, workers, startup=overheads.startup))
     first: dict[int, float] = {}
     last: dict[int, float] = {}
-    for cell in placed:
-        first.setdefault(cell.machine, cell.start - overheads.up)
-        last[cell.machine] = cell.start + cell.seconds + overheads.home + overheads.down
-    paid = tuple(last[machine] - first[machine] for machine in sorted(first))
+    for config in placements:
+        first.setdefault(config.worker, config.start - overheads.startup)
+        last[config.worker] = config.start + config.seconds + overheads.collect + overheads.teardown
+    worker_seconds = tuple(last[worker] - first[worker] for worker in sorted(first))
     seconds = max(last.values(), default=0.0)
-    hourly = flavour.spot_hourly if spot and flavour.spot_hourly is not None else flavour.hourly
-    cost = sum(price(hourly, each, billed=flavour.billed) for each in paid)
+    hourly = machine_type.spot_hourly if spot and machine_type.spot_hourly is not None else machine_type.hourly
+    cost = sum(price(hourly, duration, billed=machine_type.billed) for duration in worker_seconds)
     if cache is not None:
         cost += price(cache.hourly, seconds, billed=cache.billed)
     return Arrangement(
-        flavour=flavour,
+        machine_type=machine_type,
         spot=spot,
         cache=cache,
-        patient=patient,
-        placed=placed,
-        paid=paid,
+        wait_for_cold=wait_for_cold,
+        placements=placements,
+        worker_seconds=worker_seconds,
         seconds=seconds,
         cost=cost,
     )
 
 
-def _placed(queue: Queue, machines: int, overheads: Overheads) -> Iterator[Placed]:
-    """Run the queue forward in time."""
-    up = 0
-    idle: list[int] = []
-    building: list[tuple[float, int]] = []
-    now = 0.0
-    while queue:
-        waiting = []
-        for machine in sorted(idle):
-            cell = _begun(queue, machine, now)
-            if cell is None:
-                waiting.append(machine)
-            else:
-                yield cell
-                heapq.heappush(building, (cell.start + cell.seconds, machine))
-        idle = waiting
-        while up < machines and (cell := _begun(queue, up, now + overheads.up)):
-            yield cell
-            heapq.heappush(building, (cell.start + cell.seconds, up))
-            up += 1
-        now, machine = heapq.heappop(building)
-        queue.end(str(machine))
-        idle.append(machine)
-
-
-def _begun(queue: Queue, machine: int, now: float) -> Placed | None:
-    work = queue.next(str(machine), now)
-    if work is None:
-        return None
-    leader, seconds = queue.compiles(str(machine), work), queue.seconds(str(machine), work)
-    queue.begin(str(machine), work, now)
-    return Placed(config=work.config, group=work.group, machine=machine, start=now, seconds=seconds, leader=leader)
-
-
 def price(hourly: float, seconds: float, *, billed: float) -> float:
-    """Return what a machine costs for some seconds, charged in steps of ``billed`` seconds that are begun."""
+    """Return the cost of a worker for some seconds, rounded up to billing increments of ``billed`` seconds."""
     steps = math.ceil(round(seconds / billed, 6))
     return hourly * steps * billed / 3600.0
 
 
 def plan(
-    works: Mapping[Flavour, Sequence[Work]],
+    estimates: Mapping[MachineType, Sequence[JobEstimate]],
     *,
     overheads: Overheads,
     bounds: Bounds,
-    cache: Flavour | None = None,
+    cache: MachineType | None = None,
     spot: bool = False,
-    aim: str = "cheapest",
+    optimize: str = "cost",
     notes: Iterable[str] = (),
 ) -> FleetPlan:
-    """Return the cheapest and the fastest way to build cells within bounds, and the one that fits the aim.
+    """Return the cheapest and the fastest arrangement within the bounds, and the one to use (``time`` or ``cost``).
 
-    ``works`` are the same cells for each kind of machine, with the seconds that they take there; ``cache`` is a machine
-    that all others use, taken wherever more than one of them builds.
+    ``estimates`` are those of the same configs on each machine type; ``cache`` is the type of a worker that holds a
+    shared cache, used wherever more than one worker builds.
 
     Raises:
-        FleetLimit: when none stays within the bounds.
-        UsageError: when nothing is to be built, or on no machine.
+        FleetLimit: when no arrangement is within the bounds.
+        UsageError: when there are no configs, or no workers.
     """
-    if not all(works.values()) or not works or bounds.machines < 1:
-        raise UsageError("a fleet needs at least one cell to build and one machine to build on")
-    every = [
-        each
-        for flavour, cells in works.items()
-        for each in _ways(cells, flavour, overheads=overheads, most=bounds.machines, cache=cache, spot=spot)
+    if not all(estimates.values()) or not estimates or bounds.workers < 1:
+        raise UsageError("a fleet needs at least one config and one worker")
+    arrangements = [
+        arrangement
+        for machine_type, configs in estimates.items()
+        for arrangement in _arrangements(
+            configs, machine_type, overheads=overheads, max_workers=bounds.workers, cache=cache, spot=spot
+        )
     ]
-    within = [each for each in every if _within(each, bounds)]
+    within = [arrangement for arrangement in arrangements if _within(arrangement, bounds)]
     if not within:
-        raise _beyond(every, bounds)
-    wanted = [each for each in within if each.cache is not None] or within
-    others = [each for each in within if each.cache is None]
-    cheapest, fastest = min(wanted, key=_cost), min(wanted, key=_time)
-    chosen = fastest if aim == "fastest" else cheapest
+        raise _limit_error(arrangements, bounds)
+    candidates = [arrangement for arrangement in within if arrangement.cache is not None] or within
+    uncached = [arrangement for arrangement in within if arrangement.cache is None]
+    cheapest, fastest = min(candidates, key=_cost), min(candidates, key=_time)
+    selection = fastest if optimize == "time" else cheapest
     return FleetPlan(
-        works=tuple(works[chosen.flavour]),
+        estimates=tuple(estimates[selection.machine_type]),
         cheapest=cheapest,
         fastest=fastest,
-        chosen=chosen,
+        selection=selection,
         bounds=bounds,
-        without=min(others, key=_time if aim == "fastest" else _cost) if cache is not None and others else None,
+        without_cache=min(uncached, key=_time if optimize == "time" else _cost) if cache and uncached else None,
         notes=tuple(notes),
     )
 
 
 def _cost(way: Arrangement) -> tuple[float, float, int]:
-    return (round(way.cost, 6), way.seconds, way.machines)
+    return (round(way.cost, 6), way.seconds, way.workers)
 
 
 def _time(way: Arrangement) -> tuple[float, float, int]:
-    return (round(way.seconds, 3), round(way.cost, 6), way.machines)
+    return (round(way.seconds, 3), round(way.cost, 6), way.workers)
 
 
-def _ways(
-    works: Sequence[Work],
-    flavour: Flavour,
+def _arrangements(
+    estimates: Sequence[JobEstimate],
+    machine_type: MachineType,
     *,
     overheads: Overheads,
-    most: int,
-    cache: Flavour | None,
+    max_workers: int,
+    cache: MachineType | None,
     spot: bool,
 ) -> Iterator[Arrangement]:
     kinds = [(None, True)] if cache is None else [(None, True), (cache, True), (cache, False)]
-    for kind, patient in kinds:
-        for machines in numbers(len(works), most):
-            if kind is None or machines > 1:
+    for kind, wait_for_cold in kinds:
+        for workers in numbers(len(estimates), max_workers):
+            if kind is None or workers > 1:
                 yield arrange(
-                    works,
-                    machines=machines,
-                    flavour=flavour,
+                    estimates,
+                    workers=workers,
+                    machine_type=machine_type,
                     overheads=overheads,
                     cache=kind,
-                    patient=patient,
+                    wait_for_cold=wait_for_cold,
                     spot=spot,
                 )
 
 
-def numbers(cells: int, most: int) -> tuple[int, ...]:
-    """Return the numbers of machines worth a comparison: the fewest for each number of rounds, thinned out."""
-    most = min(most, cells)
-    useful = sorted({math.ceil(cells / rounds) for rounds in range(1, cells + 1) if math.ceil(cells / rounds) <= most})
+def numbers(configs: int, max_workers: int) -> tuple[int, ...]:
+    """Return the numbers of workers worth comparing: the fewest for each number of rounds, thinned out."""
+    max_workers = min(max_workers, configs)
+    useful = sorted(
+        {math.ceil(configs / rounds) for rounds in range(1, configs + 1) if math.ceil(configs / rounds) <= max_workers}
+    )
     if len(useful) > MOST_TRIED:
         useful = [useful[round(index * (len(useful) - 1) / (MOST_TRIED - 1))] for index in range(MOST_TRIED)]
-    return tuple(sorted({*useful, most}))
+    return tuple(sorted({*useful, max_workers}))
 
 
 def _within(arrangement: Arrangement, bounds: Bounds) -> bool:
@@ -254,14 +215,14 @@ def _within(arrangement: Arrangement, bounds: Bounds) -> bool:
     return in_time and (bounds.cost is None or arrangement.cost <= bounds.cost)
 
 
-def _beyond(every: Sequence[Arrangement], bounds: Bounds) -> FleetLimit:
-    least = min(every, key=lambda each: each.cost)
-    quickest = min(every, key=lambda each: each.seconds)
-    limits = [f"{bounds.cost:.2f} {least.flavour.currency}"] if bounds.cost is not None else []
+def _limit_error(arrangements: Sequence[Arrangement], bounds: Bounds) -> FleetLimit:
+    cheapest, fastest = min(arrangements, key=_cost), min(arrangements, key=_time)
+    limits = [f"{bounds.cost:.2f} {cheapest.machine_type.currency}"] if bounds.cost is not None else []
     limits += [f"{bounds.seconds / 3600:.1f} h"] if bounds.seconds is not None else []
     return FleetLimit(
-        f"no arrangement builds these cells within {' and '.join(limits)}",
-        why=f"the cheapest costs {least.cost:.2f} {least.flavour.currency} and takes {least.seconds / 3600:.1f} h,"
-        f" the fastest {quickest.cost:.2f} {quickest.flavour.currency} and {quickest.seconds / 3600:.1f} h",
-        hint="raise --budget or --time-limit, or name fewer cells",
+        f"no arrangement builds these configs within {' and '.join(limits)}",
+        why=f"the cheapest costs {cheapest.cost:.2f} {cheapest.machine_type.currency} and takes"
+        f" {cheapest.seconds / 3600:.1f} h,"
+        f" the fastest {fastest.cost:.2f} {fastest.machine_type.currency} and {fastest.seconds / 3600:.1f} h",
+        hint="raise --budget or --time-limit, or build fewer configs",
     )

@@ -1,117 +1,128 @@
-"""A fleet run on real machines, and the ways to give back what one has left."""
+"""Run a fleet on real machines, and remove what runs have left behind."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesLeft, UsageError
-from kiln.fleet import orphans
-from kiln.fleet.crew import CREDENTIALS, RESERVE, Crew
-from kiln.fleet.playbooks import Playbooks
+from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown, TeardownIncomplete, UsageError
+from kiln.fleet import stale_processes
+from kiln.fleet.ansible_executor import RESERVE, AnsibleExecutor
+from kiln.fleet.playbook_runner import PlaybookRunner, failure_of_removal, nothing_left
+from kiln.fleet.provider import CREDENTIALS
 from kiln.fleet.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kiln.errors import KilnError
-    from kiln.fleet.mission import Mission
-    from kiln.fleet.playbooks import Site
+    from kiln.fleet.playbook_runner import PlaybookResult, PlaybookSite
+    from kiln.fleet.run_config import FleetRunConfig
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.artifact import PackageReport
     from kiln.model.fleet import FleetRun
+    from kiln.model.observer import RunObserver
     from kiln.model.run import MatrixReport
-    from kiln.model.watch import Watcher
 
 
 def execute(
-    mission: Mission,
-    site: Site,
+    run_config: FleetRunConfig,
+    site: PlaybookSite,
     *,
     ledger: FleetLedger,
-    watcher: Watcher,
+    observer: RunObserver,
     keep: Callable[[str, Sequence[PackageReport]], tuple[PackageReport, ...]],
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
-    """Build a mission's cells; returns what became of every cell, and why those failed that did.
+    """Build the configs of a run; return the state of every config, and the errors of those that failed.
 
-    What a killed process of the same run left running on this machine is ended first. Raises what
-    `Supervisor.execute` raises.
+    The processes that a killed process of the same run left on this computer are ended first. Raises the errors of
+    `Supervisor.execute`.
     """
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    orphans.end(site.folder)
+    stale_processes.end(site.folder)
     files.reserve(site.reserve, RESERVE)
-    supervisor = Supervisor(mission, hands=Crew(site, keep=keep), book=ledger, watcher=watcher)
+    supervisor = Supervisor(run_config, executor=AnsibleExecutor(site, keep=keep), store=ledger, observer=observer)
     return supervisor.execute(), supervisor.errors
 
 
 def unfinished(runs: Sequence[FleetRun], *, provider: str, key: str) -> FleetRun | None:
-    """Return the run that a new one has to go on with, None when there is none.
+    """Return the run that a new one has to resume; None without one.
 
     Raises:
-        AlreadyRunning: when it is under way in another process.
-        UsageError: when it is of another provider, recipe or way of building: its machines cannot be used.
+        AlreadyRunning: when another process runs it.
+        UsageError: when it has another provider, recipe or build options: its workers cannot be used.
     """
     open_runs = [run for run in runs if run.finished is None]
     if not open_runs:
         return None
     run = open_runs[0]
     if run.lives:
-        raise AlreadyRunning(f"the fleet run {run.id} is under way", hint="kiln fleet status")
+        raise AlreadyRunning(f"the fleet run {run.id} is running in another process", hint="kiln fleet status")
     if (run.provider, run.key) != (provider, key):
-        why = "it has another provider" if run.provider != provider else "it builds another recipe, or in another way"
+        why = "it has another provider" if run.provider != provider else "its recipe or build options differ"
         raise UsageError(
-            f"the fleet run {run.id} was not ended, and cannot be gone on with",
+            f"the fleet run {run.id} was not ended, and cannot be resumed",
             why=why,
-            hint=f"kiln fleet down {run.id} gives its machines back, then run this again",
+            hint=f"run 'kiln fleet down {run.id}', which terminates its workers, then this command again",
         )
     return run
 
 
-def down(site: Site, run: str) -> None:
-    """Give back all that a run has, and end what it left running on this machine.
+def down(site: PlaybookSite, run: str) -> None:
+    """Remove all that a run has at its provider, and end its processes on this computer.
 
     Raises:
-        MachinesLeft: when something may be left.
-        CredentialsRefused: when the provider does not know who asks.
+        TeardownIncomplete: when something remains.
+        MachinesUnknown: when the provider could not be asked whether something remains.
+        CredentialsRefused: when the provider does not accept the credentials.
     """
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    playbooks = Playbooks(site)
+    playbooks = PlaybookRunner(site)
     playbooks.stop()
     files.remove(site.reserve)
-    played = playbooks.play("down.yml", last=True)
-    if not played.ok:
-        raise _left(f"machines of the fleet run {run} may be left running", played.reason("localhost"))
+    result = playbooks.play("down.yml", last=True)
+    if not nothing_left(result):
+        raise _removal_error(f"workers of the fleet run {run}", result)
 
 
-def sweep(site: Site, *, everything: bool) -> None:
-    """Give back the machines of all runs that have outlived their end, or with ``everything`` those of all runs.
-
-    Raises:
-        MachinesLeft: when something may be left.
-        CredentialsRefused: when the provider does not know who asks.
-    """
-    _play(site, "sweep.yml", "machines of earlier runs may be left running", kiln_sweep_all=everything)
-
-
-def found(site: Site) -> str:
-    """Return what the provider says that it has of all runs, as JSON.
+def sweep(site: PlaybookSite, *, everything: bool) -> None:
+    """Remove the expired workers of all runs, or with ``everything`` all workers of all runs.
 
     Raises:
-        MachinesLeft: when it does not say.
-        CredentialsRefused: when it does not know who asks.
+        TeardownIncomplete: when something remains.
+        MachinesUnknown: when the provider could not be asked whether something remains.
+        CredentialsRefused: when the provider does not accept the credentials.
     """
-    _play(site, "list.yml", "nobody knows what machines there are", kiln_everywhere=True)
-    return (site.folder / "found.json").read_text(encoding="utf-8")
+    result = _play(site, "sweep.yml", kiln_sweep_all=everything)
+    if not nothing_left(result):
+        raise _removal_error("workers of earlier runs", result)
 
 
-def _play(site: Site, name: str, otherwise: str, **variables: bool) -> None:
+def list_workers(site: PlaybookSite) -> str:
+    """Return the workers of all runs that the provider lists, as JSON.
+
+    Workers that have shut down but are still charged for are removed, and not listed.
+
+    Raises:
+        MachinesUnknown: when it could not be asked.
+        CredentialsRefused: when it does not accept the credentials.
+    """
+    result = _play(site, "list.yml", kiln_everywhere=True, kiln_remove_ended=True)
+    if not result.ok or result.answer is None:
+        raise _removal_error("workers", result)
+    return json.dumps(result.answer["machines"], indent=4)
+
+
+def _play(site: PlaybookSite, name: str, **variables: bool) -> PlaybookResult:
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    played = Playbooks(site).play(name, variables=variables)
-    if not played.ok:
-        raise _left(otherwise, played.reason("localhost"))
+    return PlaybookRunner(site).play(name, variables=variables)
 
 
-def _left(what: str, reason: str) -> KilnError:
+def _removal_error(what: str, result: PlaybookResult) -> KilnError:
+    reason, hint = failure_of_removal(result), "run the same command again, or look into the provider's own console"
     if CREDENTIALS.search(reason):
         return CredentialsRefused("the provider does not accept the credentials", why=reason)
-    return MachinesLeft(what, why=reason, hint="the same command again, or the provider's own console")
+    if result.answer is None:
+        return MachinesUnknown(f"the provider could not be asked: {what} may be left running", why=reason, hint=hint)
+    return TeardownIncomplete(f"{what}, or resources of theirs, remain", why=reason, hint=hint)

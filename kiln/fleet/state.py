@@ -1,94 +1,98 @@
-"""What a fleet run knows of itself, shared by all that decide for it: what it does goes through here, and is kept.
+"""The state of a fleet run, shared by everything that decides for it; all its commands and changes go through here.
 
-All is decided in one thread, from events and the time alone. What is asked of a provider or a machine is in the ledger
-before it is asked, so a run that was killed is gone on with from there.
+All decisions are made in one thread, from events and the time alone. A request to a provider or a worker is in the
+ledger before it is sent, so a run that was killed can be resumed from there.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.fleet.orders import Bring
-from kiln.fleet.queue import Queue
-from kiln.fleet.yard import Yard
+from kiln.fleet.inventory import Inventory
+from kiln.fleet.protocol import Provision
 from kiln.model.fleet import FleetRun
-from kiln.model.run import CellRun, CellState, MatrixReport
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport
+from kiln.scheduling.queue import Queue
 
 if TYPE_CHECKING:
     from kiln.errors import KilnError
-    from kiln.fleet.mission import Mission
-    from kiln.fleet.orders import Hands, Order
-    from kiln.fleet.yard import Book
-    from kiln.model.fleet import Work
-    from kiln.model.watch import Watcher
+    from kiln.fleet.inventory import RunStore
+    from kiln.fleet.protocol import Command, WorkerExecutor
+    from kiln.fleet.run_config import FleetRunConfig
+    from kiln.model.fleet import JobEstimate
+    from kiln.model.observer import RunObserver
 
-RETRY = 20.0  # seconds before something is tried again that failed
-TRIES = 3  # of the tear-down, and of bringing a cell home
+RETRY = 20.0  # seconds before a failed command is retried
+TRIES = 3  # of the tear-down, and of the collection of a config
 
 
-class State:
-    """A run as it stands: ``stop`` is why it ends before its time, ``errors`` why cells failed.
+class FleetState:
+    """The state of a run: ``stop`` is the reason for its early end, ``errors`` are those of failed configs.
 
-    ``full`` is since when there is no room on this computer's disk, ``waiting`` what is to be done once there is.
+    ``disk_full_since`` is set while this computer's disk is full; ``postponed`` are commands with the times from which
+    they may be retried.
     """
 
-    def __init__(self, mission: Mission, *, hands: Hands, book: Book, watcher: Watcher) -> None:
-        self.mission = mission
-        self.hands = hands
-        self.book = book
-        self.watcher = watcher
-        self.yard = Yard(mission, book)
-        self.queue = Queue((), cache=mission.cache is not None, patient=mission.patient)
-        self.works = {work.config: work for work in mission.works}
-        self.cells = {cell.config: cell for cell in (*mission.found, *map(_waits, mission.works))}
+    def __init__(
+        self, run_config: FleetRunConfig, *, executor: WorkerExecutor, store: RunStore, observer: RunObserver
+    ) -> None:
+        previous = run_config.previous_run
+        self.run_config = run_config
+        self.executor = executor
+        self.store = store
+        self.observer = observer
+        self.inventory = Inventory(run_config, store)
+        self.queue = Queue((), cache=run_config.cache is not None, wait_for_cold=run_config.wait_for_cold)
+        self.estimates = {estimate.config: estimate for estimate in run_config.estimates}
+        entries = (*run_config.cached_configs, *map(_waiting_config, run_config.estimates))
+        self.configs = {entry.config: entry for entry in entries}
         self.errors: dict[str, KilnError] = {}
         self.stop: KilnError | None = None
         self.number = 0
-        self.full: float | None = None
-        self.waiting: list[tuple[float, Order]] = []
-        self.started = hands.now() if mission.before is None else mission.before.started
+        self.disk_full_since: float | None = None
+        self.postponed: list[tuple[float, Command]] = []
+        self.started = executor.now() if previous is None else previous.started
 
     def report(self, finished: float | None = None) -> MatrixReport:
-        """Return the run as it stands."""
-        flavour = self.mission.flavour
+        """Return the report of the run as it stands."""
+        kind, workers = self.run_config.machine_type, self.run_config.max_workers
         return MatrixReport(
             run=self.number,
-            command=self.mission.command,
+            command=self.run_config.command,
             started=self.started,
             finished=finished,
-            machine=f"{self.mission.most} x {flavour.name} ({flavour.provider})",
-            cores=flavour.cores * self.mission.most,
-            jobs=self.mission.most,
+            machine=f"{workers} x {kind.name} ({kind.provider})",
+            cores=kind.cores * workers,
+            jobs=workers,
             engine="rattler-build",
-            container=f"fleet {self.mission.id}",
-            cells=tuple(self.cells.values()),
+            container=f"fleet {self.run_config.id}",
+            configs=tuple(self.configs.values()),
         )
 
     def fleet(self) -> FleetRun:
         """Return the run as the ledger begins it."""
-        flavour = self.mission.flavour
         return FleetRun(
-            id=self.mission.id,
-            provider=flavour.provider,
-            type=flavour.type,
+            id=self.run_config.id,
+            provider=self.run_config.machine_type.provider,
+            type=self.run_config.machine_type.type,
             started=self.started,
             finished=None,
             number=self.number,
             lives=True,
-            key=self.mission.key,
+            key=self.run_config.key,
         )
 
-    def order(self, order: Order) -> None:
-        """Have something done; machines that are none are not asked for."""
-        if not isinstance(order, Bring) or order.machines:
-            self.hands.begin(order)
+    def submit(self, command: Command) -> None:
+        """Have a command carried out; an empty request for workers is dropped."""
+        if not isinstance(command, Provision) or command.workers:
+            self.executor.submit(command)
 
-    def change(self, cell: CellRun) -> None:
-        """Keep a cell as it is now, and show it."""
-        self.cells[cell.config] = cell
-        self.book.change(self.number, cell)
-        self.watcher.cell_changed(cell)
+    def change(self, config: ConfigRun) -> None:
+        """Store the state of a config, and show it."""
+        self.configs[config.config] = config
+        self.store.change(self.number, config)
+        self.observer.config_changed(config)
 
 
-def _waits(work: Work) -> CellRun:
-    return CellRun(config=work.config, state=CellState.WAITING, group=work.group, estimate=work.full)
+def _waiting_config(estimate: JobEstimate) -> ConfigRun:
+    return ConfigRun(config=estimate.config, state=ConfigState.WAITING, group=estimate.group, estimate=estimate.cold)

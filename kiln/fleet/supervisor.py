@@ -1,233 +1,282 @@
-"""A fleet run under way: decides what is done next, writes it down, and gives every machine back at every end."""
+"""The supervisor of a fleet run: decides each next step, stores it, and terminates every worker however it ends."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from kiln.errors import DiskFull, FleetLimit
-from kiln.fleet.builds import Builds
-from kiln.fleet.ending import Ending
-from kiln.fleet.machines import Machines
-from kiln.fleet.orders import (
-    AllGone,
-    Began,
-    Bring,
+from kiln.fleet.jobs import JobManager
+from kiln.fleet.protocol import (
+    BuildFinished,
+    BuildStarted,
     Collect,
-    Down,
-    Ended,
-    Failed,
-    Heard,
-    Home,
-    Left,
-    Line,
-    Looked,
-    NoRoom,
-    NotHome,
+    Collected,
+    CollectFailed,
+    CommandFailed,
+    ControllerDiskFull,
+    FollowBuild,
+    Heartbeat,
+    JobsListed,
+    LogLine,
     Prepared,
-    Refused,
-    Remove,
-    Removed,
-    Silent,
-    Start,
-    Up,
-    Watch,
+    Probe,
+    Probed,
+    Provision,
+    Provisioned,
+    ProvisionFailed,
+    Renewed,
+    StartBuild,
+    TearDown,
+    TearDownFailed,
+    Terminate,
+    Terminated,
+    TornDown,
+    Unreachable,
+    Unreached,
 )
-from kiln.fleet.state import RETRY, State
-from kiln.model.fleet import JobState, MachineState
+from kiln.fleet.silence import Silence
+from kiln.fleet.state import RETRY, TRIES, FleetState
+from kiln.fleet.teardown import TearDownPhase
+from kiln.fleet.workers import WorkerManager
+from kiln.model.fleet import JobState, WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.errors import KilnError
-    from kiln.fleet.mission import Mission
-    from kiln.fleet.orders import Event, Hands, Order
-    from kiln.fleet.yard import Book, Station
+    from kiln.fleet.inventory import RunStore, Worker
+    from kiln.fleet.protocol import BuildEvent, Command, Event, WorkerEvent, WorkerExecutor
+    from kiln.fleet.run_config import FleetRunConfig
+    from kiln.model.observer import RunObserver
     from kiln.model.run import MatrixReport
-    from kiln.model.watch import Watcher
 
-LOOK = 30.0  # seconds between two looks at the money that is spent
+LOOK = 30.0  # seconds between two checks of the money spent
 
 
 class Supervisor:
-    """One run of the fleet, from its first machine to the end of its last."""
+    """One run of the fleet, from its first worker to the end of its last."""
 
-    def __init__(self, mission: Mission, *, hands: Hands, book: Book, watcher: Watcher) -> None:
-        self.run = State(mission, hands=hands, book=book, watcher=watcher)
-        self.builds = Builds(self.run)
-        self.machines = Machines(self.run, self.builds)
-        self.ending = Ending(self.run, self.machines, take=self._take, alarm=self._alarm)
+    def __init__(
+        self, run_config: FleetRunConfig, *, executor: WorkerExecutor, store: RunStore, observer: RunObserver
+    ) -> None:
+        self.state = FleetState(run_config, executor=executor, store=store, observer=observer)
+        self.jobs = JobManager(self.state)
+        self.workers = WorkerManager(self.state, self.jobs)
+        self.silence = Silence(self.state, self.workers)
+        self.teardown = TearDownPhase(self.state, self.workers, handle=self._handle, alarm=self._alarm)
 
     @property
     def errors(self) -> Mapping[str, KilnError]:
-        """Why cells failed that did."""
-        return self.run.errors
+        """The errors of the configs that failed."""
+        return self.state.errors
 
     def execute(self) -> MatrixReport:
-        """Build all cells, bring them home and give all machines back; returns what became of every cell.
+        """Build all configs, collect their packages and terminate all workers; return the state of every config.
 
         Raises:
-            KeyboardInterrupt: when the run was stopped; all is written down, and the machines are given back.
-            KilnError: MachinesLeft when machines may be left, else what stopped the run: FleetLimit, MachinesLost,
-                MachinesRefused, CredentialsRefused, or DiskFull when there was no room here for longer than a lease.
+            KeyboardInterrupt: when the run was stopped; its state is stored, and the workers are terminated.
+            KilnError: TeardownIncomplete when workers may remain, else the reason of the early end: FleetLimit,
+                WorkersLost, ProvisionRefused, CredentialsRefused, or DiskFull when the disk of this computer was full
+                for longer than a lease.
         """
-        self.run.number = self.run.book.begin(self.run.report())
-        self.run.book.begin_fleet(self.run.fleet())
-        self.run.watcher.run_began(self.run.report())
+        state = self.state
+        state.number = state.store.begin(state.report())
+        state.store.begin_fleet(state.fleet())
+        state.observer.run_began(state.report())
         try:
-            self._take_up()
-            self._tend()
-            while not self._over():
-                event = self.run.hands.hear(self._alarm())
+            self._resume()
+            self._advance()
+            while not self._is_over():
+                event = state.executor.next_event(self._alarm())
                 if event is not None:
-                    self._take(event)
-                self._tend()
+                    self._handle(event)
+                self._advance()
         finally:
-            self.ending.finish()
-        if self.run.stop is not None:
-            raise self.run.stop
-        return self.run.report(finished=self.run.hands.now())
+            self.teardown.finish()
+        if state.stop is not None:
+            raise state.stop
+        return state.report(finished=state.executor.now())
 
-    def _over(self) -> bool:
-        return self.run.stop is not None or not (
-            self.run.queue or any(station.work or station.bring for station in self.run.yard)
+    def _is_over(self) -> bool:
+        return self.state.stop is not None or not (
+            self.state.queue or any(worker.assignment or worker.uncollected for worker in self.state.inventory)
         )
 
-    def _take_up(self) -> None:
-        now = self.run.hands.now()
-        if self.run.mission.before is not None:
-            self.run.yard.take_up(self.run.mission.before, now)
-            self.machines.brought = len(self.run.mission.before.machines)
-        for work in self.run.mission.works:
-            if not self.builds.resumed(work):
-                self.run.queue.add(work)
-        for station in self.run.yard.builders:
-            if station.work is None:
-                self.builds.reserve(station, now)
-        self.run.order(Bring(machines=tuple(station.name for station in self.run.yard if station.alive)))
-        for station in self.run.yard:
-            station.again |= {} if station.alive else {"": now}
+    def _resume(self) -> None:
+        """Queue the configs, and take over the workers and jobs of an earlier process of the run."""
+        now, previous = self.state.executor.now(), self.state.run_config.previous_run
+        inventory = self.state.inventory
+        if previous is not None:
+            inventory.resume(previous, now)
+            self.workers.request_count = len(previous.workers)
+        for estimate in self.state.run_config.estimates:
+            if not self.jobs.resume(estimate):
+                self.state.queue.add(estimate)
+        for worker in inventory.builders:
+            if worker.assignment is None:
+                self.jobs.reserve(worker, now)
+        self.state.submit(Provision(workers=tuple(worker.name for worker in inventory if worker.alive)))
+        for worker in inventory:
+            worker.retries |= {} if worker.alive else {"": now}
 
-    def _take(self, event: Event) -> None:
-        if isinstance(event, Line):
-            self.run.watcher.cell_line(event.config, event.step, event.text)
-        elif isinstance(event, NoRoom):
-            self._no_room(event)
-        elif not isinstance(event, AllGone | Left) and event.machine in self.run.yard.stations:
-            self.run.full = None if isinstance(event, Up | Prepared | Began | Home) else self.run.full
-            station = self.run.yard.stations[event.machine]
-            if isinstance(event, Up | Refused | Prepared | Looked | Failed | Removed):
-                self._of_machine(station, event)
+    def _handle(self, event: Event) -> None:
+        state = self.state
+        if isinstance(event, LogLine):
+            state.observer.config_line(event.config, event.step, event.text)
+        elif isinstance(event, ControllerDiskFull):
+            self._on_disk_full(event)
+        elif isinstance(event, Unreached):
+            self._on_unreached(event)
+        elif isinstance(event, Probed):
+            self.silence.on_probed(event)
+        elif not isinstance(event, TornDown | TearDownFailed) and event.worker in state.inventory.workers:
+            self._handle_answer(state.inventory.workers[event.worker], event)
+
+    def _handle_answer(self, worker: Worker, event: WorkerEvent | BuildEvent) -> None:
+        if isinstance(event, Provisioned | Prepared | BuildStarted | Collected):
+            self.state.disk_full_since = None
+        if isinstance(event, Prepared | JobsListed | BuildStarted | Heartbeat | Renewed | BuildFinished | Collected):
+            self.silence.on_answer(worker)
+        if isinstance(event, Provisioned | ProvisionFailed | Prepared | JobsListed | CommandFailed | Terminated):
+            self._handle_worker_event(worker, event)
+        else:
+            self._handle_build_event(worker, event)
+
+    def _on_disk_full(self, event: ControllerDiskFull) -> None:
+        """Postpone a command: a full disk here is no worker's fault, and what they hold is worth waiting for."""
+        state, now = self.state, self.state.executor.now()
+        state.disk_full_since = now if state.disk_full_since is None else state.disk_full_since
+        state.postponed.append((now + RETRY, event.command))
+        for config in [config for config in state.configs.values() if _concerns(event.command, config.config)]:
+            text = f"waiting for space on this computer's disk: {event.reason}"
+            state.observer.config_line(config.config, text, "")
+
+    def _on_unreached(self, event: Unreached) -> None:
+        """Postpone a command: an unreachable worker is not yet a lost one."""
+        now, workers = self.state.executor.now(), self.state.inventory.workers
+        if isinstance(event.command, Provision):
+            self._on_provider_unreachable(event.command.workers, event.reason, now)
+        elif not isinstance(event.command, Probe | TearDown) and workers[event.command.worker].alive:
+            worker = workers[event.command.worker]
+            worker.silent_since = now if worker.silent_since is None else worker.silent_since
+            self.state.postponed.append((now + RETRY, event.command))
+
+    def _on_provider_unreachable(self, names: tuple[str, ...], reason: str, now: float) -> None:
+        """Request workers again later; a provider that never answered gets a limited number of requests."""
+        run_config, inventory = self.state.run_config, self.state.inventory
+        never = run_config.previous_run is None and all(worker.record.provisioned is None for worker in inventory)
+        for worker in [inventory.workers[name] for name in names]:
+            worker.unreached_requests += 1
+            if now >= worker.renewed_at + run_config.lease or (never and worker.unreached_requests >= TRIES):
+                self.workers.on_refused(worker, ProvisionFailed(worker=worker.name, reason=reason))
             else:
-                self._of_cell(station, event)
+                self.state.postponed.append((now + RETRY, Provision(workers=(worker.name,))))
 
-    def _no_room(self, event: NoRoom) -> None:
-        """Carry an order out later: a full disk here is no machine's fault, and what they hold is worth waiting for."""
-        now = self.run.hands.now()
-        self.run.full = now if self.run.full is None else self.run.full
-        self.run.waiting.append((now + RETRY, event.order))
-        for cell in [cell for cell in self.run.cells.values() if _concerns(event.order, cell.config)]:
-            self.run.watcher.cell_line(cell.config, f"waits for room on this computer's disk: {event.reason}", "")
-
-    def _of_machine(self, station: Station, event: Up | Refused | Prepared | Looked | Failed | Removed) -> None:
+    def _handle_worker_event(self, worker: Worker, event: WorkerEvent) -> None:
         match event:
-            case Up():
-                self.machines.up(station, event.id)
-            case Refused():
-                self.machines.refused(station, event)
-            case Prepared() if station.alive:
-                self.machines.ready(station, event.cache)
-            case Looked():
-                self.machines.looked(station, event.jobs)
-            case Failed() if station.alive:
-                self.machines.lose(station, event.reason)
-            case Failed():
-                station.again[""] = self.run.hands.now() + RETRY
-            case Removed():
-                self.run.yard.keep(station, state=MachineState.GONE, gone=self.run.hands.now())
+            case Provisioned():
+                self.workers.on_provisioned(worker, event.id)
+            case ProvisionFailed():
+                self.workers.on_refused(worker, event)
+            case Prepared() if worker.alive:
+                self.workers.on_prepared(worker, event.cache)
+            case JobsListed():
+                self.workers.on_jobs_listed(worker, event.jobs)
+            case CommandFailed() if worker.alive:
+                self.workers.lose(worker, event.reason)
+            case CommandFailed():
+                worker.retries[""] = self.state.executor.now() + RETRY
+            case Terminated():
+                now = self.state.executor.now()
+                self.state.inventory.keep(worker, state=WorkerState.TERMINATED, terminated=now)
 
-    def _of_cell(self, station: Station, event: Began | Heard | Silent | Ended | Home | NotHome) -> None:
+    def _handle_build_event(self, worker: Worker, event: BuildEvent) -> None:
         match event:
-            case Heard():
-                station.silent = None
-            case Silent():
-                station.silent = self.run.hands.now() if station.silent is None else station.silent
-            case Began() if _builds(station, event.config):
-                self.run.yard.keep_job(event.config, state=JobState.RUNNING)
-                self.builds.watch(station, event.config)
-            case Ended() if _builds(station, event.config):
-                self.builds.ended(station, event)
-            case Home() if event.config in station.bring:
-                self.builds.home(station, event)
-            case NotHome() if event.config in station.bring:
-                if self.builds.not_home(station, event):
-                    self.machines.lose(station, event.reason)
+            case Renewed():
+                self.workers.on_renewed(worker)
+            case Unreachable():
+                worker.silent_since = self.state.executor.now() if worker.silent_since is None else worker.silent_since
+            case BuildStarted() if _builds(worker, event.config):
+                self.state.inventory.keep_job(event.config, state=JobState.RUNNING)
+                self.jobs.follow(worker, event.config)
+            case BuildFinished() if _builds(worker, event.config):
+                self.jobs.on_finished(worker, event)
+            case Collected() if event.config in worker.uncollected:
+                self.jobs.on_collected(worker, event)
+            case CollectFailed() if event.config in worker.uncollected:
+                if self.jobs.on_collect_failed(worker, event):
+                    self.workers.lose(worker, event.reason)
 
-    def _tend(self) -> None:
-        """Do what the time, or what has become free, asks for."""
-        now = self.run.hands.now()
-        self._limits(now)
-        self._carry_on(now)
-        for station in self.run.yard:
-            if self.run.stop is not None:
+    def _advance(self) -> None:
+        """Submit the commands that are due, or for which a worker has become free."""
+        now = self.state.executor.now()
+        self._check_limits(now)
+        self._resubmit(now)
+        for worker in self.state.inventory:
+            if self.state.stop is not None:
                 return
-            self.machines.try_again(station, now)
-            if station.alive and station.silent is not None and now >= station.silent + self.run.mission.patience:
-                self.machines.lose(station, f"no answer for {now - station.silent:.0f} s")
-            elif station.alive:
-                self.machines.tend_to(station, now)
-        if self.run.stop is None:
-            self.machines.bring(now)
+            self.workers.retry_due(worker, now)
+            if worker.alive and worker.silent_since is None:
+                self.workers.advance(worker, now)
+        self.silence.probe_when_due(now)
+        if self.state.stop is None and not self.silence.cut_off:
+            self.workers.provision(now)
 
-    def _carry_on(self, now: float) -> None:
-        """Give the orders again that had no room here; those to machines that were given up meanwhile are void."""
-        due = [order for when, order in self.run.waiting if when <= now]
-        self.run.waiting = [(when, order) for when, order in self.run.waiting if when > now]
-        for order in due:
-            if isinstance(order, Bring | Remove | Down) or self.run.yard.stations[order.machine].alive:
-                self.run.order(order)
+    def _resubmit(self, now: float) -> None:
+        """Submit the postponed commands that are due; those to workers that were given up are dropped."""
+        due = [command for time, command in self.state.postponed if time <= now]
+        self.state.postponed = [(time, command) for time, command in self.state.postponed if time > now]
+        for command in due:
+            if (
+                isinstance(command, Provision | Terminate | Probe | TearDown)
+                or self.state.inventory.workers[command.worker].alive
+            ):
+                self.state.submit(command)
 
-    def _limits(self, now: float) -> None:
-        """Stop a run in time for its last machine to be gone within its limits, and one that waits for room in vain."""
-        if self.run.full is not None and now >= self.run.full + self.run.mission.lease:
-            self.run.stop = DiskFull(
-                "the disk of this computer is full, and what was built found no room",
-                why=f"it was waited for {(now - self.run.full) / 60:.0f} min;"
-                f" {len(self.run.waiting)} steps needed room",
-                hint="free some room; what came home is kept, and the same command builds the rest",
+    def _check_limits(self, now: float) -> None:
+        """Stop a run early enough to end its last worker within the limits, or when the disk stays full."""
+        run_config, full = self.state.run_config, self.state.disk_full_since
+        if full is not None and now >= full + run_config.lease:
+            self.state.stop = DiskFull(
+                "the disk of this computer is full, and the packages could not be collected",
+                why=f"{len(self.state.postponed)} steps waited {(now - full) / 60:.0f} min for space",
+                hint="free some space; what was collected is kept, and the same command builds the rest",
             )
             return
-        end, budget, limit = now + self.run.mission.down, self.run.mission.budget, self.run.mission.limit
-        if limit is not None and end - self.run.started >= limit:
-            hint = "what is finished is kept; the same command builds the rest"
-            self.run.stop = FleetLimit(f"the run was to take {limit / 3600:.2f} h at most, and was stopped", hint=hint)
-        elif budget is not None and self.run.yard.spent(end) > budget:
-            currency = self.run.mission.flavour.currency
-            self.run.stop = FleetLimit(
-                f"the run was to cost {budget:.2f} {currency} at most, and was stopped",
-                why=f"{self.run.yard.spent(now):.2f} {currency} are spent",
-                hint="what is finished is kept; the same command builds the rest",
+        end, budget, limit = now + run_config.teardown, run_config.budget, run_config.time_limit
+        spent, hint = self.state.inventory.spent, "what is finished is kept; the same command builds the rest"
+        if limit is not None and end - self.state.started >= limit:
+            self.state.stop = FleetLimit(f"the run was stopped at its time limit of {limit / 3600:.2f} h", hint=hint)
+        elif budget is not None and spent(end) > budget:
+            currency = run_config.machine_type.currency
+            self.state.stop = FleetLimit(
+                f"the run was stopped at its budget of {budget:.2f} {currency}",
+                why=f"{spent(now):.2f} {currency} are spent",
+                hint=hint,
             )
 
     def _alarm(self) -> float:
-        """Return when to look again if nothing is heard until then."""
-        now = self.run.hands.now()
-        due = [when for station in self.run.yard for when in station.again.values()]
-        due += [when for when, _ in self.run.waiting]
-        due += [] if self.run.full is None else [self.run.full + self.run.mission.lease]
-        for station in self.run.yard:
-            if station.alive:
-                due.append(station.renewed + self.run.mission.lease / 4)
-                due += [] if station.silent is None else [station.silent + self.run.mission.patience]
-        if self.run.mission.limit is not None:
-            due.append(self.run.started + self.run.mission.limit - self.run.mission.down)
-        if self.run.mission.budget is not None:
+        """Return when to act at the latest, should no event arrive."""
+        state, now = self.state, self.state.executor.now()
+        due = [time for worker in state.inventory for time in worker.retries.values()]
+        due += [time for time, _ in state.postponed]
+        due += [] if state.disk_full_since is None else [state.disk_full_since + state.run_config.lease]
+        due += [
+            self.workers.renewal_due(worker)
+            for worker in state.inventory
+            if worker.alive and worker.silent_since is None and worker.record.state is not WorkerState.REQUESTED
+        ]
+        due += self.silence.due(now)
+        if state.run_config.time_limit is not None:
+            due.append(state.started + state.run_config.time_limit - state.run_config.teardown)
+        if state.run_config.budget is not None:
             due.append(now + LOOK)
         return max(now, min(due, default=now + LOOK))
 
 
-def _builds(station: Station, config: str) -> bool:
-    return station.work is not None and station.work.config == config
+def _builds(worker: Worker, config: str) -> bool:
+    return worker.assignment is not None and worker.assignment.config == config
 
 
-def _concerns(order: Order, config: str) -> bool:
-    return isinstance(order, Start | Watch | Collect) and order.config == config
+def _concerns(command: Command, config: str) -> bool:
+    return isinstance(command, StartBuild | FollowBuild | Collect) and command.config == config

@@ -1,20 +1,20 @@
-"""Images that kiln makes: the base image that cells build in, and machines of the fleet on this computer."""
+"""The images that kiln makes: base images for builds, slim images of packages, and images of fleet workers."""
 
-from kiln.image.base import ENGINE_HOME, SUITE, Made, Recipe, base, default_tag, recipe
-from kiln.image.disk import Disk, disk, disk_recipe
-from kiln.image.machine import machine_recipe, machine_tag
+from kiln.image.base import ENGINE_HOME, SUITE, ImageRecipe, ImageResult, base, default_tag, recipe
+from kiln.image.worker_container import worker_recipe, worker_tag
+from kiln.image.worker_disk import Disk, disk, disk_recipe
 
 __all__ = [
     "ENGINE_HOME",
     "SUITE",
     "Disk",
-    "Made",
-    "Recipe",
+    "ImageRecipe",
+    "ImageResult",
     "base",
     "default_tag",
     "disk",
     "disk_recipe",
-    "machine_recipe",
-    "machine_tag",
     "recipe",
+    "worker_recipe",
+    "worker_tag",
 ]

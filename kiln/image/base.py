@@ -1,4 +1,4 @@
-"""The base image: what a conda recipe's build script expects around it, from Debian's packages alone."""
+"""The base image: the system that a recipe's build script expects, made of Debian's packages."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ PACKAGES = (
 )
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 LABEL = "kiln.base"
-ROOM = 2_000_000_000  # the packages, the tree and its archive
+REQUIRED_SPACE = 2_000_000_000  # bytes: the packages, the tree and its archive
 
 ENGINE_HOME = "/opt/kiln"  # a virtual environment with kiln's own locked dependencies, rattler-build among them
-WHEELS = "/tmp/kiln-wheels"  # noqa: S108 - in the image that is being made
+WHEELS = "/tmp/kiln-wheels"  # noqa: S108 - a path in the image
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / "requirements" / "run.txt"
 
-# Hooks get the new root as $1. The machine's credentials and certificates serve the making and stay out of the image.
-# Java's packages, which Bazel needs, do not install without the folder of manual pages, although these are left out.
+# Hooks get the new root as $1. The machine's credentials and certificates are used to make the image, and are not part
+# of it. Java's packages, which Bazel needs, require the folder of manual pages, although these are excluded.
 BEFORE = (
     'mkdir -p "$1/usr/share/man/man1" "$1/etc/apt/auth.conf.d"; '
     'cp /etc/apt/auth.conf.d/*.conf "$1/etc/apt/auth.conf.d/" 2>/dev/null || true'
@@ -54,13 +54,13 @@ BEFORE = (
 AFTER = (
     'rm -f "$1"/etc/apt/auth.conf.d/* "$1/etc/apt/apt.conf.d/99mmdebstrap" "$1/etc/hostname" "$1/etc/resolv.conf"',
     r"""find "$1/etc/apt" -name '*.list' -exec sed -i -E 's#://[^/@[:space:]]+@#://#' {} +""",
-    # Whatever number the build's user has, the home of conda-forge's images is there and can be written.
+    # The home folder of conda-forge's images must be writable for any user id of the build.
     'chroot "$1" useradd --create-home --home-dir /home/conda --shell /bin/bash conda && chmod 1777 "$1/home/conda"',
 )
-# The engine, apart from the system: the wheels are fetched by kiln's own pip, with this machine's way to its index, and
-# installed by the image's Python, which is asked for its version first. Names of platforms are not expanded by pip.
-PYTHON, LOCK = "KILN_PYTHON", "KILN_LOCK"  # what the hook finds in its environment
-PROJECT, BELOW = "KILN_PROJECT", "KILN_BELOW"  # and where there is an image below
+# The build engine, separate from the system: kiln's own pip downloads the wheels with this machine's settings for the
+# Python of the image, which installs them. pip does not expand names of platforms.
+PYTHON, LOCK = "KILN_PYTHON", "KILN_LOCK"  # variables of the hook
+PROJECT, BELOW = "KILN_PROJECT", "KILN_BELOW"  # with an image below
 FETCH = f"""set -eu
 wheels="$1{WHEELS}"
 version=$(chroot "$1" python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
@@ -75,17 +75,17 @@ chroot "$1" {ENGINE_HOME}/bin/python -m pip install --quiet --require-hashes --n
     --find-links {WHEELS} --requirement {WHEELS}/lock.txt
 rm -rf "$wheels"
 """
-UNREAD = ("man", "info", "locale", "doc")  # below /usr/share; licences stay
+EXCLUDED = ("man", "info", "locale", "doc")  # below /usr/share; licenses are included
 CHANGES = ("ENV LANG=C.UTF-8", 'CMD ["/bin/bash"]')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """What an image is made of: a suite of Debian, packages besides the smallest system, and kiln's own.
+class ImageRecipe:
+    """The recipe of an image: a suite of Debian, packages added to the smallest system, and kiln's dependencies.
 
-    ``lock`` are the pinned and hashed dependencies of kiln, which the engine that builds in the image is one of.
-    ``setup`` and ``hooks`` are what mmdebstrap runs before and after its own work, ``changes`` what the engine is told
-    of the image. ``name`` begins that of the archive; ``below`` is the image that this one adds to.
+    ``lock`` are the hash-locked dependencies of kiln, among them the engine that builds in the image. ``setup`` and
+    ``hooks`` are run by mmdebstrap before and after its own work, ``changes`` are instructions for the import into a
+    container engine. ``name`` is the prefix of the archive's name; ``below`` is the image that this one adds to.
     """
 
     suite: str
@@ -95,18 +95,18 @@ class Recipe:
     hooks: tuple[str, ...] = (INSTALL, *AFTER)
     changes: tuple[str, ...] = CHANGES
     name: str = "kiln-base"
-    below: Recipe | None = None
+    below: ImageRecipe | None = None
 
     @property
     def key(self) -> str:
-        """A hash of all that decides what comes out, Debian's own updates aside."""
+        """A hash of everything that determines the image, except Debian's updates."""
         parts = (
             *([self.below.key] if self.below else []),
             self.suite,
             *sorted(self.packages),
             *self.setup,
             *self.hooks,
-            *UNREAD,
+            *EXCLUDED,
             *self.changes,
             files.sha256(self.lock),
         )
@@ -119,154 +119,156 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """An image in an engine; ``reused`` when it was there before."""
+class ImageResult:
+    """An image in an engine; ``reused`` if it existed before."""
 
     tag: str
     digest: str
     reused: bool
 
 
-def recipe(suite: str = SUITE, extra: Sequence[str] = ()) -> Recipe:
-    """Return the recipe of a suite with packages of one's own besides; each package once."""
-    return Recipe(suite=suite, packages=tuple(dict.fromkeys((*PACKAGES, *extra))))
+def recipe(suite: str = SUITE, extra: Sequence[str] = ()) -> ImageRecipe:
+    """Return the recipe of a suite with additional packages, without duplicates."""
+    return ImageRecipe(suite=suite, packages=tuple(dict.fromkeys((*PACKAGES, *extra))))
 
 
 def default_tag(suite: str) -> str:
-    """The name of a suite's base image; ``localhost/`` keeps both engines from looking for it elsewhere."""
+    """Return the name of a suite's base image; ``localhost/`` keeps engines from looking for it in a registry."""
     return f"{images.LOCAL}kiln-base:{suite}"
 
 
 def base(
     engine: Engine,
-    what: Recipe,
+    image: ImageRecipe,
     *,
     tag: str,
     folder: Path,
     env: Mapping[str, str],
     fresh: bool = False,
     on_line: Callable[[str], None] | None = None,
-) -> Made:
-    """Have the image in the engine as ``tag``: found there, imported from ``folder``, or made there first.
+) -> ImageResult:
+    """Provide the image in the engine as ``tag``: reuse it, or import its archive in ``folder``, made if necessary.
 
-    The archive of the root file system stays in ``folder`` for the other engine; ``fresh`` makes it anew, with
+    The archive of the root file system stays in ``folder`` for the other engine; ``fresh`` makes it again, with
     Debian's latest updates.
 
     Raises:
-        MissingTool: without mmdebstrap.
-        BuildFailed: when mmdebstrap fails.
-        ContainerFault: when the engine does not take the archive.
-        DiskFull: when there is no room for the making.
-        UsageError: for a tag that both engines would not read the same, or a package that the suite does not have.
+        MissingTool: if mmdebstrap is missing.
+        BuildFailed: if mmdebstrap fails.
+        ContainerFault: if the engine cannot import the archive.
+        DiskFull: if the disk space does not suffice.
+        UsageError: for a tag that engines read differently, or a package that the suite does not have.
     """
     if not tag.startswith(images.LOCAL):
-        raise UsageError(f"{tag!r} is no name for an image made here", hint=f"{images.LOCAL}{tag}")
-    if not fresh and images.labels(engine, tag).get(LABEL) == what.key:
-        return Made(tag=tag, digest=images.digest(engine, tag), reused=True)
+        raise UsageError(f"{tag!r} is not a name of a local image", hint=f"{images.LOCAL}{tag}")
+    if not fresh and images.labels(engine, tag).get(LABEL) == image.key:
+        return ImageResult(tag=tag, digest=images.digest(engine, tag), reused=True)
     with files.locked(folder / ".lock"):
         files.remove_leftovers(folder)
-        archive = archive_of(what, folder, env=env, fresh=fresh, on_line=on_line)
-        digest = images.load(engine, archive, tag, changes=(*what.changes, f"LABEL {LABEL}={what.key}"))
-    return Made(tag=tag, digest=digest, reused=False)
+        archive = archive_of(image, folder, env=env, fresh=fresh, on_line=on_line)
+        digest = images.load(engine, archive, tag, changes=(*image.changes, f"LABEL {LABEL}={image.key}"))
+    return ImageResult(tag=tag, digest=digest, reused=False)
 
 
 def archive_of(
-    what: Recipe, folder: Path, *, env: Mapping[str, str], fresh: bool, on_line: Callable[[str], None] | None
+    image: ImageRecipe, folder: Path, *, env: Mapping[str, str], fresh: bool, on_line: Callable[[str], None] | None
 ) -> Path:
-    """The archive of a root file system, made where it is not in ``folder``, after that of the image below it."""
-    archive = folder / what.file
+    """Return the archive of a root file system; make it, and that of the image below, if it is not in ``folder``."""
+    archive = folder / image.file
     if fresh or not archive.exists():
-        if what.below is not None:
-            archive_of(what.below, folder, env=env, fresh=False, on_line=on_line)
-        make(what, archive, env=env, on_line=on_line)
+        if image.below is not None:
+            archive_of(image.below, folder, env=env, fresh=False, on_line=on_line)
+        make(image, archive, env=env, on_line=on_line)
     return archive
 
 
-def make(what: Recipe, archive: Path, *, env: Mapping[str, str], on_line: Callable[[str], None] | None = None) -> None:
-    """Write the root file system as a tar archive, whole or not at all.
+def make(
+    image: ImageRecipe, archive: Path, *, env: Mapping[str, str], on_line: Callable[[str], None] | None = None
+) -> None:
+    """Write the root file system as a tar archive, completely or not at all.
 
     Raises:
-        MissingTool: without mmdebstrap.
-        BuildFailed: when mmdebstrap fails.
-        DiskFull: when there is no room for it.
-        UsageError: when the suite has no package of a name.
+        MissingTool: if mmdebstrap is missing.
+        BuildFailed: if mmdebstrap fails.
+        DiskFull: if the disk space does not suffice.
+        UsageError: if the suite has no package of a name.
     """
     require_mmdebstrap(env)
-    files.require_room(archive.parent, ROOM, for_what="making the base image")
+    files.require_space(archive.parent, REQUIRED_SPACE, for_what="making the base image")
     with tempfile.TemporaryDirectory(prefix="kiln-image-") as scratch, files.replacing(archive) as part:
-        lines = apt.sources(what.suite, env=env)
+        lines = apt.sources(image.suite, env=env)
         sources = private(Path(scratch, "sources.list"), "".join(f"{line}\n" for line in lines)) if lines else None
         settings = private(Path(scratch, "apt.conf"), apt.settings(env=env))
-        words = argv(what, part, sources=sources, settings=settings, keyring=KEYRING if KEYRING.exists() else None)
-        if what.below is None and set(what.packages) - {
-            *PACKAGES,
-            *apt.names(env=env),
-        }:  # told now, not after all else was installed
-            _require_packages(words, what, env=env, on_line=on_line)
-        own = {PYTHON: sys.executable, LOCK: str(what.lock), PROJECT: str(ROOT)}
-        if what.below is not None:
-            own[BELOW] = str(archive.parent / what.below.file)
-        result = command.run(words, env={**env, **own}, on_line=on_line)
+        words = argv(image, part, sources=sources, settings=settings, keyring=KEYRING if KEYRING.exists() else None)
+        unknown = set(image.packages) - {*PACKAGES, *apt.names(env=env)}
+        if image.below is None and unknown:  # an early error, not one after everything else is installed
+            _require_packages(words, image, env=env, on_line=on_line)
+        variables = {PYTHON: sys.executable, LOCK: str(image.lock), PROJECT: str(ROOT)}
+        if image.below is not None:
+            variables[BELOW] = str(archive.parent / image.below.file)
+        result = command.run(words, env={**env, **variables}, on_line=on_line)
         if not result.ok:
             raise BuildFailed(
-                f"mmdebstrap could not make Debian {what.suite}",
+                f"mmdebstrap could not make Debian {image.suite}",
                 why=f"it ended with exit code {result.exit_code}:\n{excerpt(result.tail)}",
-                hint="see that the machine's own 'apt-get update' works, and that the packages' names are Debian's",
+                hint="check that 'apt-get update' works on this machine, and that the names are Debian packages",
             )
 
 
 def _require_packages(
-    words: tuple[str, ...], what: Recipe, *, env: Mapping[str, str], on_line: Callable[[str], None] | None
+    words: tuple[str, ...], image: ImageRecipe, *, env: Mapping[str, str], on_line: Callable[[str], None] | None
 ) -> None:
-    """Have mmdebstrap ask the suite's mirrors for the packages alone; other faults are the real run's to tell.
+    """Simulate mmdebstrap to find the packages on the suite's mirrors; the real run reports other errors.
 
     Raises:
-        UsageError: when there are none of a name.
+        UsageError: if the suite has no package of a name.
     """
-    rehearsed = command.run((words[0], "--simulate", *words[1:]), env=env, on_line=on_line)
-    missing = apt.unknown(rehearsed.tail)
+    simulation = command.run((words[0], "--simulate", *words[1:]), env=env, on_line=on_line)
+    missing = apt.unknown(simulation.tail)
     if missing:
-        near = nearest(missing[0], apt.names(env=env), most=2)
+        suggestion = nearest(missing[0], apt.names(env=env), most=2)
         raise UsageError(
-            f"Debian {what.suite} has no package {' and no package '.join(missing)}",
-            hint=near or "apt-cache search finds packages by what they are for",
+            f"Debian {image.suite} has no package {' and no package '.join(missing)}",
+            hint=suggestion or "find packages with apt-cache search",
         )
 
 
-def argv(what: Recipe, archive: Path, *, sources: Path | None, settings: Path, keyring: Path | None) -> tuple[str, ...]:
-    """Return mmdebstrap's command line; without ``sources`` it uses Debian's own mirror."""
-    excludes = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in UNREAD]
+def argv(
+    image: ImageRecipe, archive: Path, *, sources: Path | None, settings: Path, keyring: Path | None
+) -> tuple[str, ...]:
+    """Return mmdebstrap's command line; without ``sources`` it uses Debian's default mirror."""
+    excludes = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in EXCLUDED]
     return (
         "mmdebstrap",
-        f"--variant={'custom' if what.below else 'minbase'}",
-        "--format=tar",  # the archive is written under a passing name, whose ending says nothing
-        f"--include={','.join(what.packages)}",
-        *([f"--keyring={keyring}"] if keyring else []),  # for machines that trust it only by signed-by
+        f"--variant={'custom' if image.below else 'minbase'}",
+        "--format=tar",  # the temporary name of the archive has another suffix
+        f"--include={','.join(image.packages)}",
+        *([f"--keyring={keyring}"] if keyring else []),  # for machines that trust it only through signed-by
         f"--aptopt={settings}",
         *excludes,
         "--dpkgopt=path-include=/usr/share/doc/*/copyright",
-        *(f"--setup-hook={hook}" for hook in what.setup),
-        *(f"--customize-hook={hook}" for hook in what.hooks),
-        what.suite,
+        *(f"--setup-hook={hook}" for hook in image.setup),
+        *(f"--customize-hook={hook}" for hook in image.hooks),
+        image.suite,
         str(archive),
         *([str(sources)] if sources else []),
     )
 
 
 def private(path: Path, text: str) -> Path:
-    """Write a file that may hold a proxy's or mirror's password."""
+    """Write a file that may contain the password of a proxy or mirror."""
     path.touch(mode=0o600)
     path.write_text(text, encoding="utf-8")
     return path
 
 
 def require_mmdebstrap(env: Mapping[str, str]) -> None:
-    """Raise MissingTool, with the way to get it, when mmdebstrap is not there."""
+    """Raise MissingTool, with the command that installs it, if mmdebstrap is missing."""
     try:
         command.find("mmdebstrap", env=env)
     except MissingTool as error:
         raise MissingTool(
-            "mmdebstrap, which makes the base image, is not on this machine",
+            "mmdebstrap, which makes the base image, is not installed",
             why=error.why,
-            hint="apt-get install mmdebstrap (Debian's and Ubuntu's package; Fedora has it too)",
+            hint=error.hint,
         ) from error

@@ -1,4 +1,4 @@
-"""Python's modules compiled ahead, so that no container has to do it at its start, where it cannot keep the result."""
+"""Compile the Python modules of an image, so that containers need not do it at each start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import command
 from kiln.errors import BuildFailed, excerpt
-from kiln.image.layers import FILE, Entry
+from kiln.image.layers import FILE, LayerEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -17,14 +17,14 @@ CACHE = "__pycache__"
 _MODULE = re.compile(r".*/lib/python3\.\d+/.*\.py")
 
 
-def compile_all(entries: Iterable[Entry], prefix: Path, *, seen_at: str) -> None:
-    """Compile the modules among the entries where they lie, with the prefix's own Python; nothing without one.
+def compile_all(entries: Iterable[LayerEntry], prefix: Path, *, seen_at: str) -> None:
+    """Compile the modules among the entries in place with the prefix's Python, if it has one.
 
-    One process compiles all of them, in one order and with one seed of hashes, since what it writes depends on that.
-    A module that is no valid source stays as it is, as some that serve as templates are.
+    One process compiles all of them in a fixed order with a fixed hash seed, for the result depends on these. Invalid
+    modules, such as templates, are skipped.
 
     Raises:
-        BuildFailed: when that Python cannot be run.
+        BuildFailed: if that Python cannot be run.
     """
     python = prefix / "bin" / "python"
     modules = sorted({entry.source for entry in entries if entry.source is not None and _is_module(entry)})
@@ -40,24 +40,24 @@ def compile_all(entries: Iterable[Entry], prefix: Path, *, seen_at: str) -> None
         raise BuildFailed("the image's Python cannot compile its modules", why=excerpt(result.tail))
 
 
-def beside(entries: Iterable[Entry]) -> tuple[Entry, ...]:
-    """Return entries with the compiled form of each module among them."""
-    return tuple(each for entry in entries for each in (entry, *_compiled(entry)))
+def with_compiled(entries: Iterable[LayerEntry]) -> tuple[LayerEntry, ...]:
+    """Return entries with the compiled modules added."""
+    return tuple(item for entry in entries for item in (entry, *_compiled(entry)))
 
 
-def _compiled(entry: Entry) -> Iterator[Entry]:
+def _compiled(entry: LayerEntry) -> Iterator[LayerEntry]:
     if entry.source is None or not _is_module(entry):
         return
     folder = entry.path.rpartition("/")[0]
-    for made in (entry.source.parent / CACHE).glob(f"{entry.source.stem}.*.pyc"):
-        yield Entry(path=f"{folder}/{CACHE}/{made.name}", mode=FILE, source=made)
+    for file in (entry.source.parent / CACHE).glob(f"{entry.source.stem}.*.pyc"):
+        yield LayerEntry(path=f"{folder}/{CACHE}/{file.name}", mode=FILE, source=file)
 
 
-def _is_module(entry: Entry) -> bool:
+def _is_module(entry: LayerEntry) -> bool:
     return entry.source is not None and _MODULE.fullmatch(entry.path) is not None
 
 
 def _clear(cache: Path) -> None:
-    """Remove what a package brought compiled: a link into the package cache, which must not be written to."""
+    """Remove a package's compiled modules: links into the package cache, which must not be changed."""
     for file in cache.glob("*.pyc") if cache.is_dir() else ():
         file.unlink()

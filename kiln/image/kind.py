@@ -1,4 +1,4 @@
-"""The kinds of image that kiln makes from conda packages, each a file of data in ``kinds``."""
+"""The kinds of slim images, each described by a JSON file in ``kinds``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ KINDS = Path(__file__).with_name("kinds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """What makes an image of packages one of its kind.
+class ImageKind:
+    """A kind of slim image.
 
-    ``product`` are patterns of the packages that change with each release, ``left_out`` packages that programs do not
-    need, ``debian`` packages of the system besides its smallest, ``scripts`` programs of ours by their place in the
-    image, ``folders`` what is there for mounts.
+    ``product`` are patterns of the packages that change with each release, ``left_out`` the packages that programs do
+    not need, ``debian`` additional packages of the system, ``scripts`` kiln's scripts by their path in the image,
+    ``folders`` mount points.
     """
 
     name: str
@@ -38,25 +38,25 @@ class Kind:
 
 
 def names() -> tuple[str, ...]:
-    """The names of all kinds."""
+    """Return the names of all kinds."""
     return tuple(sorted(path.stem for path in KINDS.glob("*.json")))
 
 
-def load(name: str) -> Kind:
+def load(name: str) -> ImageKind:
     """Read a kind."""
-    said = json.loads((KINDS / f"{name}.json").read_text(encoding="utf-8"))
-    return Kind(
+    data = json.loads((KINDS / f"{name}.json").read_text(encoding="utf-8"))
+    return ImageKind(
         name=name,
-        summary=said["summary"],
-        specs=tuple(said["specs"]),
-        product=tuple(said["product"]),
-        left_out=tuple(said["left_out"]),
-        debian=tuple(said["debian"]),
-        entrypoint=tuple(said["entrypoint"]),
-        environment=said["environment"],
-        folder=said["folder"],
-        ports=tuple(said["ports"]),
-        scripts={place: KINDS / script for place, script in said["scripts"].items()},
-        folders=tuple(said["folders"]),
-        health=tuple(said["health"]),
+        summary=data["summary"],
+        specs=tuple(data["specs"]),
+        product=tuple(data["product"]),
+        left_out=tuple(data["left_out"]),
+        debian=tuple(data["debian"]),
+        entrypoint=tuple(data["entrypoint"]),
+        environment=data["environment"],
+        folder=data["folder"],
+        ports=tuple(data["ports"]),
+        scripts={path: KINDS / script for path, script in data["scripts"].items()},
+        folders=tuple(data["folders"]),
+        health=tuple(data["health"]),
     )

@@ -1,4 +1,4 @@
-"""Layers of an image: files in an archive whose bytes depend on the files alone, not on when, where or by whom."""
+"""Layers of an image: reproducible archives whose bytes depend on their files alone."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _LEVEL = 6  # of gzip, which every engine reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A file, link or folder of an image, owned by root unless ``owner`` (a user's number) says otherwise.
+class LayerEntry:
+    """A file, link or folder of an image; ``owner`` is a user id.
 
-    The group is always root's, of number 0, which users without a name are in where a platform gives out the numbers.
+    The group is always root's (0), to which platforms that assign user ids add their users.
 
-    ``path`` is absolute. The content is ``source`` or ``data``; ``link`` is where a symbolic link leads. With none of
-    them it is a folder.
+    ``path`` is absolute. The content is ``source`` or ``data``; ``link`` is the target of a symbolic link. A folder has
+    none of them.
     """
 
     path: str
@@ -38,12 +38,12 @@ class Entry:
 
     @property
     def is_file(self) -> bool:
-        """Whether it has content."""
+        """Whether the entry is a regular file."""
         return self.source is not None or self.data is not None
 
     @property
     def size(self) -> int:
-        """The bytes of its content."""
+        """The size of the content in bytes."""
         if self.source is not None:
             return self.source.stat().st_size
         return len(self.data or b"")
@@ -51,20 +51,20 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """Entries that are packed together, and a word for what they are."""
+    """Entries that are packed together, with a title."""
 
     title: str
-    entries: tuple[Entry, ...]
+    entries: tuple[LayerEntry, ...]
 
     @property
     def size(self) -> int:
-        """The bytes of all files, not packed."""
+        """The unpacked size of all files in bytes."""
         return sum(entry.size for entry in self.entries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """A layer as a compressed archive; ``diff_id`` is the digest of the archive before its compression."""
+    """A layer as a compressed archive; ``diff_id`` is the digest of the uncompressed archive."""
 
     title: str
     path: Path
@@ -74,7 +74,7 @@ class Packed:
 
 
 class _Hashing(io.RawIOBase):
-    """A stream that hashes what goes through it."""
+    """A stream that hashes the data written to it."""
 
     def __init__(self, target: BinaryIO | gzip.GzipFile) -> None:
         self.target = target
@@ -83,7 +83,7 @@ class _Hashing(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, data: bytes) -> int:  # type: ignore[override]  # tarfile hands over bytes alone
+    def write(self, data: bytes) -> int:  # type: ignore[override]  # tarfile writes bytes alone
         self.hash.update(data)
         return self.target.write(data)
 
@@ -93,7 +93,7 @@ class _Hashing(io.RawIOBase):
 
 
 def pack(layer: Layer, path: Path, *, epoch: int) -> Packed:
-    """Write a layer to ``path``; every file gets the time ``epoch`` (seconds), every folder on the way is made."""
+    """Write a layer to ``path``, with ``epoch`` (seconds) as the time of all files, and with parent folders."""
     with path.open("wb") as file:
         outer = _Hashing(file)
         with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, mtime=0, fileobj=outer) as zipped:
@@ -104,49 +104,49 @@ def pack(layer: Layer, path: Path, *, epoch: int) -> Packed:
     return Packed(title=layer.title, path=path, digest=outer.digest, diff_id=inner.digest, size=path.stat().st_size)
 
 
-def with_folders(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Yield entries in the order of their paths, with the folders that they lie in; the last one of a path counts."""
+def with_folders(entries: Iterable[LayerEntry]) -> Iterator[LayerEntry]:
+    """Yield entries sorted by path, with their parent folders; the last entry of a path counts."""
     by_path = {entry.path: entry for entry in entries}
     folders = {str(parent) for path in by_path for parent in PurePosixPath(path).parents} - {"/"}
     for path in sorted(by_path.keys() | folders):
-        yield by_path.get(path) or Entry(path=path, mode=FOLDER)
+        yield by_path.get(path) or LayerEntry(path=path, mode=FOLDER)
 
 
-def dead_links(entries: Iterable[Entry], *, below: str) -> frozenset[str]:
-    """Return the paths of links that lead below a folder, to what is not among the entries there."""
+def dead_links(entries: Iterable[LayerEntry], *, below: str) -> frozenset[str]:
+    """Return the paths of links whose targets are below a folder, but not among the entries."""
     by_path = {entry.path: entry for entry in with_folders(entries)}
     links = {path: entry.link for path, entry in by_path.items() if entry.link}
-    ends = {path: _followed(path, links) for path in links}
+    ends = {path: _resolved(path, links) for path in links}
     return frozenset(path for path, end in ends.items() if end.startswith(f"{below}/") and end not in by_path)
 
 
-def _followed(path: str, links: Mapping[str, str], *, most: int = 40) -> str:
-    """Where a path leads when the links on its way are followed, at most as many as Linux follows."""
-    seen = ""
+def _resolved(path: str, links: Mapping[str, str], *, most: int = 40) -> str:
+    """Return a path with links resolved, at most as many as Linux follows."""
+    resolved = ""
     for part in PurePosixPath(path).parts[1:]:
-        seen = f"{seen}/{part}"
-        if seen in links and most:
-            target = posixpath.normpath(posixpath.join(posixpath.dirname(seen), links[seen]))
-            seen = _followed(target, links, most=most - 1)
-    return seen
+        resolved = f"{resolved}/{part}"
+        if resolved in links and most:
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(resolved), links[resolved]))
+            resolved = _resolved(target, links, most=most - 1)
+    return resolved
 
 
-def of_tree(root: Path, paths: Iterable[str], *, below: str) -> Iterator[Entry]:
+def of_tree(root: Path, paths: Iterable[str], *, below: str) -> Iterator[LayerEntry]:
     """Yield the files and links at ``paths`` in the folder ``root`` as entries below another folder.
 
-    Whatever the umask was, a file can be read by all, and run by all when its owner can.
+    Independent of the umask, all users can read a file, and run it if its owner can.
     """
     for path in paths:
         source = root / path
         status = source.lstat()
         if stat.S_ISLNK(status.st_mode):
-            yield Entry(path=f"{below}/{path}", mode=0o777, link=str(source.readlink()))
+            yield LayerEntry(path=f"{below}/{path}", mode=0o777, link=str(source.readlink()))
         else:
             mode = PROGRAM if status.st_mode & stat.S_IXUSR else FILE
-            yield Entry(path=f"{below}/{path}", mode=mode, source=source)
+            yield LayerEntry(path=f"{below}/{path}", mode=mode, source=source)
 
 
-def _add(archive: tarfile.TarFile, entry: Entry, epoch: int) -> None:
+def _add(archive: tarfile.TarFile, entry: LayerEntry, epoch: int) -> None:
     member = tarfile.TarInfo(entry.path.lstrip("/"))
     member.mode, member.mtime, member.uid = entry.mode, epoch, entry.owner
     if entry.link:

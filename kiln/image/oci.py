@@ -1,6 +1,6 @@
-"""An image as files: the OCI image layout, which also carries the list that ``docker load`` looks for.
+"""An image as files: the OCI image layout, with the manifest that ``docker load`` reads.
 
-Written after the OCI image specification 1.1 (image-layout, manifest, config) and, for ``Healthcheck`` and
+Implements the OCI image specification 1.1 (image-layout, manifest, config) and, for ``Healthcheck`` and
 ``manifest.json``, Docker's image specification 1.3.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kiln.image.layers import Packed
 
 _OCI = "application/vnd.oci.image"
-# HOST[:PORT]/PATH:TAG as engines take it; without a tag they would make up one of their own.
+# HOST[:PORT]/PATH:TAG as engines accept it; without a tag they would add a default.
 _PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _NAME = re.compile(
     rf"(?:[A-Za-z0-9][A-Za-z0-9.-]{{0,253}}(?::\d{{1,5}})?/)?{_PART}(?:/{_PART})*:\w[\w.-]{{0,127}}", re.ASCII
@@ -35,7 +35,7 @@ _SECOND = 1_000_000_000  # Docker counts the times of a health check in nanoseco
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """A program that tells by its exit code whether a container is well; times are in seconds."""
+    """A health check: a program whose exit code is 0 for a healthy container; times are in seconds."""
 
     argv: tuple[str, ...]
     interval: int = 30
@@ -46,7 +46,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What an engine does with an image when it is run."""
+    """The configuration of an image: how an engine runs it."""
 
     entrypoint: tuple[str, ...]
     command: tuple[str, ...] = ()
@@ -59,8 +59,8 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """An image that lies on the disk; ``digest`` is its manifest's, ``config_digest`` the image id of engines."""
+class WrittenImage:
+    """A written image; ``digest`` is its manifest's, ``config_digest`` the image id of engines."""
 
     path: Path
     digest: str
@@ -68,17 +68,13 @@ class Written:
 
 
 def require_name(tag: str) -> None:
-    """Refuse what engines do not take as the name of an image.
-
-    Raises:
-        UsageError: naming it.
-    """
+    """Raise UsageError for an invalid name of an image."""
     if len(tag) > _LONGEST or not _NAME.fullmatch(tag):
-        raise UsageError(f"{tag!r} is no name for an image", hint="--tag localhost/mine:1")
+        raise UsageError(f"{tag!r} is not a valid name of an image", hint="--tag localhost/mine:1")
 
 
-def write(folder: Path, layers: Sequence[Packed], config: Config, *, tag: str, epoch: int) -> Written:
-    """Complete a folder that holds the packed layers under ``blobs/sha256`` to an image layout."""
+def write(folder: Path, layers: Sequence[Packed], config: Config, *, tag: str, epoch: int) -> WrittenImage:
+    """Complete a folder with packed layers in ``blobs/sha256`` to an image layout."""
     image = _blob(folder, document(config, layers, epoch=epoch))
     manifest = _blob(
         folder,
@@ -96,13 +92,17 @@ def write(folder: Path, layers: Sequence[Packed], config: Config, *, tag: str, e
     top = {"mediaType": f"{_OCI}.manifest.v1+json", **manifest, "annotations": names}
     _json(folder / "index.json", {"schemaVersion": 2, "mediaType": f"{_OCI}.index.v1+json", "manifests": [top]})
     _json(folder / "oci-layout", {"imageLayoutVersion": "1.0.0"})
-    listed = {"Config": _place(image["digest"]), "RepoTags": [tag], "Layers": [_place(each.digest) for each in layers]}
-    _json(folder / "manifest.json", [listed])
-    return Written(path=folder, digest=manifest["digest"], config_digest=image["digest"])
+    docker = {
+        "Config": _relative_path(image["digest"]),
+        "RepoTags": [tag],
+        "Layers": [_relative_path(layer.digest) for layer in layers],
+    }
+    _json(folder / "manifest.json", [docker])
+    return WrittenImage(path=folder, digest=manifest["digest"], config_digest=image["digest"])
 
 
 def document(config: Config, layers: Sequence[Packed], *, epoch: int) -> dict[str, Any]:
-    """The image's configuration, as the OCI specification lays it out."""
+    """Return the configuration of the image in the format of the OCI specification."""
     created = datetime.fromtimestamp(epoch, tz=timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     settings = {
         "User": config.user,
@@ -132,8 +132,8 @@ def document(config: Config, layers: Sequence[Packed], *, epoch: int) -> dict[st
 
 
 def archive(folder: Path, target: Path) -> None:
-    """Put an image layout into one tar archive, whole or not at all, always with the same bytes."""
-    with files.no_room_as_disk_full(target.parent), files.replacing(target) as part, tarfile.open(part, "w") as file:
+    """Write an image layout as a reproducible tar archive, completely or not at all."""
+    with files.full_disk_as_error(target.parent), files.replacing(target) as part, tarfile.open(part, "w") as file:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             member = tarfile.TarInfo(path.relative_to(folder).as_posix())
             member.size, member.mode = path.stat().st_size, 0o644
@@ -142,11 +142,11 @@ def archive(folder: Path, target: Path) -> None:
 
 
 def blob_path(folder: Path, digest: str) -> Path:
-    """Where a blob lies in a layout."""
-    return folder / _place(digest)
+    """Return the path of a blob in a layout."""
+    return folder / _relative_path(digest)
 
 
-def _place(digest: str) -> str:
+def _relative_path(digest: str) -> str:
     return f"blobs/{digest.replace(':', '/')}"
 
 

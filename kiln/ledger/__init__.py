@@ -1,92 +1,57 @@
-"""The memory under build_artifacts/: which steps are finished, and every run over the matrix with each of its cells.
+"""The ledger under build_artifacts/: a database of finished steps, and of every run over the matrix with its configs.
 
-All that is written is one SQLite transaction, so whoever is killed at any moment leaves the whole record or none. A
-step is named by a key over everything that decides its result, and written only once it has ended well. A run is
-written as it goes: what a cell became, when, at what cost, and every change on the way.
+Every change is one SQLite transaction, so a process that is killed at any moment leaves the whole record or none. A
+step is identified by a key over everything that decides its result, and stored only once it has succeeded. A run is
+stored while it runs: the state of each config with its time and cost, and every change of it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
+import logging
 import sqlite3
 import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiln import files
 from kiln.container.owner import Owner, is_gone
-from kiln.errors import DiskFull
-from kiln.ledger import records
-from kiln.model.run import CellState
+from kiln.errors import LedgerFault, NotWritable
+from kiln.ledger import migration, records
+from kiln.ledger.repair import (
+    Damaged,
+    converted_errors,
+    decoding,
+    repair_file,
+    repaired,
+    require_files,
+    require_known,
+    retry_after_repair,
+    write_finished,
+)
+from kiln.ledger.schema import KNOWN, VERSION
+from kiln.model.run import ConfigState
+from kiln.serialization import from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from kiln.model.run import CellRun, MatrixReport
+    from kiln.model.run import ConfigRun, MatrixReport
 
-VERSION = 2
+LOGGER = logging.getLogger(__name__)
+
 BUSY_SECONDS = 30.0
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS step (
-    key TEXT PRIMARY KEY,
-    config TEXT NOT NULL,
-    title TEXT NOT NULL,
-    finished REAL NOT NULL,
-    seconds REAL NOT NULL,
-    detail TEXT NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS run (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    command TEXT NOT NULL,
-    started REAL NOT NULL,
-    finished REAL,
-    owner TEXT NOT NULL,
-    detail TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS cell (
-    run INTEGER NOT NULL REFERENCES run (id),
-    config TEXT NOT NULL,
-    position INTEGER NOT NULL,
-    state TEXT NOT NULL,
-    started REAL,
-    finished REAL,
-    peak_memory INTEGER,
-    detail TEXT NOT NULL,
-    PRIMARY KEY (run, config)
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS cell_of_config ON cell (config, state);
-CREATE TABLE IF NOT EXISTS change (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    run INTEGER NOT NULL,
-    config TEXT NOT NULL,
-    state TEXT NOT NULL,
-    at REAL NOT NULL
-);
-CREATE TABLE IF NOT EXISTS artifact (
-    path TEXT PRIMARY KEY,
-    sha256 TEXT NOT NULL,
-    size INTEGER NOT NULL,
-    modified INTEGER NOT NULL,
-    config TEXT NOT NULL,
-    inputs TEXT NOT NULL
-) WITHOUT ROWID;
-"""
-
-
-# Cells with what is known of their runs, which are rehearsals or builds: neither kind tells anything of the other.
-KNOWN = """
-CREATE TEMP VIEW known AS
-SELECT cell.*, run.owner, coalesce(json_extract(run.detail, '$.rehearsal'), 0) AS rehearsal
-FROM cell JOIN run ON run.id = cell.run
-"""
+COLUMNS = "config, state, started, finished, peak_memory, detail"
+STEP_COLUMNS = ("key", "config", "title", "finished", "seconds", "detail")
+ARTIFACT_COLUMNS = ("path", "sha256", "size", "modified", "config", "inputs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """A step that ended well: ``finished`` is seconds since the epoch, ``detail`` what the step wants back."""
+class FinishedStep:
+    """A step that succeeded: ``finished`` is in seconds since the epoch, ``detail`` holds the step's own values."""
 
     key: str
     config: str
@@ -97,10 +62,10 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """A package file in the channel, as it was when it was put there.
+class StoredArtifact:
+    """A package file in the channel, as it was when it was stored.
 
-    ``modified`` are nanoseconds since the epoch, ``inputs`` a hash over what every cell's packages are made of.
+    ``modified`` is in nanoseconds since the epoch, ``inputs`` is a hash over the inputs common to all configs.
     """
 
     path: str
@@ -111,28 +76,39 @@ class Kept:
     inputs: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildDuration:
+    """The duration of a config's last build, ``cold`` or warm, on a number of ``cores``; 0 is unknown."""
+
+    config: str
+    cold: bool
+    seconds: float
+    cores: float
+
+
 class Ledger:
     """The SQLite file under build_artifacts/; safe for several threads and processes."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, or begin one; a file that SQLite cannot read is put aside as ``*.broken``.
+        """Open or create the file; a damaged one is replaced by a new one with its readable records.
 
         Raises:
-            DiskFull: when there is no room even for that.
+            LedgerFault: when its path is not a file, a newer kiln has written it, or another process locks it for long.
+            NotWritable: when it cannot be opened at all; a read-only one can.
+            DiskFull: when the disk is full.
         """
-        self._path = path
+        self.path = path
         self._lock = threading.Lock()
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with _full_disk_told(path.parent):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self._open = self._prepared()
-        except sqlite3.OperationalError:
-            raise  # locked: nothing is wrong with what is written there
-        except sqlite3.DatabaseError:
-            self._open = self._begun_anew()
+            self._open = self._opened()
+        except Damaged as damage:
+            repair_file(path, None, str(damage))
+            with repaired(path):
+                self._open = self._opened()
 
     def close(self) -> None:
-        """Let go of the file; the last to do so tidies it up."""
+        """Close the file; SQLite tidies it up when the last process does so."""
         self._open.close()
 
     def __enter__(self) -> Ledger:
@@ -147,85 +123,104 @@ class Ledger:
 
     # Steps
 
-    def finished(self, key: str) -> Finished | None:
-        """Return what is known of a finished step."""
-        row = self._row("SELECT key, config, title, finished, seconds, detail FROM step WHERE key = ?", key)
-        return row and Finished(
-            key=row[0], config=row[1], title=row[2], finished=row[3], seconds=row[4], detail=json.loads(row[5])
-        )
+    @retry_after_repair
+    def finished(self, key: str) -> FinishedStep | None:
+        """Return a finished step; None when it is not stored."""
+        row = self._step_row(key)
+        return row and self._finished(row)
 
     def record(self, key: str, *, config: str, title: str, seconds: float, detail: Mapping[str, Any]) -> None:
-        """Write down that a step has ended well; a later record of the same key takes the place of an earlier one."""
+        """Store a step that has succeeded; a later record of the same key replaces an earlier one."""
         row = (key, config, title, time.time(), seconds, json.dumps(detail, sort_keys=True))
         with self._writing() as connection:
             connection.execute("INSERT OR REPLACE INTO step VALUES (?, ?, ?, ?, ?, ?)", row)
 
+    def keep_finished(self, key: str, *artifacts: StoredArtifact) -> None:
+        """Write a finished config and its packages into a file next to the ledger, too, in case the ledger is damaged.
+
+        Only keys that are hashes are written: the others are never looked up.
+        """
+        step = self._step_row(key)
+        if step is not None and key.isalnum():
+            write_finished(self.path.parent, key, step, map(dataclasses.astuple, artifacts))
+
     def forget(self, key: str) -> None:
-        """Strike out a step whose result is gone."""
+        """Delete a step whose result is gone."""
         with self._writing() as connection:
             connection.execute("DELETE FROM step WHERE key = ?", (key,))
 
-    def latest(self, title: str, config: str | None = None) -> tuple[Finished, ...]:
-        """Return the finished steps of a title, of one cell or of all, the latest first."""
+    @retry_after_repair
+    def latest(self, title: str, config: str | None = None) -> tuple[FinishedStep, ...]:
+        """Return the finished steps with a title, of one config or of all, the latest first."""
         rows = self._rows(
-            "SELECT key, config, title, finished, seconds, detail FROM step"
+            f"SELECT {', '.join(STEP_COLUMNS)} FROM step"  # noqa: S608 - constants
             " WHERE title = ?1 AND (?2 IS NULL OR config = ?2) ORDER BY finished DESC",
             title,
             config,
         )
-        names = ("key", "config", "title", "finished", "seconds")
-        return tuple(Finished(**dict(zip(names, row, strict=False)), detail=json.loads(row[5])) for row in rows)
+        return tuple(map(self._finished, rows))
+
+    def _step_row(self, key: str) -> Any:
+        return self._row(f"SELECT {', '.join(STEP_COLUMNS)} FROM step WHERE key = ?", key)  # noqa: S608 - constants
+
+    def _finished(self, row: tuple[Any, ...]) -> FinishedStep:
+        with decoding():
+            fields = dict(zip(STEP_COLUMNS, row, strict=True))
+            return from_json(FinishedStep, {**fields, "detail": json.loads(row[5])})
 
     # Packages
 
-    def keep(self, *kept: Kept) -> None:
-        """Write down what package files lie in the channel now."""
-        rows = [(each.path, each.sha256, each.size, each.modified, each.config, each.inputs) for each in kept]
+    def keep(self, *artifacts: StoredArtifact) -> None:
+        """Store package files that are in the channel now."""
+        rows = map(dataclasses.astuple, artifacts)
         with self._writing() as connection:
             connection.executemany("INSERT OR REPLACE INTO artifact VALUES (?, ?, ?, ?, ?, ?)", rows)
 
-    def kept(self, path: str) -> Kept | None:
-        """Return what is known of a package file in the channel."""
-        row = self._row("SELECT path, sha256, size, modified, config, inputs FROM artifact WHERE path = ?", path)
-        names = ("path", "sha256", "size", "modified", "config", "inputs")
-        return row and Kept(**dict(zip(names, row, strict=True)))
+    @retry_after_repair
+    def artifact(self, path: str) -> StoredArtifact | None:
+        """Return a package file of the channel; None when it is not stored."""
+        query = f"SELECT {', '.join(ARTIFACT_COLUMNS)} FROM artifact WHERE path = ?"  # noqa: S608 - constants
+        row = self._row(query, path)
+        return row and StoredArtifact(**dict(zip(ARTIFACT_COLUMNS, row, strict=True)))
 
     # Runs
 
     def begin(self, report: MatrixReport) -> int:
-        """Write down that a run of this process begins, with all of its cells, and return its number."""
+        """Store that a run of this process begins, with all of its configs, and return its number."""
         with self._writing() as connection:
             cursor = connection.execute(
                 "INSERT INTO run (command, started, owner, detail) VALUES (?, ?, ?, ?)",
                 (report.command, report.started, str(Owner.here()), json.dumps(records.run_detail(report))),
             )
             number = int(cursor.lastrowid or 0)
-            for position, cell in enumerate(report.cells):
-                _write_cell(connection, number, position, cell)
+            for position, config in enumerate(report.configs):
+                _write_config(connection, number, position, config)
         return number
 
-    def change(self, run: int, cell: CellRun) -> None:
-        """Write down a cell as it is now."""
+    def change(self, run: int, config: ConfigRun) -> None:
+        """Store the state of a config."""
         with self._writing() as connection:
-            query = "SELECT position FROM cell WHERE run = ? AND config = ?"
-            row = connection.execute(query, (run, cell.config)).fetchone()
-            last = "SELECT count(*) FROM cell WHERE run = ?"
+            query = "SELECT position FROM config_run WHERE run = ? AND config = ?"
+            row = connection.execute(query, (run, config.config)).fetchone()
+            last = "SELECT count(*) FROM config_run WHERE run = ?"
             position = row[0] if row else connection.execute(last, (run,)).fetchone()[0]
-            _write_cell(connection, run, position, cell)
+            _write_config(connection, run, position, config)
 
     def end(self, run: int) -> None:
-        """Write down that a run is over."""
+        """Store that a run is over."""
         with self._writing() as connection:
             connection.execute("UPDATE run SET finished = ? WHERE id = ?", (time.time(), run))
 
+    @retry_after_repair
     def runs(self) -> tuple[int, ...]:
         """Return the numbers of all runs, the latest first."""
         return tuple(number for (number,) in self._rows("SELECT id FROM run ORDER BY id DESC"))
 
+    @retry_after_repair
     def report(self, run: int | None = None) -> MatrixReport | None:
-        """Return a run as it stands, the latest when none is named; None when there is no such run.
+        """Return the report of a run, by default of the latest; None when there is no such run.
 
-        Cells that were under way in a run that was killed are told as interrupted.
+        Configs that were running when their run was killed are reported as interrupted.
         """
         row = self._row(
             "SELECT id, command, started, finished, owner, detail FROM run WHERE id = ?1 OR ?1 IS NULL"
@@ -235,47 +230,75 @@ class Ledger:
         if row is None:
             return None
         number, command, started, finished, owner, detail = row
-        query = "SELECT config, state, started, finished, peak_memory, detail FROM cell WHERE run = ? ORDER BY position"
+        query = f"SELECT {COLUMNS} FROM config_run WHERE run = ? ORDER BY position"  # noqa: S608 - a constant
         killed = finished is None and not self._lives(owner)
-        cells = tuple(records.cell(*each, killed=killed) for each in self._rows(query, number))
-        return records.run(number, command, started, finished, json.loads(detail), cells)
+        rows = self._rows(query, number)
+        with decoding():
+            configs = tuple(records.config(*row, killed=killed) for row in rows)
+            return records.run(number, command, started, finished, json.loads(detail), configs)
 
-    def changes(self, run: int) -> tuple[tuple[str, CellState, float], ...]:
-        """Return every change of a run in its order: the cell, its new state, when (seconds since the epoch)."""
+    @retry_after_repair
+    def changes(self, run: int) -> tuple[tuple[str, ConfigState, float], ...]:
+        """Return every change of a run in order: the config, its new state, the time in seconds since the epoch."""
         rows = self._rows("SELECT config, state, at FROM change WHERE run = ? ORDER BY id", run)
-        return tuple((config, CellState(state), at) for config, state, at in rows)
+        with decoding():
+            return tuple((config, ConfigState(state), at) for config, state, at in rows)
 
-    def states(self, *, rehearsal: bool = False) -> dict[str, CellState]:
-        """Return what became of each cell in the last run that had it; rehearsals are told apart from builds."""
-        known: dict[str, CellState] = {}
+    def states(self, *, rehearsal: bool = False) -> dict[str, ConfigState]:
+        """Return each config's state in the last run that held its lock, for rehearsals or for builds.
+
+        A run that found a config locked by another process does not know its result.
+        """
+        states: dict[str, ConfigState] = {}
         for number in self.runs():
             report = self.report(number)
-            for cell in report.cells if report and report.rehearsal is rehearsal else ():
-                known.setdefault(cell.config, cell.state)
-        return known
+            for config in report.configs if report and report.rehearsal is rehearsal else ():
+                if states.get(config.config, ConfigState.LOCKED) is ConfigState.LOCKED:
+                    states[config.config] = config.state
+        return states
 
+    @retry_after_repair
     def estimates(self, *, rehearsal: bool = False) -> dict[str, float]:
-        """Return the seconds that each cell took when it was last built, or rehearsed, from beginning to end."""
+        """Return the duration of each config's last build, or rehearsal, in seconds."""
         rows = self._rows(
             "SELECT config, finished - started FROM known WHERE rehearsal = ? AND state = ?"
             " AND started IS NOT NULL ORDER BY run",
             rehearsal,
-            CellState.DONE.value,
+            ConfigState.DONE.value,
         )
         return dict(rows)
 
+    @retry_after_repair
+    def build_durations(self) -> tuple[BuildDuration, ...]:
+        """Return the durations of each config's last cold and last warm build; rehearsals do not count."""
+        rows = self._rows(
+            "SELECT known.config, known.detail, known.finished - known.started, run.detail FROM known"
+            " JOIN run ON run.id = known.run"
+            " WHERE NOT known.rehearsal AND known.state = ? AND known.started IS NOT NULL ORDER BY run.id",
+            ConfigState.DONE.value,
+        )
+        latest = {}
+        for config, detail, seconds, run_detail in rows:
+            with decoding():
+                cold, run = bool(json.loads(detail)["cold"]), json.loads(run_detail)
+                cores = float(run["cores"]) and max(1.0, float(run["cores"]) / max(1, int(run["jobs"])))
+            latest[config, cold] = BuildDuration(config=config, cold=cold, seconds=seconds, cores=cores)
+        return tuple(latest.values())
+
+    @retry_after_repair
     def peaks(self, *, rehearsal: bool = False) -> dict[str, int]:
-        """Return the most memory that each cell held when it was last built, or rehearsed, in bytes."""
+        """Return the peak memory of each config's last build, or rehearsal, in bytes."""
         query = "SELECT config, peak_memory FROM known WHERE rehearsal = ? AND peak_memory IS NOT NULL ORDER BY run"
         return dict(self._rows(query, rehearsal))
 
+    @retry_after_repair
     def abandoned(self, config: str, *, rehearsal: bool = False) -> bool:
-        """Whether the last run that had a cell under way is gone without having said so: killed."""
+        """Return whether the last run that built a config was killed."""
         row = self._row(
             "SELECT owner FROM known WHERE rehearsal = ? AND config = ? AND state = ? ORDER BY run DESC LIMIT 1",
             rehearsal,
             config,
-            CellState.RUNNING.value,
+            ConfigState.RUNNING.value,
         )
         return row is not None and not self._lives(row[0])
 
@@ -291,73 +314,113 @@ class Ledger:
         return rows[0] if rows else None
 
     def _rows(self, query: str, *values: object) -> list[Any]:
-        with self._lock, files.no_room_as_disk_full(self._path.parent):
+        with self._lock, converted_errors(self.path):
             return self._open.execute(query, values).fetchall()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, which has the right to write from its first moment and so never loses a race later."""
-        with self._lock, _full_disk_told(self._path.parent):
-            self._open.execute("BEGIN IMMEDIATE")
-            with self._open:
-                yield self._open
-
-    def _prepared(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        """Open a transaction that holds the write lock from its beginning, and so cannot fail on it later."""
         try:
-            _prepare(connection)
-        except BaseException:
-            connection.close()
-            raise
+            with self._lock, converted_errors(self.path):
+                self._open.execute("BEGIN IMMEDIATE")
+                with self._open:
+                    yield self._open
+        except Damaged as damage:
+            self.repair(damage)
+            what = f"the ledger {self.path} was damaged, as was found while writing it"
+            raise LedgerFault(what, why=str(damage), hint="it was repaired; run the same command again") from damage
+
+    def _extend(self, tables: str) -> None:
+        """Create more tables in the file."""
+        if self._row("PRAGMA query_only") != (1,):
+            with self._lock, converted_errors(self.path):
+                self._open.executescript(f"BEGIN IMMEDIATE;{tables}COMMIT;")
+
+    def repair(self, damage: Damaged) -> None:
+        """Replace the file by a new one with the readable records of the damaged one."""
+        with self._lock:
+            self._open.close()
+            repair_file(self.path, self._inode, str(damage))
+            with repaired(self.path):
+                self._open = self._opened()
+
+    def _opened(self) -> sqlite3.Connection:
+        require_files(self.path)
+        try:
+            return self._connected(str(self.path), _prepare)
+        except NotWritable:
+            if not self.path.is_file():
+                raise
+            connection = self._connected(_immutable(self.path), _prepare_to_read)
+            LOGGER.warning("note: the ledger %s is read-only; nothing is recorded", self.path)
+            return connection
+
+    def _connected(self, name: str, prepare: Callable[[sqlite3.Connection, Path], None]) -> sqlite3.Connection:
+        with converted_errors(self.path):
+            connection = sqlite3.connect(
+                name, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=name.startswith("file:")
+            )
+            try:
+                prepare(connection, self.path)
+                self._inode = self.path.stat().st_ino
+            except BaseException:
+                connection.close()
+                raise
         return connection
 
-    def _begun_anew(self) -> sqlite3.Connection:
-        """Losing the memory costs time, trusting a broken one could cost a wrong package."""
-        for suffix in ("-wal", "-shm"):
-            files.remove(self._path.with_name(self._path.name + suffix))
-        self._path.replace(self._path.with_name(self._path.name + ".broken"))
-        return self._prepared()
+
+def _immutable(path: Path) -> str:
+    return f"{path.absolute().as_uri()}?immutable=1"
 
 
-def _prepare(connection: sqlite3.Connection) -> None:
-    """Have the tables in a file, whoever else does the same at this moment."""
+def _prepare_to_read(connection: sqlite3.Connection, path: Path) -> None:
+    """Prepare to read a read-only file, next to which SQLite cannot create its own files."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    require_known(version, path)
+    if version != VERSION:
+        raise LedgerFault(
+            f"the ledger {path} has schema {version}, and cannot be migrated since it is read-only",
+            why="an older kiln has written it",
+            hint=f"make it and its folder writable once: chmod u+w {path} {path.parent}",
+        )
+    connection.execute(KNOWN)
+    connection.execute("PRAGMA query_only = 1")
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Create or migrate the tables of a file, while other processes may do the same."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    require_known(version, path)
     until = time.monotonic() + BUSY_SECONDS
     while True:
         try:
-            # SQLite does not wait by itself when two change this mode at once.
+            # SQLite does not wait for a process that changes this mode at the same time.
             connection.execute("PRAGMA journal_mode = WAL")
             break
-        except sqlite3.OperationalError:
-            if time.monotonic() > until:
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
                 raise
             time.sleep(0.02)
     # In this mode NORMAL loses at most the last changes to a power cut; it never leaves the file inconsistent.
     connection.execute("PRAGMA synchronous = NORMAL")
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version not in {0, 1, VERSION}:  # 1 had the table of steps alone
-        raise sqlite3.DatabaseError(f"ledger version {version}")
     if version != VERSION:
-        connection.executescript(f"BEGIN IMMEDIATE;{SCHEMA}PRAGMA user_version = {VERSION};COMMIT;")
+        migration.migrate(connection)
     connection.execute(KNOWN)
 
 
-def _write_cell(connection: sqlite3.Connection, run: int, position: int, cell: CellRun) -> None:
-    """Lay a cell over what was known of it, and add the change to the history."""
-    detail = json.dumps(records.cell_detail(cell))
-    row = (run, cell.config, position, cell.state.value, cell.started, cell.finished, cell.peak_memory, detail)
-    connection.execute("INSERT OR REPLACE INTO cell VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-    change = (run, cell.config, cell.state.value, time.time())
+def _write_config(connection: sqlite3.Connection, run: int, position: int, config: ConfigRun) -> None:
+    """Replace the record of a config, and add the change to the history."""
+    detail = json.dumps(records.config_detail(config))
+    row = (
+        run,
+        config.config,
+        position,
+        config.state.value,
+        config.started,
+        config.finished,
+        config.peak_memory,
+        detail,
+    )
+    connection.execute("INSERT OR REPLACE INTO config_run VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    change = (run, config.config, config.state.value, time.time())
     connection.execute("INSERT INTO change (run, config, state, at) VALUES (?, ?, ?, ?)", change)
-
-
-@contextlib.contextmanager
-def _full_disk_told(folder: Path) -> Iterator[None]:
-    """SQLite has an error of its own for a full disk."""
-    try:
-        with files.no_room_as_disk_full(folder):
-            yield
-    except sqlite3.OperationalError as error:
-        if "full" not in str(error):
-            raise
-        hint = "free some room and run the same command again; what was finished is kept"
-        raise DiskFull(f"the disk became full while writing in {folder}", why=str(error), hint=hint) from error

@@ -1,26 +1,27 @@
-"""Runs and cells as the JSON values that the ledger keeps beside its columns, and back."""
+"""Convert runs and configs to the JSON values that the ledger keeps next to its columns, and back."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.model.artifact import Artifact, PackageReport, StepReport, TestReport, Verdict
+from kiln.model.artifact import Artifact, PackageReport, StepReport, TestReport, TestVerdict
 from kiln.model.compile import CompileReport, Progress
-from kiln.model.run import CellRun, CellState, MatrixReport
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport
+from kiln.serialization import from_json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 RUN_FIELDS = ("machine", "cores", "jobs", "engine", "container", "image", "rehearsal")
-CELL_FIELDS = ("group", "leader", "machine", "estimate", "reason")
+CONFIG_FIELDS = ("group", "cold", "worker", "estimate", "reason", "log", "steps", "packages")
+KINDS = (Artifact, CompileReport, ConfigRun, ConfigState, PackageReport, StepReport, TestReport, TestVerdict)
 
 
 def run_detail(report: MatrixReport) -> dict[str, Any]:
-    """What of a run stands in no column."""
-    return {name: getattr(report, name) for name in RUN_FIELDS}
+    """Return the fields of a run that have no column."""
+    return {name: to_json(getattr(report, name)) for name in RUN_FIELDS}
 
 
 def run(
@@ -29,23 +30,19 @@ def run(
     started: float,
     finished: float | None,
     detail: Mapping[str, Any],
-    cells: tuple[CellRun, ...],
+    configs: tuple[ConfigRun, ...],
 ) -> MatrixReport:
-    """A run from its columns and its detail."""
-    return MatrixReport(run=number, command=command, started=started, finished=finished, cells=cells, **detail)
+    """Return a run from its columns and its detail."""
+    columns = {"run": number, "command": command, "started": started, "finished": finished}
+    return dataclasses.replace(from_json(MatrixReport, {**columns, **detail}, KINDS), configs=configs)
 
 
-def cell_detail(cell: CellRun) -> dict[str, Any]:
-    """What of a cell stands in no column."""
-    return {
-        **{name: getattr(cell, name) for name in CELL_FIELDS},
-        "log": None if cell.log is None else str(cell.log),
-        "steps": [dataclasses.asdict(step) for step in cell.steps],
-        "packages": [package_as_json(package) for package in cell.packages],
-    }
+def config_detail(config: ConfigRun) -> dict[str, Any]:
+    """Return the fields of a config that have no column."""
+    return {name: to_json(getattr(config, name)) for name in CONFIG_FIELDS}
 
 
-def cell(
+def config(
     config: str,
     state: str,
     started: float | None,
@@ -54,60 +51,47 @@ def cell(
     detail: str,
     *,
     killed: bool,
-) -> CellRun:
-    """A cell from its columns and its detail; ``killed`` when whoever ran it is gone without a word."""
-    told: dict[str, Any] = json.loads(detail)
-    stopped = killed and state in {CellState.RUNNING.value, CellState.WAITING.value}
-    return CellRun(
-        config=config,
-        state=CellState.INTERRUPTED if stopped else CellState(state),
-        started=started,
-        finished=finished,
-        peak_memory=peak_memory,
-        log=None if told["log"] is None else Path(told["log"]),
-        steps=tuple(step(each) for each in told["steps"]),
-        packages=tuple(package(each) for each in told["packages"]),
-        **{name: told[name] for name in CELL_FIELDS if name in told},  # ledgers of before know no machine
-    )
+) -> ConfigRun:
+    """Return a config from its columns and its detail; ``killed`` when the process that ran it is gone."""
+    fields: dict[str, Any] = json.loads(detail)
+    stopped = killed and state in {ConfigState.RUNNING.value, ConfigState.WAITING.value}
+    columns = {
+        "config": config,
+        "state": ConfigState.INTERRUPTED.value if stopped else state,
+        "started": started,
+        "finished": finished,
+        "peak_memory": peak_memory,
+    }
+    required = {name: fields[name] for name in ("log", "steps", "packages")}
+    optional = {name: fields[name] for name in CONFIG_FIELDS if name in fields}  # older ledgers have fewer
+    return from_json(ConfigRun, {**required, **optional, **columns}, KINDS)
 
 
-def step(told: Mapping[str, Any]) -> StepReport:
-    """A step from JSON values."""
-    compiled = told.get("compile")
-    fields = {**told, "notes": tuple(told["notes"]), "compile": compiled and CompileReport(**compiled)}
-    return StepReport(**fields)
+def step(data: Mapping[str, Any]) -> StepReport:
+    """Return a step from JSON values."""
+    return from_json(StepReport, data, KINDS)
 
 
-def progress(told: Mapping[str, Any]) -> Progress:
-    """How far a compile is, from JSON values, which may hold more."""
-    return Progress(**{field.name: told[field.name] for field in dataclasses.fields(Progress)})
+def progress(data: Mapping[str, Any]) -> Progress:
+    """Return the progress of a compile from JSON values, which may hold more."""
+    return from_json(Progress, {field.name: data[field.name] for field in dataclasses.fields(Progress)})
 
 
 def package_as_json(report: PackageReport) -> dict[str, Any]:
-    """A package and its tests as JSON values."""
-    fields = dataclasses.asdict(report)
-    fields["artifact"]["path"] = str(report.artifact.path)
-    fields["tests"] = tests_as_json(report.tests)
-    return fields
+    """Return a package and its tests as JSON values."""
+    return dict(to_json(report))
 
 
 def tests_as_json(report: TestReport) -> dict[str, Any]:
-    """What tests said, as JSON values."""
-    log = None if report.log is None else str(report.log)
-    return {**dataclasses.asdict(report), "verdict": report.verdict.value, "log": log}
+    """Return a test report as JSON values."""
+    return dict(to_json(report))
 
 
-def tests(told: Mapping[str, Any]) -> TestReport:
-    """What tests said, from JSON values."""
-    log = None if told["log"] is None else Path(told["log"])
-    return TestReport(**{**told, "verdict": Verdict(told["verdict"]), "notes": tuple(told["notes"]), "log": log})
+def tests(data: Mapping[str, Any]) -> TestReport:
+    """Return a test report from JSON values."""
+    return from_json(TestReport, data, KINDS)
 
 
-def package(told: Mapping[str, Any]) -> PackageReport:
-    """A package and its tests from JSON values."""
-    return PackageReport(
-        artifact=Artifact(**{**told["artifact"], "path": Path(told["artifact"]["path"])}),
-        tests=tests(told["tests"]),
-        build_seconds=told["build_seconds"],
-        reused=told["reused"],
-    )
+def package(data: Mapping[str, Any]) -> PackageReport:
+    """Return a package and its tests from JSON values."""
+    return from_json(PackageReport, data, KINDS)

@@ -1,1 +1,1 @@
-"""The types that the stages hand to each other: frozen, keyword-only, standard library only."""
+"""The types that the stages exchange: frozen, keyword-only, standard library only."""

@@ -1,4 +1,4 @@
-"""What a build leaves: packages, what their tests said, and the report of a run."""
+"""The results of a build: packages, their tests, and the steps of a run."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """A conda package that was built for a cell, or its wheel; ``size`` is in bytes.
+    """A conda package that was built for a config, or its wheel; ``size`` is in bytes.
 
-    Of a wheel, ``build_string`` holds the tags of its name and ``subdir`` the folder that it is kept in.
+    For a wheel, ``build_string`` holds the tags of its name and ``subdir`` its folder.
     """
 
     path: Path
     sha256: str
     size: int
-    cell: str
+    config: str
     name: str
     version: str
     build_string: str
@@ -30,12 +30,12 @@ class Artifact:
 
     @property
     def is_wheel(self) -> bool:
-        """Whether this is a wheel, which is of no channel."""
+        """True for a wheel, which belongs to no channel."""
         return self.path.suffix == ".whl"
 
 
-class Verdict(str, Enum):
-    """What the tests of a package said."""
+class TestVerdict(str, Enum):
+    """The result of a package's tests."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -44,13 +44,13 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestReport:
-    """The tests of one package in a fresh prefix: ``notes`` are lines that a person should see.
+    """The tests of one package in a fresh prefix: ``notes`` are lines for the user.
 
-    ``install_seconds`` is the making of the prefix, ``seconds`` the tests' own run.
+    ``install_seconds`` is the time for creating the prefix, ``seconds`` that of the tests.
     """
 
     package: str
-    verdict: Verdict
+    verdict: TestVerdict
     commands: int = 0
     install_seconds: float = 0.0
     seconds: float = 0.0
@@ -60,7 +60,7 @@ class TestReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """One step of a run; ``reused`` when an earlier run's result was found, ``compile`` what Bazel did in it."""
+    """One step of a run; ``reused`` when an earlier result was used, ``compile`` is Bazel's report of it."""
 
     title: str
     seconds: float

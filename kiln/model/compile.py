@@ -1,4 +1,4 @@
-"""What a compile by Bazel tells while it goes on, and when it is over."""
+"""The progress and the report of a compile by Bazel."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a compile is: actions ``done`` of ``total``, which is None until Bazel has said it, and grows at first.
+    """The progress of a compile: ``done`` of ``total`` actions; the total is None at first, and then grows for a while.
 
-    ``current`` is an action under way, ``left`` an estimate in seconds. ``stalled`` says since when nothing has
-    happened and what is at work; it is empty while all goes well.
+    ``current`` is a running action, ``left`` an estimate in seconds. ``stalled`` says since when nothing has
+    happened and which processes run; it is empty while there is progress.
     """
 
     done: int
@@ -22,10 +22,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileReport:
-    """What a compile's actions came from, by Bazel's own count.
+    """The origin of a compile's actions, as counted by Bazel.
 
-    ``hits`` were found in a cache, ``misses`` were run, ``internal`` are Bazel's own, which need neither. ``seconds``
-    is the time by the clock, ``work`` that of all actions together, None where Bazel kept no profile.
+    ``hits`` came from a cache, ``misses`` were run, ``internal`` are Bazel's own, which need neither. ``seconds`` is
+    the wall-clock time, ``work`` the sum over all actions, None without a profile of Bazel.
     """
 
     hits: int
@@ -36,9 +36,9 @@ class CompileReport:
 
     @property
     def share(self) -> float:
-        """The part of the actions that were found in a cache, of those that could be; 1.0 when there was none."""
-        sought = self.hits + self.misses
-        return self.hits / sought if sought else 1.0
+        """The part of the cacheable actions that came from a cache; 1.0 when there were none."""
+        cacheable = self.hits + self.misses
+        return self.hits / cacheable if cacheable else 1.0
 
     def __str__(self) -> str:
         internal = f", {self.internal:,} internal" if self.internal else ""

@@ -1,4 +1,4 @@
-"""What runs in a container, and how it ended, as values."""
+"""A program in a container and its result, as values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A file or folder of the host (``source``, absolute) seen in the container as ``target``."""
+    """A file or folder of the host (``source``, absolute) mounted in the container as ``target``."""
 
     source: Path
     target: str
@@ -20,8 +20,8 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a container may use at most: cores, bytes of memory (swap included), processes; None leaves it open."""
+class ContainerLimits:
+    """The limits of a container: cores, bytes of memory (swap included), processes; None for no limit."""
 
     cores: float | None = None
     memory: int | None = None
@@ -30,7 +30,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """The numbers of a user and a group on the host, who then own what the container writes on its mounts."""
+    """The ids of a user and a group on the host, who then own the files that the container writes on its mounts."""
 
     uid: int
     gid: int
@@ -38,13 +38,13 @@ class User:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerRun:
-    """One program in one container: nothing of the host is in reach but what stands here.
+    """One program in one container, which can access nothing of the host except for what is listed here.
 
-    ``argv`` is handed to the image's entry point, where it has one. ``secrets`` are environment variables whose values
-    appear in no command line, log or representation. Without ``user`` the image says who runs: its entry point may
+    ``argv`` is passed to the image's entry point, if it has one. ``secrets`` are environment variables whose values
+    appear in no command line, log or representation. Without ``user`` the image sets the user: its entry point may
     start as root and change to another user, for which it needs some of ``capabilities``; all others are dropped.
-    ``interactive`` programs read what this process reads, from a terminal where ``terminal`` says that there is one.
-    ``options`` go to the engine as they are and come last, so they prevail.
+    ``interactive`` programs read this process's standard input, which is a terminal if ``terminal`` is set.
+    ``options`` are passed to the engine unchanged and last, so they take precedence.
     """
 
     image: str
@@ -53,7 +53,7 @@ class ContainerRun:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     mounts: tuple[Mount, ...] = ()
     user: User | None = None
-    limits: Limits = Limits()
+    limits: ContainerLimits = ContainerLimits()
     network: bool = False
     workdir: str | None = None
     capabilities: tuple[str, ...] = ()
@@ -64,13 +64,13 @@ class ContainerRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How a container's program ended.
+class ContainerResult:
+    """The result of a container's program.
 
-    ``exit_code`` is 124 when its time ran out. ``peak_memory`` is the most that its processes held at once, in bytes,
-    looked at every second, without the files that the kernel keeps in memory; None where the kernel does not tell,
-    the limit itself once a process was ended for reaching it.
-    ``memory_kills`` counts the processes that the kernel ended for want of memory, whatever became of the program.
+    ``exit_code`` is 124 after a timeout. ``peak_memory`` is the peak of its processes' memory in bytes, sampled every
+    second, without the page cache; None if the kernel does not report it, the limit once a process was killed for
+    reaching it. ``memory_kills`` counts the processes that the kernel killed for lack of memory, whatever the result
+    of the program.
     """
 
     exit_code: int
@@ -81,10 +81,5 @@ class Ended:
 
     @property
     def ok(self) -> bool:
-        """Whether the program ended well."""
+        """True when the program succeeded."""
         return self.exit_code == 0
-
-    @property
-    def out_of_memory(self) -> bool:
-        """Whether the program failed, and processes of it were ended for want of memory."""
-        return not self.ok and self.memory_kills > 0

@@ -1,4 +1,4 @@
-"""A feedstock as it lies on disk."""
+"""A feedstock on disk."""
 
 from __future__ import annotations
 
@@ -22,15 +22,20 @@ class Feedstock:
 
     @property
     def meta(self) -> Path:
-        """The recipe itself."""
+        """The recipe file in conda-build's format (v0)."""
         return self.recipe / "meta.yaml"
 
     @property
+    def recipe_v1(self) -> Path:
+        """The recipe file in rattler-build's format (v1)."""
+        return self.recipe / "recipe.yaml"
+
+    @property
     def configs(self) -> Path:
-        """The folder with one generated variant file per cell."""
+        """The folder with one generated variant file per config."""
         return self.root / ".ci_support"
 
     @property
     def artifacts(self) -> Path:
-        """Where everything that is built lies."""
+        """The folder of everything that is built."""
         return self.root / "build_artifacts"

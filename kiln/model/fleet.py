@@ -1,4 +1,4 @@
-"""The fleet: what is to be built, on which machines, and what became of both."""
+"""The fleet: the configs to build, the workers, and the state of both."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from enum import Enum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """A cell to be built: ``full`` are the seconds with its group's compile, ``follower`` those after it was compiled.
+class JobEstimate:
+    """A config to build: ``cold`` are the seconds with its group's compile, ``warm`` those with the compile cached.
 
-    ``key`` is a hash over what its packages are made of, ``known`` says where the seconds come from.
+    ``key`` is a hash over the inputs of its packages, ``source`` the origin of the figures.
     """
 
     config: str
     group: str
-    full: float
-    follower: float
-    known: str = ""
+    cold: float
+    warm: float
+    source: str = ""
     key: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flavour:
-    """A machine that can be had: ``type`` is its meaning, the same with every provider, ``name`` the provider's word.
+class MachineType:
+    """A machine type that a provider offers: ``type`` is kiln's name, equal for all providers, ``name`` the provider's.
 
-    ``memory`` and ``disk`` are in GB, ``hourly`` is the price of an hour, ``billed`` the seconds of the steps in which
-    it is charged; ``source`` and ``date`` say where the price was read, and when.
+    ``memory`` and ``disk`` are in GB, ``hourly`` is the price of an hour, ``billed`` the billing increment in seconds;
+    ``source`` and ``date`` say where and when the price was read.
     """
 
     provider: str
@@ -44,67 +44,71 @@ class Flavour:
     date: str
 
 
-class MachineState(str, Enum):
-    """What is known of a machine of the fleet; ``ASKED`` is written down before the provider is asked."""
+class WorkerState(str, Enum):
+    """The state of a worker; ``REQUESTED`` is stored before the provider is asked."""
 
-    ASKED = "asked for"
+    REQUESTED = "requested"
     PREPARING = "preparing"
     READY = "ready"
-    LEAVING = "leaving"
+    TERMINATING = "terminating"
     LOST = "lost"
     REFUSED = "refused"
-    GONE = "gone"
+    TERMINATED = "terminated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """A machine of a fleet run: times are seconds since the epoch, ``hourly`` its price; ``id`` is the provider's."""
+class WorkerRecord:
+    """A worker of a fleet run: ``id`` is the provider's, ``hourly`` its price.
+
+    ``requested``, ``provisioned`` and ``terminated`` are times in seconds since the epoch.
+    """
 
     name: str
     type: str
-    state: MachineState
-    asked: float
+    state: WorkerState
+    requested: float
     hourly: float = 0.0
     id: str = ""
-    up: float | None = None
-    gone: float | None = None
+    provisioned: float | None = None
+    terminated: float | None = None
     reason: str = ""
 
 
 class JobState(str, Enum):
-    """What is known of a cell's build on a machine; ``ASKED`` is written down before the machine is told."""
+    """The state of a config's build on a worker; ``REQUESTED`` is stored before the worker is asked."""
 
-    ASKED = "asked for"
+    REQUESTED = "requested"
     RUNNING = "running"
-    ENDED = "ended"
-    HOME = "home"
+    FINISHED = "finished"
+    COLLECTED = "collected"
     FAILED = "failed"
     LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A cell's build on a machine: ``attempt`` counts from one over all machines.
+class JobRecord:
+    """A config's build on a worker: ``attempt`` counts from one over all workers.
 
-    ``exit_code`` is what kiln ended with there.
+    ``started`` and ``finished`` are seconds since the epoch, ``exit_code`` is that of kiln on the worker.
     """
 
     config: str
-    machine: str
+    worker: str
     attempt: int
     state: JobState
-    began: float
-    leader: bool = False
-    ended: float | None = None
+    started: float
+    cold: bool = False
+    finished: float | None = None
     exit_code: int | None = None
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRun:
-    """A run of the fleet as the ledger has it: ``id`` also names the machines, ``number`` is that of the run's report.
+    """A run of the fleet as the ledger has it: ``id`` also names the workers, ``number`` is that of the run's report.
 
-    ``finished`` is None while machines of it may be there; ``key`` a hash over what was asked for.
+    ``finished`` is None while workers of it may exist; ``lives`` is true while its process runs; ``key`` is a hash over
+    the recipe and the options of the builds.
     """
 
     id: str
@@ -115,5 +119,5 @@ class FleetRun:
     number: int
     lives: bool
     key: str = ""
-    machines: tuple[Machine, ...] = ()
-    jobs: tuple[Job, ...] = ()
+    workers: tuple[WorkerRecord, ...] = ()
+    jobs: tuple[JobRecord, ...] = ()

@@ -1,4 +1,4 @@
-"""What will run, as a value: comparable, printable, and free of side effects."""
+"""The steps of a build as values: comparable, printable, and free of side effects."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildStep:
-    """The making of one package.
+    """The build of one package.
 
-    ``recipe`` is the engine's own recipe with nothing left to evaluate, ``folder`` where the engine works, ``index``
-    what the package's index.json must say beyond what the engine writes there, ``environment`` what the engine's
-    process needs beyond the run's own.
+    ``recipe`` is the engine's fully evaluated recipe, ``folder`` its work folder, ``index`` the fields that
+    the package's index.json needs besides those of the engine, ``environment`` the variables that the engine's
+    process needs besides the run's.
     """
 
     output: Output
@@ -34,8 +34,8 @@ class CompileStep:
     """The recipe's own build step, in whose work directory the outputs' scripts then run.
 
     ``recipe``, ``folder``, ``channels`` and ``environment`` are as in a BuildStep; the package that the engine makes of
-    it is empty and of no use. ``secrets`` are names of variables whose values the engine hands to the script, and which
-    stand in no file and no log.
+    it is empty and discarded. ``secrets`` are names of variables whose values the engine passes to the script; they are
+    in no file and no log.
     """
 
     recipe: Mapping[str, Any]
@@ -47,10 +47,10 @@ class CompileStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestStep:
-    """The test of one package in a prefix of its own.
+    """The test of one package in a separate prefix.
 
-    ``specs`` are installed, the lines of ``script`` run by bash in ``folder``, which holds copies of ``files``.
-    ``notes`` say what could not be tested as the recipe asks.
+    ``specs`` are installed, the lines of ``script`` are run by bash in ``folder``, which holds copies of ``files``.
+    ``notes`` list what could not be tested as the recipe requires.
     """
 
     package: str

@@ -1,4 +1,4 @@
-"""What is known of how a package was made."""
+"""The provenance of packages."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """One package's making: times in seconds since the epoch, ``epoch`` the moment that the package is said to be of.
+    """The provenance of one package: times are in seconds since the epoch, ``epoch`` is the package's own timestamp.
 
     ``sources`` are the recipe's, each with its hash or commit. ``recipe`` is a hash over the recipe's files,
-    ``log_sha256`` one over what the build said. What is not known is None.
+    ``log_sha256`` one over the build's log. Unknown values are None.
     """
 
     file: str
@@ -24,9 +24,9 @@ class Provenance:
     name: str
     version: str
     build: str
-    licence: str
+    license: str
     depends: tuple[str, ...]
-    cell: str
+    config: str
     variant: Mapping[str, tuple[str, ...]]
     sources: tuple[Mapping[str, Any], ...]
     recipe: str
@@ -50,9 +50,9 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attestation:
-    """What goes into a channel beside its packages.
+    """The attestations that are published with packages.
 
-    ``seal`` makes the lines of the records, given the hash of the line that they follow; ``boms`` are bills of
+    ``seal`` returns the lines of the records, given the hash of the line before them; ``boms`` are bills of
     materials by the hash of their package.
     """
 

@@ -1,4 +1,4 @@
-"""What is to be released: packages with what they say of themselves and what their cells say of them."""
+"""The packages of a release, with their own metadata and those of their configs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kiln.model.artifact import Artifact, Verdict
+    from kiln.model.artifact import Artifact, TestVerdict
     from kiln.model.rendered import Output
-    from kiln.model.run import CellState
+    from kiln.model.run import ConfigState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
-    """What a package file says and holds: ``paths`` are what it installs, ``licences`` the texts that it carries.
+class PackageContents:
+    """The contents of a package file: ``paths`` are the files that it installs, ``licenses`` its license texts.
 
-    ``leaks`` are files with what they should not hold, ``escapes`` paths and links that lead out of a prefix.
+    ``leaks`` are files with content that they must not hold, ``escapes`` paths and links that lead out of a prefix.
+    ``links`` are its symbolic links, each with its target.
     """
 
     sha256: str
@@ -26,24 +27,25 @@ class Contents:
     index: Mapping[str, Any]
     about: Mapping[str, Any]
     paths: tuple[str, ...] = ()
-    licences: tuple[str, ...] = ()
+    licenses: tuple[str, ...] = ()
     leaks: tuple[tuple[str, str], ...] = ()
     escapes: tuple[str, ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A package that cells made, its report by the first of them.
+    """A package that configs built, with the report of the first of them.
 
-    ``contents`` is None when the file cannot be read, ``broken`` says why; ``output`` is what its cell renders now, and
-    ``needs_nothing_else`` tells that nothing can have added to its requirements.
+    ``contents`` is None when the file cannot be read, ``broken`` says why; ``output`` is its config's current render,
+    and with ``needs_nothing_else`` no package can have added to its requirements.
     """
 
     path: Path
-    cells: tuple[str, ...]
+    configs: tuple[str, ...]
     artifact: Artifact
-    verdict: Verdict
-    contents: Contents | None
+    verdict: TestVerdict
+    contents: PackageContents | None
     broken: str = ""
     output: Output | None = None
     needs_nothing_else: bool = False
@@ -51,14 +53,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """A run's packages on their way to a channel.
+    """The packages of a run that are to be published.
 
-    ``cells`` are all cells of the matrix with what became of them, None for one that was never built; ``partial`` those
-    that need not be there. ``expected`` are the file names that each cell renders. ``allowed`` are globs over package
-    names, ``held`` the hashes of what the channel has, by its path there.
+    ``configs`` are all configs of the matrix with their states, None for one that was never built; ``partial``
+    are those that may be missing. ``expected`` are the file names that each config renders. ``allowed`` are globs over
+    package names, ``held`` the hashes of the files in the channel, by their paths.
     """
 
-    cells: Mapping[str, CellState | None]
+    configs: Mapping[str, ConfigState | None]
     expected: Mapping[str, tuple[str, ...]]
     candidates: tuple[Candidate, ...]
     partial: frozenset[str] = frozenset()

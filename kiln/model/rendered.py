@@ -1,4 +1,4 @@
-"""What a recipe says for one cell, with nothing left to evaluate."""
+"""A recipe evaluated for one config."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.model.cell import Cell
+    from kiln.model.build_config import BuildConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Requirements:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tests:
+class OutputTests:
     """The ``test:`` section of an output."""
 
     imports: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Tests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """How something is built: a file of the recipe, or the lines of a shell script; neither means nothing to run."""
+    """A build script: a file of the recipe, or the lines of a shell script; neither means nothing to run."""
 
     file: str | None = None
     lines: tuple[str, ...] = ()
@@ -42,10 +42,10 @@ class Script:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A bound that takes effect once versions are known: of another output, or of a package in ``host``.
+    """A bound that is evaluated once the version is known: of another output, or of a package in ``host``.
 
-    ``subpackage`` tells the two apart. ``min_pin`` and ``max_pin`` are how many components to keep (``x.x``);
-    ``lower`` and ``upper`` are bounds that the recipe gives itself.
+    ``subpackage`` is true for another output. ``min_pin`` and ``max_pin`` are how many components to keep (``x.x``);
+    ``lower`` and ``upper`` are explicit bounds of the recipe.
     """
 
     name: str
@@ -59,14 +59,14 @@ class Pin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """One package of a cell.
+    """One package of a config.
 
-    ``used`` is what goes into the hash. ``run_exports`` maps ``weak``, ``strong``, ``noarch``, ``weak_constrains`` and
-    ``strong_constrains`` to match specs; ``run_exports_bare`` tells that the recipe gives a list, which means weak.
-    ``pins`` are the bounds still open: the field (``run``, or ``run_exports/weak``), the position in it, and the pin.
+    ``used`` are the keys in the hash. ``run_exports`` maps ``weak``, ``strong``, ``noarch``, ``weak_constrains`` and
+    ``strong_constrains`` to match specs; ``run_exports_bare`` is set when the recipe has a list, which means weak.
+    ``pins`` are the bounds to evaluate: the field (``run``, or ``run_exports/weak``), the position in it, and the pin.
     ``platform`` is the subdir that the output was rendered for, which for ``noarch`` packages is not the ``subdir`` of
-    the channel that they go to. ``variant`` are the values of the keys that vary inside the cell, such as each of
-    several Pythons. ``script_env`` are variables of the caller's that the script gets: ``NAME``, or ``NAME=value``.
+    the channel that they go to. ``variant`` are the values of the keys that vary inside the config, such as each of
+    several Pythons. ``script_env`` are variables of the caller that the script gets: ``NAME``, or ``NAME=value``.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Output:
     requirements: Requirements = Requirements()
     track_features: tuple[str, ...] = ()
     run_exports: Mapping[str, tuple[str, ...]]
-    tests: Tests = Tests()
+    tests: OutputTests = OutputTests()
     script: Script = Script()
     entry_points: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -109,13 +109,13 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """All outputs of a cell, and the compile step that they share (the recipe's top level).
+    """All outputs of a config, and the compile step that they share (the recipe's top level).
 
-    ``name``, ``version`` and ``build_number`` are those of the top level, as the compile's script sees them.
-    ``network`` are the steps whose scripts the recipe lets reach the network, by names or patterns.
+    ``name``, ``version`` and ``build_number`` are those of the top level, as in the compile's script.
+    ``network`` are the steps whose scripts may use the network according to the recipe, by names or patterns.
     """
 
-    cell: Cell
+    config: BuildConfig
     name: str = ""
     version: str = ""
     build_number: int = 0

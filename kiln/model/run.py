@@ -1,4 +1,4 @@
-"""A run over the matrix: what became of each cell, when, on what, and at what cost."""
+"""The report of a run over the matrix: the state of each config, with time, machine and cost."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ if TYPE_CHECKING:
     from kiln.model.artifact import PackageReport, StepReport
 
 
-class CellState(str, Enum):
-    """What a cell is doing, or what became of it; ``ELSEWHERE`` is a cell that another process is building."""
+class ConfigState(str, Enum):
+    """The state of a config; ``LOCKED`` is a config that another process is building."""
 
     WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"
-    FOUND = "found"
+    CACHED = "cached"
     FAILED = "failed"
     OUT_OF_MEMORY = "out of memory"
     DISK_FULL = "disk full"
     INTERRUPTED = "interrupted"
-    ELSEWHERE = "elsewhere"
+    LOCKED = "locked by another process"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CellRun:
-    """One cell of a run: times are seconds since the epoch, durations in seconds, ``peak_memory`` in bytes.
+class ConfigRun:
+    """One config of a run: times are seconds since the epoch, durations in seconds, ``peak_memory`` in bytes.
 
-    ``started`` is None for a cell that waits or was found finished; ``group`` is what shares a cache, such as
-    ``cuda12.9``, whose first cell is its ``leader``; ``machine`` is that of the fleet which builds it, if one does;
-    ``reason`` says why it failed or why it was not repeated.
+    ``started`` is None for a config that waits or is cached; ``group`` is the configs that share a cache, such as
+    ``cuda12.9``, whose first build is ``cold``; ``worker`` is the worker of the fleet that builds it, if one does;
+    ``reason`` says why it failed or was not built.
     """
 
     config: str
-    state: CellState
+    state: ConfigState
     group: str
-    leader: bool = False
-    machine: str = ""
+    cold: bool = False
+    worker: str = ""
     started: float | None = None
     finished: float | None = None
     estimate: float | None = None
@@ -52,7 +52,7 @@ class CellRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixReport:
-    """One run: ``finished`` is None while it goes on, or when it was killed; ``rehearsal`` when it made no release."""
+    """One run: ``finished`` is None while it runs, or when it was killed; ``rehearsal`` when it made no release."""
 
     run: int
     command: str
@@ -65,4 +65,4 @@ class MatrixReport:
     container: str
     image: str | None = None
     rehearsal: bool = False
-    cells: tuple[CellRun, ...] = ()
+    configs: tuple[ConfigRun, ...] = ()

@@ -1,4 +1,4 @@
-"""How packages were made: a record for each, chained by hashes, signed when there is a key, and a bill of materials."""
+"""The provenance of packages: records chained by hashes, signed when there is a key, and bills of materials."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The records of a channel as lines of JSON, each of which has the hash of the line before.
 
-Whoever changes or drops a line changes the hashes of all that follow; who knows the last hash, or has the lines signed,
-sees that.
+A changed or removed line changes the hashes of all lines that follow; the last hash, or the signatures, prove it.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kiln.conda_package import reader
 from kiln.errors import ProvenanceBroken
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """One line: ``record`` as JSON values, the hash of the line before, this one's own, and its signature if any."""
+    """One line: ``record`` as JSON values, the hash of the line before, its own hash, and its signature if any."""
 
     record: Mapping[str, Any]
     previous: str
@@ -31,19 +31,19 @@ class Link:
 
 
 def sealed(records: Iterable[Provenance], previous: str, sign: Callable[[str], str] | None = None) -> bytes:
-    """Return the lines of records that follow a line of the hash ``previous``, which is empty for the first."""
+    """Return the lines of records after a line with the hash ``previous``, which is empty for the first."""
     lines = []
     for record in records:
-        told = dataclasses.asdict(record)
-        digest = _hash(told, previous)
-        signed = {"signature": sign(digest)} if sign else {}
-        lines.append(_canonical({"record": told, "previous": previous, "hash": digest, **signed}))
+        values = dataclasses.asdict(record)
+        digest = _hash(values, previous)
+        signature = {"signature": sign(digest)} if sign else {}
+        lines.append(_canonical({"record": values, "previous": previous, "hash": digest, **signature}))
         previous = digest
     return b"".join(line + b"\n" for line in lines)
 
 
 def parsed(data: bytes) -> tuple[Link, ...]:
-    """Return the lines of a chain, each seen to follow the one before.
+    """Return the lines of a chain, each of which follows the one before.
 
     Raises:
         ProvenanceBroken: naming the first line that does not.
@@ -55,7 +55,7 @@ def parsed(data: bytes) -> tuple[Link, ...]:
         if link.previous != previous or link.hash != _hash(link.record, previous):
             raise ProvenanceBroken(
                 f"line {number} of the channel's records does not follow the one before",
-                why="a record was changed, dropped or put in after it was written",
+                why="a record was changed, removed or inserted later",
             )
         links.append(link)
     return tuple(links)
@@ -68,22 +68,32 @@ def last_hash(data: bytes) -> str:
 
 
 def without(data: bytes, hashes: Iterable[str]) -> bytes:
-    """Return a chain without its last lines as far as they are of packages with these hashes."""
-    gone = set(hashes)
+    """Return a chain without those of its last lines that are of packages with these hashes."""
+    removed = set(hashes)
     lines = data.splitlines(keepends=True)
-    while lines and _link(len(lines), lines[-1]).record.get("sha256") in gone:
+    while lines and _link(len(lines), lines[-1]).record.get("sha256") in removed:
         lines.pop()
     return b"".join(lines)
 
 
 def _link(number: int, line: bytes) -> Link:
     try:
-        link = Link(**json.loads(line))
+        link = Link(**reader.strict_json(line))
     except (ValueError, TypeError) as error:
-        raise ProvenanceBroken(f"line {number} of the channel's records is none", why=str(error)) from error
+        raise _invalid(number, str(error)) from error
     if not isinstance(link.record, dict):
-        raise ProvenanceBroken(f"line {number} of the channel's records is none", why="its record is no object")
+        raise _invalid(number, "its record is not an object")
+    if not all(isinstance(text, str) for text in (link.previous, link.hash, link.signature)):
+        raise _invalid(number, "a hash or a signature in it is not text")
     return link
+
+
+def _invalid(number: int, why: str) -> ProvenanceBroken:
+    return ProvenanceBroken(
+        f"line {number} of the channel's records is invalid",
+        why=why,
+        hint="the file was damaged or changed: request the records from the channel's owner",
+    )
 
 
 def _hash(record: Mapping[str, Any], previous: str) -> str:

@@ -1,6 +1,6 @@
-"""Signatures by OpenSSH's own program, which every machine has: keys are those that people push with.
+"""The signatures of records, by OpenSSH's ssh-keygen: keys are those that people push commits with.
 
-PROTOCOL.sshsig of OpenSSH describes the form, ssh-keygen(1) the file of allowed signers.
+PROTOCOL.sshsig of OpenSSH describes the format, ssh-keygen(1) the file of allowed signers.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ NAMESPACE = "kiln-provenance"
 
 
 def signer(key: Path, *, env: Mapping[str, str]) -> Callable[[str], str]:
-    """Return what signs a text with an SSH key, or with the agent's when ``key`` is a public one.
+    """Return a function that signs a text with an SSH key, or with the agent's when ``key`` is a public one.
 
     Raises:
         UsageError: when the key cannot sign.
-        MissingTool: when ssh-keygen is not on this machine.
+        MissingTool: when ssh-keygen is not installed.
     """
 
     def sign(text: str) -> str:
@@ -32,9 +32,9 @@ def signer(key: Path, *, env: Mapping[str, str]) -> Callable[[str], str]:
             message = Path(folder) / "message"
             message.write_text(text)
             words = ("ssh-keygen", "-Y", "sign", "-f", str(key), "-n", NAMESPACE, str(message))
-            ended = command.run(words, env=env, timeout=60)
-            if not ended.ok:
-                raise UsageError(f"{key} cannot sign", why=ended.tail, hint="an unlocked SSH key, or one in the agent")
+            result = command.run(words, env=env, timeout=60)
+            if not result.ok:
+                raise UsageError(f"{key} cannot sign", why=result.tail, hint="an unlocked SSH key, or one in the agent")
             return message.with_suffix(".sig").read_text()
 
     return sign
@@ -42,27 +42,27 @@ def signer(key: Path, *, env: Mapping[str, str]) -> Callable[[str], str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signers:
-    """Who may sign: a file of allowed signers, as git and ssh-keygen read it."""
+    """The allowed signers: a file as git and ssh-keygen read it."""
 
     file: Path
     env: Mapping[str, str]
 
-    def who(self, text: str, signature: str) -> str:
-        """Return who has signed a text.
+    def signer_of(self, text: str, signature: str) -> str:
+        """Return the name of a text's signer.
 
         Raises:
-            ProvenanceBroken: when nobody did who may.
+            ProvenanceBroken: when no allowed signer has signed it.
         """
         with tempfile.TemporaryDirectory() as folder:
-            message, signed = Path(folder) / "message", Path(folder) / "message.sig"
+            message, signature_file = Path(folder) / "message", Path(folder) / "message.sig"
             message.write_text(text)
-            signed.write_text(signature)
-            common = ("-f", str(self.file), "-s", str(signed))
-            found = command.capture(("ssh-keygen", "-Y", "find-principals", *common), env=self.env, timeout=60)
-            name = (found.stdout.split() or [""])[0]
+            signature_file.write_text(signature)
+            common = ("-f", str(self.file), "-s", str(signature_file))
+            principals = command.capture(("ssh-keygen", "-Y", "find-principals", *common), env=self.env, timeout=60)
+            name = (principals.stdout.split() or [""])[0]
             # ssh-keygen reads the text from its standard input, which kiln's processes do not have.
             shell = 'exec ssh-keygen -Y verify -f "$1" -s "$2" -I "$3" -n "$4" <"$5"'
-            words = ("sh", "-c", shell, "sh", str(self.file), str(signed), name, NAMESPACE, str(message))
-            if not (found.ok and name and command.run(words, env=self.env, timeout=60).ok):
-                raise ProvenanceBroken("a record is not signed by anybody who may", why=f"see {self.file}")
+            words = ("sh", "-c", shell, "sh", str(self.file), str(signature_file), name, NAMESPACE, str(message))
+            if not (principals.ok and name and command.run(words, env=self.env, timeout=60).ok):
+                raise ProvenanceBroken("a record is not signed by an allowed signer", why=f"see {self.file}")
         return name

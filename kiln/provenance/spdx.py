@@ -1,4 +1,4 @@
-"""A package's bill of materials as SPDX 2.3 in JSON (https://spdx.github.io/spdx-spec/v2.3/)."""
+"""The bill of materials of a package, as SPDX 2.3 in JSON (https://spdx.github.io/spdx-spec/v2.3/)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ID = re.compile(r"[^A-Za-z0-9.-]")
 
 
 def bill(record: Provenance, *, home: str = "") -> bytes:
-    """Return the bill of a package: itself, what it was made from, and what it runs with."""
+    """Return the bill of a package: itself, its sources and its run requirements."""
     main = "SPDXRef-Package"
     sources = [_source(number, source) for number, source in enumerate(record.sources)]
     needs = [_need(name) for name in dict.fromkeys(map(package_name, record.depends)) if not name.startswith("__")]
@@ -45,7 +45,7 @@ def bill(record: Provenance, *, home: str = "") -> bytes:
 
 
 def _main(identity: str, record: Provenance, home: str) -> dict[str, Any]:
-    licence = _licence(record.licence)
+    declared = _license(record.license)
     url = f"pkg:conda/{record.name}@{record.version}?build={record.build}&subdir={record.subdir}&type=conda"
     return {
         "SPDXID": identity,
@@ -56,26 +56,26 @@ def _main(identity: str, record: Provenance, home: str) -> dict[str, Any]:
         "filesAnalyzed": False,
         "checksums": [{"algorithm": "SHA256", "checksumValue": record.sha256}],
         "licenseConcluded": NO,
-        "licenseDeclared": licence,
+        "licenseDeclared": declared,
         "copyrightText": NO,
         "externalRefs": [
             {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": url},
         ],
-        **({} if licence != NO else {"licenseComments": f"the recipe says: {record.licence}"}),
+        **({} if declared != NO else {"licenseComments": f"the recipe says: {record.license}"}),
     }
 
 
 def _source(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
     url = source.get("url") or source.get("git_url") or source.get("path")
-    where = url[0] if isinstance(url, (list, tuple)) else url
-    told = str(where or NO)
+    first = url[0] if isinstance(url, (list, tuple)) else url
+    address = str(first or NO)
     checksum = source.get("sha256")
-    location = told if "://" in told else NO
+    location = address if "://" in address else NO
     if source.get("git_rev") and location != NO:
         location = f"git+{location}@{source['git_rev']}"
     return {
         "SPDXID": f"SPDXRef-Source-{number}",
-        "name": told.rstrip("/").split("/")[-1],
+        "name": address.rstrip("/").split("/")[-1],
         "downloadLocation": location,
         "filesAnalyzed": False,
         "licenseConcluded": NO,
@@ -97,16 +97,16 @@ def _need(name: str) -> dict[str, Any]:
     }
 
 
-def _licence(told: str) -> str:
-    """Return a licence expression of SPDX, or no assertion when it is none."""
+def _license(text: str) -> str:
+    """Return a license expression of SPDX, or no assertion when ``text`` is not one."""
     from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
     try:
-        return str(canonicalize_license_expression(told))
+        return str(canonicalize_license_expression(text))
     except InvalidLicenseExpression:
         return NO
 
 
 def _moment(record: Provenance) -> str:
-    """When the package is said to be of, so that the same package has the same bill."""
+    """Return the date of the package's build, so that the same package has the same bill."""
     return f"{dt.datetime.fromtimestamp(record.epoch or 0, tz=dt.timezone.utc):%Y-%m-%dT%H:%M:%SZ}"

@@ -1,12 +1,13 @@
-"""Whether a package is what the records of a channel say."""
+"""The verification of a package against the records of its channel."""
 
 from __future__ import annotations
 
 import hashlib
 from typing import TYPE_CHECKING
 
-from kiln import archive, files
-from kiln.errors import ProvenanceBroken
+from kiln import files
+from kiln.conda_package import reader
+from kiln.errors import BrokenPackage, ProvenanceBroken
 from kiln.provenance.chain import parsed
 
 if TYPE_CHECKING:
@@ -26,49 +27,52 @@ def verify(
     offered: Mapping[str, str],
     signers: Signers | None = None,
 ) -> tuple[Link, tuple[str, ...]]:
-    """Return the record of a package, and what was seen to hold.
+    """Return the record of a package, and the facts that were verified.
 
-    ``bill_of`` gives the bill of materials of a package's hash, ``offered`` the hashes in the channel's index, by
+    ``bill_of`` returns the bill of materials of a package's hash, ``offered`` are the hashes in the channel's index, by
     path; none where there is no index, as in a bundle. With ``signers`` the record must be signed by one of them.
 
     Raises:
-        ProvenanceBroken: at the first thing that does not hold.
+        ProvenanceBroken: at the first fact that is wrong.
+        BrokenPackage: when the package cannot be read.
     """
     links = parsed(chain)
     sha256 = files.sha256(package)
-    link = _of(links, package, sha256)
-    held = [f"{len(links)} records follow one another", f"the file is the one of the record, by its hash {sha256}"]
-    held.append(_same(link.record, package))
-    held += _index(link.record, offered)
-    held += _bill(link.record, bill_of(sha256))
+    link = _link_of(links, package, sha256)
+    facts = [f"{len(links)} records follow one another", f"the file is the one of the record, by its hash {sha256}"]
+    facts.append(_same(link.record, package))
+    facts += _index(link.record, offered)
+    facts += _bill(link.record, bill_of(sha256))
     if signers is not None:
-        held.append(f"the record is signed by {signers.who(link.hash, link.signature)}")
-    return link, tuple(held)
+        facts.append(f"the record is signed by {signers.signer_of(link.hash, link.signature)}")
+    return link, tuple(facts)
 
 
-def _of(links: tuple[Link, ...], package: Path, sha256: str) -> Link:
+def _link_of(links: tuple[Link, ...], package: Path, sha256: str) -> Link:
     for link in reversed(links):
         if link.record.get("sha256") == sha256:
             return link
-    named = [link for link in links if link.record.get("file") == package.name]
-    if not named:
-        raise ProvenanceBroken(f"no record tells of {package.name}", hint="name its channel with --channel")
+    same_name = [link for link in links if link.record.get("file") == package.name]
+    if not same_name:
+        raise ProvenanceBroken(f"there is no record of {package.name}", hint="name its channel with --channel")
     raise ProvenanceBroken(
         f"{package.name} is not the package that was published",
-        why=f"its hash is {sha256}, that of the record {named[-1].record.get('sha256')}",
+        why=f"its hash is {sha256}, that of the record {same_name[-1].record.get('sha256')}",
     )
 
 
 def _same(record: Mapping[str, Any], package: Path) -> str:
-    index, about = archive.read_info(package, "index.json"), archive.read_info(package, "about.json")
-    told = {**{key: index.get(key) for key in ("name", "version", "build", "subdir")}, "file": package.name}
-    told["commit"] = about.get("extra", {}).get("sha")
-    wrong = [key for key, value in told.items() if record.get(key) != value]
+    index, about = reader.read_object(package, "index.json"), reader.read_object(package, "about.json")
+    extra = about.get("extra", {})
+    if not isinstance(extra, dict):
+        raise BrokenPackage(f"{package} has an about.json whose extra is not a JSON object")
+    facts = {**{key: index.get(key) for key in ("name", "version", "build", "subdir")}, "file": package.name}
+    facts["commit"] = extra.get("sha")
+    wrong = [key for key, value in facts.items() if record.get(key) != value]
     if wrong:
         raise ProvenanceBroken(f"{package.name} and its record differ in {', '.join(wrong)}")
-    return (
-        f"it is {told['name']} {told['version']} {told['build']} of commit {told['commit'] or 'unknown'}, as recorded"
-    )
+    package_id = f"{facts['name']} {facts['version']} {facts['build']}"
+    return f"it is {package_id} of commit {facts['commit'] or 'unknown'}, as recorded"
 
 
 def _index(record: Mapping[str, Any], offered: Mapping[str, str]) -> list[str]:
@@ -83,7 +87,7 @@ def _index(record: Mapping[str, Any], offered: Mapping[str, str]) -> list[str]:
 
 
 def _bill(record: Mapping[str, Any], bill: bytes | None) -> list[str]:
-    wanted = record.get("sbom_sha256")
-    if bill is None or hashlib.sha256(bill).hexdigest() != wanted:
-        raise ProvenanceBroken("the bill of materials is missing or is not the one of the record", why=f"hash {wanted}")
+    sha256 = record.get("sbom_sha256")
+    if bill is None or hashlib.sha256(bill).hexdigest() != sha256:
+        raise ProvenanceBroken("the bill of materials is missing or is not the one of the record", why=f"hash {sha256}")
     return ["its bill of materials is the one of the record"]

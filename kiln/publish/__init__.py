@@ -1,4 +1,4 @@
-"""The publish stage: packages go to a channel, all or none, and only when they are a release."""
+"""The publish stage: put packages into a channel, all or none, and only those that are a release."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ if TYPE_CHECKING:
 
 
 def require_release(release: Release) -> None:
-    """Refuse what is no release.
-
-    Raises:
-        ReleaseRefused: with every reason.
-    """
-    found = reasons(release)
-    if found:
+    """Raise ReleaseRefused, with every reason, for packages that are not a release."""
+    all_reasons = reasons(release)
+    if all_reasons:
         raise ReleaseRefused(
-            f"this is no release, for {len(found)} reason{'s' if len(found) > 1 else ''}",
-            why="".join(f"\n    {reason}" for reason in found).strip(),
-            hint="docs/how-to/publish.md tells what each kind of reason means, and what to do",
+            f"this is not a release, for {len(all_reasons)} reason{'s' if len(all_reasons) > 1 else ''}",
+            why="".join(f"\n    {reason}" for reason in all_reasons).strip(),
+            hint="docs/how-to/publish.md explains each kind of reason, and what to do",
         )

@@ -1,4 +1,4 @@
-"""What a package file says and holds, read once from beginning to end; it is untrusted, nothing of it is unpacked."""
+"""The metadata and the files of a package, read once from beginning to end; it is untrusted and never unpacked."""
 
 from __future__ import annotations
 
@@ -10,108 +10,119 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
-from kiln import archive, files
-from kiln.admission import poses_as_record, resolved
+from kiln import files, masking
+from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
-from kiln.model.release import Contents
+from kiln.model.release import PackageContents
+from kiln.package_safety.paths import is_record, repeated, resolved
 
 if TYPE_CHECKING:
     import tarfile
     from collections.abc import Mapping, Sequence
 
 REHEARSAL = "rehearsal"  # the key in a package's about.json, below extra
-CHUNK, OVERLAP = 1 << 22, 1 << 10  # bytes; what is looked for is shorter than the overlap
+CHUNK, OVERLAP = 1 << 22, 1 << 10  # bytes; a pattern matches less than the overlap
 BUILD_PATH = "a path of the machine that built it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sought:
-    """Something that no package may hold: ``needle`` is quick to find, ``pattern`` decides around it."""
+class ForbiddenText:
+    """A text that no package may contain: ``needle`` is quick to find, ``pattern`` decides around it."""
 
     needle: bytes
     pattern: re.Pattern[bytes] | None
     what: str
 
 
-def sought(folders: Sequence[str], tokens: Sequence[str] = ()) -> tuple[Sought, ...]:
-    """Return what to look for: secrets of known forms, these build folders, these very tokens."""
+def forbidden_texts(folders: Sequence[str], tokens: Sequence[str] = ()) -> tuple[ForbiddenText, ...]:
+    """Return the texts to search for: secrets of known forms, the build folders, the tokens of this machine."""
     with (Path(__file__).parent / "secrets.csv").open(newline="") as file:
-        known = [
-            Sought(needle=row["needle"].encode(), pattern=re.compile(row["pattern"].encode()), what=row["what"])
+        secret_forms = [
+            ForbiddenText(needle=row["needle"].encode(), pattern=re.compile(row["pattern"].encode()), what=row["what"])
             for row in csv.DictReader(file)
         ]
-    places = [Sought(needle=f"{folder}/".encode(), pattern=None, what=BUILD_PATH) for folder in folders]
-    own = [Sought(needle=token.encode(), pattern=None, what="a token of this machine") for token in tokens if token]
-    return (*known, *places, *own)
+    places = [ForbiddenText(needle=f"{folder}/".encode(), pattern=None, what=BUILD_PATH) for folder in folders]
+    own_tokens = [
+        ForbiddenText(needle=text.encode(), pattern=None, what="a token of this machine")
+        for token in tokens
+        if token
+        for text in dict.fromkeys((token, *masking.literals(token)))
+    ]
+    return (*secret_forms, *places, *own_tokens)
 
 
-def read(package: Path, wanted: Sequence[Sought]) -> Contents:
-    """Return what a package says and holds.
+def read(package: Path, forbidden: Sequence[ForbiddenText]) -> PackageContents:
+    """Return the metadata of a package, its files, and what is wrong with them.
 
     Raises:
-        BrokenPackage: when it is no package, or damaged.
+        BrokenPackage: when it is not a package, or damaged.
     """
-    listed = archive.read_info(package, "paths.json")
-    found = _Found(wanted=wanted, prefixes=_prefixes(listed))
-    found.escapes += [path for path in _listed(listed) if _outside(path)]  # installers go by this list
+    listed = reader.read_info(package, "paths.json")
+    inspection = _Inspection(forbidden=forbidden, prefixes=_prefixes(listed))
+    names = _listed(listed)
+    inspection.escapes += [path[: reader.LONGEST_PATH] for path in names if _outside(path)]
+    inspection.escapes += [f"{path}, twice" for path in repeated(names, folds_case=False)]
     about = _about(package)
-    with archive.reading(package) as members:
+    with reader.reading(package) as members:
         for member, content in members:
             if about["extra"].get(REHEARSAL) and not member.name.startswith("info"):
                 break  # refused for that alone, and gigabytes large
-            found.take(member, content)
-    return Contents(
+            inspection.add(member, content)
+    return PackageContents(
         sha256=files.sha256(package),
         size=package.stat().st_size,
-        index=_object(package, "index.json"),
+        index=_index(package),
         about=about,
-        paths=tuple(found.paths),
-        licences=tuple(found.licences),
-        leaks=tuple(dict.fromkeys(found.leaks)),
-        escapes=(*found.escapes, *found.behind_links()),
+        paths=tuple(inspection.paths),
+        licenses=tuple(inspection.licenses),
+        leaks=tuple(dict.fromkeys(inspection.leaks)),
+        escapes=(*inspection.escapes, *inspection.behind_links()),
+        links=tuple(sorted(link for link in inspection.links.items() if not link[0].startswith("info/"))),
     )
 
 
 @dataclass(slots=True, kw_only=True)
-class _Found:
-    wanted: Sequence[Sought]
+class _Inspection:
+    forbidden: Sequence[ForbiddenText]
     prefixes: Mapping[str, bytes]
     paths: list[str] = field(default_factory=list)
-    licences: list[str] = field(default_factory=list)
+    licenses: list[str] = field(default_factory=list)
     leaks: list[tuple[str, str]] = field(default_factory=list)
     escapes: list[str] = field(default_factory=list)
-    links: set[str] = field(default_factory=set)
+    links: dict[str, str] = field(default_factory=dict)
 
-    def take(self, member: tarfile.TarInfo, content: IO[bytes] | None) -> None:
-        """Note down one member of the archive."""
+    def add(self, member: tarfile.TarInfo, content: IO[bytes] | None) -> None:
+        """Inspect one member of the archive."""
         name = posixpath.normpath(member.name)
-        own = name == "info" or name.startswith("info/")
+        is_metadata = name == "info" or name.startswith("info/")
         if leads_out(member):
             self.escapes.append(f"{member.name} -> {member.linkname}" if member.linkname else member.name)
         if member.issym():
-            self.links.add(name)
+            self.links[name] = posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))
         if name.startswith("info/licenses/") and member.isreg():
-            self.licences.append(name.removeprefix("info/licenses/"))
-        if not own and not member.isdir():
+            self.licenses.append(name.removeprefix("info/licenses/"))
+        if not is_metadata and not member.isdir():
             self.paths.append(name)
         if content is not None:
-            self._search(name, content, own=own)
+            self._search(name, content, is_metadata=is_metadata)
 
     def behind_links(self) -> list[str]:
-        """Return the files whose folder is a link of the package: they would lie where it leads, not where they say."""
-        return [path for path in self.paths if not self.links.isdisjoint(map(str, PurePosixPath(path).parents))]
+        """Return the files whose folder is a link of the package: they would be installed where the link leads."""
+        return [path for path in self.paths if not self.links.keys().isdisjoint(map(str, PurePosixPath(path).parents))]
 
-    def _search(self, name: str, content: IO[bytes], *, own: bool) -> None:
-        """Look into a file; the placeholder that installing replaces is no leak, nor what the engine says in info/."""
+    def _search(self, name: str, content: IO[bytes], *, is_metadata: bool) -> None:
+        """Search a file; the placeholder that installing replaces is not a leak, nor build paths in info/."""
         placeholder = self.prefixes.get(name, b"")
         rest = b""
         while chunk := content.read(CHUNK):
             text = rest + chunk
-            seen = text.replace(placeholder, b"") if placeholder else text
+            installed = text.replace(placeholder, b"") if placeholder else text
             self.leaks += [
-                (name, each.what)
-                for each in self.wanted
-                if not (own and each.what == BUILD_PATH) and each.needle in seen and _matches(each, seen)
+                (name, secret.what)
+                for secret in self.forbidden
+                if not (is_metadata and secret.what == BUILD_PATH)
+                and secret.needle in installed
+                and _matches(secret, installed)
             ]
             rest = text[-max(OVERLAP, len(placeholder)) :]
 
@@ -126,44 +137,50 @@ def leads_out(member: tarfile.TarInfo) -> bool:
 
 
 def _outside(path: str) -> bool:
-    return resolved(path, {}) is None or poses_as_record(path)
+    return len(path) > reader.LONGEST_PATH or resolved(path, {}) is None or is_record(path)
 
 
 def _winds(path: str) -> bool:
-    """Whether a path goes up again after a name, which may be a link: where that leads, its words do not say."""
+    """Return whether a path goes up again after a name, which may be a link to anywhere."""
     parts = PurePosixPath(path).parts
     return any(above != ".." and part == ".." for above, part in itertools.pairwise(parts))
 
 
-def _matches(each: Sought, text: bytes) -> bool:
-    return each.pattern is None or each.pattern.search(text) is not None
+def _matches(secret: ForbiddenText, text: bytes) -> bool:
+    return secret.pattern is None or secret.pattern.search(text) is not None
 
 
-def _object(package: Path, name: str) -> dict[str, Any]:
-    found = archive.read_info(package, name)
-    if not isinstance(found, dict):
-        raise BrokenPackage(f"{package} has an info/{name} that is no JSON object")
-    return found
+def _index(package: Path) -> dict[str, Any]:
+    index = reader.read_object(package, "index.json")
+    for key in ("depends", "constrains"):
+        specs = index.get(key, [])
+        if not isinstance(specs, list) or not all(isinstance(spec, str) for spec in specs):
+            raise BrokenPackage(f"{package} has an info/index.json whose {key} is not a list of specs")
+    return index
 
 
 def _about(package: Path) -> dict[str, Any]:
-    found = _object(package, "about.json")
-    if not isinstance(found.setdefault("extra", {}), dict):
-        raise BrokenPackage(f"{package} has an info/about.json whose extra is no JSON object")
-    return found
+    about = reader.read_object(package, "about.json")
+    if not isinstance(about.setdefault("extra", {}), dict):
+        raise BrokenPackage(f"{package} has an info/about.json whose extra is not a JSON object")
+    return about
 
 
 def _listed(paths: Any) -> list[str]:
-    return [str(each["_path"]) for each in paths.get("paths", [])]
+    """Return the paths that a package lists; installers follow the list."""
+    try:
+        return [str(item["_path"]) for item in paths.get("paths", [])]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise BrokenPackage("a package has an invalid paths.json", why=repr(error)) from error
 
 
 def _prefixes(paths: Any) -> dict[str, bytes]:
     """Return the placeholders of the files that have one."""
     try:
         return {
-            str(each["_path"]): str(each["prefix_placeholder"]).encode()
-            for each in paths.get("paths", [])
-            if each.get("prefix_placeholder")
+            str(item["_path"]): str(item["prefix_placeholder"]).encode()
+            for item in paths.get("paths", [])
+            if item.get("prefix_placeholder")
         }
     except (AttributeError, KeyError, TypeError) as error:
-        raise BrokenPackage("a package's paths.json is not what it should be", why=repr(error)) from error
+        raise BrokenPackage("a package has an invalid paths.json", why=repr(error)) from error

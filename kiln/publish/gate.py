@@ -1,6 +1,6 @@
-"""What keeps packages from being released: every reason at once, decided purely.
+"""The reasons against a release, all at once, as a pure function.
 
-The kinds are those of docs/how-to/publish.md, where each has a row; what may be published by a feedstock follows
+The kinds are those of docs/how-to/publish.md, where each has a row; the packages that a feedstock may publish follow
 conda-forge's output validation.
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 import fnmatch
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from kiln.matchspec import legacy, package_name, strict
-from kiln.model.artifact import Verdict
-from kiln.model.run import CellState
+from kiln.model.artifact import TestVerdict
+from kiln.model.run import ConfigState
 from kiln.publish.contents import REHEARSAL
 
 if TYPE_CHECKING:
@@ -21,15 +22,17 @@ if TYPE_CHECKING:
 
     from kiln.model.release import Candidate, Release
 
-GOOD = frozenset({CellState.DONE, CellState.FOUND})
+# Folders in which packages of many origins have files: headers, and Python's namespaces.
+SHARED_FOLDERS = ("include/*", "*/include/*", "*/site-packages/*")
+GOOD = frozenset({ConfigState.DONE, ConfigState.CACHED})
 
 
-class Kind(str, Enum):
-    """Why something is no release."""
+class ReasonKind(str, Enum):
+    """The kinds of reasons."""
 
     EMPTY = "nothing to publish"
-    MISSING_CELL = "missing cell"
-    FAILED_CELL = "failed cell"
+    MISSING_CONFIG = "missing config"
+    FAILED_CONFIG = "failed config"
     MISSING_PACKAGE = "missing package"
     BROKEN = "broken"
     CHANGED = "changed"
@@ -40,15 +43,16 @@ class Kind(str, Enum):
     HELD = "held"
     LEAK = "leak"
     ESCAPE = "escape"
-    NO_LICENCE = "no licence"
+    NO_LICENSE = "no license"
     SAME_PATH = "same path"
+    FOLDER_LINK = "link to a folder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """One reason: what it is about (a cell, a package file), and what is wrong with it."""
+    """One reason against a release: its subject (a config, a package file), and what is wrong with it."""
 
-    kind: Kind
+    kind: ReasonKind
     about: str
     what: str
 
@@ -57,107 +61,130 @@ class Reason:
 
 
 def reasons(release: Release) -> tuple[Reason, ...]:
-    """Return everything that keeps a release from being published; nothing when it may be."""
-    found = [*_cells(release), *_packages_there(release)]
+    """Return all reasons against a release; none when it may be published."""
+    result = [*_configs(release), *_packages_there(release)]
     for candidate in release.candidates:
-        found += _candidate(candidate, release)
-    return (*found, *_same_paths(release.candidates))
+        result += _candidate(candidate, release)
+    links = _folder_links(release.candidates)
+    result += [Reason(kind=ReasonKind.FOLDER_LINK, about=name, what=what) for name, what, shared in links if shared]
+    return (*result, *_same_paths(release.candidates))
 
 
-def _cells(release: Release) -> Iterator[Reason]:
+def notes(release: Release) -> tuple[str, ...]:
+    """Return remarks on a release that are no reason against it.
+
+    A link to a folder is common where only one package has files (``lib64``, a folder with a version in its name).
+    """
+    links = _folder_links(release.candidates)
+    return tuple(f"{name}: {what}" for name, what, shared in links if not shared)
+
+
+def _configs(release: Release) -> Iterator[Reason]:
     if not release.candidates:
-        yield Reason(kind=Kind.EMPTY, about="", what="no cell of the matrix has made a package")
-    for cell in sorted(release.partial - release.cells.keys()):
-        yield Reason(kind=Kind.MISSING_CELL, about=cell, what="--partial names it, but the matrix has no such cell")
-    for cell, state in release.cells.items():
-        if state in GOOD or cell in release.partial:
+        yield Reason(kind=ReasonKind.EMPTY, about="", what="no config of the matrix has built a package")
+    for config in sorted(release.partial - release.configs.keys()):
+        yield Reason(
+            kind=ReasonKind.MISSING_CONFIG, about=config, what="--partial names it, but the matrix has no such config"
+        )
+    for config, state in release.configs.items():
+        if state in GOOD or config in release.partial:
             continue
         if state is None:
-            yield Reason(kind=Kind.MISSING_CELL, about=cell, what="it was never built")
+            yield Reason(kind=ReasonKind.MISSING_CONFIG, about=config, what="it was never built")
         else:
-            yield Reason(kind=Kind.FAILED_CELL, about=cell, what=f"its last run left it {state.value!r}")
+            yield Reason(
+                kind=ReasonKind.FAILED_CONFIG, about=config, what=f"after its last run its state is {state.value!r}"
+            )
 
 
 def _packages_there(release: Release) -> Iterator[Reason]:
-    """What a finished cell renders now must be what it made: the recipe may have changed since."""
-    made = {candidate.artifact.path.name for candidate in release.candidates}
-    for cell, names in release.expected.items():
-        if release.cells.get(cell) in GOOD and cell not in release.partial:
-            for name in sorted(set(names) - made):
-                what = f"the cell renders it, but its last run made none (did the recipe change since?): {name}"
-                yield Reason(kind=Kind.MISSING_PACKAGE, about=cell, what=what)
+    """Yield the packages that a finished config renders and has not built: the recipe may have changed since."""
+    built = {candidate.artifact.path.name for candidate in release.candidates}
+    for config, names in release.expected.items():
+        if release.configs.get(config) in GOOD and config not in release.partial:
+            for name in sorted(set(names) - built):
+                what = (
+                    f"the config renders it, but its last run did not build it (did the recipe change since?): {name}"
+                )
+                yield Reason(kind=ReasonKind.MISSING_PACKAGE, about=config, what=what)
 
 
 def _candidate(candidate: Candidate, release: Release) -> list[Reason]:
     name = candidate.artifact.path.name
-    found = []
+    result = []
 
-    def refuse(kind: Kind, what: str) -> None:
-        found.append(Reason(kind=kind, about=name, what=what))
+    def refuse(kind: ReasonKind, what: str) -> None:
+        result.append(Reason(kind=kind, about=name, what=what))
 
     if not any(fnmatch.fnmatchcase(candidate.artifact.name, glob) for glob in release.allowed):
-        refuse(Kind.NOT_ALLOWED, f"this feedstock may publish {', '.join(release.allowed) or 'nothing'} alone")
-    if candidate.verdict is not Verdict.PASSED:
-        refuse(Kind.UNTESTED, "no test of it has run" if candidate.verdict is Verdict.NONE else "its tests failed")
+        refuse(ReasonKind.NOT_ALLOWED, f"this feedstock may only publish {', '.join(release.allowed) or 'nothing'}")
+    if candidate.verdict is not TestVerdict.PASSED:
+        refuse(
+            ReasonKind.UNTESTED,
+            "its tests have not run" if candidate.verdict is TestVerdict.NONE else "its tests failed",
+        )
     path = f"{candidate.artifact.subdir}/{name}"
     if path in release.held and release.held[path] != candidate.artifact.sha256:
-        there = release.held[path]
-        refuse(Kind.HELD, f"the channel has it with the hash {there[:16]}..." if there else "it was withdrawn there")
+        sha256 = release.held[path]
+        refuse(
+            ReasonKind.HELD,
+            f"the channel has it with the hash {sha256[:16]}..." if sha256 else "it was withdrawn there",
+        )
     for kind, what in _of_contents(candidate):
         refuse(kind, what)
-    return found
+    return result
 
 
-def _of_contents(candidate: Candidate) -> Iterator[tuple[Kind, str]]:
+def _of_contents(candidate: Candidate) -> Iterator[tuple[ReasonKind, str]]:
     contents = candidate.contents
     if contents is None:
-        yield Kind.BROKEN, candidate.broken
+        yield ReasonKind.BROKEN, candidate.broken
         return
     if contents.sha256 != candidate.artifact.sha256:
-        yield Kind.CHANGED, "the file is not the one that was tested: its hash is another"
+        yield ReasonKind.CHANGED, "the file is not the one that was tested: its hash differs"
     if contents.about.get("extra", {}).get(REHEARSAL):
-        yield Kind.REHEARSAL, "what is compiled in it is upstream's, not built from this recipe"
+        yield ReasonKind.REHEARSAL, "its compiled files are upstream's, not built from this recipe"
     if not contents.about.get("license"):
-        yield Kind.NO_LICENCE, "it names none (about/license)"
-    if not contents.licences:
-        yield Kind.NO_LICENCE, "it carries no text of one (about/license_file)"
+        yield ReasonKind.NO_LICENSE, "its metadata has no license (about/license)"
+    if not contents.licenses:
+        yield ReasonKind.NO_LICENSE, "it has no license text (about/license_file)"
     for file, what in contents.leaks[:10]:
-        yield Kind.LEAK, f"{file} holds {what}"
+        yield ReasonKind.LEAK, f"{file} contains {what}"
     for member in contents.escapes[:10]:
-        yield Kind.ESCAPE, f"{member!r} leads out of the prefix"
-    yield from ((Kind.MISMATCH, what) for what in _mismatches(candidate))
+        yield ReasonKind.ESCAPE, f"{member!r} leads out of the prefix"
+    yield from ((ReasonKind.MISMATCH, what) for what in _mismatches(candidate))
 
 
 def _mismatches(candidate: Candidate) -> Iterator[str]:
-    """Tell what a package says otherwise than its cell renders.
+    """Yield the differences between a package's metadata and its rendered config.
 
-    With requirements for building, an engine adds what those export, so then more may stand there than is rendered.
+    With requirements for building, an engine adds their run exports, so then a package may require more.
     """
     output, contents = candidate.output, candidate.contents
-    assert contents is not None, "its caller has looked"
+    assert contents is not None, "the caller has checked"
     if output is None:
-        yield "no output of its cell renders it (did the recipe change since?)"
+        yield "no output of its config renders it (did the recipe change since?)"
         return
     index = contents.index
-    wanted = {"name": output.name, "version": output.version, "build": output.build_string, "subdir": output.subdir}
-    for key, value in wanted.items():
+    rendered = {"name": output.name, "version": output.version, "build": output.build_string, "subdir": output.subdir}
+    for key, value in rendered.items():
         if index.get(key) != value:
-            yield f"it says {key} {index.get(key)!r}, the cell renders {value!r}"
+            yield f"its {key} is {index.get(key)!r}, the config renders {value!r}"
     sections = {"depends": output.requirements.run, "constrains": output.requirements.run_constrained}
     for key, specs in sections.items():
         yield from _specs(key, specs, index.get(key, ()), exactly=candidate.needs_nothing_else)
 
 
-def _specs(key: str, rendered: Iterable[str], told: Iterable[str], *, exactly: bool) -> Iterator[str]:
-    given = {_plain(spec) for spec in told}
-    wanted = {_plain(spec) for spec in rendered}
-    names = {package_name(spec) for spec in given}
-    for spec in sorted(wanted - given):
-        # A bare name is closed by the engine: it adds the bounds of what it has installed.
+def _specs(key: str, rendered: Iterable[str], packaged: Iterable[str], *, exactly: bool) -> Iterator[str]:
+    actual = {_plain(spec) for spec in packaged}
+    expected = {_plain(spec) for spec in rendered}
+    names = {package_name(spec) for spec in actual}
+    for spec in sorted(expected - actual):
+        # The engine completes a bare name: it adds the bounds of the version that it has installed.
         if " " in spec or package_name(spec) not in names:
             yield f"{key} lacks {spec!r}"
     if exactly:
-        yield from (f"{key} has {spec!r}, which the cell does not render" for spec in sorted(given - wanted))
+        yield from (f"{key} has {spec!r}, which the config does not render" for spec in sorted(actual - expected))
 
 
 def _plain(spec: str) -> str:
@@ -165,16 +192,38 @@ def _plain(spec: str) -> str:
 
 
 def _same_paths(candidates: Iterable[Candidate]) -> Iterator[Reason]:
-    """What can lie in one prefix must not install the same file: packages of one cell, of different names."""
-    by_cell: dict[str, list[Candidate]] = {}
+    """Yield the files that several packages of one config would install: they may be installed together."""
+    by_config: dict[str, list[Candidate]] = {}
     for candidate in candidates:
-        for cell in candidate.cells:
-            by_cell.setdefault(cell, []).append(candidate)
-    for cell, named in by_cell.items():
+        for config in candidate.configs:
+            by_config.setdefault(config, []).append(candidate)
+    for config, members in by_config.items():
         owners: dict[str, set[str]] = {}
-        for each in named:
-            for path in each.contents.paths if each.contents else ():
-                owners.setdefault(path, set()).add(each.artifact.name)
-        shared = [(path, who) for path, who in sorted(owners.items()) if len(who) > 1]
-        for path, who in shared[:10]:
-            yield Reason(kind=Kind.SAME_PATH, about=cell, what=f"{path} is in {' and '.join(sorted(who))}")
+        for candidate in members:
+            for path in candidate.contents.paths if candidate.contents else ():
+                owners.setdefault(path, set()).add(candidate.artifact.name)
+        shared = [(path, names) for path, names in sorted(owners.items()) if len(names) > 1]
+        for path, names in shared[:10]:
+            yield Reason(kind=ReasonKind.SAME_PATH, about=config, what=f"{path} is in {' and '.join(sorted(names))}")
+
+
+def _folder_links(candidates: Iterable[Candidate]) -> list[tuple[str, str, bool]]:
+    """Return each link to a folder of any of the packages: package, text, and whether others may have files there.
+
+    Installed together with a package that has files in a folder of the link's name, one replaces the other or gets its
+    files; and conda leaves the link behind when it removes the package.
+    """
+    packages = [(candidate.artifact.path.name, candidate.contents) for candidate in candidates if candidate.contents]
+    folders = {
+        str(parent) for _, contents in packages for path in contents.paths for parent in PurePosixPath(path).parents
+    }
+    return [
+        (
+            name,
+            f"{link} leads to the folder {destination}",
+            any(fnmatch.fnmatchcase(link, pattern) for pattern in SHARED_FOLDERS),
+        )
+        for name, contents in packages
+        for link, destination in contents.links
+        if destination in folders
+    ]

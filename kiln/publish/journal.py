@@ -1,4 +1,4 @@
-"""What stands in a channel while a publication is under way, so that it can be finished or taken back."""
+"""The journal of a publication under way: what is needed to finish it or to reverse it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from kiln.errors import BrokenIndex, PublicationPending
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kiln.repodata import Entry
+    from kiln.publish.stores import Store
+    from kiln.repodata import IndexEntry
 
 
 class Phase(str, Enum):
-    """How far a publication has come."""
+    """The progress of a publication."""
 
     STAGING = "staging"
     PROMOTING = "promoting"
@@ -26,10 +27,10 @@ class Phase(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
-    """A publication: ``packages`` maps the paths of all of them to their hashes, ``fresh`` are the new paths.
+    """A publication: ``packages`` maps the paths of all packages to their hashes, ``fresh`` are the new paths.
 
-    On a server ``aside`` is the channel for staging, and ``brought`` tells what this publication has, or may have,
-    brought: channels with paths, in that order.
+    On a server ``aside`` is the channel for staging, and ``brought`` lists what this publication has uploaded, or may
+    have: channels with paths, in that order.
     """
 
     id: str
@@ -40,56 +41,56 @@ class Journal:
     brought: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def begun(cls, entries: Iterable[Entry], held: Mapping[str, str]) -> Journal:
-        """Return the journal of a publication that begins."""
+    def begun(cls, entries: Iterable[IndexEntry], hashes: Mapping[str, str]) -> Journal:
+        """Return the journal of a new publication; ``hashes`` are those of the channel, by path."""
         packages = {entry.path: entry.sha256 for entry in entries}
-        fresh = tuple(sorted(path for path, sha256 in packages.items() if held.get(path) != sha256))
-        told = json.dumps(packages, sort_keys=True).encode()
-        return cls(id=hashlib.sha256(told).hexdigest()[:16], packages=packages, fresh=fresh)
+        fresh = tuple(sorted(path for path, sha256 in packages.items() if hashes.get(path) != sha256))
+        content = json.dumps(packages, sort_keys=True).encode()
+        return cls(id=hashlib.sha256(content).hexdigest()[:16], packages=packages, fresh=fresh)
 
     @classmethod
     def parse(cls, data: bytes) -> Journal:
-        """Return the journal that a channel holds.
+        """Return the journal that a file holds.
 
         Raises:
-            BrokenIndex: when it is none.
+            BrokenIndex: when the file is not a journal.
         """
         try:
-            told = json.loads(data)
+            values = json.loads(data)
             return cls(
-                id=told["id"],
-                packages=dict(told["packages"]),
-                fresh=tuple(_inside(path) for path in told["fresh"]),
-                phase=Phase(told["phase"]),
-                aside=str(told.get("aside", "")),
-                brought=tuple((str(channel), _inside(path)) for channel, path in told.get("brought", ())),
+                id=values["id"],
+                packages=dict(values["packages"]),
+                fresh=tuple(_package_path(path) for path in values["fresh"]),
+                phase=Phase(values["phase"]),
+                aside=str(values.get("aside", "")),
+                brought=tuple((str(channel), _package_path(path)) for channel, path in values.get("brought", ())),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise BrokenIndex("the channel's journal of a publication cannot be read", why=repr(error)) from error
 
-    def written(self) -> bytes:
-        """Return the journal as it is kept."""
+    def serialized(self) -> bytes:
+        """Return the content of the journal's file."""
         return json.dumps(dataclasses.asdict(self), indent=1).encode()
 
     def promoting(self) -> Journal:
-        """Return the journal once the packages were tried out."""
+        """Return the journal after the packages passed their tests in staging."""
         return dataclasses.replace(self, phase=Phase.PROMOTING)
 
     def bringing(self, channel: str, paths: Iterable[str]) -> Journal:
-        """Return the journal before packages are brought to a channel of a server."""
+        """Return the journal before packages are uploaded to a channel of a server."""
         return dataclasses.replace(self, brought=tuple(dict.fromkeys((*self.brought, *((channel, p) for p in paths)))))
 
     def brought_to(self, channel: str) -> tuple[str, ...]:
-        """Return the paths that this publication has, or may have, brought to a channel of a server."""
-        return tuple(path for place, path in self.brought if place == channel)
+        """Return the paths that this publication has, or may have, uploaded to a channel of a server."""
+        return tuple(path for name, path in self.brought if name == channel)
 
     @property
     def staging(self) -> str:
-        """Where in the channel the packages wait."""
+        """The folder of a store for the packages until they are promoted."""
         return f".kiln/staging/{self.id}"
 
     def require_same(self, other: Journal) -> None:
-        """Raise PublicationPending when this, which stands in the channel, is another publication than ``other``."""
+        """Raise PublicationPending when this journal, which is in the channel, is of another publication."""
         if self.id == other.id:
             return
         names = ", ".join(path.split("/")[-1] for path in self.fresh[:3]) + (", ..." if len(self.fresh) > 3 else "")
@@ -99,9 +100,39 @@ class Journal:
         )
 
 
-def _inside(path: str) -> str:
-    """A journal lies where others may write, and names files to remove."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalFile:
+    """The file of the journal in a store; there is none while no publication is under way."""
+
+    store: Store
+    path: str
+
+    def read(self) -> Journal | None:
+        """Return the publication that is neither finished nor reversed."""
+        data = self.store.read(self.path)
+        return None if data is None else Journal.parse(data)
+
+    def create(self, journal: Journal) -> bool:
+        """Write the journal unless there is one; return whether it was written."""
+        return self.store.create(self.path, journal.serialized())
+
+    def write(self, journal: Journal) -> None:
+        """Replace the journal."""
+        self.store.write(self.path, journal.serialized())
+
+    def remove(self) -> None:
+        """Remove the journal: the publication is over."""
+        self.store.remove(self.path)
+
+    def require_free(self) -> None:
+        """Raise PublicationPending when any publication is under way."""
+        if (journal := self.read()) is not None:
+            journal.require_same(Journal.begun((), {}))
+
+
+def _package_path(path: str) -> str:
+    """Return the path of a package file; others may write the journal, and it names files to remove."""
     parts = path.split("/")
     if len(parts) != 2 or not all(parts) or any(part.startswith(".") for part in parts):
-        raise ValueError(f"{path!r} is no place of a package")
+        raise ValueError(f"{path!r} is not the path of a package")
     return path

@@ -1,4 +1,4 @@
-"""Where the records of how packages were made lie in a channel, and how a chain of them goes on."""
+"""The records of how packages were made, as files of a channel: a chain of records, and a bill of materials each."""
 
 from __future__ import annotations
 
@@ -8,12 +8,36 @@ from kiln import provenance
 
 if TYPE_CHECKING:
     from kiln.model.provenance import Attestation
+    from kiln.publish.journal import Journal
+    from kiln.publish.stores import Store
 
 CHAIN = "provenance/chain.jsonl"
 BILL = "provenance/sbom/{}.spdx.json"  # by the hash of the package
 
 
-def extended(chain: bytes, attested: Attestation) -> bytes:
-    """Return a chain with the records of a publication, once, whoever asks again."""
-    known = {sha256 for sha256 in attested.boms if sha256.encode() in chain}
-    return chain if known else chain + attested.seal(provenance.last_hash(chain))
+def chain_of(store: Store) -> bytes:
+    """Return the chain of records in a store, empty when there is none."""
+    return store.read(CHAIN) or b""
+
+
+def with_records(store: Store, journal: Journal, attestation: Attestation | None) -> bytes:
+    """Write the bills of new packages, and return the chain with their records, each once however often this runs."""
+    chain = chain_of(store)
+    if attestation is None:
+        return chain
+    for sha256, bill in attestation.boms.items():
+        if sha256 in journal.packages.values():
+            store.write(BILL.format(sha256), bill)
+    recorded = any(sha256.encode() in chain for sha256 in attestation.boms)
+    return chain if recorded else chain + attestation.seal(provenance.last_hash(chain))
+
+
+def without_records(store: Store, journal: Journal) -> bytes:
+    """Return the chain without the records of a publication."""
+    return provenance.without(chain_of(store), (journal.packages[path] for path in journal.fresh))
+
+
+def remove_bills(store: Store, journal: Journal) -> None:
+    """Remove the bills of a publication's packages."""
+    for path in journal.fresh:
+        store.remove(BILL.format(journal.packages[path]))

@@ -1,3 +1,3 @@
-"""What a recipe says at one variant: its values, its outputs, the keys it uses, and what these make of its name."""
+"""A recipe at one variant: its values, its outputs, the keys that it uses, its build strings."""
 
 from __future__ import annotations

@@ -7,13 +7,11 @@ import json
 import re
 import sys
 import time
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate
 from kiln.recipe.specs import with_star
-from kiln.template import budget
 from kiln.yamltext import Scalars, parse, read_text
 
 if TYPE_CHECKING:
@@ -23,10 +21,7 @@ if TYPE_CHECKING:
 
     from kiln.variants.platform import Platform
 
-# Characters of a text that is searched. Python 3.10 does not look for signals at every turn of a search.
-_LONGEST = 1_000_000 if sys.version_info >= (3, 11) else 50_000
-
-# What a template may use of Python's modules of these names: values and harmless functions only.
+# The parts of Python's modules that a template may use: values and harmless functions only.
 _TIME = SimpleNamespace(
     time=time.time, strftime=time.strftime, gmtime=time.gmtime, localtime=time.localtime, ctime=time.ctime
 )
@@ -54,12 +49,12 @@ NAMES = frozenset(
         "load_str_data",
     ]
 )
-# The functions whose answer depends on the variant.
+# The functions whose result depends on the variant.
 VARYING = frozenset({"compiler", "stdlib", "cdt"})
 
 
 def functions(folder: Path, platform: Platform, variant: Mapping[str, Any], host_arch: str) -> dict[str, Any]:
-    """The functions for one platform and variant; files are looked for in the recipe's ``folder``."""
+    """Return the template functions for one platform and variant; files are read from the recipe's ``folder``."""
     files = _Files(folder)
     return {
         "compiler": lambda language: tool(language, "compiler", platform, variant),
@@ -84,7 +79,7 @@ def functions(folder: Path, platform: Platform, variant: Mapping[str, Any], host
 
 
 def tool(language: str, component: str, platform: Platform, variant: Mapping[str, Any]) -> str:
-    """The package of a compiler or standard library for the target platform, such as ``gcc_linux-64 12.*``."""
+    """Return the package of a compiler or standard library for the target platform, such as ``gcc_linux-64 12.*``."""
     language = str(language)
     native = platform.compilers.get(language, language) if component == "compiler" else language
     key = f"{language}_{component}"
@@ -94,7 +89,7 @@ def tool(language: str, component: str, platform: Platform, variant: Mapping[str
 
 
 def cdt(package_name: str, variant: Mapping[str, Any], host_arch: str) -> str:
-    """The package of a core dependency tree, such as ``mesa-libgl-devel-cos7-x86_64``."""
+    """Return the package of a core dependency tree, such as ``mesa-libgl-devel-cos7-x86_64``."""
     arch, distribution = {"64": ("x86_64", "cos6"), "32": ("i686", "cos6")}.get(host_arch, (host_arch, "cos7"))
     name, _, rest = str(package_name).partition(" ")
     full = f"{name}-{variant.get('cdt_name', distribution)}-{variant.get('cdt_arch', arch)}"
@@ -109,7 +104,7 @@ def pin_compatible(
     max_pin: object = "x",  # noqa: ARG001
     exact: object = False,  # noqa: ARG001
 ) -> str:
-    """The package without bounds, which come with the solved environment."""
+    """Return the package without bounds, which depend on the solved environment."""
     return f"{package_name} "
 
 
@@ -119,12 +114,12 @@ def pin_subpackage(
     max_pin: object = "x",  # noqa: ARG001
     exact: object = False,  # noqa: ARG001
 ) -> str:
-    """The package without bounds, which come when the outputs' own versions and build strings are known."""
+    """Return the package without bounds, which depend on the outputs' versions and build strings."""
     return str(subpackage_name)
 
 
 def marked_pins(mark: Callable[..., str]) -> dict[str, Callable[..., str]]:
-    """The pinning functions as they are when their arguments matter; ``mark`` makes the text."""
+    """Return pinning functions that record their arguments; ``mark`` makes the recorded text."""
 
     def subpackage(
         subpackage_name: str,
@@ -149,68 +144,59 @@ def marked_pins(mark: Callable[..., str]) -> dict[str, Callable[..., str]]:
 
 
 class _Files:
-    """Files of the recipe, read as data."""
+    """The files of a recipe, read as data."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve()
 
     def text(self, name: str) -> str:
-        """A file's text.
+        """Return a file's text.
 
         Raises:
-            UnsafeTemplate: it is not inside the recipe's folder.
+            UnsafeTemplate: it is outside the feedstock.
             TemplateFault: it cannot be read.
         """
         path = (self._folder / str(name)).resolve()
         if not path.is_relative_to(self._folder.parent):
-            raise UnsafeTemplate(f"the template reaches for {str(name)!r}", why="it lies outside the feedstock")
+            raise UnsafeTemplate(f"the template reads {str(name)!r}", why="it is outside the feedstock")
         if not path.is_file():
-            raise TemplateFault(f"there is no file {str(name)!r} in the recipe folder")
+            raise TemplateFault(f"file {str(name)!r} not found in the recipe folder")
         return read_text(path, str(name))
 
     def npm(self) -> Any:
-        """The data of ``package.json``."""
+        """Return the data of ``package.json``."""
         return load_text(self.text("package.json"), "json")
 
     def data(self, filename: str, fmt: str | None = None, *_: Any, from_recipe_dir: bool = False, **__: Any) -> Any:
-        """A file's data; a file of the source, which is not there before a build, counts as empty."""
+        """Return a file's data; a file of the source, which does not exist before a build, counts as empty."""
         if not from_recipe_dir and not str(filename).startswith(("/", "..")):
             return {}
         return load_text(self.text(filename), fmt or str(filename).rpartition(".")[2])
 
     def regex(self, load_file: str, regex_pattern: str, from_recipe_dir: bool = False, **_: Any) -> Any:
-        """The match of a pattern in a file; None for a file of the source."""
+        """Return the match of a pattern in a file; None for a file of the source."""
         if not from_recipe_dir and not str(load_file).startswith(("/", "..")):
             return None
-        return searched(str(regex_pattern), self.text(load_file))
+        return search(str(regex_pattern), self.text(load_file))
 
 
-def searched(pattern: str, text: str) -> re.Match[str] | None:
-    """The first match of a recipe's own pattern.
+def search(pattern: str, text: str) -> re.Match[str] | None:
+    """Return the first match of a recipe's own pattern.
 
     Raises:
-        UnsafeTemplate: it takes too long, or could where its time cannot be bounded.
-        TemplateFault: it is no pattern.
+        TemplateFault: the pattern is invalid.
     """
-    unbounded = not budget.can_be_limited() and re.search(r"[*+}]\s*\)\s*[*+{]", pattern)
-    if unbounded or len(pattern) > 500 or len(text) > _LONGEST:
-        raise UnsafeTemplate("the pattern could take forever", why=f"{pattern[:80]!r} in {len(text):,} characters")
     try:
-        with nullcontext() if not budget.can_be_limited() else budget.limited():
-            return re.search(pattern, text)
-    except budget.Exhausted as error:
-        raise UnsafeTemplate(
-            "the pattern takes too long", why=f"{pattern[:80]!r} in {len(text):,} characters"
-        ) from error
+        return re.search(pattern, text)
     except re.error as error:
-        raise TemplateFault(f"{pattern[:80]!r} is no regular expression", why=str(error)) from error
+        raise TemplateFault(f"{pattern[:80]!r} is not a regular expression", why=str(error)) from error
 
 
 def load_text(string: str, fmt: str, *_: Any, **__: Any) -> Any:
     """Data from JSON, YAML or TOML text.
 
     Raises:
-        TemplateFault: the text is not what it should be.
+        TemplateFault: the format is unknown, or the text is malformed.
     """
     readers: dict[str, Callable[[str], Any]] = {
         "json": json.loads,
@@ -220,7 +206,7 @@ def load_text(string: str, fmt: str, *_: Any, **__: Any) -> Any:
     }
     reader = readers.get(str(fmt).lower())
     if reader is None:
-        raise TemplateFault(f"there is no reader for {fmt!r} data", hint=f"use one of {', '.join(readers)}")
+        raise TemplateFault(f"unknown data format {fmt!r}", hint=f"use one of {', '.join(readers)}")
     try:
         return reader(string)
     except KilnError:

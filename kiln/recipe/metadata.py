@@ -1,4 +1,4 @@
-"""One package's metadata at one variant: the recipe's values, and what they make of hash and build string."""
+"""One package's metadata at one variant: the recipe's values, and the hash and build string that follow from them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
+from kiln.names import fault
 from kiln.recipe.regions import region
 from kiln.recipe.specs import name_of, sections, texts
 from kiln.variants.files import as_list
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
     from kiln.template.names import Names
     from kiln.variants.space import Variant
 
-_BAD = frozenset("=@#$%^&*:;\"'\\|<>?/ ")
+_FORBIDDEN = frozenset("=@#$%^&*:;\"'\\|<>?/ ")
 _NEVER_HASHED = ("python", "r_base", "perl", "lua")
-_TRUTH = dict.fromkeys(("y", "on", "true", "yes"), True) | dict.fromkeys(("n", "no", "false", "off"), False)
+_BOOLEANS = dict.fromkeys(("y", "on", "true", "yes"), True) | dict.fromkeys(("n", "no", "false", "off"), False)
 _HASH = re.compile(r"h[0-9a-f]{7}")
-# The languages that show in a build string: prefix, package names, components of the version.
+# The languages in a build string: prefix, package names, number of version components.
 _LANGUAGES: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("np", ("numpy",), 2),
     ("py", ("python",), 2),
@@ -39,10 +40,10 @@ _LANGUAGES: tuple[tuple[str, tuple[str, ...], int], ...] = (
 
 
 class Metadata:
-    """A package of a recipe; ``parent`` is the recipe's own name when the package is one of its outputs.
+    """A package of a recipe; ``parent`` is the recipe's name when the package is one of its outputs.
 
-    ``listed`` are the name and type of every entry of the recipe's ``outputs`` here, by which the output's block of
-    text is found. ``values`` are read, never changed.
+    ``listed`` holds the name and type of every entry of the recipe's ``outputs`` at this variant, which identify the
+    output's block of text. ``values`` are never changed.
     """
 
     def __init__(
@@ -67,11 +68,11 @@ class Metadata:
     # -- values ------------------------------------------------------------------------------------------------
 
     def value(self, section: str, key: str, default: Any = None) -> Any:
-        """A value of a section, or the default when it is missing or empty."""
-        found = self.values.get(section)
-        value = found.get(key) if isinstance(found, dict) else None
-        if isinstance(value, str) and value.lower() in _TRUTH:
-            return _TRUTH[value.lower()]
+        """Return a value of a section, or the default when it is missing or empty."""
+        mapping = self.values.get(section)
+        value = mapping.get(key) if isinstance(mapping, dict) else None
+        if isinstance(value, str) and value.lower() in _BOOLEANS:
+            return _BOOLEANS[value.lower()]
         return default if value is None else value
 
     @cached_property
@@ -79,40 +80,42 @@ class Metadata:
         """The package's name.
 
         Raises:
-            RecipeFault: it is not lower case, or has characters that names may not have.
+            RecipeFault: it is not lower case, or has forbidden characters.
         """
         name = str(self.value("package", "name", ""))
         if name != name.lower():
             raise RecipeFault(f"the package name {name!r} is not lower case", at=self.recipe.place("package"))
-        self._check(name, "package name", _BAD | {"!"})
+        self._check(name, "package name", _FORBIDDEN | {"!"})
         return name
 
     @cached_property
     def version(self) -> str:
         """The package's version."""
-        given = self.values.get("package") or {}
-        # conda-build makes text of whatever is given, also of an empty value.
-        version = str(given.get("version", "")) if isinstance(given, dict) else ""
-        self._check(version, "version", _BAD | {"-"})
+        package = self.values.get("package") or {}
+        # conda-build converts any value to text, an empty one too.
+        version = str(package.get("version", "")) if isinstance(package, dict) else ""
+        self._check(version, "version", _FORBIDDEN | {"-"})
         return version
 
-    def _check(self, text: str, what: str, bad: frozenset[str]) -> None:
-        if found := sorted(bad.intersection(text)):
-            at = self.recipe.place("package")
-            raise RecipeFault(f"the {what} {text!r} has the character {found[0]!r}", at=at)
+    def _check(self, text: str, kind: str, forbidden: frozenset[str]) -> None:
+        at = self.recipe.place("outputs" if self.parent else "package")
+        if characters := sorted(forbidden.intersection(text)):
+            raise RecipeFault(f"the {kind} {text!r} has the character {characters[0]!r}", at=at)
+        if text and (why := fault(text, kind)):
+            raise RecipeFault(f"{text!r} is not a valid {kind}", at=at, why=why)
 
     @cached_property
     def build_number(self) -> int:
-        """The build number, 0 when none is given.
+        """The build number; 0 by default.
 
         Raises:
-            RecipeFault: it is no whole number, or negative.
+            RecipeFault: it is not a whole number, or negative.
         """
-        given = self.value("build", "number")
+        value = self.value("build", "number")
         try:
-            number = int(given or 0)
+            number = int(value or 0)
         except (TypeError, ValueError) as error:
-            raise RecipeFault(f"the build number is {given!r}", at=self.recipe.place("build")) from error
+            raise RecipeFault(f"the build number is {value!r}", at=self.recipe.place("build")) from error
         if number < 0:
             raise RecipeFault(f"the build number is {number}", at=self.recipe.place("build"))
         return number
@@ -124,12 +127,12 @@ class Metadata:
 
     @property
     def noarch_python(self) -> bool:
-        """Whether the legacy setting ``noarch_python`` is on."""
+        """True when the legacy setting ``noarch_python`` is set."""
         return bool(self.value("build", "noarch_python", default=False))
 
     @property
     def skip(self) -> bool:
-        """Whether the recipe skips this package here."""
+        """True when the recipe skips this package at this variant."""
         return bool(self.value("build", "skip", default=False))
 
     @cached_property
@@ -139,38 +142,38 @@ class Metadata:
 
     @property
     def is_output(self) -> bool:
-        """Whether the package is an output with a name other than the recipe's."""
+        """True when the package is an output with a name other than the recipe's."""
         return bool(self.parent) and self.parent != self.name
 
     def depends(self, section: str) -> list[str]:
-        """The requirements of a section, and, for the recipe itself, those of the output of its name."""
-        own = list(self.requirements.get(section, ()))
+        """Return the requirements of a section; for the recipe itself, also those of the output of the same name."""
+        specs = list(self.requirements.get(section, ()))
         if self.is_output:
-            return own
-        names = {spec.split()[0] for spec in own if spec.strip()}
+            return specs
+        names = {spec.split()[0] for spec in specs if spec.strip()}
         for output in self.recipe.outputs_of(self.values):
             if output.get("name") == self.name:
                 extra = sections(output.get("requirements") or {}).get(section, [])
-                return [*own, *(spec for spec in extra if spec.strip() and spec.split()[0] not in names)]
-        return own
+                return [*specs, *(spec for spec in extra if spec.strip() and spec.split()[0] not in names)]
+        return specs
 
     @cached_property
     def has_host(self) -> bool:
-        """Whether there is a ``host`` section, apart from ``build``."""
+        """True when there is a ``host`` section, apart from ``build``."""
         return bool(self.depends("host")) or "host" in self.requirements
 
     # -- text --------------------------------------------------------------------------------------------------
 
     @property
     def names(self) -> Names:
-        """The names that selectors see here."""
+        """The names for selectors at this variant."""
         return self.recipe.names(self.variant, self.host_subdir)
 
     def _full(self, *, selected: bool) -> Region:
         return region(self.recipe.text(self.names if selected else None))
 
     def _block(self, *, selected: bool) -> str:
-        """The output's own block of the recipe's text."""
+        """Return the output's own block of the recipe's text."""
         blocks = self._full(selected=selected).blocks
         listed = self.listed or [(self.name, self.kind)]
         if (self.name, self.kind) not in listed:
@@ -179,11 +182,11 @@ class Metadata:
         return blocks[index] if index < len(blocks) else ""
 
     def text(self) -> Region:
-        """The text that speaks of this package: the whole recipe, or an output's block."""
+        """Return the text of this package: the whole recipe, or an output's block."""
         return region(self._block(selected=True).rstrip()) if self.is_output else self._full(selected=True)
 
-    def _speaking(self, *, top: bool, selected: bool) -> str:
-        """The text that is searched for used keys."""
+    def _searched_text(self, *, top: bool, selected: bool) -> str:
+        """Return the text that is searched for used keys."""
         if self.is_output and not top:
             return self._block(selected=selected)
         return self._full(selected=selected).without_outputs + self._block(selected=selected)
@@ -191,13 +194,16 @@ class Metadata:
     # -- used keys ---------------------------------------------------------------------------------------------
 
     def used(self, *, top: bool = False, everywhere: bool = False) -> frozenset[str]:
-        """The variant keys that the package uses; ``top`` adds the recipe's top, ``everywhere`` takes all its text."""
+        """Return the variant keys that the package uses.
+
+        ``top`` adds the recipe's top; ``everywhere`` searches all of its text.
+        """
         return self.recipe.remembered(
             self.variant, (self.name, top, everywhere), lambda: self.find_used(top=top, everywhere=everywhere)
         )
 
     def find_used(self, *, top: bool = False, everywhere: bool = False) -> frozenset[str]:
-        """The same as ``used``, always found afresh."""
+        """Return the same as ``used``, without the cache."""
         used = set(self._used_in_recipe(top=top, everywhere=everywhere) | self._used_in_scripts())
         if "target_platform" in self.variant and not self.noarch:
             used.add("target_platform")
@@ -211,13 +217,16 @@ class Metadata:
     def _used_in_recipe(self, *, top: bool, everywhere: bool) -> frozenset[str]:
         usage = self.recipe.usage
         if everywhere:
-            # An output's own text here too, unless the top is asked for.
-            raw, kept = self._own_text(top=top, selected=False), self._own_text(top=top, selected=True)
-            return usage.elsewhere(kept) | usage.selectors(raw)
-        raw, kept = self._speaking(top=top, selected=False), self._speaking(top=top, selected=True)
-        found = usage.elsewhere(kept) | usage.selectors(raw)
-        required = usage.elsewhere(region(kept).requirements)
-        return (found - required) | self._without_run_only(required)
+            # The output's own text here too, unless ``top`` is set.
+            full_text, selected_text = self._own_text(top=top, selected=False), self._own_text(top=top, selected=True)
+            return usage.elsewhere(selected_text) | usage.selectors(full_text)
+        full_text, selected_text = (
+            self._searched_text(top=top, selected=False),
+            self._searched_text(top=top, selected=True),
+        )
+        used = usage.elsewhere(selected_text) | usage.selectors(full_text)
+        required = usage.elsewhere(region(selected_text).requirements)
+        return (used - required) | self._without_run_only(required)
 
     def _own_text(self, *, top: bool, selected: bool) -> str:
         if self.is_output and not top:
@@ -225,7 +234,7 @@ class Metadata:
         return self._full(selected=selected).text
 
     def _without_run_only(self, required: frozenset[str]) -> frozenset[str]:
-        """The keys without those that only ``run`` mentions, or only ``build`` where that is to be ignored."""
+        """Return the keys without those in ``run`` alone, or in ``build`` alone where ``build`` is to be ignored."""
         build, host = ({_key(spec) for spec in self.requirements.get(s, ()) if spec.split()} for s in ("build", "host"))
         run = set(self.requirements.get("run", ()))
         ignored = set(as_list(self.variant.get("ignore_build_only_deps")))
@@ -245,20 +254,22 @@ class Metadata:
 
     @cached_property
     def hashed(self) -> dict[str, Any]:
-        """What goes into the hash: the used keys' values, and virtual packages of ``run``."""
+        """The hash input: the values of the used keys, and virtual packages of ``run``."""
         used = self.used()
         ignored = [*_NEVER_HASHED, *as_list(self.variant.get("ignore_version"))]
         if "numpy" in used and self.text().numpy_hidden:
             ignored.append("numpy")
         pattern = re.compile("|".join(rf"{key}[\s$]?.*" for key in ignored))
-        kept = [key for key in used if key in self.variant and (not pattern.match(key) or " " in self.variant[key])]
-        contents = {} if kept == ["target_platform"] else {key: self.variant[key] for key in sorted(kept)}
+        hashed_keys = [
+            key for key in used if key in self.variant and (not pattern.match(key) or " " in self.variant[key])
+        ]
+        contents = {} if hashed_keys == ["target_platform"] else {key: self.variant[key] for key in sorted(hashed_keys)}
         virtual = {spec.split(" ")[0]: spec for spec in self.requirements.get("run", ()) if spec.startswith("__")}
         return {**contents, **virtual}
 
     @cached_property
     def hash(self) -> str:
-        """The hash as it stands in build strings, or nothing when nothing goes into it."""
+        """The hash in the form of build strings; empty when there is no hash input."""
         if not self.hashed:
             return ""
         text = json.dumps(self.hashed, sort_keys=True)
@@ -267,11 +278,18 @@ class Metadata:
     @cached_property
     def build_string(self) -> str:
         """The build string: the recipe's own, or languages, hash and build number."""
-        own = self.value("build", "string")
-        if own and not self.text().wants_hash:
-            self._check(str(own), "build string", _BAD | {"-", "!"})
-            return str(own)
-        text = str(own) if own else self._default_string()
+        text = self._build_string()
+        if self.value("build", "string"):
+            self._check(text, "build string", _FORBIDDEN | {"-", "!"})
+        else:  # conda-build's own may hold the asterisk of a bound in the variant
+            self._check(text.replace("*", ""), "build string", frozenset())
+        return text
+
+    def _build_string(self) -> str:
+        template = self.value("build", "string")
+        if template and not self.text().wants_hash:
+            return str(template)
+        text = str(template) if template else self._default_string()
         if _HASH.search(text):
             return _HASH.sub(self.hash, text)
         first, *rest = text.rsplit("_", 1)
@@ -281,12 +299,12 @@ class Metadata:
     def _default_string(self) -> str:
         section = "host" if self.has_host else "build"
         pinned = list(self.requirements.get(section, ()))
-        there = {name_of(spec) for spec in pinned}
-        wanted = {name_of(spec) for spec in self.requirements.get("run", ())}
+        pinned_names = {name_of(spec) for spec in pinned}
+        run_names = {name_of(spec) for spec in self.requirements.get("run", ())}
         parts: list[str] = []
         for prefix, packages, places in _LANGUAGES:
             for package in packages:
-                if package in wanted & there and (package != "numpy" or self.text().numpy_in_name):
+                if package in run_names & pinned_names and (package != "numpy" or self.text().numpy_in_name):
                     part = prefix if self._version_free(package) else self._language(prefix, packages, places, pinned)
                     if part not in parts:
                         parts.append(part)
@@ -307,13 +325,13 @@ class Metadata:
 
     @cached_property
     def dist_before_hash(self) -> str:
-        """Name, version and build string before its hash is known, which is how conda-build tells jobs apart."""
-        own = self.value("build", "string")
-        return f"{self.name}-{self.version}-{own or self._default_string()}"
+        """Name, version and build string without its hash, by which conda-build distinguishes jobs."""
+        template = self.value("build", "string")
+        return f"{self.name}-{self.version}-{template or self._default_string()}"
 
     @property
     def dist(self) -> str:
-        """Name, version and build string in one."""
+        """Name, version and build string, joined by hyphens."""
         return f"{self.name}-{self.version}-{self.build_string}"
 
 

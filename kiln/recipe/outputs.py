@@ -1,6 +1,6 @@
-"""From the recipe's values to each output's own: what it says itself, and what it takes over from the recipe's top.
+"""The values of each output: its own, and those that it inherits from the recipe's top.
 
-The rules of inheritance are conda-build's (conda_build/metadata.py); they have grown, and each is kept as it is.
+The rules of inheritance are conda-build's (conda_build/metadata.py), irregularities included.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Values = dict[str, "Any"]
 
 
 def outputs_of(top: Metadata) -> list[tuple[Values, Values]]:
-    """Every output entry with the values of its package, in the recipe's order.
+    """Return every output entry with the values of its package, in the recipe's order.
 
     Raises:
         RecipeFault: an entry is malformed.
@@ -35,26 +35,26 @@ def outputs_of(top: Metadata) -> list[tuple[Values, Values]]:
     for entry in entries:
         if entry.get("name") == top.name and top.text().is_top:
             _merge_with_top(values, entry)
-    found = []
+    pairs = []
     for entry in entries:
         _insert_versions(top, values, entry)
-        found.append((entry, _values(top, values, entry)))
-    return found
+        pairs.append((entry, _values(top, values, entry)))
+    return pairs
 
 
 def listed(top: Metadata, entries: list[Values]) -> list[tuple[str, str | None]]:
-    """Each entry's name and type, by which its block of text is found."""
+    """Return each entry's name and type, which identify its block of text."""
     return [(str(entry.get("name", top.name)), kind_of(entry)) for entry in entries]
 
 
 def kind_of(entry: Mapping[str, Any]) -> str | None:
-    """What kind of package an output is, such as ``wheel``; None where it says nothing."""
-    given = entry.get("type")
-    return None if given is None else str(given)
+    """Return an output's package type, such as ``wheel``; None without ``type``."""
+    value = entry.get("type")
+    return None if value is None else str(value)
 
 
 def _needs_metapackage(top: Metadata, entries: list[Values]) -> bool:
-    """Whether the recipe's top is a package itself, because its requirements name an output."""
+    """Return whether the recipe's top is itself a package, because its requirements name an output."""
     names = {str(entry["name"]) for entry in entries if entry.get("name")}
     if any(spec.strip() and spec.split()[0] in names for spec in top.depends("run")):
         return True
@@ -62,23 +62,25 @@ def _needs_metapackage(top: Metadata, entries: list[Values]) -> bool:
 
 
 def _merge_with_top(values: Values, entry: Values) -> None:
-    """Join the recipe's top and the output of its name; where both say something, the output wins, in both."""
+    """Merge the recipe's top and the output of its name; the output's values take precedence, in both."""
     for section in ("requirements", "build", "about"):
-        own = _section(entry, section)
+        section_values = _section(entry, section)
         inherited = _mapping(values.get(section))
-        merged = {**own, **{key: value for key, value in inherited.items() if key not in own}}
+        merged = {**section_values, **{key: value for key, value in inherited.items() if key not in section_values}}
         entry[section] = values[section] = merged
 
 
 def _section(entry: Values, section: str) -> Values:
-    given = entry.get(section)
-    return dict(sections(given)) if section == "requirements" else dict(_mapping(given))
+    value = entry.get(section)
+    return dict(sections(value)) if section == "requirements" else dict(_mapping(value))
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     if value is None or isinstance(value, dict):
         return value or {}
-    raise RecipeFault(f"a section is {str(value)[:40]!r}, which is no mapping", hint="write keys below it, one a line")
+    raise RecipeFault(
+        f"a section is {str(value)[:40]!r}, which is not a mapping", hint="write keys below it, one a line"
+    )
 
 
 def _insert_versions(top: Metadata, values: Values, entry: Values) -> None:
@@ -91,41 +93,41 @@ def _insert_versions(top: Metadata, values: Values, entry: Values) -> None:
 
 
 def _values(top: Metadata, values: Values, entry: Values) -> Values:
-    """The values of an output's package."""
+    """Return the values of an output's package."""
     if entry.get("name") == top.name:
         return dict(values)
-    found = dict(values)
-    found["package"] = {
+    output_values = dict(values)
+    output_values["package"] = {
         **_mapping(values.get("package")),
         "name": entry.get("name", top.name),
         "version": entry.get("version") or top.version,
     }
-    found["requirements"] = _requirements(entry)
-    found["build"] = _build(top, values, entry)
-    found["test"] = _test(values, entry)
+    output_values["requirements"] = _requirements(entry)
+    output_values["build"] = _build(top, values, entry)
+    output_values["test"] = _test(values, entry)
     if "about" in entry:
-        found["about"] = entry["about"]
-    return found
+        output_values["about"] = entry["about"]
+    return output_values
 
 
 def _requirements(entry: Values) -> dict[str, list[str]]:
-    """An output's own requirements, without itself."""
-    found = {}
+    """Return an output's own requirements, without the output itself."""
+    specs_by_section = {}
     for section, specs in sections(entry.get("requirements") or {}).items():
-        own = section in {"build", "host", "run"} and "name" in entry
-        kept = without(specs, str(entry["name"])) if own else specs
-        if kept or section not in {"build", "host", "run", "run_constrained"}:
-            found[section] = kept
-    return found
+        may_contain_itself = section in {"build", "host", "run"} and "name" in entry
+        remaining = without(specs, str(entry["name"])) if may_contain_itself else specs
+        if remaining or section not in {"build", "host", "run", "run_constrained"}:
+            specs_by_section[section] = remaining
+    return specs_by_section
 
 
 def _build(top: Metadata, values: Values, entry: Values) -> Values:
-    """An output's ``build`` section; without one it has the recipe's, less what belongs to a single package."""
+    """Return an output's ``build`` section; without one, the recipe's minus the keys of a single package."""
     inherited = dict(_mapping(values.get("build")))
     if "build" in entry:
-        own = dict(_mapping(entry["build"]))
-        own.setdefault("number", entry.get("number", inherited.get("number") or top.build_number))
-        return own
+        section = dict(_mapping(entry["build"]))
+        section.setdefault("number", entry.get("number", inherited.get("number") or top.build_number))
+        return section
     for key in ("entry_points", "run_exports", "script"):
         inherited.pop(key, None)
         if key in entry:
@@ -142,7 +144,7 @@ def _build(top: Metadata, values: Values, entry: Values) -> Values:
 
 
 def _test(values: Values, entry: Values) -> Any:
-    """An output's ``test`` section; without one it has the recipe's, less its commands and imports."""
+    """Return an output's ``test`` section; without one, the recipe's minus its commands and imports."""
     if "test" in entry:
         return entry["test"]
     return {key: value for key, value in _mapping(values.get("test")).items() if key not in {"commands", "imports"}}

@@ -1,12 +1,12 @@
-"""A recipe on one platform: its packages at every variant, found without rendering the same thing twice."""
+"""A recipe on one platform: its packages at every variant, with repeated renderings cached."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from kiln.errors import MalformedYaml, RecipeFault
-from kiln.model.place import Place
-from kiln.recipe.functions import VARYING, functions, marked_pins
+from kiln.model.location import Place
+from kiln.recipe.functions import NAMES, VARYING, functions, marked_pins
 from kiln.recipe.metadata import Metadata
 from kiln.recipe.outputs import kind_of, listed, outputs_of
 from kiln.recipe.source import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeSource, language_value
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Scripts:
-    """The build scripts beside a recipe, and the variant keys that they use."""
+    """The build scripts of a recipe, and the variant keys that they use."""
 
     def __init__(self, folder: Path, keys: frozenset[str]) -> None:
         self._folder = folder
@@ -35,16 +35,16 @@ class Scripts:
         self._used: dict[str, frozenset[str]] = {}
 
     def of_recipe(self, system: str) -> frozenset[str]:
-        """The keys that the recipe's own build script uses."""
+        """Return the keys that the recipe's own build script uses."""
         used = self.of_file("build.sh")
         return used | self.of_file("bld.bat") if system == "win" else used
 
     def of_file(self, name: str) -> frozenset[str]:
-        """The keys that a script uses; none if it is not there or is neither shell nor batch."""
-        found = self._used.get(name)
-        if found is None:
-            found = self._used[name] = self._find(name)
-        return found
+        """Return the keys that a script uses; empty if it does not exist or is neither shell nor batch."""
+        used = self._used.get(name)
+        if used is None:
+            used = self._used[name] = self._find(name)
+        return used
 
     def _find(self, name: str) -> frozenset[str]:
         search: Callable[..., frozenset[str]] | None = {".sh": in_shell, ".bat": in_batch}.get(name[name.rfind(".") :])
@@ -69,7 +69,9 @@ class Recipe:
         self.platform = platform
         self.space = space
         self.narrowed = space
-        self.pins_numpy = False  # whether a job's top asks for numpy's build version at run time, the legacy numpy x.x
+        self.pins_numpy = (
+            False  # whether a job's top has the legacy requirement numpy x.x, numpy's build version at run time
+        )
         self.usage = Usage(space.keys)
         self.scripts = Scripts(source.path.parent, space.keys)
         self._remembered: dict[object, frozenset[str]] = {}
@@ -80,52 +82,52 @@ class Recipe:
             sorted({"target_platform", "cdt_name", "cdt_arch"} | {key for key in space.keys if key.endswith(_TOOLS)})
         )
 
-    # -- what metadata asks for -----------------------------------------------------------------------------
+    # -- for metadata ---------------------------------------------------------------------------------------
 
     def place(self, section: str = "") -> Place:
-        """Where a section of the recipe begins."""
+        """Return the place where a section of the recipe begins."""
         for line in self.source.text.lines:
             if section and line.text.startswith(f"{section}:"):
                 return Place(file=self.source.name, line=line.number, column=1)
         return Place(file=self.source.name)
 
     def remembered(
-        self, variant: Variant, what: tuple[object, ...], find: Callable[[], frozenset[str]]
+        self, variant: Variant, query: tuple[object, ...], find: Callable[[], frozenset[str]]
     ) -> frozenset[str]:
-        """The used keys found for a package at a variant before, or found now.
+        """Return the cached used keys of a package at a variant; ``find`` computes them the first time.
 
-        As in conda-build the first answer stands for all packages of one name, the recipe's top included.
+        As in conda-build, the first result counts for all packages of one name, the recipe's top included.
         """
-        key = (what, tuple([variant.get(loop) for loop in self._loops]))
-        found = self._remembered.get(key)
-        if found is None:
-            found = find()
-            found = self._remembered[key] = self._same.setdefault(found, found)
-        return found
+        key = (query, tuple([variant.get(loop) for loop in self._loops]))
+        keys = self._remembered.get(key)
+        if keys is None:
+            keys = find()
+            keys = self._remembered[key] = self._same.setdefault(keys, keys)
+        return keys
 
     def names(self, variant: Variant, host_subdir: str) -> Names:
-        """The names that selectors and templates see."""
+        """Return the names in selectors and templates."""
         try:
             fixed = self.platform.names(variant, host_subdir)
         except (ValueError, IndexError) as error:
             languages = ", ".join(f"{key}: {variant.get(key)}" for key in ("python", "numpy"))
-            raise RecipeFault(f"a language's version is none ({languages})", at=self.place()) from error
-        # A name that Jinja sets is unknown to selectors, and conda-build takes it for False there.
+            raise RecipeFault(f"invalid version of a language ({languages})", at=self.place()) from error
+        # A name that Jinja sets is undefined in selectors, where conda-build takes it for False.
         known = self.source.known | self.source.set_names
         return Names(fixed, variant, known, all_known=self.source.all_known, doubts=self.source.doubts)
 
     def text(self, names: Names | None) -> str:
-        """The recipe's text, selectors applied for some names or left in place."""
+        """Return the recipe's text with selectors applied to some names, or unselected for None."""
         return (self.source.text.text if names is None else self.source.text.select(names).text).rstrip()
 
     @staticmethod
     def outputs_of(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The entries of the ``outputs`` section."""
+        """Return the entries of the ``outputs`` section."""
         outputs = values.get("outputs") or []
         return [outputs] if isinstance(outputs, dict) else list(outputs)
 
     def script_of(self, package: Metadata) -> str | None:
-        """The script of an output, if it names one."""
+        """Return the script of an output, if it names one."""
         for entry in self.outputs_of(package.values):
             if entry.get("name") == package.name:
                 script = entry.get("script")
@@ -135,15 +137,15 @@ class Recipe:
     # -- rendering ------------------------------------------------------------------------------------------
 
     def values(self, variant: Variant, host_subdir: str) -> Mapping[str, Any]:
-        """The recipe's values at a variant.
+        """Return the recipe's values at a variant.
 
-        The names of the package itself (``PKG_VERSION`` and its like) take a rendering to become known, so a recipe
-        that uses them is rendered again until they hold.
+        The package's own names (``PKG_VERSION`` and so on) are known only after a rendering, so a recipe that uses them
+        is rendered three times.
         """
         values: Mapping[str, Any] = {}
         template = self.source.template(self.source.text.select(self.names(variant, host_subdir)))
-        asks = template.names is None or template.names & _PACKAGE
-        for _ in range(3 if asks else 1):
+        self_referential = template.names is None or template.names & _PACKAGE
+        for _ in range(3 if self_referential else 1):
             values = self._rendered(variant, host_subdir, values)
         return values
 
@@ -152,8 +154,8 @@ class Recipe:
         selected = self.source.text.select(names)
         template = self.source.template(selected)
         package = Metadata(self, variant, before, host_subdir=host_subdir)
-        own = (package.name, package.version, package.build_number) if before else ()
-        extra = (*own, host_subdir, self.platform.subdir, self.pins is None, *self._depended(variant, template))
+        identity = (package.name, package.version, package.build_number) if before else ()
+        extra = (*identity, host_subdir, self.platform.subdir, self.pins is None, *self._depended(variant, template))
 
         def context() -> Callable[[str], Any]:
             return self._context(variant, names, host_subdir, package)
@@ -163,7 +165,7 @@ class Recipe:
         return self.source.parsed(final, selected, lambda: self.source.marked(selected, names, context))
 
     def _depended(self, variant: Variant, template: Template) -> list[object]:
-        """The values that the template depends on without naming them."""
+        """Return the values on which the template depends without naming them."""
         if template.names is None or "environ" in template.names:
             return [self, *(variant.get(key) for key in self._loops)]
         tools = self._tool_keys if template.names & VARYING else ()
@@ -172,14 +174,14 @@ class Recipe:
 
     def _context(self, variant: Variant, names: Names, host_subdir: str, package: Metadata) -> Callable[[str], Any]:
         arch = host_subdir.rpartition("-")[2]
-        own = functions(self.source.path.parent, self.platform, variant, arch)
+        local_names = functions(self.source.path.parent, self.platform, variant, arch)
         if self.pins is not None:
-            own |= marked_pins(self.pins)
+            local_names |= marked_pins(self.pins)
 
         def value(name: str) -> Any:
             if name == "environ":
                 return self._environ(variant, value)
-            for place in (own, variant):
+            for place in (local_names, variant):
                 if name in place:
                     return place[name]
             return self._build_name(name, package) if name in _OF_BUILD else names.fixed(name)
@@ -187,7 +189,7 @@ class Recipe:
         return value
 
     def _build_name(self, name: str, package: Metadata) -> Any:
-        """One of the names that conda-build adds to those of selectors.
+        """Return the value of one of the names that conda-build adds to those of selectors.
 
         Raises:
             KeyError: it has no value on this platform.
@@ -199,28 +201,28 @@ class Recipe:
         return _BUILD_NAMES[name] if name in _BUILD_NAMES else self._system_name(name, package.host_subdir)
 
     def _environ(self, variant: Variant, value: Callable[[str], Any]) -> Mapping[str, Any]:
-        """The environment that a template sees: the given one, a build's names, and the variant."""
-        found: dict[str, Any] = dict(self.platform.environ)
-        taken = {"PERL", "LUA", "R", "NUMPY", "PYTHON"}
+        """Return the template's ``environ``: the platform's environment, a build's names, and the variant."""
+        environ: dict[str, Any] = dict(self.platform.environ)
+        reserved = {"PERL", "LUA", "R", "NUMPY", "PYTHON"}
         for name in (*_BUILD_NAMES, *_LANGUAGE, *sorted(_PACKAGE), *sorted(_SYSTEM)):
-            taken.add(name)
+            reserved.add(name)
             try:
-                found[name] = _BUILD_NAMES[name] if name in _BUILD_NAMES else value(name)
+                environ[name] = _BUILD_NAMES[name] if name in _BUILD_NAMES else value(name)
             except KeyError:
                 continue
-        return found | {key: variant[key] for key in variant if key.upper() not in taken}
+        return environ | {key: variant[key] for key in variant if key.upper() not in reserved}
 
     def _system_name(self, name: str, host_subdir: str) -> str:
         system, _, arch = host_subdir.partition("-")
         extension = {"win": ".dll", "osx": ".dylib"}.get(system, ".so")
-        named = {
+        names = {
             "ARCH": arch,
             "SUBDIR": host_subdir,
             "SHLIB_EXT": extension,
             "RECIPE_DIR": str(self.source.path.parent),
         }
-        if name in named:
-            return named[name]
+        if name in names:
+            return names[name]
         if system != "osx":
             raise KeyError(name)
         return {"OSX_ARCH": "arm64" if arch == "arm64" else "x86_64", "MACOSX_DEPLOYMENT_TARGET": "10.9"}[name]
@@ -228,11 +230,11 @@ class Recipe:
     # -- packages -------------------------------------------------------------------------------------------
 
     def host_subdir(self, variant: Variant) -> str:
-        """The platform that packages are made for."""
+        """Return the platform that packages are made for."""
         return str(variant.get("target_platform", self.platform.subdir))
 
     def top(self, variant: Variant) -> Metadata:
-        """The recipe's top at a variant."""
+        """Return the recipe's top at a variant."""
         host = self.host_subdir(variant)
         values = self.values(variant, host)
         top = Metadata(self, variant, values, host_subdir=host)
@@ -240,22 +242,22 @@ class Recipe:
         return top
 
     def jobs(self, initial: Variant | None = None) -> Iterator[tuple[Space, list[Metadata]]]:
-        """Every job that the recipe's top distinguishes: the part of the space that it covers, and its packages.
+        """Yield each job that the recipe's top distinguishes: the part of the space that it covers, and its packages.
 
-        ``initial`` is the variant at which the recipe is first looked at, by default the space's first. Packages that
-        are skipped, and jobs whose top is, are left out.
+        ``initial`` is the variant of the first rendering, by default the space's first. Skipped packages, and jobs
+        whose top is skipped, are omitted.
         """
         before = self.top(initial or self.space.first())
         space = self.narrowed = self._narrowed(before)
         start = space.first()
         first = Metadata(self, start, before.values, host_subdir=self.host_subdir(start), listed=before.listed)
         loops = first.find_used() & space.loops
-        seen = set()
+        seen_keys = set()
         for variant in space.reduced(loops).variants():
             top = self.top(variant)
             key = (top.dist_before_hash, variant.get("target_platform"), self.choice(variant, top.used()))
-            if key not in seen:
-                seen.add(key)
+            if key not in seen_keys:
+                seen_keys.add(key)
                 if not top.skip:
                     self.pins_numpy = self.pins_numpy or top.text().numpy_in_name
                     part = space.at(variant, loops)
@@ -263,11 +265,11 @@ class Recipe:
 
     @staticmethod
     def choice(variant: Variant, used: frozenset[str]) -> tuple[tuple[str, Any], ...]:
-        """What a variant gives for the used keys that vary, which tells packages of one name apart."""
+        """Return a variant's values of the used keys that vary, which distinguish packages of one name."""
         return tuple([(key, value) for key, value in variant.own.items() if key in used])
 
     def _narrowed(self, top: Metadata) -> Space:
-        """The space, without all but the newest Python for a recipe that is ``noarch``."""
+        """Return the space; for a ``noarch`` recipe with the newest Python alone."""
         dimension = self.space.dimension("python")
         if dimension is None or not (top.noarch or top.noarch_python):
             return self.space
@@ -276,23 +278,23 @@ class Recipe:
 
     def _packages(self, part: Space, top: Metadata, space: Space) -> list[Metadata]:
         loops = top.used(everywhere=True) & space.loops
-        found: dict[object, Metadata] = {}
+        packages: dict[object, Metadata] = {}
         for variant in part.reduced(loops).variants():
             for package in self.outputs(variant):
-                found[(package.name, package.kind, self.choice(variant, package.used()))] = package
-        return [package for package in found.values() if not package.skip]
+                packages[(package.name, package.kind, self.choice(variant, package.used()))] = package
+        return [package for package in packages.values() if not package.skip]
 
     def outputs(self, variant: Variant) -> Iterator[Metadata]:
-        """Every package of the recipe at a variant, in the recipe's order."""
+        """Yield every package of the recipe at a variant, in the recipe's order."""
         top = self.top(variant)
         pairs = outputs_of(top)
-        written = [entry for entry, _ in pairs][: len(self.outputs_of(top.values))]  # less an added metapackage
+        entries = [entry for entry, _ in pairs][: len(self.outputs_of(top.values))]  # without an added metapackage
         for entry, values in pairs:
             host = "noarch" if entry.get("noarch") or entry.get("noarch_python") else top.host_subdir
             yield Metadata(
                 self,
                 variant,
-                {**values, "outputs": written},
+                {**values, "outputs": entries},
                 host_subdir=host,
                 parent=top.name,
                 kind=kind_of(entry),
@@ -303,6 +305,7 @@ class Recipe:
 _TOOLS = ("_compiler", "_stdlib", "_compiler_version", "_stdlib_version")
 _SYSTEM = frozenset({"ARCH", "SUBDIR", "SHLIB_EXT", "RECIPE_DIR", "OSX_ARCH", "MACOSX_DEPLOYMENT_TARGET"})
 _OF_BUILD = _PACKAGE | _LANGUAGE.keys() | _BUILD_NAMES.keys() | _SYSTEM
+BUILT_IN = NAMES | _OF_BUILD  # names in templates that need no variant to have a value
 
 
 def _package_name(package: Metadata, name: str) -> str:
@@ -310,7 +313,7 @@ def _package_name(package: Metadata, name: str) -> str:
         "PKG_NAME": package.name,
         "PKG_VERSION": package.version,
         "PKG_BUILDNUM": str(package.build_number),
-        "PKG_HASH": "1234567",  # stands for the hash, which depends on the rendered recipe
+        "PKG_HASH": "1234567",  # a placeholder: the hash depends on the rendered recipe
         "PKG_BUILD_STRING": "placeholder",
     }[name]
 

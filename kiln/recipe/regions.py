@@ -1,7 +1,7 @@
-"""Where a recipe's text speaks of what: its requirements, its outputs, each output's block.
+"""The regions of a recipe's text: its requirements, its outputs, each output's block.
 
-conda-build asks the text, not the parsed values, for the variant keys that an output uses; these are the borders that
-it draws (conda_build/metadata.py). A border in the wrong place would change hashes, so each is kept as it is there.
+conda-build searches the text, not the parsed values, for the variant keys that an output uses; these are its region
+boundaries (conda_build/metadata.py). Any other boundary would change hashes, so they are exactly the same here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SUBPACKAGE = re.compile(r"{{\s*pin_subpackage\(.*\)\s*}}")
 
 
 class Region:
-    """A text, and the parts of it that carry meaning."""
+    """A text and its regions."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -50,17 +50,17 @@ class Region:
     @cached_property
     def requirements(self) -> str:
         """The first ``requirements:`` anywhere, up to the next section or output."""
-        found = _REQUIREMENTS.search(self.text)
-        return found.group() if found else ""
+        match = _REQUIREMENTS.search(self.text)
+        return match.group() if match else ""
 
     @cached_property
     def identity(self) -> str:
-        """What comes before the requirements: the ``package`` and ``build`` sections, or an output's whole block."""
+        """The text before the requirements: the ``package`` and ``build`` sections, or an output's whole block."""
         return _first(_IDENTITY, self.text)
 
     @cached_property
     def is_top(self) -> bool:
-        """Whether the text has a ``package`` section, as an output's block has not."""
+        """True when the text has a ``package`` section, as an output's block has not."""
         return "package:" in self.text
 
     @cached_property
@@ -70,22 +70,22 @@ class Region:
 
     @cached_property
     def pins_subpackage(self) -> bool:
-        """Whether the requirements use ``pin_subpackage``."""
+        """True when the requirements use ``pin_subpackage``."""
         return bool(_SUBPACKAGE.search(self.own_requirements))
 
     @cached_property
     def wants_hash(self) -> bool:
-        """Whether a build string is given that leaves the place of the hash open."""
+        """True when the recipe's build string contains the hash (``PKG_HASH``)."""
         return "string:" in self.identity and bool(_HASH.search(self.identity))
 
     @cached_property
     def numpy_in_name(self) -> bool:
-        """Whether numpy's version belongs into the build string (``numpy x.x``)."""
+        """True when numpy's version is part of the build string (``numpy x.x``)."""
         return bool(_NUMPY_XX.search(self.own_requirements))
 
     @cached_property
     def numpy_hidden(self) -> bool:
-        """Whether numpy's version stays out of the hash, because a pin or the build string covers it."""
+        """True when numpy's version is not hashed, because a pin or the build string covers it."""
         if self.numpy_in_name:
             return True
         places = _NUMPY_PLACES.search(self.own_requirements)
@@ -93,11 +93,11 @@ class Region:
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:
-    found = pattern.search(text)
-    return found[1] if found else ""
+    match = pattern.search(text)
+    return match[1] if match else ""
 
 
 @lru_cache(maxsize=512)
 def region(text: str) -> Region:
-    """The region of a text; the same text gives the same one."""
+    """Return the region of a text, cached by text."""
     return Region(text)

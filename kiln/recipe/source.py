@@ -1,4 +1,4 @@
-"""A recipe's text: selected, rendered and parsed, each step remembered by what it depends on."""
+"""A recipe's text: selected, rendered and parsed, with each step cached by its inputs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError, RecipeFault
-from kiln.model.place import Place
+from kiln.model.location import Place
 from kiln.recipe import functions
 from kiln.recipe.usage import check_length
 from kiln.template.jinja import Environment, Template
@@ -38,7 +38,7 @@ _SET = re.compile(r"\{%-?\s*(?:set|for|macro)\s+([\w\s,]+)")
 _BLOCK = re.compile(r"\{%-?\s*(?:if|for)\b")
 _BLOCK_END = re.compile(r"\{%-?\s*end(?:if|for)\b")
 _KEY = re.compile(r"[\s-]*['\"]?([^\s:'\"{]+)['\"]?\s*:")
-_GIT = re.compile(r"(GIT|HG)_[A-Z_0-9]+")
+GIT_NAME = re.compile(r"(GIT|HG)_[A-Z_0-9]+")  # names that are defined once the source is checked out
 _PACKAGE = frozenset({"PKG_NAME", "PKG_VERSION", "PKG_BUILDNUM", "PKG_HASH", "PKG_BUILD_STRING"})
 _EVERY = functions.NAMES | _BUILD_NAMES.keys() | _PACKAGE
 _LANGUAGE = {
@@ -49,10 +49,10 @@ _LANGUAGE = {
 
 
 class RecipeSource:
-    """The file ``meta.yaml``; every platform and variant of one run shares it.
+    """The file ``meta.yaml``, shared by all platforms and variants of one run.
 
     ``known`` are the keys of all variant files; ``all_known`` is false where other files may have more. ``doubts``
-    takes up selectors' names that nothing defines, which are refused without it.
+    collects the undefined names of selectors, which are errors without it.
     """
 
     def __init__(
@@ -81,40 +81,40 @@ class RecipeSource:
                 raise type(error)(error.what, at=Place(file=self.name, line=number), hint=error.hint) from error
 
     def _load(self, name: str) -> str:
-        """A file that the template includes; its selectors apply as in the recipe."""
-        files = functions._Files(self.path.parent)  # noqa: SLF001 - the same door as for data files
+        """Return the text of an included file, with selectors applied as in the recipe."""
+        files = functions._Files(self.path.parent)  # noqa: SLF001 - with the same checks as for data files
         assert self._names is not None
         return Selectable(files.text(name), name).select(self._names).text
 
     def template(self, selected: Selected) -> Template:
-        """The compiled template of a selected text."""
-        found = self._templates.get(selected.text)
-        if found is None:
-            found = self._templates[selected.text] = Template(selected, self.name, self._environment)
-        return found
+        """Return the compiled template of a selected text."""
+        template = self._templates.get(selected.text)
+        if template is None:
+            template = self._templates[selected.text] = Template(selected, self.name, self._environment)
+        return template
 
     def parsed(self, text: str, selected: Selected, again: Callable[[], str]) -> Mapping[str, Any]:
-        """The values of a rendered text; ``again`` renders it with line marks, to tell where a fault lies."""
-        found = self._documents.get(text)
-        if found is None:
+        """Return the values of a rendered text; ``again`` renders it with line marks, to locate a fault."""
+        sections = self._documents.get(text)
+        if sections is None:
             try:
                 document = parse(text, self.name, Scalars.WORDS, may_repeat=self._may_repeat)
             except KilnError as error:
                 raise self._placed(error, selected, again) from error
-            found = self._documents[text] = self._sections(document)
-        return found
+            sections = self._documents[text] = self._sections(document)
+        return sections
 
     def _may_repeat(self, key: str) -> bool:
-        # Under a selector or a condition a key may be given again, and conda-build takes the last.
+        # Under a selector or a condition a key may be repeated, and conda-build takes the last.
         return self.text.is_selected(key) or key in self._conditional
 
     def _placed(self, error: KilnError, selected: Selected, again: Callable[[], str]) -> KilnError:
-        """The fault of a rendered text, placed in the recipe."""
+        """Return the error of a rendered text with its place in the recipe."""
         line = error.at.line if error.at else 0
         marked = again().split("\n")
         for text in reversed(marked[: max(line, 1)]):
-            if found := re.search(r"\x1e(\d+)\x1e", text):
-                number = selected.line_of(int(found[1]))
+            if mark := re.search(r"\x1e(\d+)\x1e", text):
+                number = selected.line_of(int(mark[1]))
                 column = error.at.column if error.at else 0
                 at = Place(file=self.name, line=number, column=column)
                 return type(error)(error.what, at=at, why=error.why, hint=error.hint)
@@ -137,7 +137,7 @@ class RecipeSource:
             raise RecipeFault(what, at=document.place(name), hint="write keys below it, one a line")
         for item in value if isinstance(value, list) else ():
             if not isinstance(item, dict):
-                what = f"an entry of {name!r} is {str(item)[:40]!r}, which is no mapping"
+                what = f"an entry of {name!r} is {str(item)[:40]!r}, which is not a mapping"
                 raise RecipeFault(what, at=document.place(name), hint="begin it with '- name: ...'")
         return value
 
@@ -148,24 +148,24 @@ class RecipeSource:
         context: Callable[[], Callable[[str], Any]],
         extra: tuple[object, ...],
     ) -> str:
-        """The text after Jinja.
+        """Return the text after Jinja.
 
-        ``context`` makes the function that gives a name's value or raises KeyError; ``extra`` is what the text
-        depends on beside the names in the template.
+        ``context`` returns the function that returns a name's value or raises KeyError; ``extra`` are the values on
+        which the text depends apart from the names in the template.
         """
         template = self.template(selected)
         key = (selected.text, names.values_of(template.asked), extra)
-        found = self._rendered.get(key)
-        if found is None:
+        text = self._rendered.get(key)
+        if text is None:
             self._names = names
-            asked = template.asked if template.names is not None else names.suggestions() | _EVERY
-            values = dict(_values(asked, context()))
-            found = template.render(values, self._may_be_empty(names), values.keys() | self.known)
-            self._rendered[key] = found
-        return found
+            names_read = template.asked if template.names is not None else names.suggestions() | _EVERY
+            values = dict(_values(names_read, context()))
+            text = template.render(values, self._may_be_empty(names), values.keys() | self.known)
+            self._rendered[key] = text
+        return text
 
     def marked(self, selected: Selected, names: Names, context: Callable[[], Callable[[str], Any]]) -> str:
-        """The rendered text with each line's number in the selected text, where a line can carry it."""
+        """Return the rendered text with each line's number in the selected text, where a line can carry it."""
         from kiln.template.selectors import Selected as Marked
 
         lines = [_marked(number, line) for number, line in enumerate(selected.text.split("\n"), 1)]
@@ -175,17 +175,17 @@ class RecipeSource:
             return ""
 
     def _may_be_empty(self, names: Names) -> Callable[[str], bool]:
-        # A name that is set under some selector is no mistake where that does not hold.
-        return lambda name: name in self.set_names or names.is_known(name) or bool(_GIT.fullmatch(name))
+        # A name that is set under some selector is not a mistake where the selector does not hold.
+        return lambda name: name in self.set_names or names.is_known(name) or bool(GIT_NAME.fullmatch(name))
 
 
 def _conditional(text: str) -> frozenset[str]:
-    """The keys that stand inside a Jinja block."""
+    """Return the keys inside Jinja blocks."""
     depth, keys = 0, set()
     for line in text.splitlines():
         depth += len(_BLOCK.findall(line)) - len(_BLOCK_END.findall(line))
-        if depth > 0 and (found := _KEY.match(line)):
-            keys.add(found[1])
+        if depth > 0 and (match := _KEY.match(line)):
+            keys.add(match[1])
     return frozenset(keys)
 
 
@@ -203,10 +203,10 @@ def _marked(number: int, line: str) -> str:
 
 
 def language_value(name: str, variant: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """One of conda-build's names for a language's version, such as ``PY_VER``.
+    """Return the value of one of conda-build's names for a language's version, such as ``PY_VER``.
 
     Raises:
-        KeyError: it is none of them.
+        KeyError: it is not one of them.
     """
     language = _LANGUAGE[name]
     version = str(variant.get(language) or defaults[language])

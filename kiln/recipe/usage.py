@@ -1,7 +1,7 @@
-"""Which variant keys a text uses, line by line.
+"""The variant keys that a text uses, line by line.
 
 The tests are conda-build's (conda_build/variants.py): a key counts as used where a selector names it, where a Jinja
-expression or statement does, where it is a requirement without a version, or through ``compiler()`` and its like.
+expression or statement does, where it is a requirement without a version, or through ``compiler()`` and similar.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _TOOL = re.compile(r"(.*?)_(compiler|stdlib)(_version)?$")
-_LONGEST = 10_000
-_LONGEST_STATEMENT = 4_000
+_MAX_LENGTH = 10_000
+_MAX_STATEMENT_LENGTH = 4_000
 _SYSROOT = "CONDA_BUILD_SYSROOT"
 
 Used = frozenset[str]
@@ -52,7 +52,7 @@ def _elsewhere(key: str) -> re.Pattern[str]:
 
 
 class Usage:
-    """The use of a set of keys, remembered by line."""
+    """The use of a set of keys, cached by line."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._keys = tuple(sorted(keys))
@@ -63,61 +63,61 @@ class Usage:
         self._in_text: tuple[Recent[str, Used], Recent[str, Used]] = (Recent(1024), Recent(1024))
 
     def selectors(self, text: str) -> Used:
-        """The keys that the selectors of a text use."""
+        """Return the keys that the selectors of a text use."""
         return self._text(text, 0)
 
     def elsewhere(self, text: str) -> Used:
-        """The keys that a text uses other than in selectors."""
+        """Return the keys that a text uses outside selectors."""
         return self._text(text, 1)
 
     def _text(self, text: str, kind: int) -> Used:
         memory = self._in_text[kind]
-        found = memory.get(text)
-        if found is None:
+        keys = memory.get(text)
+        if keys is None:
             used: set[str] = set()
             for line in text.splitlines():
                 used |= self._line(line, kind)
             if self._sysroot and used & {"c_stdlib", "c_compiler", "cxx_compiler"}:
                 used.add(_SYSROOT)
-            found = memory[text] = frozenset(used)
-        return found
+            keys = memory[text] = frozenset(used)
+        return keys
 
     def _line(self, line: str, kind: int) -> Used:
         memory = self._in_line[kind]
-        found = memory.get(line)
-        if found is None:
+        keys = memory.get(line)
+        if keys is None:
             check_length(line)
             pattern = _elsewhere if kind else _selector
             candidates = self._candidates(line, kind)
-            found = memory[line] = frozenset(key for key in candidates if pattern(key).search(line))
-        return found
+            keys = memory[line] = frozenset(key for key in candidates if pattern(key).search(line))
+        return keys
 
     def _candidates(self, line: str, kind: int) -> list[str]:
-        """The keys that a line may use, found without regular expressions."""
+        """Return the keys that a line may use, by a search without regular expressions."""
         cdt = self._cdt if "cdt(" in line else ()
         if not kind and "[" not in line:
             return list(cdt)
         if kind and "{" not in line and not line.lstrip().startswith("-"):
             return []
         flat = line.replace("-", "_")
-        found = [key for key in self._keys if key in flat]
+        candidates = [key for key in self._keys if key in flat]
         if kind and ("compiler(" in line or "stdlib(" in line):
-            found.extend(key for key, language in self._tools if language in line)
-        return [*found, *cdt]
+            candidates.extend(key for key, language in self._tools if language in line)
+        return [*candidates, *cdt]
 
 
 def check_length(line: str) -> None:
-    """Refuse a line that is longer than any recipe's.
+    """Check that a line is not longer than in any real recipe.
 
     Raises:
-        MalformedYaml: it is.
+        MalformedYaml: the line is too long.
     """
-    if len(line) > (_LONGEST_STATEMENT if "{%" in line else _LONGEST):
+    if len(line) > (_MAX_STATEMENT_LENGTH if "{%" in line else _MAX_LENGTH):
         raise MalformedYaml(f"a line of {len(line):,} characters", hint="break the line, or move the text into a file")
 
 
 def in_shell(keys: Iterable[str], text: str) -> Used:
-    """The keys that a shell script uses as variables."""
+    """Return the keys that a shell script uses as variables."""
     return frozenset(key for key in keys if key in text and _shell(key).search(text))
 
 
@@ -128,5 +128,5 @@ def _shell(key: str) -> re.Pattern[str]:
 
 
 def in_batch(keys: Iterable[str], text: str) -> Used:
-    """The keys that a Windows batch script uses as variables."""
+    """Return the keys that a Windows batch script uses as variables."""
     return frozenset(key for key in keys if f"%{key}%" in text)

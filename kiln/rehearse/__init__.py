@@ -1,22 +1,26 @@
-"""The parts that let a rehearsal run without any conda channel.
+"""The parts of a rehearsal, which runs without a conda channel.
 
-Upstream's wheel takes the compile's place; the Python packages that it needs are made from wheels, and ``python`` from
-an interpreter of this machine. The order: ``probe`` or ``find``, ``plan``, ``fetch``, then ``python_packages`` and
-``dependency_packages``, whose files all belong in the channel's ``SUBDIR``. What was made before is found again by its
-name, which stands for its content.
+Upstream's wheel replaces the compile; the Python packages that it requires are made from wheels, and ``python`` from an
+interpreter of this machine. The order: ``probe`` or ``find``, ``plan``, ``fetch``, then ``python_packages`` and
+``dependency_packages``, whose files all belong in the channel's ``SUBDIR``. A package's name identifies its content, so
+one that exists is used again.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kiln.conda_package.writer import SUBDIR
 from kiln.rehearse import wheels
-from kiln.rehearse.archive import SUBDIR
 from kiln.rehearse.cuda_packages import cuda_packages
-from kiln.rehearse.interpreter import Interpreter, find, probe
-from kiln.rehearse.lock import RehearsalPlan, cuda_versions, plan
+from kiln.rehearse.interpreter import Interpreter, probe
+from kiln.rehearse.lock import PYTHONS, RehearsalPlan, cuda_versions, plan
+from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonRequest
+from kiln.rehearse.python_download import fetch as fetch_python
+from kiln.rehearse.python_download import fetched as fetched_pythons
 from kiln.rehearse.python_package import python_packages
-from kiln.rehearse.wheel_package import Target, convert_all
+from kiln.rehearse.pythons import find, newest
+from kiln.rehearse.wheel_package import PackageTarget, convert_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,14 +29,21 @@ if TYPE_CHECKING:
     from kiln.rehearse.lock import LockedWheel
 
 __all__ = [
+    "DEFAULT_CHANNEL",
+    "NO_CHANNEL",
+    "PYTHONS",
     "SUBDIR",
     "Interpreter",
+    "PythonRequest",
     "RehearsalPlan",
     "cuda_versions",
     "dependency_packages",
     "fetch",
+    "fetch_python",
+    "fetched_pythons",
     "find",
     "missing",
+    "newest",
     "plan",
     "probe",
     "python_packages",
@@ -40,39 +51,39 @@ __all__ = [
 ]
 
 
-def missing(planned: RehearsalPlan, store: Path) -> tuple[LockedWheel, ...]:
-    """Return the wheels that ``fetch`` would have to bring into ``store``."""
-    return wheels.missing(planned.wheels, store)
+def missing(rehearsal_plan: RehearsalPlan, store: Path) -> tuple[LockedWheel, ...]:
+    """Return the wheels that ``fetch`` would download into ``store``."""
+    return wheels.missing(rehearsal_plan.wheels, store)
 
 
 def fetch(
-    planned: RehearsalPlan,
+    rehearsal_plan: RehearsalPlan,
     store: Path,
     *,
     env: Mapping[str, str],
     log: Path | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> None:
-    """Bring all wheels of a plan into ``store``, each with the hash of the lock.
+    """Download all wheels of a plan into ``store`` and verify each against the hash of the lock.
 
-    ``env`` is pip's environment, with its PIP_ variables and proxies. ``on_line`` gets what pip says, line by line.
+    ``env`` is pip's environment, with its PIP_ variables and proxies. ``on_line`` gets pip's output, line by line.
     Raises HashMismatch, DownloadFailed and DiskFull.
     """
-    wheels.fetch(planned.wheels, store, env=env, log=log, on_line=on_line)
+    wheels.fetch(rehearsal_plan.wheels, store, env=env, log=log, on_line=on_line)
 
 
-def upstream_wheel(planned: RehearsalPlan, store: Path) -> Path:
-    """Return the fetched wheel that takes the compile's place; raises HashMismatch when it is not the lock's."""
-    wheels.verify([planned.upstream], store)
-    return store / planned.upstream.file
+def upstream_wheel(rehearsal_plan: RehearsalPlan, store: Path) -> Path:
+    """Return the fetched wheel that replaces the compile; raises HashMismatch when it is not the lock's."""
+    wheels.verify([rehearsal_plan.upstream], store)
+    return store / rehearsal_plan.upstream.file
 
 
-def dependency_packages(planned: RehearsalPlan, store: Path, folder: Path) -> tuple[Path, ...]:
-    """Turn the fetched wheels of a plan, but upstream's, into conda packages in ``folder``, and return these.
+def dependency_packages(rehearsal_plan: RehearsalPlan, store: Path, folder: Path) -> tuple[Path, ...]:
+    """Convert the fetched wheels of a plan, except upstream's, to conda packages in ``folder``, and return these.
 
-    Raises BrokenPackage for a wheel that is no valid or no harmless one, HashMismatch and DiskFull.
+    Raises BrokenPackage for an invalid or harmful wheel, HashMismatch and DiskFull.
     """
-    wheels.verify(planned.dependencies, store)
-    target = Target(python=planned.python, cuda=planned.cuda)
-    fetched = [(store / wheel.file, wheel.sha256) for wheel in planned.dependencies]
-    return (*convert_all(fetched, folder, target), *cuda_packages(planned.dependencies, folder, target))
+    wheels.verify(rehearsal_plan.dependencies, store)
+    target = PackageTarget(python=rehearsal_plan.python, cuda=rehearsal_plan.cuda)
+    wheel_files = [(store / wheel.file, wheel.sha256) for wheel in rehearsal_plan.dependencies]
+    return (*convert_all(wheel_files, folder, target), *cuda_packages(rehearsal_plan.dependencies, folder, target))

@@ -1,4 +1,4 @@
-"""The packages of CUDA that hold no files: the version that ties the libraries together, and the ``-dev`` names."""
+"""CUDA packages without files: ``cuda-version``, which ties the libraries together, and the ``-dev`` packages."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from kiln.conda_package.writer import PackageFacts, metadata_package
 from kiln.rehearse import names
-from kiln.rehearse.archive import PackageFacts, package
-from kiln.rehearse.wheel_package import CONVERTER, Target, run_exports
+from kiln.rehearse.wheel_package import CONVERTER, PackageTarget, run_exports
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from kiln.rehearse.lock import LockedWheel
 
 
-def cuda_packages(wheels: Iterable[LockedWheel], folder: Path, target: Target) -> tuple[Path, ...]:
+def cuda_packages(wheels: Iterable[LockedWheel], folder: Path, target: PackageTarget) -> tuple[Path, ...]:
     """Write ``cuda-version`` and the ``-dev`` packages of the wheels' libraries into ``folder``; none without CUDA.
 
-    A ``-dev`` package requires its library and has the ``run_exports`` that conda-forge's has; the headers lie in the
-    library's own package.
+    A ``-dev`` package requires its library and has the same ``run_exports`` as conda-forge's; the headers are in the
+    library's package.
     """
-    return tuple(_write(facts, folder) for facts in described(wheels, target)) if target.cuda else ()
+    return tuple(metadata_package(folder, facts) for facts in described(wheels, target)) if target.cuda else ()
 
 
-def described(wheels: Iterable[LockedWheel], target: Target) -> Iterator[PackageFacts]:
-    """Yield what each of the packages says about itself."""
+def described(wheels: Iterable[LockedWheel], target: PackageTarget) -> Iterator[PackageFacts]:
+    """Yield the metadata of each package."""
     build = f"{target.cuda_tag}_rehearsal_{CONVERTER}"
     yield PackageFacts(name="cuda-version", version=str(target.cuda), build=build)
     for wheel in wheels:
@@ -40,11 +40,3 @@ def described(wheels: Iterable[LockedWheel], target: Target) -> Iterator[Package
                 depends=(*target.cuda_requirements, f"{name} =={wheel.version}"),
                 run_exports=run_exports(wheel.name, Version(wheel.version)),
             )
-
-
-def _write(facts: PackageFacts, folder: Path) -> Path:
-    path = folder / f"{facts.stem}.conda"
-    if not path.is_file():
-        with package(folder, facts):
-            pass  # all that there is stands in the facts
-    return path

@@ -1,4 +1,4 @@
-"""The wheels that a rehearsal may use: exact files, with their sizes and hashes, kept in ``locks/``."""
+"""The locked wheels of rehearsals: exact files with sizes and hashes, recorded in ``locks/``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LockedWheel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalPlan:
-    """What a rehearsal of one cell fetches: upstream's wheel in the compile's place, and what it needs to run."""
+    """The wheels of one config's rehearsal: upstream's, which replaces the compile, and its dependencies."""
 
     python: str
     cuda: str | None
@@ -37,31 +37,31 @@ class RehearsalPlan:
 
     @property
     def wheels(self) -> tuple[LockedWheel, ...]:
-        """Everything, upstream's wheel first."""
+        """All wheels, upstream's first."""
         return (self.upstream, *self.dependencies)
 
     @property
     def size(self) -> int:
-        """Bytes of all wheels."""
+        """The size of all wheels in bytes."""
         return sum(wheel.size for wheel in self.wheels)
 
 
 def cuda_versions() -> tuple[str, ...]:
-    """Return the CUDA versions that can be rehearsed, ``12.5`` for one."""
+    """Return the CUDA versions that can be rehearsed, such as ``12.5``."""
     return tuple(sorted(file.stem.removeprefix("cuda") for file in LOCKS.glob("cuda*.json")))
 
 
 @cache
 def read(lock: str) -> tuple[LockedWheel, ...]:
-    """Return every wheel of a lock, ``cpu`` or ``cuda12.9``."""
+    """Return the wheels of a lock, ``cpu`` or ``cuda12.9``."""
     rows = json.loads((LOCKS / f"{lock}.json").read_text(encoding="utf-8"))["wheels"]
     return tuple(LockedWheel(**{**row, "pythons": tuple(row["pythons"])}) for row in rows)
 
 
 def plan(*, python: str, cuda: str | None = None) -> RehearsalPlan:
-    """Return what a rehearsal needs for a Python, ``3.11``, and a CUDA version, ``12.9``, or none.
+    """Return the wheels of a rehearsal for a Python, ``3.11``, and a CUDA version, ``12.9``, or None.
 
-    Raises UnsupportedPython and VariantFault for versions that no lock holds.
+    Raises UnsupportedPython and VariantFault for versions without a lock.
     """
     if python not in PYTHONS:
         raise UnsupportedPython(
@@ -71,7 +71,7 @@ def plan(*, python: str, cuda: str | None = None) -> RehearsalPlan:
     if cuda is not None and cuda not in cuda_versions():
         raise VariantFault(
             f"a rehearsal has no wheels for CUDA {cuda}",
-            hint=f"rehearse a cell with CUDA {' or '.join(cuda_versions())}, or one without CUDA",
+            hint=f"rehearse a config with CUDA {' or '.join(cuda_versions())}, or one without CUDA",
         )
     wheels = [wheel for wheel in read(f"cuda{cuda}" if cuda else "cpu") if python in wheel.pythons]
     (upstream,) = (wheel for wheel in wheels if wheel.name in UPSTREAM)

@@ -1,4 +1,4 @@
-"""What a Python package and its requirements are called in conda's world."""
+"""The conda names and match specs of Python packages and their requirements."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ NAMES = Path(__file__).with_name("names.csv")
 _STARRED = re.compile(r"\.\*$")
 
 
-class Layout(Enum):
-    """Where a wheel's files go: to site-packages, or to the prefix's own lib, bin and include."""
+class WheelLayout(Enum):
+    """The install location of a wheel's files: site-packages, or the prefix's lib, bin and include."""
 
     PYTHON = "python"
     LIBRARIES = "libraries"
@@ -34,21 +34,21 @@ class Layout(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownName:
-    """A row of names.csv; ``source`` is where the conda name was seen.
+    """A row of names.csv; ``source`` is the origin of the conda name.
 
-    ``exported_by`` is the package whose ``run_exports`` bring this one: itself, its ``-dev`` package or none.
+    ``exported_by`` is the package whose ``run_exports`` add this one: itself, its ``-dev`` package or none.
     """
 
     pypi: str
     conda: str
-    layout: Layout
+    layout: WheelLayout
     exported_by: str
     source: str
 
 
 @cache
 def digest() -> str:
-    """Return a hash of names.csv: what was made with other names is made anew."""
+    """Return a hash of names.csv, so that a change of names makes new packages."""
     return files.sha256(NAMES)
 
 
@@ -60,7 +60,7 @@ def known() -> Mapping[str, KnownName]:
             row["pypi"]: KnownName(
                 pypi=row["pypi"],
                 conda=row["conda"],
-                layout=Layout(row["layout"]),
+                layout=WheelLayout(row["layout"]),
                 exported_by=row["exported_by"],
                 source=row["source"],
             )
@@ -68,20 +68,25 @@ def known() -> Mapping[str, KnownName]:
         }
 
 
+def abi_spec(python: str) -> str:
+    """Return the match spec of the ABI of a Python, ``3.11``: ``python_abi 3.11.* *_cp311``."""
+    return f"python_abi {python}.* *_cp{python.replace('.', '')}"
+
+
 def conda_name(pypi: str) -> str:
-    """Return the conda name of a PyPI package; one that names.csv does not have keeps its normalized name."""
+    """Return the conda name of a PyPI package, by default its normalized name."""
     name = canonicalize_name(pypi)
     return known()[name].conda if name in known() else name
 
 
-def layout(pypi: str) -> Layout:
-    """Return where a package's files go."""
+def layout(pypi: str) -> WheelLayout:
+    """Return the install location of a package's files."""
     name = canonicalize_name(pypi)
-    return known()[name].layout if name in known() else Layout.PYTHON
+    return known()[name].layout if name in known() else WheelLayout.PYTHON
 
 
 def exported_by(pypi: str) -> str:
-    """Return the conda package whose run_exports bring this one, or nothing when none does."""
+    """Return the conda package whose run_exports add this one; empty when there is none."""
     name = canonicalize_name(pypi)
     return known()[name].exported_by if name in known() else ""
 
@@ -89,16 +94,16 @@ def exported_by(pypi: str) -> str:
 def conda_requirements(
     requirements: Iterable[Requirement], environment: Mapping[str, str], *, extras: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """Return the match specs of those requirements that hold in a marker environment, sorted, each once.
+    """Return the distinct match specs of the requirements that apply in a marker environment, sorted.
 
-    Extras that a requirement asks of another package are dropped: conda has none.
+    Extras of the required packages are dropped, because conda has none.
     """
-    asked = ("", *extras)
+    extra_names = ("", *extras)
     specs = {
         conda_spec(requirement)
         for requirement in requirements
         if requirement.marker is None
-        or any(requirement.marker.evaluate({**environment, "extra": extra}) for extra in asked)
+        or any(requirement.marker.evaluate({**environment, "extra": extra}) for extra in extra_names)
     }
     return tuple(sorted(specs))
 
@@ -110,11 +115,11 @@ def conda_spec(requirement: Requirement) -> str:
 
 
 def conda_constraint(specifier: Specifier) -> str:
-    """Return a PEP 440 version specifier in conda's language.
+    """Return a PEP 440 version specifier in conda's syntax.
 
-    The two differ in three things that matter: conda has no ``===``; a plain ``==1.2.*`` is written ``1.2.*``; and
-    ``<2`` lets ``2.0rc1`` in unless it says ``<2a0``. ``~=`` is spelled out, which every conda client understands. One
-    difference stays: ``>1.2`` lets ``1.2.post1`` in, which pip does not.
+    There are three relevant differences: conda has no ``===``; a plain ``==1.2.*`` is written ``1.2.*``; and ``<2``
+    admits ``2.0rc1`` unless written as ``<2a0``. ``~=`` is written out, which every conda client understands. One
+    difference remains: ``>1.2`` admits ``1.2.post1``, which pip does not.
     """
     operator, version = specifier.operator, specifier.version
     if operator == "~=":
@@ -129,7 +134,7 @@ def conda_constraint(specifier: Specifier) -> str:
 
 
 def _series(version: str) -> str:
-    """Return what ``~=`` keeps: all numbers of the release but the last, as they were written."""
+    """Return the release prefix of ``~=``: all numbers but the last, as written."""
     parsed = Version(version)
     epoch = f"{parsed.epoch}!" if parsed.epoch else ""
     return epoch + ".".join(str(number) for number in parsed.release[:-1])
@@ -141,7 +146,7 @@ def _is_special(version: str) -> bool:
 
 
 def _normal(version: str) -> str:
-    """Return a version in PEP 440's normal form, its asterisk kept; what is no such version stays as it is."""
+    """Return a version in PEP 440's normal form, with its asterisk; an invalid version is unchanged."""
     if _STARRED.search(version):
         return f"{Version(_STARRED.sub('', version))}.*"
     try:

@@ -1,6 +1,6 @@
-"""Tell, as JSON, what interpreter this is and where its parts lie.
+"""Print, as JSON, facts about this interpreter and the paths of its parts.
 
-Run by the interpreter in question, which may be any Python 3: no other module of kiln can be imported here.
+The probed interpreter runs this, which may be any Python 3: no other module of kiln can be imported here.
 """
 
 import importlib
@@ -35,15 +35,15 @@ WITH_LIBRARIES = (
 
 
 def importable(names: "tuple[str, ...]") -> "list[str]":
-    """Import the modules that are there and return their names."""
-    found = []
+    """Import the modules that exist and return their names."""
+    names_of_imported = []
     for name in names:
         try:
             importlib.import_module(name)
         except ImportError:
             continue
-        found.append(name)
-    return found
+        names_of_imported.append(name)
+    return names_of_imported
 
 
 def mapped_files() -> "list[str]":
@@ -54,7 +54,7 @@ def mapped_files() -> "list[str]":
 
 
 def facts() -> "dict[str, object]":
-    """Return what kiln.rehearse.interpreter wants to know."""
+    """Return the facts that kiln.rehearse.interpreter needs."""
     base = sys.base_prefix
     modules = importable(WITH_LIBRARIES) if sys.platform == "linux" else []
     return {
@@ -81,4 +81,4 @@ def facts() -> "dict[str, object]":
 
 
 if __name__ == "__main__":
-    print(json.dumps(facts()))  # noqa: T201 - the answer to who runs this
+    print(json.dumps(facts()))  # noqa: T201 - the caller reads it

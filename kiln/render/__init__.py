@@ -1,4 +1,4 @@
-"""Render a cell: every output with its version, build string, requirements and tests."""
+"""Rendering of a config: every output with its version, build string, requirements and tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Close the bounds that need no solver: pins between outputs, and pins to the versions that the variant gives."""
+"""Close the bounds that need no solver: pins between outputs, and pins to the variant's versions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _SECTIONS = ("build", "host", "run", "run_constrained")
 
 
 def finalise(rendered: Rendered) -> Rendered:
-    """The rendered cell with every bound closed that can be without a solver.
+    """Return the rendered config with every bound closed that does not need a solver.
 
     ``pin_subpackage`` becomes the other output's exact build or a range of its version, ``pin_compatible`` and
-    ``pin_run_as_build`` a range of the version that ``host`` asks for; where ``host`` names none, the bare name stays.
+    ``pin_run_as_build`` a range of the version in ``host``; where ``host`` has no version, the bare name stays.
 
     Raises:
-        RecipeFault: a pin names an output that the cell has not, or an unversioned one.
+        RecipeFault: a pin names an output that the config does not have, or one without a version.
     """
     outputs = [_closed(output, rendered) for output in rendered.outputs]
     return replace(rendered, outputs=tuple(_pinned(output, rendered) for output in outputs))
@@ -64,21 +64,21 @@ def _range(version: str, pin: Pin) -> str:
 
 
 def _output(name: str, by: Output, rendered: Rendered) -> Output:
-    """The output of a name that belongs to the same variant as another output."""
-    named = [output for output in rendered.outputs if output.name == name]
-    for output in named:
+    """Return the output of a name that has the same variant as another output."""
+    outputs = [output for output in rendered.outputs if output.name == name]
+    for output in outputs:
         if all(output.variant.get(key) == by.variant.get(key) for key in output.variant.keys() & output.used.keys()):
             return output
-    if named:
-        return named[0]
+    if outputs:
+        return outputs[0]
     raise RecipeFault(
-        f"{by.name} pins {name!r} with pin_subpackage, but the cell has no such output",
+        f"{by.name} pins {name!r} with pin_subpackage, but the config has no such output",
         hint="use pin_compatible for packages of other recipes",
     )
 
 
 def _version(name: str, specs: Sequence[str]) -> str | None:
-    """The version that a section asks of a package, without what stands open at its end."""
+    """Return the version of a package in a section, without a trailing asterisk; None when it has no version."""
     for spec in specs:
         words = spec.split()
         if name_of(spec) == name and len(words) > 1 and words[1][:1].isdigit():
@@ -87,7 +87,7 @@ def _version(name: str, specs: Sequence[str]) -> str | None:
 
 
 def _pinned(output: Output, rendered: Rendered) -> Output:
-    """The output with ``pin_run_as_build`` applied to what it runs with."""
+    """Return the output with ``pin_run_as_build`` applied to its ``run`` requirements."""
     needs = output.requirements
     run = tuple(_as_built(spec, output, rendered) for spec in needs.run)
     return replace(output, requirements=replace(needs, run=run))
@@ -95,7 +95,7 @@ def _pinned(output: Output, rendered: Rendered) -> Output:
 
 def _as_built(spec: str, output: Output, rendered: Rendered) -> str:
     name, *rest = spec.split() or [""]
-    pins = {**_DEFAULT_PINS, **rendered.cell.pin_run_as_build}.get(name)
+    pins = {**_DEFAULT_PINS, **rendered.config.pin_run_as_build}.get(name)
     version = _version(name, output.requirements.host or output.requirements.build)
     if pins is None or version is None or (name == "python" and output.noarch == "python"):
         return spec

@@ -1,4 +1,4 @@
-"""A rendered cell as data for other programs."""
+"""A rendered config as data for other programs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 def as_json(rendered: Rendered) -> list[dict[str, Any]]:
-    """Every output as plain data; ``subdir`` is conda-build's, the platform also where ``noarch`` is given."""
+    """Return every output as plain data; ``subdir`` is the channel folder of its package."""
     return [_plain(output) for output in rendered.outputs]
 
 
 def _plain(output: Output) -> dict[str, Any]:
     needs = output.requirements
-    # What the recipe leaves empty is None to conda-build, and stays so.
+    # An empty key of the recipe is None to conda-build, and so here.
     exports: Any = {kind: list(specs) or None for kind, specs in output.run_exports.items()}
     if output.run_exports_bare and exports:
         exports = exports["weak"]
@@ -26,7 +26,7 @@ def _plain(output: Output) -> dict[str, Any]:
         "version": output.version,
         "build_number": output.build_number,
         "build": output.build_string,
-        "subdir": output.platform,
+        "subdir": output.subdir,
         "noarch": output.noarch,
         "requirements": {
             "build": list(needs.build),

@@ -1,4 +1,4 @@
-"""Pins that a rendering leaves open: found by rendering once more with marks in their place."""
+"""Pins that a rendering leaves open, found by a second rendering with marks in their places."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _MARK = re.compile(r"KILN-PIN-([0-9a-f]+)")
 
 
 def marker(kind: str, name: str, **bounds: Any) -> str:
-    """The mark of a pin, in the place of its bounds."""
+    """Return the mark of a pin, which replaces its bounds."""
     data = json.dumps({"kind": kind, **{key: None if value is None else str(value) for key, value in bounds.items()}})
     return f"{name} KILN-PIN-{data.encode().hex()}"
 
 
 def pins_of(package: Metadata, marked: Recipe) -> tuple[tuple[str, int, Pin], ...]:
-    """Every open pin of a package: its field, its position there, and what it asks for."""
+    """Return every open pin of a package: its field, its position there, and the pin."""
     twins = [twin for twin in marked.outputs(package.variant) if (twin.name, twin.kind) == (package.name, package.kind)]
     if not twins:
         return ()
-    found = [*_pins(twins[0].requirements), *_pins(_exports(twins[0]))]
-    return tuple(found)
+    pins = [*_pins(twins[0].requirements), *_pins(_exports(twins[0]))]
+    return tuple(pins)
 
 
 def _exports(package: Metadata) -> dict[str, Any]:
@@ -43,8 +43,8 @@ def _exports(package: Metadata) -> dict[str, Any]:
 def _pins(fields: Mapping[str, Any]) -> Iterator[tuple[str, int, Pin]]:
     for field, specs in fields.items():
         for index, spec in enumerate(specs):
-            if found := _MARK.search(spec):
-                data = json.loads(bytes.fromhex(found[1]))
+            if match := _MARK.search(spec):
+                data = json.loads(bytes.fromhex(match[1]))
                 yield field, index, _pin(spec.split()[0], data)
 
 

@@ -1,11 +1,11 @@
-"""The parts of a rendered cell, from a package's metadata."""
+"""The parts of a rendered config, from a package's metadata."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
-from kiln.model.rendered import Output, Requirements, Script, Source, Tests
+from kiln.model.rendered import Output, OutputTests, Requirements, Script, Source
 from kiln.recipe.specs import sections, with_versions
 from kiln.variants.files import as_list
 
@@ -20,35 +20,35 @@ _TESTED = ("imports", "commands", "requires", "files", "source_files")
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """A value's items as texts, without empty ones."""
+    """Return a value's items as texts, without empty ones."""
     return tuple(str(item) for item in as_list(value) if item is not None)
 
 
 def mapping(package: Metadata, section: str) -> Mapping[str, Any]:
-    """A section that must be a mapping.
+    """Return a section that must be a mapping.
 
     Raises:
-        RecipeFault: it is none.
+        RecipeFault: it is not a mapping.
     """
     value = package.values.get(section) or {}
     if not isinstance(value, dict):
-        what = f"{package.name}: the section {section!r} is no mapping"
+        what = f"{package.name}: the section {section!r} is not a mapping"
         raise RecipeFault(what, at=package.recipe.place("outputs" if package.is_output else section))
     return value
 
 
-def requirements(given: Mapping[str, list[str]]) -> Requirements:
-    """The four sections that packages have."""
+def requirements(value: Mapping[str, list[str]]) -> Requirements:
+    """Return the requirements by the four sections of packages."""
     return Requirements(
-        build=tuple(given.get("build", ())),
-        host=tuple(given.get("host", ())),
-        run=tuple(given.get("run", ())),
-        run_constrained=tuple(given.get("run_constrained", ())),
+        build=tuple(value.get("build", ())),
+        host=tuple(value.get("host", ())),
+        run=tuple(value.get("run", ())),
+        run_constrained=tuple(value.get("run_constrained", ())),
     )
 
 
 def output(package: Metadata, *, variant: Mapping[str, str], pins: tuple[tuple[str, int, Pin], ...]) -> Output:
-    """The output that a package is."""
+    """Return the output of a package."""
     exports = package.value("build", "run_exports")
     return Output(
         name=package.name,
@@ -77,31 +77,31 @@ def output(package: Metadata, *, variant: Mapping[str, str], pins: tuple[tuple[s
     )
 
 
-def relocation(given: Any) -> bool | tuple[str, ...]:
-    """``binary_relocation``: all binaries unless told otherwise, none, or those that globs match."""
-    return texts(given) if isinstance(given, list) else _yes(given)
+def relocation(value: Any) -> bool | tuple[str, ...]:
+    """Return ``binary_relocation``: true for all binaries (the default), false for none, or globs."""
+    return texts(value) if isinstance(value, list) else _yes(value)
 
 
-def _yes(given: Any) -> bool:
-    return given is None or str(given).lower() not in {"false", "no", "off", "0"}
+def _yes(value: Any) -> bool:
+    return value is None or str(value).lower() not in {"false", "no", "off", "0"}
 
 
-def run_exports(given: Any) -> dict[str, tuple[str, ...]]:
-    """Run exports by kind; a bare list is ``weak``. A kind whose lines are all selected away stays, with nothing."""
-    if isinstance(given, dict):
-        return {str(kind): texts(specs) for kind, specs in given.items()}
-    return {"weak": texts(given)} if texts(given) else {}
+def run_exports(value: Any) -> dict[str, tuple[str, ...]]:
+    """Return run exports by kind; a bare list is ``weak``. A kind without any line stays, as an empty tuple."""
+    if isinstance(value, dict):
+        return {str(kind): texts(specs) for kind, specs in value.items()}
+    return {"weak": texts(value)} if texts(value) else {}
 
 
-def tests(package: Metadata) -> Tests:
-    """The ``test`` section."""
-    given = mapping(package, "test")
-    imports, commands, requires, files, source_files = (texts(given.get(key)) for key in _TESTED)
-    return Tests(imports=imports, commands=commands, requires=requires, files=files, source_files=source_files)
+def tests(package: Metadata) -> OutputTests:
+    """Return the ``test`` section."""
+    section = mapping(package, "test")
+    imports, commands, requires, files, source_files = (texts(section.get(key)) for key in _TESTED)
+    return OutputTests(imports=imports, commands=commands, requires=requires, files=files, source_files=source_files)
 
 
 def about(value: Any) -> str | tuple[str, ...]:
-    """A value of the ``about`` section."""
+    """Return a value of the ``about`` section."""
     return texts(value) if isinstance(value, list) else str(value)
 
 
@@ -111,11 +111,11 @@ def _entry(package: Metadata) -> Mapping[str, Any]:
 
 
 def script(package: Metadata) -> Script:
-    """How a package's files are made after the recipe's own build step, which a single package has alone."""
-    named = _entry(package).get("script")
-    if isinstance(named, str) and named:
-        return Script(file=named)
-    lines = texts(named) or texts(package.value("build", "script"))
+    """Return the script that makes a package's files after the recipe's build step; a single package has only that."""
+    script_name = _entry(package).get("script")
+    if isinstance(script_name, str) and script_name:
+        return Script(file=script_name)
+    lines = texts(script_name) or texts(package.value("build", "script"))
     if lines:
         return Script(lines=lines)
     return Script() if package.recipe.outputs_of(package.values)[1:] or package.is_output else _default(package)
@@ -127,7 +127,7 @@ def _default(package: Metadata) -> Script:
 
 
 def compile_step(top: Metadata) -> tuple[Script, Requirements]:
-    """The recipe's own build step and its requirements; none for a recipe that is a single package."""
+    """Return the recipe's own build step and its requirements; both empty for a recipe of a single package."""
     if not top.recipe.outputs_of(top.values):
         return Script(), Requirements()
     lines = texts(top.value("build", "script"))
@@ -136,9 +136,9 @@ def compile_step(top: Metadata) -> tuple[Script, Requirements]:
 
 
 def sources(top: Metadata) -> tuple[Source, ...]:
-    """The entries of the ``source`` section."""
-    given = top.values.get("source") or []
-    entries = [given] if isinstance(given, dict) else list(given)
+    """Return the entries of the ``source`` section."""
+    value = top.values.get("source") or []
+    entries = [value] if isinstance(value, dict) else list(value)
     return tuple(_source(entry) for entry in entries if entry)
 
 

@@ -1,13 +1,30 @@
-"""The index of a channel in every form that today's clients ask for, and its change from one moment to the next.
+"""The index of a channel in every form that today's clients request, and its changes.
 
-The records are the library's (py-rattler reads them out of a package); here they are put together. A channel of
-thousands of packages takes one more without any of the others being read again.
+The records are the library's (py-rattler reads them from a package); here they are combined. A package is added to a
+channel of thousands without reading any of the others again.
 """
 
 from __future__ import annotations
 
-from kiln.repodata.entry import Entry, read
-from kiln.repodata.formats import BASE, INSTRUCTIONS, SHARDS, forms
-from kiln.repodata.subdir import Subdir, adopted, parsed
+from kiln.repodata.channeldata import with_entries
+from kiln.repodata.entry import IndexEntry, read
+from kiln.repodata.formats import forms
+from kiln.repodata.names import BASE, CHANNELDATA, PACKAGES, SHARDS, STALE
+from kiln.repodata.reading import adopted, loaded, visible
+from kiln.repodata.subdir import Subdir
 
-__all__ = ["BASE", "INSTRUCTIONS", "SHARDS", "Entry", "Subdir", "adopted", "forms", "parsed", "read"]
+__all__ = [
+    "BASE",
+    "CHANNELDATA",
+    "PACKAGES",
+    "SHARDS",
+    "STALE",
+    "IndexEntry",
+    "Subdir",
+    "adopted",
+    "forms",
+    "loaded",
+    "read",
+    "visible",
+    "with_entries",
+]

@@ -1,22 +1,28 @@
-"""What the index says of one package: its record, and what it exports to those who build with it."""
+"""The index entry of a package: its record and its run exports."""
 
 from __future__ import annotations
 
+import errno
 import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import archive, files
+from kiln import files
+from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+OF_THE_FILE = frozenset(
+    {errno.EACCES, errno.ELOOP, errno.ENOENT, errno.ENAMETOOLONG}
+)  # errors of the file, not of the disk or the machine
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class IndexEntry:
     """A package in the index of a subdir."""
 
     file: str
@@ -26,7 +32,7 @@ class Entry:
 
     @property
     def path(self) -> str:
-        """Where the package lies in its channel."""
+        """The path of the package in its channel."""
         return f"{self.subdir}/{self.file}"
 
     @property
@@ -35,32 +41,51 @@ class Entry:
         return str(self.record["sha256"])
 
 
-def read(package: Path) -> Entry:
-    """Return what the index says of a package file.
+def read(package: Path) -> IndexEntry:
+    """Return the index entry of a package file.
 
     Raises:
-        BrokenPackage: when it is no package, its metadata is not what a client could read, or its name says another.
+        BrokenPackage: when it is not a package, a client could not read its metadata, or its file name differs.
     """
-    record = _record(package)
-    named = f"{record['name']}-{record['version']}-{record['build']}.conda"
-    if named != package.name:
-        raise BrokenPackage(f"{package} says of itself that it is {named}", hint="give it its name back, or build it")
-    exports = archive.read_info(package, "run_exports.json")
-    return Entry(file=package.name, subdir=record["subdir"], record=record, run_exports=exports)
+    try:
+        record = _record(package)
+    except OSError as error:
+        if error.errno not in OF_THE_FILE:
+            raise
+        raise BrokenPackage(f"{package} cannot be read", why=error.strerror or str(error)) from error
+    name = f"{record['name']}-{record['version']}-{record['build']}.conda"
+    if name != package.name:
+        raise BrokenPackage(f"{package} is {name} by its metadata", hint="rename it, or build it again")
+    exports = reader.read_info(package, "run_exports.json")
+    if not _are_exports(exports):
+        raise BrokenPackage(f"{package} has a run_exports.json that is not an object of lists of specs")
+    return IndexEntry(file=package.name, subdir=record["subdir"], record=record, run_exports=exports)
+
+
+def _are_exports(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(specs, list) and all(isinstance(spec, str) for spec in specs) for specs in value.values()
+    )
 
 
 def _record(package: Path) -> dict[str, Any]:
-    from rattler import PackageRecord
+    from rattler import PackageRecord, Subdir
 
+    if not package.is_file():
+        raise BrokenPackage(f"{package} is not a regular file")
     digests = files.digests(package)
-    with tempfile.TemporaryDirectory() as folder:
-        index = Path(folder) / "index.json"
-        index.write_text(json.dumps(archive.read_info(package, "index.json")))
+    with tempfile.TemporaryFile() as index:
+        index.write(json.dumps(reader.read_info(package, "index.json")).encode())
+        index.flush()
         try:
             record = PackageRecord.from_index_json(
-                index, size=package.stat().st_size, sha256=digests["sha256"], md5=digests["md5"]
+                Path(f"/proc/self/fd/{index.fileno()}"),
+                size=package.stat().st_size,
+                sha256=digests["sha256"],
+                md5=digests["md5"],
             )
-        except OSError as error:
+            Subdir(record.subdir)
+        except Exception as error:  # panics of the library, too
             raise BrokenPackage(f"{package} has an index.json that no client can read", why=str(error)) from error
-    found: dict[str, Any] = json.loads(record.to_json())
-    return found
+    values: dict[str, Any] = json.loads(record.to_json())
+    return values

@@ -1,35 +1,32 @@
-"""The files that an index is made of, by what clients ask for.
+"""The files of an index, in every form that clients request.
 
-| file | asked for by | described in |
+| file | requested by | described in |
 |---|---|---|
 | repodata.json, repodata.json.zst | every client | conda's documentation; CEP 16 of the compression |
 | current_repodata.json | conda's classic solver, first of all | conda-index |
 | repodata_shards.msgpack.zst, shards/ | pixi, rattler-build, newer condas | CEP 16 |
 | run_exports.json | builders | CEP 12 |
-| repodata_from_packages.json, patch_instructions.json | whoever indexes next | conda-index |
+| repodata_from_packages.json, patch_instructions.json | the next indexing | conda-index |
 """
 
 from __future__ import annotations
 
+import bz2
+import dataclasses
 import hashlib
-import json
-import sys
 from typing import TYPE_CHECKING, Any
 
+from kiln.compression import zstd
 from kiln.repodata.current import newest
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+from kiln.repodata.document import KINDS, REVISION, file_of
+from kiln.repodata.names import BASE, CURRENT, EXPORTS, INSTRUCTIONS, LISTING, REPODATA, SHARDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
+    from kiln.repodata.document import IndexDocument
     from kiln.repodata.subdir import Subdir
 
-BASE, INSTRUCTIONS, EXPORTS = "repodata_from_packages.json", "patch_instructions.json", "run_exports.json"
-SHARDS = "shards"
 LEVEL = 3  # the index of 5,000 packages in tens of milliseconds; level 19 takes seconds and saves a quarter
 _HASHES = ("sha256", "md5", "legacy_bz2_md5")
 
@@ -39,63 +36,72 @@ def forms(subdir: Subdir) -> dict[str, bytes]:
 
     Files below ``shards/`` are named by their content, so they may be written before all others.
     """
+    plain = {
+        REPODATA: subdir.repodata.written(),
+        CURRENT: _current(subdir).written(),
+        EXPORTS: subdir.exports.written(),
+    }
+    packed = {f"{name}.zst": zstd.compress(data, LEVEL) for name, data in plain.items()}
+    base = {BASE: subdir.base.written(), INSTRUCTIONS: subdir.instructions.written()}
+    variants = {name: _packed(name, {**plain, **base}) for name in subdir.variants}
+    return {**plain, **packed, **base, **variants, **_shards(subdir)}
+
+
+def _packed(name: str, contents: Mapping[str, bytes]) -> bytes:
+    plain, ending = name.rsplit(".", 1)
+    return bz2.compress(contents[plain]) if ending == "bz2" else zstd.compress(contents[plain], LEVEL)
+
+
+def _current(subdir: Subdir) -> IndexDocument:
+    """Return the newest packages, and those that the file had before of unchanged names."""
     offered = subdir.offered
-    told = {
-        "repodata.json": _repodata(subdir.name, offered, subdir.removed),
-        "current_repodata.json": _repodata(subdir.name, newest(offered), ()),
-        EXPORTS: _exports(subdir, offered),
-    }
-    packed = {f"{name}.zst": zstd.compress(data, LEVEL) for name, data in told.items()}
-    kept = {BASE: _repodata(subdir.name, subdir.records, ()), INSTRUCTIONS: _instructions(subdir)}
-    return {**told, **packed, **kept, **_shards(subdir, offered)}
+    before = {file for file in subdir.current & offered.keys() if offered[file]["name"] not in subdir.changed}
+    files = newest(offered).keys() | before
+    document = subdir.repodata.changed(lambda file, record: record if file in files else None)
+    return dataclasses.replace(document, value={**document.value, "removed": []})
 
 
-def _repodata(name: str, records: Mapping[str, Mapping[str, Any]], removed: Iterable[str]) -> bytes:
-    return _json({"info": {"subdir": name}, **_kinds(records), "removed": sorted(removed), "repodata_version": 1})
-
-
-def _exports(subdir: Subdir, offered: Mapping[str, object]) -> bytes:
-    told = {file: subdir.run_exports.get(file, {"run_exports": {}}) for file in offered}
-    return _json({"info": {"subdir": subdir.name, "version": 1}, **_kinds(told)})
-
-
-def _instructions(subdir: Subdir) -> bytes:
-    fixed = {"patch_instructions_version": 1, "remove": sorted(subdir.removed), "revoke": []}
-    return _json({**fixed, **_kinds(subdir.patches)})
-
-
-def _kinds(records: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Packages apart by their format, as everywhere in an index."""
-    return {
-        "packages": {file: told for file, told in records.items() if not file.endswith(".conda")},
-        "packages.conda": {file: told for file, told in records.items() if file.endswith(".conda")},
-    }
-
-
-def _shards(subdir: Subdir, offered: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
+def _shards(subdir: Subdir) -> dict[str, bytes]:
     """Return one file for each name of a package, and the list of them."""
     import msgpack
 
-    by_name: dict[str, dict[str, dict[str, Any]]] = {}
-    for file, record in offered.items():
-        exports = subdir.run_exports.get(file, {}).get("run_exports")
-        by_name.setdefault(record["name"], {})[file] = _binary(
-            {**record, "run_exports": exports} if exports else record
-        )
-    shards = {
-        name: zstd.compress(msgpack.packb({**_kinds(records), "removed": []}), LEVEL)
-        for name, records in by_name.items()
-    }
+    shards = {name: zstd.compress(msgpack.packb(shard), LEVEL) for name, shard in _sharded(subdir).items()}
     digests = {name: hashlib.sha256(data).digest() for name, data in shards.items()}
-    info = {"subdir": subdir.name, "base_url": "", "shards_base_url": f"./{SHARDS}/"}
-    listing = zstd.compress(msgpack.packb({"version": 1, "info": info, "shards": digests}), LEVEL)
+    listing = {"version": 1, **subdir.listing, "info": _listing_info(subdir), "shards": digests}
     files = {f"{SHARDS}/{digests[name].hex()}.msgpack.zst": data for name, data in shards.items()}
-    return {**files, "repodata_shards.msgpack.zst": listing}
+    return {**files, LISTING: zstd.compress(msgpack.packb(listing), LEVEL)}
+
+
+def _sharded(subdir: Subdir) -> dict[str, dict[str, Any]]:
+    """Return the shards by the name of their package: the records of the whole index, with the run exports."""
+    exports = subdir.exports.records()
+    removed = sorted(subdir.repodata.value.get("removed") or ())
+    shards: dict[str, dict[str, Any]] = {}
+    for path, records in subdir.repodata.sections().items():
+        for key, record in sorted(records.items()):
+            shard = shards.setdefault(record["name"], _new_shard())
+            section = shard[path[0]] if path[0] != REVISION else shard.setdefault(REVISION, {}).setdefault(path[1], {})
+            run_exports = exports.get(file_of(path, key), {}).get("run_exports")
+            section[key] = _binary({**record, "run_exports": run_exports} if run_exports else record)
+    for file in removed:
+        shards.setdefault(file.rsplit("-", 2)[0], _new_shard())["removed"].append(file)
+    return shards
+
+
+def _new_shard() -> dict[str, Any]:
+    return {**{kind: {} for kind in KINDS}, "removed": []}
+
+
+def _listing_info(subdir: Subdir) -> dict[str, Any]:
+    """Return the ``info`` of the list of shards: as it was, with the keys of the whole index.
+
+    The time of its creation is left out, so that the index does not depend on it.
+    """
+    before = {key: value for key, value in subdir.listing.get("info", {}).items() if key != "created_at"}
+    whole = subdir.repodata.value.get("info") or {}
+    base = before.get("base_url") or whole.get("base_url", "")
+    return {**before, "subdir": subdir.name, **whole, "base_url": base, "shards_base_url": f"./{SHARDS}/"}
 
 
 def _binary(record: Mapping[str, Any]) -> dict[str, Any]:
     return {key: bytes.fromhex(value) if key in _HASHES else value for key, value in record.items()}
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()

@@ -1,101 +1,171 @@
-"""The index of one subdir as a value: packages put in, taken out, and told otherwise than they say of themselves."""
+"""The index of one subdir as a value: packages are added, removed, withdrawn and patched.
+
+Any tool may have written it. Clients see ``repodata.json``; each change is made to the existing files, so that the
+rest stays: other records, and keys and sections that kiln does not know.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kiln.errors import BrokenIndex
+from kiln.repodata.document import KINDS, IndexDocument, Record
+from kiln.repodata.names import PACKAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kiln.repodata.entry import Entry
+    from kiln.repodata.entry import IndexEntry
 
-KINDS = ("packages", "packages.conda")  # the older format of packages, and today's
+
+def new_repodata(name: str) -> IndexDocument:
+    """Return the index of a subdir without packages."""
+    empty: dict[str, Any] = {kind: {} for kind in KINDS}
+    return IndexDocument(value={"info": {"subdir": name}, **empty, "removed": [], "repodata_version": 1})
+
+
+def new_exports(name: str) -> IndexDocument:
+    """Return the ``run_exports.json`` of a subdir without packages (CEP 12)."""
+    return IndexDocument(value={"info": {"subdir": name, "version": 1}, **{kind: {} for kind in KINDS}})
+
+
+def new_instructions() -> IndexDocument:
+    """Return the ``patch_instructions.json`` of an index without patches."""
+    return IndexDocument(
+        value={"patch_instructions_version": 1, "remove": [], "revoke": [], **{kind: {} for kind in KINDS}}
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subdir:
-    """All packages of a subdir: ``records`` as the packages say themselves, by file name.
+    """All packages of a subdir.
 
-    ``patches`` are fields laid over a record, ``removed`` are files that the index no longer offers. Both are what a
-    channel's ``patch_instructions.json`` says (conda-index documents the form), so any later index keeps them.
+    ``repodata`` is what clients see, ``base`` has the packages' own records (``repodata_from_packages.json``).
+    ``instructions`` are patched fields and withdrawn files (conda-index documents the form), so any later index keeps
+    them. ``current`` are the files in ``current_repodata.json``, ``listing`` is the list of shards without the shards,
+    ``variants`` are the names of the channel's compressed files, and ``changed`` the names of packages whose records
+    were changed since they were read.
     """
 
     name: str
-    records: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    run_exports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    patches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    removed: frozenset[str] = frozenset()
+    repodata: IndexDocument
+    base: IndexDocument
+    exports: IndexDocument
+    instructions: IndexDocument
+    current: frozenset[str] = frozenset()
+    listing: Mapping[str, Any] = field(default_factory=dict)
+    variants: frozenset[str] = frozenset()
+    changed: frozenset[str] = frozenset()
 
-    def with_packages(self, entries: Iterable[Entry]) -> Subdir:
-        """Return this index with packages put in."""
-        new = [entry for entry in entries if entry.subdir == self.name]
+    @classmethod
+    def empty(cls, name: str) -> Subdir:
+        """Return the index of a subdir without packages."""
+        return cls(
+            name=name,
+            repodata=new_repodata(name),
+            base=new_repodata(name),
+            exports=new_exports(name),
+            instructions=new_instructions(),
+        )
+
+    @property
+    def records(self) -> dict[str, Record]:
+        """The packages' own records by file name, also of those that were withdrawn."""
+        return self.base.records()
+
+    @property
+    def offered(self) -> dict[str, Record]:
+        """The records that clients see, in the order of their names."""
+        records = self.repodata.records()
+        return {file: records[file] for file in sorted(records)}
+
+    @property
+    def removed(self) -> frozenset[str]:
+        """The files that the index no longer offers."""
+        lists = (self.repodata.value.get("removed"), self.instructions.value.get("remove"))
+        return frozenset(name for names in lists for name in names or ())
+
+    @property
+    def base_url(self) -> str:
+        """The URL of the packages, when they are not next to the index (CEP 15)."""
+        info = self.repodata.value.get("info")
+        return str(info.get("base_url") or "") if isinstance(info, dict) else ""
+
+    @property
+    def fetched_here(self) -> frozenset[str]:
+        """The package files that must be next to the index: all but wheels, which may be anywhere."""
+        files = (file for file in self.records if file.endswith(PACKAGES))
+        return frozenset() if self.base_url else frozenset(files)
+
+    def with_packages(self, entries: Iterable[IndexEntry]) -> Subdir:
+        """Return this index with packages added; a withdrawn one stays withdrawn."""
+        new = {entry.file: entry for entry in entries if entry.subdir == self.name}
+        records = {file: dict(sorted(entry.record.items())) for file, entry in new.items()}
+        patches = self.instructions.records()
+        offered = {
+            file: {**record, **patches.get(file, {})} for file, record in records.items() if file not in self.removed
+        }
+        exports = {file: {"run_exports": new[file].run_exports} for file in offered}
         return dataclasses.replace(
             self,
-            records={**self.records, **{entry.file: entry.record for entry in new}},
-            run_exports={**self.run_exports, **{entry.file: {"run_exports": entry.run_exports} for entry in new}},
+            repodata=self.repodata.with_records(offered),
+            base=self.base.with_records(records),
+            exports=self.exports.with_records(exports),
+            changed=self.changed | {str(record["name"]) for record in records.values()},
         )
 
     def without(self, names: Iterable[str]) -> Subdir:
         """Return this index as if packages had never been in it."""
-        gone = set(names)
+        removed = frozenset(names)
         return dataclasses.replace(
-            self,
-            records={file: record for file, record in self.records.items() if file not in gone},
-            run_exports={file: told for file, told in self.run_exports.items() if file not in gone},
-            patches={file: told for file, told in self.patches.items() if file not in gone},
-            removed=self.removed - gone,
+            self._hiding(removed),
+            base=self.base.without(removed),
+            repodata=_without_files(self.repodata.without(removed), "removed", removed),
+            instructions=_without_files(self.instructions.without(removed), "remove", removed),
         )
 
     def withdrawn(self, names: Iterable[str]) -> Subdir:
-        """Return this index with packages no longer offered; it goes on knowing them."""
-        return dataclasses.replace(self, removed=self.removed | set(names))
+        """Return this index with packages withdrawn: not offered, but known."""
+        removed = frozenset(names)
+        hidden = self._hiding(removed)
+        return dataclasses.replace(
+            hidden,
+            repodata=_with_files(hidden.repodata, "removed", removed),
+            instructions=_with_files(self.instructions, "remove", removed),
+        )
 
     def patched(self, file: str, fields: Mapping[str, Any]) -> Subdir:
-        """Return this index with fields of one package's record told otherwise."""
-        return dataclasses.replace(self, patches={**self.patches, file: {**self.patches.get(file, {}), **fields}})
-
-    @property
-    def offered(self) -> dict[str, dict[str, Any]]:
-        """The records that clients see, in the order of their names."""
-        return {
-            file: {**self.records[file], **self.patches.get(file, {})}
-            for file in sorted(self.records)
-            if file not in self.removed
-        }
-
-
-def parsed(name: str, base: bytes, exports: bytes | None, instructions: bytes | None) -> Subdir:
-    """Return the index that a channel's own files hold.
-
-    Raises:
-        BrokenIndex: when one of them is not what it should be.
-    """
-    try:
-        told, changes = json.loads(base), json.loads(instructions or b"{}")
-        exported = json.loads(exports or b"{}")
-        return Subdir(
-            name=name,
-            records=_both(told),
-            run_exports=_both(exported),
-            patches=_both(changes),
-            removed=frozenset(changes.get("remove", [])),
+        """Return this index with fields of one package's record replaced."""
+        patch = {**self.instructions.records().get(file, {}), **fields}
+        return dataclasses.replace(
+            self,
+            repodata=self.repodata.changed(lambda name, record: {**record, **fields} if name == file else record),
+            instructions=self.instructions.with_records({file: patch}),
+            changed=self.changed | {str(self.records[file]["name"])},
         )
-    except (ValueError, AttributeError, TypeError) as error:
-        raise BrokenIndex(f"the index of {name} in the channel cannot be read", why=str(error)) from error
+
+    def _hiding(self, removed: frozenset[str]) -> Subdir:
+        names = {str(record["name"]) for file, record in self.repodata.records().items() if file in removed}
+        return dataclasses.replace(
+            self,
+            repodata=self.repodata.without(removed),
+            exports=self.exports.without(removed),
+            changed=self.changed | names,
+        )
 
 
-def adopted(name: str, repodata: bytes) -> Subdir:
-    """Return the index of a channel that something else has indexed; what is exported is not told there."""
-    return parsed(name, repodata, None, None)
+def _without_files(document: IndexDocument, key: str, removed: frozenset[str]) -> IndexDocument:
+    """Return a document without some files in the list at a key."""
+    names = document.value.get(key) or []
+    if removed.isdisjoint(names):
+        return document
+    return dataclasses.replace(document, value={**document.value, key: [name for name in names if name not in removed]})
 
 
-def _both(told: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    found = {file: record for kind in KINDS for file, record in told.get(kind, {}).items()}
-    if wrong := [file for file, record in found.items() if not isinstance(record, dict)]:
-        raise TypeError(f"what it tells of {wrong[0]} is no object")
-    return found
+def _with_files(document: IndexDocument, key: str, names: frozenset[str]) -> IndexDocument:
+    """Return a document with more files in the list at a key."""
+    existing = document.value.get(key) or []
+    if names <= set(existing):
+        return document
+    return dataclasses.replace(document, value={**document.value, key: sorted({*existing, *names})})

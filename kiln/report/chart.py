@@ -1,25 +1,25 @@
-"""Who ran when: the cells of a run laid into lanes along a time axis, all positions in percent of its length."""
+"""The timeline of a run: its configs in lanes along a time axis, with positions in percent of its length."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.model.run import CellState
+from kiln.model.run import ConfigState
 from kiln.report import totals
 
 if TYPE_CHECKING:
-    from kiln.model.run import CellRun, MatrixReport
+    from kiln.model.run import ConfigRun, MatrixReport
 
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
-_TICKS = 10  # at most, about
+_TICKS = 10  # approximate maximum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A cell in the chart: ``ghost`` is how much longer it is expected to take, ``open`` when its end is not known."""
+    """A config's bar: ``ghost`` is its expected remaining time, ``open`` is True if its end is unknown."""
 
-    cell: CellRun
+    config: ConfigRun
     start: float
     width: float
     ghost: float
@@ -28,7 +28,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """A mark of the axis with the time since the run began."""
+    """A mark of the axis with the time since the start of the run."""
 
     at: float
     label: str
@@ -36,57 +36,59 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Lanes of bars, one lane for each job that ran at the same time, and the axis below.
+    """Lanes of bars, one for each parallel job, and the axis below.
 
-    ``machines`` are the lanes' machines of the fleet, where cells were built on such.
+    ``workers`` are the lanes' workers if configs were built by a fleet.
     """
 
     lanes: tuple[tuple[Bar, ...], ...]
-    machines: tuple[str, ...]
+    workers: tuple[str, ...]
     ticks: tuple[Tick, ...]
 
 
 def chart(report: MatrixReport, now: float) -> Chart:
-    """Lay out a run; ``now`` (seconds since the epoch) is where a run that goes on has got to."""
+    """Lay out a run; ``now`` (seconds since the epoch) is the end of a run in progress."""
     end = totals.last_moment(report, now)
-    expected = [cell.started + (cell.estimate or 0) for cell in report.cells if _runs(cell) and cell.started]
-    length = max(1.0, max([end, *expected]) - report.started)
-    cells = _lanes(report, end)
-    lanes = tuple(tuple(_bar(cell, report.started, end, length) for cell in lane) for lane in cells)
-    machines = tuple(lane[0].machine for lane in cells)
-    return Chart(lanes=lanes, machines=machines if any(machines) else (), ticks=_ticks(length))
+    estimates = [
+        config.started + (config.estimate or 0) for config in report.configs if _runs(config) and config.started
+    ]
+    length = max(1.0, max([end, *estimates]) - report.started)
+    configs = _lanes(report, end)
+    lanes = tuple(tuple(_bar(config, report.started, end, length) for config in lane) for lane in configs)
+    workers = tuple(lane[0].worker for lane in configs)
+    return Chart(lanes=lanes, workers=workers if any(workers) else (), ticks=_ticks(length))
 
 
-def _lanes(report: MatrixReport, end: float) -> list[list[CellRun]]:
-    """Give each cell the first lane of its machine that is free when it begins: no more than ever ran at once."""
-    lanes: list[list[CellRun]] = []
-    for cell in sorted(report.cells, key=lambda cell: cell.started or 0):
-        if cell.started is None:
+def _lanes(report: MatrixReport, end: float) -> list[list[ConfigRun]]:
+    """Put each config into the first lane of its worker that is free when it starts."""
+    lanes: list[list[ConfigRun]] = []
+    for config in sorted(report.configs, key=lambda config: config.started or 0):
+        if config.started is None:
             continue
-        own = [lane for lane in lanes if lane[0].machine == cell.machine]
-        free = next((lane for lane in own if (lane[-1].finished or end) <= cell.started), None)
+        candidates = [lane for lane in lanes if lane[0].worker == config.worker]
+        free = next((lane for lane in candidates if (lane[-1].finished or end) <= config.started), None)
         if free is None:
-            lanes.append([cell])
+            lanes.append([config])
         else:
-            free.append(cell)
-    return sorted(lanes, key=lambda lane: lane[0].machine)
+            free.append(config)
+    return sorted(lanes, key=lambda lane: lane[0].worker)
 
 
-def _bar(cell: CellRun, began: float, end: float, length: float) -> Bar:
-    start = (cell.started or began) - began
-    until = max(start, (cell.finished or end) - began)
-    ghost = start + (cell.estimate or 0) - until if _runs(cell) else 0.0
+def _bar(config: ConfigRun, run_start: float, end: float, length: float) -> Bar:
+    start = (config.started or run_start) - run_start
+    until = max(start, (config.finished or end) - run_start)
+    ghost = start + (config.estimate or 0) - until if _runs(config) else 0.0
     return Bar(
-        cell=cell,
+        config=config,
         start=round(100 * start / length, 3),
         width=round(100 * (until - start) / length, 3),
         ghost=round(100 * max(0.0, ghost) / length, 3),
-        open=cell.finished is None,
+        open=config.finished is None,
     )
 
 
-def _runs(cell: CellRun) -> bool:
-    return cell.state is CellState.RUNNING
+def _runs(config: ConfigRun) -> bool:
+    return config.state is ConfigState.RUNNING
 
 
 def _ticks(length: float) -> tuple[Tick, ...]:
@@ -96,7 +98,7 @@ def _ticks(length: float) -> tuple[Tick, ...]:
 
 
 def _label(seconds: int) -> str:
-    """A round time in its largest units: ``30 s``, ``5 min``, ``1 h 30``, ``2 d``."""
+    """Return a round time in its largest units: ``30 s``, ``5 min``, ``1 h 30``, ``2 d``."""
     for unit, name, below, digits in ((86400, "d", 3600, ""), (3600, "h", 60, "02"), (60, "min", 1, "02")):
         if seconds >= unit:
             whole, rest = divmod(seconds, unit)

@@ -1,4 +1,4 @@
-"""The matrix as a table, laid out along what varies."""
+"""The matrix as a table, laid out by the keys that vary."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One row of a grid: its heads, each with the rows that it spans (0: the one above goes on), and its cells.
+class GridRow:
+    """A row of a grid: its heads, each with the rows that it spans (0: part of the head above), and its table cells.
 
-    Each place holds the configs that belong there; mostly one, none where the matrix has no such cell.
+    Each of ``places`` has the configs of a table cell; usually one, none if the matrix has no such config.
     """
 
     heads: tuple[tuple[str, int], ...]
@@ -27,19 +27,19 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """The matrix as a table: what varies most usefully across runs along the columns, all else along the rows."""
+    """The matrix as a table: one key along the columns, all others along the rows."""
 
     corner: tuple[str, ...]
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[GridRow, ...]
 
 
 def grid(configs: Sequence[str], variants: Variants) -> Grid:
-    """Return the matrix as a table; where it is not known what varies, one row for each cell."""
+    """Return the matrix as a table; if the variants are unknown, a row for each config."""
     varying = axes(configs, variants)
     if not varying:
-        rows = tuple(Row(heads=((config, 1),), places=((config,),)) for config in configs)
-        return Grid(corner=("cell",), columns=("state",), rows=rows)
+        rows = tuple(GridRow(heads=((config, 1),), places=((config,),)) for config in configs)
+        return Grid(corner=("config",), columns=("state",), rows=rows)
     across = next((axis for axis in varying if axis.key == "python"), min(varying, key=lambda axis: len(axis.values)))
     down = tuple(axis for axis in varying if axis is not across)
     places: dict[tuple[tuple[str, ...], ...], list[str]] = {}
@@ -51,13 +51,13 @@ def grid(configs: Sequence[str], variants: Variants) -> Grid:
         for heads in product(*(axis.values for axis in down))
         if any((*heads, value) in places for value in across.values)
     ]
-    shown = [tuple(axis.values[value] for axis, value in zip(down, heads, strict=True)) for heads in combinations]
+    labels = [tuple(axis.values[value] for axis, value in zip(down, heads, strict=True)) for heads in combinations]
     return Grid(
         corner=tuple(axis.name for axis in down) or ("",),
         columns=tuple(across.label(value) for value in across.values),
         rows=tuple(
-            Row(
-                heads=_spans(shown, index) or (("", 1),),
+            GridRow(
+                heads=_spans(labels, index) or (("", 1),),
                 places=tuple(tuple(places.get((*heads, value), ())) for value in across.values),
             )
             for index, heads in enumerate(combinations)
@@ -66,13 +66,13 @@ def grid(configs: Sequence[str], variants: Variants) -> Grid:
 
 
 def _spans(rows: Sequence[tuple[str, ...]], index: int) -> tuple[tuple[str, int], ...]:
-    """The heads of a row: one that goes on from the row above has no height, else as many as go on below."""
-    found = []
+    """Return the heads of a row with the rows that they span; one that the row above has too spans 0."""
+    heads: list[tuple[str, int]] = []
     for level, head in enumerate(rows[index]):
         begin = rows[index][: level + 1]
         if index and rows[index - 1][: level + 1] == begin:
-            found.append((head, 0))
+            heads.append((head, 0))
             continue
         after = next((at for at in range(index, len(rows)) if rows[at][: level + 1] != begin), len(rows))
-        found.append((head, after - index))
-    return tuple(found)
+        heads.append((head, after - index))
+    return tuple(heads)

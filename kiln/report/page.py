@@ -1,7 +1,7 @@
-"""A run as one web page that needs nothing else: no script, no network, no other file.
+"""A run as a self-contained web page, without scripts and other files.
 
-What stands in a run (reasons, names of packages, ends of logs) comes from builds and is not trusted: the template
-escapes all of it, and the page's own policy forbids scripts and anything from elsewhere.
+Reasons, names of packages and ends of logs come from builds and are untrusted: the template escapes them, and the
+page's content security policy forbids scripts and external resources.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from kiln import files
-from kiln.console import BAD, SIGNS, clock, counted, duration, one_line
+from kiln.console import BAD, SIGNS, clock, count_text, duration, one_line
 from kiln.report import totals
 from kiln.report.chart import chart
 from kiln.report.grid import grid
@@ -26,19 +26,19 @@ from kiln.variants.axes import labels
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from kiln.model.run import CellRun, MatrixReport
+    from kiln.model.run import ConfigRun, MatrixReport
     from kiln.variants.axes import Variants
 
 HERE = Path(__file__).parent
-TAILS = 24  # failed cells whose logs' ends are shown; the others have a link
+TAILS = 24  # number of failed configs with the end of their log; the others have a link
 LONGEST = 4000  # characters of a reason
 
 
 def as_html(report: MatrixReport, variants: Variants, *, name: str, folder: Path, now: float | None = None) -> str:
     """Return a run as a page.
 
-    ``name`` is the feedstock's, ``folder`` where the page will lie, from where the links to logs lead; ``now`` is the
-    time of writing in seconds since the epoch.
+    ``name`` is the feedstock's, ``folder`` the page's folder, which links to logs are relative to; ``now`` is the time
+    of writing in seconds since the epoch.
     """
     from markupsafe import Markup
 
@@ -48,17 +48,17 @@ def as_html(report: MatrixReport, variants: Variants, *, name: str, folder: Path
     return environment.get_template("page.html.j2").render(
         name=name,
         report=report,
-        cells=report.cells,
-        labels=labels([cell.config for cell in report.cells], variants),
-        numbers={cell.config: number for number, cell in enumerate(report.cells, 1)},
-        of={cell.config: cell for cell in report.cells},
-        grid=grid([cell.config for cell in report.cells], variants),
+        configs=report.configs,
+        labels=labels([config.config for config in report.configs], variants),
+        numbers={config.config: number for number, config in enumerate(report.configs, 1)},
+        of={config.config: config for config in report.configs},
+        grid=grid([config.config for config in report.configs], variants),
         chart=chart(report, moment),
         failures=_failures(report),
         figures=_figures(report, moment),
-        goes_on=totals.goes_on(report),
+        is_running=totals.is_running(report),
         written=moment,
-        style=Markup(style),  # noqa: S704 - it is a file of ours
+        style=Markup(style),  # noqa: S704 - a trusted file of this package
         style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
     )
 
@@ -91,32 +91,32 @@ def _environment(folder: Path, end: float) -> Environment:
 
 
 def _figures(report: MatrixReport, now: float) -> list[tuple[str, str, str]]:
-    """The figures at the top of the page: what, how much, and a word more."""
+    """Return the figures at the top of the page: title, value and remark."""
     end = totals.last_moment(report, now)
-    whole = end - report.started
-    work = sum(totals.took(cell, end) or 0.0 for cell in report.cells)
-    packages = [package for cell in report.cells for package in cell.packages]
-    peak = max((cell.peak_memory or 0 for cell in report.cells), default=0)
-    tested = totals.tests(packages)
-    slots = f"{report.jobs} at a time" if report.jobs > 1 else "one at a time"
+    elapsed = end - report.started
+    work = sum(totals.took(config, end) or 0.0 for config in report.configs)
+    packages = [package for config in report.configs for package in config.packages]
+    peak = max((config.peak_memory or 0 for config in report.configs), default=0)
+    tests = totals.tests(packages)
+    slots = f"{report.jobs} in parallel" if report.jobs > 1 else "one at a time"
     return [
-        ("cells", str(len(report.cells)), _unbroken(counted(cell.state for cell in report.cells))),
-        ("so far" if totals.goes_on(report) else "took", _brief(whole), slots),
-        ("work", _brief(work), f"{work / whole:.1f} cells at once on average" if whole > 0 else ""),
-        ("peak memory", files.size_text(peak) if peak else "?", "of one cell" if peak else "not measured"),
+        ("configs", str(len(report.configs)), _unbroken(count_text(config.state for config in report.configs))),
+        ("so far" if totals.is_running(report) else "took", _brief(elapsed), slots),
+        ("work", _brief(work), f"{work / elapsed:.1f} configs in parallel on average" if elapsed > 0 else ""),
+        ("peak memory", files.size_text(peak) if peak else "?", "of one config" if peak else "not measured"),
         ("packages", str(len(packages)), files.size_text(totals.size(packages))),
-        ("tests", str(tested.passed), f"of {tested.run} tested packages pass"),
+        ("tests", str(tests.passed), f"of {tests.run} tested packages pass"),
     ]
 
 
-def _failures(report: MatrixReport) -> list[tuple[CellRun, bool]]:
-    """The cells that went wrong, and for each whether the end of its log is shown."""
-    bad = [cell for cell in report.cells if cell.state in BAD]
-    return [(cell, index < TAILS) for index, cell in enumerate(bad)]
+def _failures(report: MatrixReport) -> list[tuple[ConfigRun, bool]]:
+    """Return the failed configs, each with whether the page shows the end of its log."""
+    configs = [config for config in report.configs if config.state in BAD]
+    return [(config, index < TAILS) for index, config in enumerate(configs)]
 
 
 def _reason(text: str) -> str:
-    """A reason of several lines, harmless and bounded."""
+    """Return a reason of several lines, escaped and of limited length."""
     lines = [
         one_line(line.expandtabs(4)) if not line[:1].isspace() else "  " + one_line(line) for line in text.splitlines()
     ]
@@ -124,7 +124,7 @@ def _reason(text: str) -> str:
 
 
 def _brief(seconds: float) -> str:
-    """A time to a place with little room: ``12 s``, ``49 min``, ``3 h 06``."""
+    """Return a short duration: ``12 s``, ``49 min``, ``3 h 06``."""
     minutes = round(seconds / 60)
     if seconds < 60:
         return f"{seconds:.0f} s"
@@ -132,7 +132,7 @@ def _brief(seconds: float) -> str:
 
 
 def _unbroken(counts: str) -> str:
-    """Counts that break between lines only after a comma."""
+    """Return counts that wrap only after a comma."""
     return ", ".join(count.replace(" ", "\N{NO-BREAK SPACE}") for count in counts.split(", "))
 
 
@@ -141,5 +141,5 @@ def _moment(seconds: float) -> str:
 
 
 def _href(path: Path, folder: Path) -> str:
-    """A relative link from the page; a name cannot pass for a scheme or a host."""
+    """Return a relative link from the page; a name cannot be mistaken for a scheme or a host."""
     return re.sub(r"^(?!\.)", "./", quote(os.path.relpath(path, folder)))

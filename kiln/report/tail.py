@@ -1,4 +1,4 @@
-"""The end of a log, harmless and bounded, for a page that must not grow with it."""
+"""The end of a log, escaped and of limited size, for the page of a run."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _BYTES = 1 << 16
 
 
 def tail(log: Path) -> str:
-    """Return the last lines of a log, or nothing when it is gone or no plain file."""
+    """Return the last lines of a log, or an empty text if it is missing or not a regular file."""
     with contextlib.suppress(OSError):
-        # A build could have put a link in the log's place.
+        # A build could have replaced the log by a link.
         descriptor = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor has no path
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _BYTES))
             lines = file.read(_BYTES).decode(errors="replace").split("\n")
-        shown = [cut(text) for line in lines if (text := one_line(line))]
-        return "\n".join(shown[-LINES:])
+        texts = [cut(text) for line in lines if (text := one_line(line))]
+        return "\n".join(texts[-LINES:])
     return ""
 
 
 def cut(text: str, width: int = WIDTH) -> str:
-    """Return text that is no longer than ``width``; a cut ends in an ellipsis."""
+    """Return text of at most ``width`` characters; cut text ends in an ellipsis."""
     return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,4 +1,4 @@
-"""Figures of a run and of its cells: times, memory, packages, tests."""
+"""Figures of a run and of its configs: times, packages, tests."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.model.artifact import Verdict
-from kiln.model.run import CellState
+from kiln.model.artifact import TestVerdict
+from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kiln.model.artifact import PackageReport
-    from kiln.model.run import CellRun, MatrixReport
+    from kiln.model.run import ConfigRun, MatrixReport
 
-OPEN = frozenset({CellState.RUNNING, CellState.WAITING})
+OPEN = frozenset({ConfigState.RUNNING, ConfigState.WAITING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tests:
-    """How many packages' tests passed, of those that have been run."""
+class TestTotals:
+    """The number of packages whose tests ran and passed."""
 
     passed: int
     run: int
@@ -29,49 +29,49 @@ class Tests:
         return f"{self.passed} of {self.run} pass" if self.run else ""
 
 
-def goes_on(report: MatrixReport) -> bool:
-    """Whether a run is under way; one that was killed is neither finished nor has it cells to come."""
-    return report.finished is None and any(cell.state in OPEN for cell in report.cells)
+def is_running(report: MatrixReport) -> bool:
+    """Return whether a run is in progress; a killed run is not finished, but has no open configs."""
+    return report.finished is None and any(config.state in OPEN for config in report.configs)
 
 
 def last_moment(report: MatrixReport, now: float) -> float:
-    """Return when a run ended, in seconds since the epoch: of one that was killed, the last moment that is known."""
+    """Return the end of a run in seconds since the epoch; of a killed run, the last recorded time."""
     if report.finished is not None:
         return report.finished
-    if goes_on(report):
+    if is_running(report):
         return now
-    return max([report.started, *(moment for cell in report.cells for moment in _moments(cell))])
+    return max([report.started, *(moment for config in report.configs for moment in _moments(config))])
 
 
-def _moments(cell: CellRun) -> Iterable[float]:
-    if cell.started is not None:
-        yield cell.started + sum(step.seconds for step in cell.steps)
-        if cell.finished is None and cell.log is not None:
+def _moments(config: ConfigRun) -> Iterable[float]:
+    if config.started is not None:
+        yield config.started + sum(step.seconds for step in config.steps)
+        if config.finished is None and config.log is not None:
             with contextlib.suppress(OSError):
-                yield cell.log.stat().st_mtime  # a cell that was killed wrote there until then
-    if cell.finished is not None:
-        yield cell.finished
+                yield config.log.stat().st_mtime  # a killed config wrote to its log until then
+    if config.finished is not None:
+        yield config.finished
 
 
-def took(cell: CellRun, end: float) -> float | None:
-    """Return the seconds that a cell has been worked on, until ``end`` unless it is over."""
-    return None if cell.started is None else max(0.0, (cell.finished or end) - cell.started)
+def took(config: ConfigRun, end: float) -> float | None:
+    """Return the seconds that a config took, up to ``end`` if it is not finished."""
+    return None if config.started is None else max(0.0, (config.finished or end) - config.started)
 
 
-def cached(cell: CellRun) -> str:
-    """Return how many of a compile's actions were found in a cache, of those that could be; nothing without any."""
-    compiles = [step.compile for step in cell.steps if step.compile]
-    hits, sought = sum(each.hits for each in compiles), sum(each.hits + each.misses for each in compiles)
-    return f"{hits:,} of {sought:,}" if compiles else ""
+def cached(config: ConfigRun) -> str:
+    """Return the cache hits of a compile, of all cacheable actions; an empty text without a compile."""
+    compiles = [step.compile for step in config.steps if step.compile]
+    hits, lookups = sum(step.hits for step in compiles), sum(step.hits + step.misses for step in compiles)
+    return f"{hits:,} of {lookups:,}" if compiles else ""
 
 
 def size(packages: Iterable[PackageReport]) -> int:
-    """Return the bytes of packages together."""
+    """Return the total size of packages in bytes."""
     return sum(package.artifact.size for package in packages)
 
 
-def tests(packages: Iterable[PackageReport]) -> Tests:
-    """Return what the tests of packages said."""
+def tests(packages: Iterable[PackageReport]) -> TestTotals:
+    """Return the totals of packages' tests."""
     verdicts = [package.tests.verdict for package in packages]
-    ran = [verdict for verdict in verdicts if verdict is not Verdict.NONE]
-    return Tests(passed=ran.count(Verdict.PASSED), run=len(ran))
+    results = [verdict for verdict in verdicts if verdict is not TestVerdict.NONE]
+    return TestTotals(passed=results.count(TestVerdict.PASSED), run=len(results))

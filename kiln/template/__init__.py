@@ -1,3 +1,3 @@
-"""Selectors and Jinja templates, evaluated without running any code of the recipe."""
+"""Evaluation of selectors and Jinja templates without running any code of the recipe."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Evaluate a selector's Python expression by walking its syntax tree: names, literals and a few harmless operations."""
+"""Evaluate a selector's Python expression over its syntax tree: names, literals and a few harmless operations."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     Lookup = Callable[[str], Any]
     Step = Callable[[Lookup], Any]
 
-_LONGEST = 2_000
-_LARGEST = 100_000  # characters or items that a value may have
+_MAX_LENGTH = 2_000
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
@@ -53,11 +52,11 @@ _METHODS = frozenset(
     ]
 )
 _ATTRIBUTES = _METHODS | {"environ", "pathsep", "sep"}
-_WORDS = {"True": True, "False": False, "None": None}
+_CONSTANTS = {"True": True, "False": False, "None": None}
 
 
 class MissingName(Exception):
-    """A name that the expression needs has no value here."""
+    """A name that the expression needs has no value."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -65,16 +64,16 @@ class MissingName(Exception):
 
 
 class NotAllowed(Exception):
-    """The expression uses something that selectors may not."""
+    """The expression uses an operation that selectors may not."""
 
 
 class Invalid(Exception):
-    """The text is no expression."""
+    """The text is not an expression."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expression:
-    """A compiled expression: the names it may ask for, and its steps."""
+    """A compiled expression: the names that it may look up, their columns, and the function that evaluates it."""
 
     names: frozenset[str]
     columns: Mapping[str, int]
@@ -82,15 +81,15 @@ class Expression:
 
 
 @lru_cache(maxsize=4096)
-def compiled(text: str) -> Expression:
+def compile_expression(text: str) -> Expression:
     """Compile an expression.
 
     Raises:
         Invalid: it is not a Python expression.
         NotAllowed: it uses syntax, a function or an attribute beyond the allowed ones.
     """
-    if len(text) > _LONGEST:
-        raise Invalid(f"longer than {_LONGEST} characters")
+    if len(text) > _MAX_LENGTH:
+        raise Invalid(f"longer than {_MAX_LENGTH} characters")
     try:
         tree = ast.parse(text.lstrip(), mode="eval")
         steps = _steps(tree.body)
@@ -105,16 +104,16 @@ def compiled(text: str) -> Expression:
 
 
 def evaluate(expression: Expression, lookup: Lookup) -> Any:
-    """Return the value of an expression; ``lookup`` gives a name's value or raises MissingName.
+    """Return the value of an expression; ``lookup`` returns a name's value or raises MissingName.
 
     Raises:
         MissingName: a name has no value.
-        NotAllowed: the values grow too large.
+        NotAllowed: it uses text formatting.
         Invalid: an operation does not fit its operands.
     """
     try:
         return expression.steps(lookup)
-    except (MissingName, NotAllowed):
+    except (MissingName, NotAllowed, MemoryError):
         raise
     except RecursionError as error:
         raise Invalid("nested too deeply") from error
@@ -123,7 +122,7 @@ def evaluate(expression: Expression, lookup: Lookup) -> Any:
 
 
 def _steps(node: ast.expr) -> Step:
-    """The closure that evaluates a node."""
+    """Return the closure that evaluates a node."""
     maker = _MAKERS.get(type(node))
     if maker is None:
         raise NotAllowed(f"{type(node).__name__} is not allowed in a selector")
@@ -187,7 +186,7 @@ def _compare(node: ast.Compare) -> Step:
 def _binary(node: ast.BinOp) -> Step:
     left, right, op = _steps(node.left), _steps(node.right), type(node.op)
     if op is ast.Add:
-        return lambda lookup: _bounded(left(lookup) + right(lookup))
+        return lambda lookup: left(lookup) + right(lookup)
     if op is ast.Sub:
         return lambda lookup: left(lookup) - right(lookup)
     if op is ast.Div:
@@ -201,12 +200,6 @@ def _remainder(left: Any, right: Any) -> Any:
     if isinstance(left, (str, bytes)):
         raise NotAllowed("text formatting is not allowed in a selector")
     return left % right
-
-
-def _bounded(value: Any) -> Any:
-    if isinstance(value, (str, list, tuple, dict)) and len(value) > _LARGEST:
-        raise NotAllowed(f"a value of more than {_LARGEST:,} characters or items")
-    return value
 
 
 def _choice(node: ast.IfExp) -> Step:
@@ -246,7 +239,7 @@ def _call(node: ast.Call) -> Step:
     if node.keywords or any(isinstance(part, ast.Starred) for part in node.args):
         raise NotAllowed("only plain arguments are allowed in a selector")
     function, parts = _steps(node.func), [_steps(part) for part in node.args]
-    return lambda lookup: _bounded(function(lookup)(*[part(lookup) for part in parts]))
+    return lambda lookup: function(lookup)(*[part(lookup) for part in parts])
 
 
 _MAKERS: dict[type[ast.expr], Callable[[Any], Step]] = {

@@ -1,4 +1,4 @@
-"""Jinja templates in a sandbox: undefined names are recorded, work is bounded, errors name the recipe's line."""
+"""Jinja templates in a sandbox that records undefined names, bounds the work, and reports the recipe's line."""
 
 from __future__ import annotations
 
@@ -11,21 +11,10 @@ from jinja2.exceptions import SecurityError
 from jinja2.runtime import new_context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from kiln import limits
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate, nearest
-from kiln.model.place import Place
-from kiln.template.budget import (
-    EACH,
-    JOIN,
-    OUT,
-    Budget,
-    Exhausted,
-    bound,
-    check_arguments,
-    check_format,
-    check_operation,
-    guarded,
-    spend,
-)
+from kiln.model.location import Place
+from kiln.template.budget import COUNTED, Budget, Exhausted, spend
 from kiln.template.pieces import NotSeparable, cut
 from kiln.template.undefined import Undefined, Uses
 
@@ -42,61 +31,42 @@ _FILE = "<recipe>"
 
 
 class Environment(ImmutableSandboxedEnvironment):
-    """A sandbox whose loops, calls and texts cost something."""
-
-    intercepted_binops = frozenset(["*", "**", "+", "%"])
+    """A sandbox in which loop iterations and calls spend a budget."""
 
     def __init__(self, load: Callable[[str], str]) -> None:
         self.uses = Uses()
         self.budget = Budget()
         self._compiled: dict[str, Piece] = {}
         undefined = type("Recorded", (Undefined,), {"uses": self.uses})
-        super().__init__(undefined=undefined, loader=jinja2.FunctionLoader(load), cache_size=0)
-        self.filters = {name: guarded(function) for name, function in self.filters.items()}
-        self.filters |= {EACH: self.budget.each, OUT: self.budget.out, JOIN: self.budget.join}
+        # Not optimized: constants are evaluated when the template runs, where the budget applies, not when it compiles.
+        super().__init__(undefined=undefined, loader=jinja2.FunctionLoader(load), cache_size=0, optimized=False)
+        self.filters = {**self.filters, COUNTED: self.budget.counted}
         self.globals.pop("lipsum", None)
 
     def piece(self, text: str) -> Piece:
-        """The compiled piece of a text; the same text is compiled once."""
-        found = self._compiled.get(text)
-        if found is None:
-            found = self._compiled[text] = Piece(text, self)
-        return found
+        """Return the compiled piece of a text; each text is compiled once."""
+        piece = self._compiled.get(text)
+        if piece is None:
+            piece = self._compiled[text] = Piece(text, self)
+        return piece
 
     def compiled(self, tree: nodes.Template) -> jinja2.Template:
-        """The template of a syntax tree, which is changed to spend its budget."""
+        """Return the template of a syntax tree, after changing the tree to spend its budget."""
         spend(tree)
         return jinja2.Template.from_code(self, self.compile(tree, filename=_FILE), self.globals)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> jinja2.Undefined:
-        """Refuse what the sandbox does not allow, loudly."""
+        """Raise an error for what the sandbox does not allow, instead of returning an undefined value."""
         raise SecurityError(f"the attribute {attribute!r} of {type(obj).__name__} may not be used")
 
-    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """A text's ``format`` method, with its widths checked."""
-        wrapped = super().wrap_str_format(value)
-        if wrapped is not None:
-            check_format(value.__self__)
-        return wrapped
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """An operation, if its result is not enormous."""
-        check_operation(operator, left, right)
-        return bound(super().call_binop(context, operator, left, right))
-
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - as the base class
-        """A call, one step spent; built-in methods get no enormous numbers."""
+        """Return the result of a call after spending one step."""
         __self.budget.step()
-        owner = getattr(__obj, "__self__", None)
-        if isinstance(owner, (str, bytes, int, float, list, tuple)):
-            check_arguments((*args, *kwargs.values()))
-        elif __obj is range:
-            check_arguments(args)
-        return bound(super().call(__context, __obj, *args, **kwargs))
+        return super().call(__context, __obj, *args, **kwargs)
 
 
 class Piece:
-    """A compiled piece of a template, with the names that it loads and sets."""
+    """A compiled piece of a template, with the names that it reads and sets."""
 
     def __init__(self, text: str, environment: Environment) -> None:
         tree = environment.parse(text)
@@ -107,12 +77,12 @@ class Piece:
         self.template = environment.compiled(tree)
 
     def run(self, context: Context) -> str:
-        """The text that the piece makes; what it sets stays in the context."""
+        """Return the piece's text; names that it sets stay in the context."""
         return "".join(self.template.root_render_func(context))
 
 
 class Template:
-    """A compiled template: the names that it asks for, or None when it may ask for any (it includes files)."""
+    """A compiled template; ``names`` are those that it reads, None when it may read any (it includes files)."""
 
     def __init__(self, selected: Selected, file: str, environment: Environment) -> None:
         self._selected = selected
@@ -126,30 +96,32 @@ class Template:
         self.sets = frozenset[str]().union(*(piece.sets for piece in pieces))
 
     def _compiled(self, text: str) -> Iterator[tuple[int, Piece | str]]:
-        """The pieces, each with the line (from 0) at which it begins; plain text stays as it is."""
+        """Yield the pieces, each with the line (from 0) at which it begins; plain text is not compiled."""
+        self._note(1)
         try:
             parts = cut(text)
         except NotSeparable:
             parts = [(0, text, True)]
         for start, part, needed in parts:
+            self._note(start + 1)
             try:
                 yield start, self._environment.piece(part) if needed else part
             except jinja2.TemplateSyntaxError as error:
                 at = self._place(start + error.lineno)
                 raise TemplateFault("malformed Jinja", at=at, why=error.message or "") from error
             except (SyntaxError, ValueError, OverflowError) as error:
-                # What Jinja lets through and Python does not, such as an argument that is given twice.
+                # Faults that Jinja accepts and Python does not, such as a repeated argument.
                 what = getattr(error, "msg", "") or str(error)
                 raise TemplateFault("malformed Jinja", at=self._place(start + 1), why=what) from error
-            except (RecursionError, MemoryError) as error:
+            except RecursionError as error:
                 raise UnsafeTemplate("the template is nested too deeply", at=self._place(start + 1)) from error
 
     def render(self, context: Mapping[str, Any], known: Callable[[str], bool], near: Iterable[str]) -> str:
-        """The rendered text; a name without a value is empty where ``known`` says that it may be.
+        """Return the rendered text; a name without a value is empty where ``known`` returns true for it.
 
         Raises:
-            TemplateFault: the template fails, or writes a name that nothing defines.
-            UnsafeTemplate: it reaches beyond the sandbox or asks for too much work.
+            TemplateFault: the template fails, or writes an undefined name.
+            UnsafeTemplate: it uses what the sandbox does not allow, or too much time or memory.
         """
         environment = self._environment
         environment.budget.restart()
@@ -164,15 +136,19 @@ class Template:
         return text
 
     def _run(self, start: int, piece: Piece, context: Context) -> str:
+        self._note(start + 1)
         try:
             return piece.run(context)
         except KilnError as error:
             at = error.at or self._where(error, start, piece)
             raise type(error)(error.what, at=at, why=error.why, hint=error.hint) from error
-        except (SecurityError, Exhausted, RecursionError, MemoryError) as error:
+        except (MemoryError, limits.OutOfTime) as error:
+            limits.at(self._file, self._where(error, start, piece).line)
+            raise
+        except (SecurityError, Exhausted, RecursionError) as error:
             why = str(error) or type(error).__name__
             at = self._where(error, start, piece)
-            raise UnsafeTemplate("the template may not do this", at=at, why=why) from error
+            raise UnsafeTemplate("the template does what the sandbox does not allow", at=at, why=why) from error
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
             raise TemplateFault("the template fails", at=self._where(error, start, piece), why=why) from error
@@ -181,12 +157,15 @@ class Template:
         inside = re.compile(rf"\{{[{{%][^}}]*?(?<![\w.'\"]){re.escape(name)}(?!\w)")
         at = Place(file=self._file)
         for number, line in enumerate(self._selected.text.split("\n"), 1):
-            if found := inside.search(line):
-                column = found.end() - len(name) + 1
+            if match := inside.search(line):
+                column = match.end() - len(name) + 1
                 at = Place(file=self._file, line=self._selected.line_of(number), column=column)
                 break
         hint = nearest(name, near) or "set it with {% set %} or in conda_build_config.yaml"
         return TemplateFault(f"the name {name!r} is undefined", at=at, why="it would become empty text", hint=hint)
+
+    def _note(self, line: int) -> None:
+        limits.at(self._file, self._selected.line_of(line))
 
     def _place(self, line: int) -> Place:
         return Place(file=self._file, line=self._selected.line_of(line))

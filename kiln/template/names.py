@@ -1,4 +1,4 @@
-"""The names that selectors and templates see: platform facts, the legacy names, the environment, the variant."""
+"""The names in selectors and templates: platform names, legacy names, the environment, the variant."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kiln.errors import nearest
+from kiln.names import CONDA_PLATFORMS
 from kiln.template.expression import MissingName
 
 if TYPE_CHECKING:
@@ -14,29 +15,22 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.errors import SelectorFault
-    from kiln.model.place import Place
+    from kiln.model.location import Place
 
     Doubts = dict[Place, SelectorFault]
 
-# conda's known subdirs (conda/base/constants.py).
-SUBDIRS = (
-    "emscripten-wasm32", "wasi-wasm32", "freebsd-64", "linux-32", "linux-64", "linux-aarch64", "linux-armv6l",
-    "linux-armv7l", "linux-ppc64", "linux-ppc64le", "linux-riscv64", "linux-s390x", "osx-64", "osx-arm64", "win-32",
-    "win-64", "win-arm64", "zos-z",
-)  # fmt: skip
 
-
-def _let_through() -> frozenset[str]:
-    text = Path(__file__).with_name("let_through.txt").read_text(encoding="utf-8")
+def _untested_names() -> frozenset[str]:
+    text = Path(__file__).with_name("may_be_undefined.txt").read_text(encoding="utf-8")
     return frozenset(line for line in text.splitlines() if line and not line.startswith("#"))
 
 
-# Names that recipes may test although nothing defines them: conda-build takes them for False.
-LET_THROUGH = _let_through()
+# Names that recipes may test although nothing defines them: to conda-build they are False.
+MAY_BE_UNDEFINED = _untested_names()
 
 
 class Os:
-    """What selectors and templates may use of Python's ``os``."""
+    """The part of Python's ``os`` that selectors and templates may use."""
 
     pathsep = ":"
     sep = "/"
@@ -48,7 +42,7 @@ class Os:
         return f"Os({sorted(self.environ.items())})"
 
     def getenv(self, name: str, default: str | None = None) -> str | None:
-        """A variable of the environment given to the rendering, never of the process."""
+        """Return a variable of the rendering's environment, never of the process's."""
         return self.environ.get(name, default)
 
 
@@ -56,8 +50,8 @@ class Names:
     """Every name of one platform and one variant.
 
     As in conda-build, platform names and the environment hide a variant key of the same name, and a variant's value
-    that reads as a whole number or a truth value becomes one. ``doubts`` takes up the selectors' names that nothing
-    defines; without it they are refused.
+    that reads as a whole number or a truth value becomes one. ``doubts`` collects the undefined names of selectors;
+    without it they are errors.
     """
 
     __slots__ = ("_all_known", "_fixed", "_known", "_variant", "doubts")
@@ -78,41 +72,41 @@ class Names:
         self.doubts = doubts
 
     def lookup(self, name: str) -> Any:
-        """The value of a name.
+        """Return the value of a name.
 
         Raises:
-            MissingName: it has none.
+            MissingName: it has no value.
         """
         if name in self._fixed:
             return self._fixed[name]
         if name in self._variant:
-            return _natural(self._variant[name])
+            return _typed(self._variant[name])
         raise MissingName(name)
 
     def fixed(self, name: str) -> Any:
-        """The value of a name that is not the variant's.
+        """Return the value of a name that is not the variant's.
 
         Raises:
-            KeyError: it has none.
+            KeyError: it has no value.
         """
         return self._fixed[name]
 
     def values_of(self, names: Iterable[str]) -> tuple[object, ...]:
-        """The values of some names, None for those without, as a key to remember a result by."""
+        """Return the values of some names, None for those without, as a cache key."""
         fixed, variant = self._fixed, self._variant
         return tuple([_key(fixed[name]) if name in fixed else _key(variant.get(name)) for name in names])
 
     def is_known(self, name: str) -> bool:
-        """Whether a name without a value here has one elsewhere, or is one that recipes may always test.
+        """Return whether a name is no mistake: it has a value on some platform, or recipes may test it undefined.
 
-        Where not all names are known, only one that looks like a misspelling counts as unknown.
+        Where not all names are known, only a likely misspelling counts as unknown.
         """
-        if name in self._known or name in LET_THROUGH or name in self._fixed:
+        if name in self._known or name in MAY_BE_UNDEFINED or name in self._fixed:
             return True
         return not self._all_known and not nearest(name, self.suggestions())
 
     def suggestions(self) -> set[str]:
-        """Names to suggest for a wrong one."""
+        """Return the names to suggest for an unknown one."""
         return {*self._fixed, *self._variant, *self._known} - {"False"}
 
 
@@ -120,7 +114,7 @@ def _key(value: object) -> object:
     return value if isinstance(value, str) or value is None else repr(value)
 
 
-def _natural(value: Any) -> Any:
+def _typed(value: Any) -> Any:
     try:
         return int(value)
     except (TypeError, ValueError):
@@ -130,7 +124,7 @@ def _natural(value: Any) -> Any:
 
 
 def platform_names(subdir: str) -> dict[str, Any]:
-    """The names that a subdir makes true or false; for ``noarch`` all platforms are false."""
+    """Return the platform names with their truth values for a subdir; for ``noarch`` all platforms are false."""
     names: dict[str, Any] = {
         "linux32": subdir == "linux-32",
         "linux64": subdir == "linux-64",
@@ -140,8 +134,8 @@ def platform_names(subdir: str) -> dict[str, Any]:
         "unix": subdir.startswith(("linux-", "osx-", "emscripten-")),
         "nomkl": False,
     }
-    for known in (*SUBDIRS, *([subdir] if "-" in subdir else [])):
-        system, arch = known.split("-")[:2]
+    for known_subdir in (*CONDA_PLATFORMS, *([subdir] if "-" in subdir else [])):
+        system, arch = known_subdir.split("-")[:2]
         names[system] = subdir.startswith(f"{system}-")
         names[{"32": "x86", "64": "x86_64"}.get(arch, arch)] = subdir.endswith(f"-{arch}")
     names["x86"] = subdir.endswith(("-32", "-64"))
@@ -149,10 +143,10 @@ def platform_names(subdir: str) -> dict[str, Any]:
 
 
 def language_names(python: str, numpy: str, perl: str, lua: str) -> dict[str, Any]:
-    """The legacy names of the languages' versions: ``py``, ``py3k``, ``np``, ``pl``, ``lua`` and their like.
+    """Return the legacy names of the languages' versions: ``py``, ``py3k``, ``np``, ``pl``, ``lua`` and so on.
 
     Raises:
-        ValueError: a version does not begin with the numbers that these names are made of.
+        ValueError: a version does not begin with the numbers that these names need.
     """
     major, minor = [*python.split(" ", maxsplit=1)[0].split("."), "0"][:2]
     number = int(f"{major}{minor}")
@@ -165,4 +159,4 @@ def language_names(python: str, numpy: str, perl: str, lua: str) -> dict[str, An
         "lua": lua,
         "luajit": lua[:1] == "2",
     }
-    return names | {f"py{old}": number == old for old in (26, 27, 33, 34, 35, 36)}
+    return names | {f"py{legacy}": number == legacy for legacy in (26, 27, 33, 34, 35, 36)}

@@ -1,8 +1,8 @@
-"""Cut a template into pieces that compile apart, so that what a selector does not touch is compiled once.
+"""Cut a template into pieces that compile separately, so that text unaffected by selectors is compiled once.
 
-A recipe is mostly plain lines and lines with one expression. Each construct that stands at the outermost level (an
-expression, a ``set``, a whole ``if`` or ``for``) is a piece of its own; run one after the other in the same context,
-the pieces give what the whole template gives.
+A recipe is mostly plain lines and lines with one expression. Each construct at the outermost level (an expression,
+a ``set``, a whole ``if`` or ``for``) is a separate piece; run one after the other in the same context, the pieces
+produce the same text as the whole template.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-# With these, pieces are not independent of each other, or of the text around them.
-_WHOLE = re.compile(
+# With these, pieces depend on each other, or on the text around them.
+_NOT_SEPARABLE = re.compile(
     r"\{[{%#][-+]|[-+][}%#]\}|\{%\s*(?:macro|call|import|from|include|extends|block|raw|filter|autoescape|with|trans)\b"
 )
 _MARK = re.compile(r"\{\{|\{%|\{#")
 _OPENING = re.compile(r"\s*(if|for)\b")
 _CLOSING = re.compile(r"\s*(endif|endfor)\b")
 _BLOCK_SET = re.compile(r"\s*(set\b[^=]*$|endset\b)")
+_MAX_LINES = 500  # of one construct, which is scanned again with each line; a longer one is almost certainly unclosed
 _INSIDE = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[\[({]|[\])}]|%\}""", re.DOTALL)
 
 
@@ -26,14 +27,14 @@ class NotSeparable(Exception):
 
 
 def cut(text: str) -> list[tuple[int, str, bool]]:
-    """The pieces of a template: the line (from 0) at which each begins, its text, and whether it needs compiling.
+    """Return the pieces of a template: for each its first line (from 0), its text, and whether it needs compiling.
 
     The pieces' texts, joined by line breaks, are the template.
 
     Raises:
-        NotSeparable: it uses what only makes sense as a whole, such as macros or trimmed white space.
+        NotSeparable: it uses constructs that affect the text around them, such as macros or trimmed white space.
     """
-    if _WHOLE.search(text):
+    if _NOT_SEPARABLE.search(text):
         raise NotSeparable
     pieces: list[tuple[int, str, bool]] = []
     open_lines: list[str] = []
@@ -47,6 +48,8 @@ def cut(text: str) -> list[tuple[int, str, bool]]:
         open_lines.append(line)
         if change is None:
             pending = f"{pending}\n{line}" if pending else line
+            if pending.count("\n") > _MAX_LINES:
+                raise NotSeparable
             continue
         pending = ""
         depth += change
@@ -54,7 +57,7 @@ def cut(text: str) -> list[tuple[int, str, bool]]:
             pieces.append((number - len(open_lines) + 1, "\n".join(open_lines), True))
             open_lines, depth = [], 0
     if open_lines:
-        raise NotSeparable  # something is never closed; the whole template says it best
+        raise NotSeparable  # something is never closed; compiling the whole template gives the best error
     return pieces
 
 
@@ -68,37 +71,41 @@ def _add_plain(pieces: list[tuple[int, str, bool]], number: int, line: str) -> N
 
 @lru_cache(maxsize=8192)
 def _scan(text: str) -> int | None:
-    """By how many levels a text opens blocks (or closes them); None when it ends inside a construct.
+    """Return by how many levels a text opens (or closes) blocks; None when it ends inside a construct.
 
     Raises:
         NotSeparable: a ``set`` has a block instead of a value.
     """
     change = at = 0
-    while found := _MARK.search(text, at):
-        end = text.find("#}", found.end()) + 2 if found.group() == "{#" else _end(text, found.end(), found.group())
+    while opening := _MARK.search(text, at):
+        end = (
+            text.find("#}", opening.end()) + 2
+            if opening.group() == "{#"
+            else _end(text, opening.end(), opening.group())
+        )
         if end < 2 or end > len(text):
             return None
-        if found.group() == "{%":
-            inside = text[found.end() : end - 2]
-            if _BLOCK_SET.match(inside):
+        if opening.group() == "{%":
+            statement = text[opening.end() : end - 2]
+            if _BLOCK_SET.match(statement):
                 raise NotSeparable
-            change += bool(_OPENING.match(inside)) - bool(_CLOSING.match(inside))
+            change += bool(_OPENING.match(statement)) - bool(_CLOSING.match(statement))
         at = end
     return change
 
 
 def _end(text: str, at: int, mark: str) -> int:
-    """Where a construct ends: behind its closing mark outside of texts and brackets; -1 when it does not."""
+    """Return the index after a construct's closing mark outside of texts and brackets; -1 when it is not closed."""
     depth = 0
     closing = "%}" if mark == "{%" else "}}"
     while True:
-        found = _INSIDE.search(text, at)
-        if found is None:
+        token = _INSIDE.search(text, at)
+        if token is None:
             return -1
-        if depth == 0 and text.startswith(closing, found.start()):
-            return found.start() + 2
-        sign = found.group()
-        if sign == "%}":  # inside brackets or an expression: an operator and a bracket
+        if depth == 0 and text.startswith(closing, token.start()):
+            return token.start() + 2
+        sign = token.group()
+        if sign == "%}":  # inside brackets or an expression this is an operator and a bracket
             sign = "}"
         depth += (sign in {"[", "(", "{"}) - (sign in {"]", ")", "}"})
-        at = found.end()
+        at = token.end()

@@ -1,4 +1,4 @@
-"""A memory of bounded size."""
+"""A cache of bounded size."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ Value = TypeVar("Value")
 
 
 class Recent(dict[Key, Value], Generic[Key, Value]):
-    """A dictionary that forgets its oldest entries when it holds more than ``most``."""
+    """A dictionary that drops its oldest entry when it would hold more than ``max_entries``."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_entries: int) -> None:
         super().__init__()
-        self._most = most
+        self._max_entries = max_entries
 
     def __setitem__(self, key: Key, value: Value) -> None:
-        if key not in self and len(self) >= self._most:
+        if key not in self and len(self) >= self._max_entries:
             del self[next(iter(self))]
         super().__setitem__(key, value)

@@ -1,4 +1,4 @@
-"""Names without a value: empty text, as in conda-build's rendering, but remembered when they are written out."""
+"""Names without a value: empty text, as in conda-build's rendering, but recorded when they are written out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Uses:
-    """The undefined names that a rendering used for more than a test."""
+    """The undefined names that a rendering used other than in a test."""
 
     def __init__(self) -> None:
         self.names: list[str] = []

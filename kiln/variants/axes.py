@@ -1,4 +1,4 @@
-"""What varies between cells: the fewest keys that tell them apart, and names for people."""
+"""The axes in which configs vary: the fewest keys that distinguish them, and readable names for both."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ if TYPE_CHECKING:
     # For each config its variant: every key with its values.
     Variants = Mapping[str, Mapping[str, tuple[str, ...]]]
 
-# Keys that people tell cells by come before others; the latter by the number of their values.
+# Keys that readers know come before others; the others by the number of their values.
 FIRST = ("cuda_compiler_version", "python", "target_platform")
 NAMES = {"cuda_compiler_version": "CUDA", "python": "Python", "target_platform": "platform", "numpy": "NumPy"}
-_PIN = re.compile(r"\.\*.*| .*")  # of ``3.10.* *_cpython`` people need 3.10
+_PIN = re.compile(r"\.\*.*| .*")  # of ``3.10.* *_cpython`` readers need 3.10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """One key that varies: each value as the variant has it, in order, with its name for people."""
+    """One key that varies: its values as the variants have them, in order, each with a readable name."""
 
     key: str
     values: Mapping[tuple[str, ...], str]
 
     @property
     def name(self) -> str:
-        """The key for people."""
+        """The key's readable name."""
         return NAMES.get(self.key, self.key.replace("_", " "))
 
     def of(self, variant: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-        """The value of a variant."""
+        """Return the value of a variant."""
         return variant.get(self.key, ("-",))
 
     def label(self, value: tuple[str, ...]) -> str:
-        """A value with its key: ``Python 3.10``, ``no CUDA``."""
-        shown = self.values[value]
-        return f"no {self.name}" if shown == "none" else f"{self.name} {shown}"
+        """Return a value with its key: ``Python 3.10``, ``no CUDA``."""
+        text = self.values[value]
+        return f"no {self.name}" if text == "none" else f"{self.name} {text}"
 
 
 def axes(configs: Sequence[str], variants: Variants) -> tuple[Axis, ...]:
-    """Return the fewest keys that tell the cells apart; none when a cell's variant is not known."""
+    """Return axes of the fewest keys that distinguish the configs; none when a config's variant is unknown."""
     if any(config not in variants for config in configs):
         return ()
     keys = sorted({key for config in configs for key in variants[config]})
     values = {key: [variants[config].get(key, ("-",)) for config in configs] for key in keys}
-    # A cell alone differs from nothing; it is told by what people ask for first.
-    chosen = [key for key in FIRST[:2] if key in keys] if len(configs) == 1 else []
-    apart = 1
+    # A single config differs from nothing; the first keys describe it.
+    distinct_keys = [key for key in FIRST[:2] if key in keys] if len(configs) == 1 else []
+    count = 1
     for key in sorted(keys, key=lambda key: _rank(key, len(set(values[key])))):
-        with_key = len(set(zip(*(values[each] for each in (*chosen, key)), strict=True)))
-        if with_key > apart:
-            chosen.append(key)
-            apart = with_key
-    return tuple(_axis(key, values[key]) for key in chosen)
+        with_key = len(set(zip(*(values[other] for other in (*distinct_keys, key)), strict=True)))
+        if with_key > count:
+            distinct_keys.append(key)
+            count = with_key
+    return tuple(_axis(key, values[key]) for key in distinct_keys)
 
 
 def labels(configs: Sequence[str], variants: Variants) -> dict[str, str]:
-    """Return a name for each cell that tells it from the others: ``CUDA 12.9 · Python 3.10``, or else its config."""
-    varying = axes(configs, variants)
+    """Return a distinct name for each config, such as ``CUDA 12.9 · Python 3.10``; else the config's own name."""
+    varying_axes = axes(configs, variants)
     names = (
-        {config: " · ".join(axis.label(axis.of(variants[config])) for axis in varying) for config in configs}
-        if varying
+        {config: " · ".join(axis.label(axis.of(variants[config])) for axis in varying_axes) for config in configs}
+        if varying_axes
         else {}
     )
     unique = len(set(names.values())) == len(configs)
@@ -75,7 +75,7 @@ def _rank(key: str, values: int) -> tuple[int, int, str]:
 
 def _axis(key: str, values: Iterable[tuple[str, ...]]) -> Axis:
     ordered = sorted(set(values), key=_natural)
-    short = {value: ", ".join(_short(each) for each in value) for value in ordered}
+    short = {value: ", ".join(_short(item) for item in value) for value in ordered}
     distinct = len(set(short.values())) == len(ordered)
     return Axis(key=key, values=short if distinct else {value: ", ".join(value) for value in ordered})
 
@@ -85,6 +85,6 @@ def _short(value: str) -> str:
 
 
 def _natural(value: tuple[str, ...]) -> list[tuple[int, int, str]]:
-    """Order numbers by their size, and words, such as ``None``, before them."""
-    parts = [part for each in value for part in re.findall(r"\d+|\D+", each)]
+    """Return a sort key that orders numbers by size, and words, such as ``None``, before them."""
+    parts = [part for item in value for part in re.findall(r"\d+|\D+", item)]
     return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]

@@ -1,11 +1,11 @@
-"""Combine variant sources into one: later ones override earlier ones, zipped keys stay together."""
+"""The combination of variant sources: later ones override earlier ones, zipped keys stay together."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from kiln.errors import VariantFault
-from kiln.variants.files import Source, as_list, zip_groups
+from kiln.variants.files import VariantSource, as_list, zip_groups
 from kiln.variants.platform import EXTEND_KEYS
 
 if TYPE_CHECKING:
@@ -16,12 +16,12 @@ Spec = dict[str, "Any"]
 
 
 def extend_keys_of(spec: Spec) -> frozenset[str]:
-    """The keys that carry settings instead of variants."""
+    """Return the keys that carry settings instead of variants."""
     return frozenset({*EXTEND_KEYS, "zip_keys", *as_list(spec.get("extend_keys"))})
 
 
-def combine(sources: Sequence[Source]) -> Spec:
-    """The one specification that sources make together, the last one strongest.
+def combine(sources: Sequence[VariantSource]) -> Spec:
+    """Return the specification that sources combine to; the last source has precedence.
 
     Lists of settings (``extend_keys``) are united and mappings updated; a zipped key is replaced only together with
     its whole group, or where the lengths agree. The rules are conda-build's (conda_build/variants.py).
@@ -45,13 +45,13 @@ def combine(sources: Sequence[Source]) -> Spec:
     return spec
 
 
-def _groups(sources: Sequence[Source]) -> list[tuple[str, ...]]:
-    found: dict[tuple[str, ...], None] = {}
+def _groups(sources: Sequence[VariantSource]) -> list[tuple[str, ...]]:
+    distinct: dict[tuple[str, ...], None] = {}
     for source in sources:
         for group in zip_groups(source.values.get("zip_keys")):
             if group:
-                found[group] = None
-    return list(found)
+                distinct[group] = None
+    return list(distinct)
 
 
 def _extend(spec: Spec, key: str, value: Any) -> None:
@@ -62,16 +62,16 @@ def _extend(spec: Spec, key: str, value: Any) -> None:
         spec[key] = list(dict.fromkeys([*as_list(spec.get(key)), *as_list(value)]))
 
 
-def _replace(spec: Spec, source: Source, key: str, value: Any, groups: list[tuple[str, ...]]) -> None:
+def _replace(spec: Spec, source: VariantSource, key: str, value: Any, groups: list[tuple[str, ...]]) -> None:
     group = next((group for group in groups if key in group), (key,))
     if all(member in source.values for member in group):
         _replace_group(spec, source, key, value, group)
     elif key in spec:
         _replace_one(spec, source, key, value, group)
-    # Else the group is incomplete and nothing is there to replace: conda-build drops the key.
+    # Else the group is incomplete and there is nothing to replace: conda-build drops the key.
 
 
-def _replace_group(spec: Spec, source: Source, key: str, value: Any, group: tuple[str, ...]) -> None:
+def _replace_group(spec: Spec, source: VariantSource, key: str, value: Any, group: tuple[str, ...]) -> None:
     for member in group:
         values = as_list(source.values[member])
         if len(values) != len(as_list(value)):
@@ -84,17 +84,17 @@ def _replace_group(spec: Spec, source: Source, key: str, value: Any, group: tupl
         spec[member] = values
 
 
-def _replace_one(spec: Spec, source: Source, key: str, value: Any, group: tuple[str, ...]) -> None:
+def _replace_one(spec: Spec, source: VariantSource, key: str, value: Any, group: tuple[str, ...]) -> None:
     length = len(as_list(value))
     others = [values[member] for values in (source.values, spec) for member in group if member in values]
     if all(len(as_list(other)) == length for other in others):
         spec[key] = as_list(value) if isinstance(value, list) else value
     unknown = [item for item in as_list(value) if item not in spec[key]]
     if unknown:
-        missing = [member for member in group if member not in source.values]
+        absent = [member for member in group if member not in source.values]
         raise VariantFault(
             f"{key} is zipped, and {', '.join(map(repr, unknown))} leaves its group ambiguous",
             at=source.place(key),
-            why=f"the group's other keys ({', '.join(missing)}) are not given beside it, and {spec[key]} is there",
+            why=f"the group's other keys ({', '.join(absent)}) are missing, and its present values are {spec[key]}",
             hint=f"give all of {', '.join(group)}, each with {length} value{'s' if length > 1 else ''}",
         )

@@ -1,4 +1,4 @@
-"""Variant files such as conda_build_config.yaml: read, selected for a platform, and checked."""
+"""Variant files such as conda_build_config.yaml: reading, selection for a platform, and checks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from kiln.errors import MalformedYaml, VariantFault
-from kiln.model.place import Place
+from kiln.errors import MalformedYaml, VariantFault, nearest
+from kiln.model.location import Place
+from kiln.names import HIDDEN, PLATFORMS
 from kiln.template.names import Names
 from kiln.template.selectors import Selectable
 from kiln.yamltext import Document, Scalars, parse, read_text
@@ -23,26 +24,26 @@ _KEY = re.compile(r"^([A-Za-z_]\w*)\s*:", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """What one variant file says on one platform: each key's value, or list of values, or settings.
+class VariantSource:
+    """The values of one variant file on one platform: each key's value, or list of values, or settings.
 
-    ``origins`` are the files that values of no file of their own were made from, the strongest last.
+    ``origins`` are the sources of combined values, which have no file; the last has precedence.
     """
 
     name: str
     values: dict[str, Any]
     document: Document | None = None
-    origins: tuple[Source, ...] = ()
+    origins: tuple[VariantSource, ...] = ()
 
     def place(self, key: str) -> Place | None:
-        """Where a key stands in the file that gave it; None for values that come from no file."""
+        """Return the place of a key in its file; None for values that come from no file."""
         if self.document:
             return self.document.place(key)
         return next((source.place(key) for source in reversed(self.origins) if key in source.values), None)
 
 
 class VariantFile:
-    """A variant file on disk; each platform sees its own part of it."""
+    """A variant file on disk, of which each platform sees the lines that its selectors keep."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path = path
@@ -52,13 +53,13 @@ class VariantFile:
         self._check_lists()
 
     def _check_lists(self) -> None:
-        """Refuse ``key: [a, b]`` at a line's end: conda-build reads a selector there, and the values are gone."""
+        """Raise for ``key: [a, b]`` at a line's end, which conda-build reads as a selector and so drops the values."""
         for line in self._text.lines:
             if line.selector and not line.commented and line.text.endswith((":", "-")):
                 raise VariantFault(
                     f"the list [{line.selector}] reads as a selector",
                     at=Place(file=self.name, line=line.number, column=line.column - 1),
-                    why="a bracket at the end of a line is one, so conda-build would drop these values",
+                    why="conda-build takes a bracket at the end of a line for a selector and would drop these values",
                     hint="write each value on a line of its own, after '- '",
                 )
 
@@ -68,34 +69,34 @@ class VariantFile:
         return frozenset(_KEY.findall(self._text.text))
 
     def header(self) -> dict[str, Any]:
-        """The file's values without regard to selectors, for what holds on every platform."""
+        """Return the file's values without regard to selectors, for keys that hold on every platform."""
         lines = "".join(f"{line.text}\n" for line in self._text.lines)
         value = parse(lines, self.name, Scalars.TEXT, may_repeat=lambda _: True).value
         return value if isinstance(value, dict) else {}
 
-    def source(self, platform: Platform, known: frozenset[str]) -> Source:
-        """The file as a platform sees it.
+    def source(self, platform: Platform, known: frozenset[str]) -> VariantSource:
+        """Return the file's values on a platform.
 
         Raises:
             KilnError: the file is malformed or contradicts itself.
         """
         document = self.document(platform, known)
-        source = Source(name=self.name, values=without_empty(document.value), document=document)
+        source = VariantSource(name=self.name, values=without_empty(document.value), document=document)
         check(source)
         return source
 
     def document(self, platform: Platform, known: frozenset[str]) -> Document:
-        """The file's own values, empty ones included."""
+        """Return the file's own values, empty ones included."""
         selected = self._text.select(Names(platform.names({}, platform.subdir), {}, known))
-        found = self._parsed.get(selected.text)
-        if found is None:
-            found = parse(selected.text, self.name, Scalars.TEXT, selected.line_of, self._text.is_selected)
-            if found.value is None or found.value == "":
-                found = Document(file=self.name, value={})
-            if not isinstance(found.value, dict):
-                raise MalformedYaml("a variant file is a mapping of keys to values", at=found.place())
-            self._parsed[selected.text] = found
-        return found
+        document = self._parsed.get(selected.text)
+        if document is None:
+            document = parse(selected.text, self.name, Scalars.TEXT, selected.line_of, self._text.is_selected)
+            if document.value is None or document.value == "":
+                document = Document(file=self.name, value={})
+            if not isinstance(document.value, dict):
+                raise MalformedYaml("a variant file is a mapping of keys to values", at=document.place())
+            self._parsed[selected.text] = document
+        return document
 
 
 @lru_cache(maxsize=256)
@@ -104,7 +105,7 @@ def _read(path: Path, name: str, _stamp: tuple[int, int]) -> VariantFile:
 
 
 def variant_file(path: Path, name: str) -> VariantFile:
-    """The variant file at a path; reading it again while it has not changed costs nothing."""
+    """Return the variant file at a path, cached until the file changes."""
     try:
         status = path.stat()
     except OSError as error:
@@ -113,23 +114,23 @@ def variant_file(path: Path, name: str) -> VariantFile:
 
 
 def without_empty(values: dict[str, Any]) -> dict[str, Any]:
-    """The values without keys that are empty, nested mappings likewise."""
-    kept = {}
-    for key, given in values.items():
-        value = without_empty(given) if isinstance(given, dict) else given
+    """Return the values without keys that are empty, nested mappings likewise."""
+    nonempty = {}
+    for key, item in values.items():
+        value = without_empty(item) if isinstance(item, dict) else item
         if value in ([], "", None, {}) or (key in {"final", "noarch_python", "zip_keys"} and not value):
             continue
-        kept[key] = value
-    if "zip_keys" in kept and not any(kept["zip_keys"]):
-        del kept["zip_keys"]
-    return kept
+        nonempty[key] = value
+    if "zip_keys" in nonempty and not any(nonempty["zip_keys"]):
+        del nonempty["zip_keys"]
+    return nonempty
 
 
 def zip_groups(value: Any) -> list[tuple[str, ...]]:
-    """The groups of ``zip_keys``, which may be one list of keys or a list of such lists.
+    """Return the groups of ``zip_keys``, which may be one list of keys or a list of such lists.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: it is neither of these.
     """
     if not value:
         return []
@@ -142,7 +143,7 @@ def zip_groups(value: Any) -> list[tuple[str, ...]]:
 
 
 def as_list(value: Any) -> list[Any]:
-    """A value as the list that it stands for."""
+    """Return a value as a list: itself, its items, or empty for None."""
     if value is None:
         return []
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -150,8 +151,8 @@ def as_list(value: Any) -> list[Any]:
     return [value]
 
 
-def check(source: Source) -> None:
-    """Refuse what no variant file may say, all faults at once.
+def check(source: VariantSource) -> None:
+    """Check a source against the rules for variant files; all faults are raised at once.
 
     Raises:
         VariantFault: a value with parts of its own, a key with a dash, malformed ``zip_keys``, zipped keys without
@@ -162,6 +163,8 @@ def check(source: Source) -> None:
     except ValueError as error:
         raise VariantFault("malformed zip_keys", at=source.place("zip_keys"), why=str(error)) from error
     faults = [
+        *_hidden(source),
+        *_platforms(source),
         *_nested(source),
         *_pins(source),
         *_dashes(source),
@@ -174,7 +177,34 @@ def check(source: Source) -> None:
         raise VariantFault(first.what, at=first.at, why=first.why, hint=first.hint, others=others)
 
 
-def _nested(source: Source) -> list[VariantFault]:
+def _hidden(source: VariantSource) -> list[VariantFault]:
+    """Return the faults of keys and values with hidden characters, because they become parts of names."""
+    return [
+        VariantFault(
+            f"{str(key)!r} has a control character or one that reorders text",
+            at=source.place(key),
+            why=", ".join(repr(text) for text in texts if HIDDEN.search(text))[:200],
+            hint="remove the character",
+        )
+        for key, value in source.values.items()
+        if HIDDEN.search(" ".join(texts := [str(key), *map(str, () if isinstance(value, dict) else as_list(value))]))
+    ]
+
+
+def _platforms(source: VariantSource) -> list[VariantFault]:
+    return [
+        VariantFault(
+            f"target_platform is {str(value)!r}, which is not a subdir of conda's",
+            at=source.place("target_platform"),
+            why="packages for it are in a channel folder of that name",
+            hint=nearest(str(value), PLATFORMS) or f"one of {', '.join(sorted(PLATFORMS))}",
+        )
+        for value in as_list(source.values.get("target_platform"))
+        if value not in PLATFORMS
+    ]
+
+
+def _nested(source: VariantSource) -> list[VariantFault]:
     return [
         VariantFault(f"{key} has a value that is neither text nor number", at=source.place(key), why=str(value)[:80])
         for key, value in source.values.items()
@@ -182,15 +212,15 @@ def _nested(source: Source) -> list[VariantFault]:
     ]
 
 
-def _pins(source: Source) -> list[VariantFault]:
+def _pins(source: VariantSource) -> list[VariantFault]:
     pins = source.values.get("pin_run_as_build") or {}
-    if isinstance(pins, dict) and all(isinstance(each, dict) for each in pins.values()):
+    if isinstance(pins, dict) and all(isinstance(pin, dict) for pin in pins.values()):
         return []
-    what = "pin_run_as_build is no mapping of packages to their pins"
+    what = "pin_run_as_build is not a mapping of packages to their pins"
     return [VariantFault(what, at=source.place("pin_run_as_build"), hint="python: {min_pin: x.x, max_pin: x.x}")]
 
 
-def _dashes(source: Source) -> list[VariantFault]:
+def _dashes(source: VariantSource) -> list[VariantFault]:
     return [
         VariantFault(f"the key {key!r} has a dash", at=source.place(key), hint=f"write {key.replace('-', '_')!r}")
         for key in source.values
@@ -198,7 +228,7 @@ def _dashes(source: Source) -> list[VariantFault]:
     ]
 
 
-def _unset(source: Source, groups: list[tuple[str, ...]]) -> list[VariantFault]:
+def _unset(source: VariantSource, groups: list[tuple[str, ...]]) -> list[VariantFault]:
     return [
         VariantFault(f"the zipped key {key!r} has no values in {source.name}", at=source.place("zip_keys"))
         for group in groups
@@ -207,7 +237,7 @@ def _unset(source: Source, groups: list[tuple[str, ...]]) -> list[VariantFault]:
     ]
 
 
-def _twice(source: Source, groups: list[tuple[str, ...]]) -> list[VariantFault]:
+def _twice(source: VariantSource, groups: list[tuple[str, ...]]) -> list[VariantFault]:
     distinct = [key for group in {frozenset(group) for group in groups} for key in group]
     return [
         VariantFault(f"the key {key!r} is in more than one group of zip_keys", at=source.place("zip_keys"))
@@ -215,14 +245,14 @@ def _twice(source: Source, groups: list[tuple[str, ...]]) -> list[VariantFault]:
     ]
 
 
-def _lengths(source: Source, groups: list[tuple[str, ...]]) -> list[VariantFault]:
+def _lengths(source: VariantSource, groups: list[tuple[str, ...]]) -> list[VariantFault]:
     faults = []
     for group in groups:
         lengths = {key: len(as_list(source.values[key])) for key in group if key in source.values}
         if len(set(lengths.values())) > 1:
             why = ", ".join(f"{key} has {count}" for key, count in lengths.items())
-            common = max(lengths.values(), key=list(lengths.values()).count)
-            odd = next(key for key, count in lengths.items() if count != common)
+            usual = max(lengths.values(), key=list(lengths.values()).count)
+            odd = next(key for key, count in lengths.items() if count != usual)
             hint = "give every key of the group the same number of values"
             at = source.place(odd)
             faults.append(VariantFault("zipped keys have different numbers of values", at=at, why=why, hint=hint))

@@ -1,4 +1,4 @@
-"""Migrations: variant files that change a specification while they last.
+"""Migrations: variant files that change a specification while they are in force.
 
 The rules are those of CFEP-9 as conda-smithy applies them (conda_smithy/variant_algebra.py): a migration either adds
 or removes rows of a zipped group, or raises values to newer ones.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.errors import VariantFault
-from kiln.model.place import Place
+from kiln.model.location import Place
 from kiln.variants.files import as_list, variant_file, without_empty
 from kiln.versions import Version, version_or_none
 
@@ -23,15 +23,17 @@ if TYPE_CHECKING:
     from kiln.variants.files import VariantFile
     from kiln.variants.platform import Platform
 
+MISFIT = "the migration does not fit the variants"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Migration:
-    """A migration's file; ``order`` sorts migrations into the order of their application."""
+    """A migration, read from its file."""
 
     file: VariantFile
 
     def change(self, platform: Platform, known: frozenset[str]) -> tuple[float, dict[str, Any]]:
-        """Its time stamp, and what it changes on a platform."""
+        """Return the migration's time stamp and the values that it changes on a platform."""
         document = self.file.document(platform, known)
         values = without_empty(document.value)
         stamp = values.pop("migrator_ts", "-1.0")
@@ -39,29 +41,29 @@ class Migration:
             return float(stamp), values
         except (TypeError, ValueError) as error:
             at = document.place("migrator_ts")
-            raise VariantFault(f"migrator_ts is {stamp!r}, which is no number", at=at) from error
+            raise VariantFault(f"migrator_ts is {stamp!r}, which is not a number", at=at) from error
 
 
 def applicable(local: Path, pinned: Path | None) -> tuple[Path, ...]:
-    """The migration files that apply to a feedstock.
+    """Return the migration files that apply to a feedstock.
 
-    ``local`` is the feedstock's folder of them, ``pinned`` the pinning's, if it has one: there a feedstock's copy
-    gives way to the file of the same name, time stamp and number, or is over when there is none, unless the copy
-    says ``use_local`` or has no time stamp.
+    ``local`` is the feedstock's folder of migrations, ``pinned`` the pinning's, if it has one: a feedstock's copy
+    gives way to the pinning's file of the same name, time stamp and number, and is dropped without such a file, unless
+    the copy says ``use_local`` or has no time stamp.
     """
-    mine = {path.name: path for path in sorted(local.glob("*.yaml"))} if local.is_dir() else {}
+    local_files = {path.name: path for path in sorted(local.glob("*.yaml"))} if local.is_dir() else {}
     if pinned is None or not pinned.is_dir():
-        return tuple(mine.values())
-    chosen = []
-    for name, path in mine.items():
+        return tuple(local_files.values())
+    paths = []
+    for name, path in local_files.items():
         stamp, number, use_local = _identity(path, f".ci_support/migrations/{name}")
         if use_local or stamp is None:
-            chosen.append(path)
+            paths.append(path)
             continue
-        theirs = pinned / name
-        if theirs.is_file() and (other := _identity(theirs, theirs.name))[0] == stamp:
-            chosen.append(theirs if other[1] == number else path)
-    return tuple(chosen)
+        pinned_file = pinned / name
+        if pinned_file.is_file() and (other := _identity(pinned_file, pinned_file.name))[0] == stamp:
+            paths.append(pinned_file if other[1] == number else path)
+    return tuple(paths)
 
 
 def _identity(path: Path, name: str) -> tuple[str | None, str, bool]:
@@ -73,7 +75,7 @@ def _identity(path: Path, name: str) -> tuple[str | None, str, bool]:
 
 
 def migrate(spec: Spec, migrations: Sequence[Migration], platform: Platform, known: frozenset[str]) -> Spec:
-    """The specification after all migrations, the oldest first.
+    """Return the specification after all migrations, the oldest first.
 
     Raises:
         VariantFault: a migration does not fit the specification.
@@ -87,12 +89,12 @@ def migrate(spec: Spec, migrations: Sequence[Migration], platform: Platform, kno
             except (KeyError, ValueError, IndexError, TypeError, AttributeError) as error:
                 why = f"{type(error).__name__}: {error}"
                 at = Place(file=migration.file.name)
-                raise VariantFault("the migration does not fit the variants", at=at, why=why) from error
+                raise VariantFault(MISFIT, at=at, why=why) from error
     return spec
 
 
 def applied(spec: Spec, change: Mapping[str, Any]) -> Spec:
-    """The specification after one migration."""
+    """Return the specification after one migration."""
     about = change.get("__migrator", {})
     operation = about.get("operation")
     if operation == "key_add":
@@ -105,7 +107,7 @@ def applied(spec: Spec, change: Mapping[str, Any]) -> Spec:
 
 
 def _rank(value: Any, ordering: Sequence[str] | None) -> Any:
-    """What values are compared by: their place in the ordering, their version, or themselves."""
+    """Return the key by which a value is compared: its place in the ordering, its version, or itself."""
     if ordering is not None:
         return ordering.index(value)
     if isinstance(value, str):
@@ -115,10 +117,13 @@ def _rank(value: Any, ordering: Sequence[str] | None) -> Any:
 
 
 def _newer(left: Sequence[str], right: Sequence[str], ordering: Sequence[str] | None) -> list[str]:
-    """The newer value at each position; with an ordering, the newest distinct values instead."""
+    """Return the newer value at each position; with an ordering, the newest distinct values instead."""
     if ordering is None:
-        both = [mine if not _less(mine, theirs) else theirs for mine, theirs in zip(left, right, strict=False)]
-        return [*both, *left[len(both) :], *right[len(both) :]]
+        newer = [
+            left_value if not _less(left_value, right_value) else right_value
+            for left_value, right_value in zip(left, right, strict=False)
+        ]
+        return [*newer, *left[len(newer) :], *right[len(newer) :]]
     ranks = sorted({_rank(value, ordering) for value in (*left, *right)})
     longer = max(len(left), len(right))
     if len(ranks) < longer:
@@ -136,11 +141,11 @@ def _less(left: Any, right: Any) -> bool:
 
 
 def _group_of(key: str, groups: Iterable[Sequence[str]]) -> list[str]:
-    found = [key]
+    group_keys = [key]
     for group in groups:
         if key in group:
-            found = list(group)
-    return found
+            group_keys = list(group)
+    return group_keys
 
 
 def _rows_added(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any]) -> Spec:
@@ -149,7 +154,7 @@ def _rows_added(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any])
     if primary not in change:
         return spec
     if primary not in spec:
-        raise KeyError(f"nothing gives {primary}, the migration's primary key")
+        raise KeyError(f"{primary}, the migration's primary key, has no value")
     ordering = about.get("ordering", {})
     groups = [list(group) for group in spec.get("zip_keys", [])]
     group, fresh = _extended_group(primary, groups, about.get("additional_zip_keys", []))
@@ -161,7 +166,7 @@ def _rows_added(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any])
         row = tuple(change[key][index] for key in group)
         if row not in rows:
             place = group.index(primary)
-            ranked = sorted(sorted({*rows, row}), key=lambda found: _rank(found[place], ordering.get(primary)))
+            ranked = sorted(sorted({*rows, row}), key=lambda candidate: _rank(candidate[place], ordering.get(primary)))
             result |= {key: list(column) for key, column in zip(group, zip(*ranked, strict=True), strict=True)}
     for key in set(ordering) - fresh - {primary}:
         result[key] = _newer(as_list(spec[key]), as_list(change[key]), ordering[key])
@@ -169,7 +174,7 @@ def _rows_added(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any])
 
 
 def _extended_group(primary: str, groups: list[list[str]], extra: Sequence[str]) -> tuple[list[str], set[str]]:
-    """The primary key's group with the migration's additional keys, and which of these are new to it."""
+    """Return the primary key's group with the migration's additional keys, and the set of those that are new to it."""
     for group in groups if extra else []:
         if primary in group:
             fresh = [key for key in extra if key not in group]
@@ -182,14 +187,14 @@ def _extended_group(primary: str, groups: list[list[str]], extra: Sequence[str])
 
 
 def _broadcast(values: Any, length: int | None) -> list[Any]:
-    found = as_list(values)
+    items = as_list(values)
     if length is None:
-        return found
-    if len(found) == length and len(set(found)) > 1:
-        return found
-    if len(set(found)) != 1:
-        raise ValueError(f"{found} cannot be spread over {length} rows")
-    return [found[0]] * length
+        return items
+    if len(items) == length and len(set(items)) > 1:
+        return items
+    if len(set(items)) != 1:
+        raise ValueError(f"{items} cannot be spread over {length} rows")
+    return [items[0]] * length
 
 
 def _rows_removed(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any]) -> Spec:
@@ -197,15 +202,15 @@ def _rows_removed(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any
     primary = about["primary_key"]
     if primary not in change or primary not in spec:
         return spec
-    (gone,) = change[primary]
+    (removed_value,) = change[primary]
     before = as_list(spec[primary])
-    if gone not in before:
+    if removed_value not in before:
         return spec
     ordering = about.get("ordering", {}).get(primary)
-    kept = sorted({value for value in before if value != gone}, key=lambda value: _rank(value, ordering))
+    remaining = sorted({value for value in before if value != removed_value}, key=lambda value: _rank(value, ordering))
     # conda-smithy aligns the group's other keys with the sorted, distinct values that the removal leaves.
-    positions = [before.index(value) for value in kept]
-    result = {**spec, primary: kept}
+    positions = [before.index(value) for value in remaining]
+    result = {**spec, primary: remaining}
     for key in _group_of(primary, spec.get("zip_keys", [])):
         if key != primary:
             result[key] = [as_list(spec[key])[position] for position in positions]
@@ -213,21 +218,21 @@ def _rows_removed(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any
 
 
 def _raised(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any]) -> Spec:
-    """Raise every key that both give to the newer values; take over what only the migration gives."""
+    """Raise the keys of both sides to the newer values, and add the keys that only the migration has."""
     ordering = about.get("ordering", {})
     joint = [key for key in spec if key in change]
     special = _special(spec, change, joint)
     groups = [*spec.get("zip_keys", []), *change.get("zip_keys", [])]
-    chosen: dict[str, Any] = {}
+    raised_values: dict[str, Any] = {}
     handled: set[str] = set()
     for primary in as_list(about.get("primary_key")):
         if primary in change:
-            handled |= _raise_group(primary, spec, change, groups, ordering.get(primary), chosen)
+            handled |= _raise_group(primary, spec, change, groups, ordering.get(primary), raised_values)
     for key in joint:
-        if key not in handled and key not in special and key not in chosen:
-            chosen[key] = _newer(as_list(spec[key]), as_list(change[key]), ordering.get(key))
+        if key not in handled and key not in special and key not in raised_values:
+            raised_values[key] = _newer(as_list(spec[key]), as_list(change[key]), ordering.get(key))
     only = {key: value for key, value in change.items() if key not in spec and key != "__migrator"}
-    return {**spec, **only, **chosen, **special}
+    return {**spec, **only, **raised_values, **special}
 
 
 def _special(spec: Spec, change: Mapping[str, Any], joint: Sequence[str]) -> dict[str, Any]:
@@ -240,17 +245,17 @@ def _special(spec: Spec, change: Mapping[str, Any], joint: Sequence[str]) -> dic
 
 
 def _merged_groups(left: Iterable[Sequence[str]], right: Iterable[Sequence[str]]) -> list[list[str]]:
-    """Both sides' groups; a group of the left gives way to the first, longest group of the right that contains it."""
-    mine, theirs = {frozenset(group) for group in left}, {frozenset(group) for group in right}
+    """Return both sides' groups; a left group gives way to the longest right group that contains it."""
+    left_groups, right_groups = {frozenset(group) for group in left}, {frozenset(group) for group in right}
     merged = []
-    for wide in sorted(theirs, key=lambda group: -len(group)):
-        for narrow in sorted(mine, key=lambda group: -len(group)):
+    for wide in sorted(right_groups, key=lambda group: -len(group)):
+        for narrow in sorted(left_groups, key=lambda group: -len(group)):
             if narrow <= wide:
-                mine.remove(narrow)
-                theirs.remove(wide)
+                left_groups.remove(narrow)
+                right_groups.remove(wide)
                 merged.append(wide)
                 break
-    groups = [sorted(group) for group in (*merged, *mine, *theirs)]
+    groups = [sorted(group) for group in (*merged, *left_groups, *right_groups)]
     return sorted(groups, key=lambda group: (len(group), str(group)))
 
 
@@ -260,14 +265,14 @@ def _raise_group(
     change: Mapping[str, Any],
     groups: Sequence[Sequence[str]],
     ordering: Sequence[str] | None,
-    chosen: dict[str, Any],
+    raised_values: dict[str, Any],
 ) -> set[str]:
-    """Raise a primary key, and take the values of its group from the rows that it was taken from."""
+    """Raise a primary key, and take its group's values from the same rows; return the group's keys."""
     left, right = as_list(spec[primary]), as_list(change[primary])
-    chosen[primary] = _newer(left, right, ordering)
+    raised_values[primary] = _newer(left, right, ordering)
     group = next((set(group) for group in groups if primary in group), set())
-    picked = [index for index, value in enumerate((*left, *right)) if value in chosen[primary]]
+    indexes = [index for index, value in enumerate((*left, *right)) if value in raised_values[primary]]
     for key in group - {primary}:
         values = [*as_list(spec[key]), *as_list(change[key])]
-        chosen[key] = [values[index] for index in picked if index < len(values)]
+        raised_values[key] = [values[index] for index in indexes if index < len(values)]
     return group

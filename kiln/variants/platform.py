@@ -1,4 +1,4 @@
-"""One target platform of a rendering, with the environment that variant files and recipes may ask about."""
+"""One target platform of a rendering, with the environment that variant files and recipes may read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-# What conda-build takes where no variant file says anything (conda_build/variants.py).
+# conda-build's defaults for keys that no variant file sets (conda_build/variants.py).
 PYTHON, NUMPY, PERL, LUA, R_BASE = "3.11", "1.23", "5.26.2", "5", "3.5"
 _COMPILERS = {
     "linux": {"c": "gcc", "cxx": "gxx", "fortran": "gfortran"},
@@ -24,11 +24,15 @@ EXTEND_KEYS = ("pin_run_as_build", "ignore_version", "ignore_build_only_deps", "
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """A platform such as ``linux`` with an architecture such as ``64``."""
+    """A platform such as ``linux`` with an architecture such as ``64``.
+
+    ``build`` is the subdir of the build machine when the recipe is cross-compiled.
+    """
 
     system: str
     arch: str
     environ: Mapping[str, str] = field(default_factory=dict)
+    build: str = ""
 
     @property
     def subdir(self) -> str:
@@ -37,7 +41,7 @@ class Platform:
 
     @property
     def compilers(self) -> Mapping[str, str]:
-        """The native compilers by language; none are known for the rarer systems."""
+        """The native compilers by language; empty for systems other than Linux, macOS and Windows."""
         return _COMPILERS.get(self.system, {})
 
     @cached_property
@@ -46,7 +50,7 @@ class Platform:
         return Os(self.environ)
 
     def names(self, variant: Mapping[str, Any], host_subdir: str) -> dict[str, Any]:
-        """Every name that does not come from the variant itself."""
+        """Return the names that do not come from the variant itself."""
         return self._languages(
             str(variant.get("python") or PYTHON),
             str(variant.get("numpy") or NUMPY),
@@ -57,24 +61,24 @@ class Platform:
 
     def _languages(self, python: str, numpy: str, perl: str, lua: str, host_subdir: str) -> dict[str, Any]:
         key = (python, numpy, perl, lua, host_subdir)
-        found: dict[str, Any] | None = self._names.get(key)
-        if found is None:
-            found = self._names[key] = {
+        names: dict[str, Any] | None = self._names.get(key)
+        if names is None:
+            names = self._names[key] = {
                 **platform_names(host_subdir),
                 "os": self.os,
                 "environ": self.os.environ,
                 **language_names(python, numpy, perl, lua),
-                "build_platform": self.subdir,
+                "build_platform": self.build or self.subdir,
                 **self.environ,
             }
-        return found
+        return names
 
     @cached_property
     def _names(self) -> dict[tuple[str, ...], dict[str, Any]]:
         return {}
 
     def defaults(self) -> dict[str, Any]:
-        """The variant that applies where no file says otherwise."""
+        """Return conda-build's default variant."""
         compilers = {f"{language}_compiler": package for language, package in self.compilers.items()}
         windows = {"vc": "14"} if self.system == "win" else {}
         return {

@@ -1,4 +1,4 @@
-"""The space of all variants as a product of dimensions, so that it need never be written out.
+"""The space of all variants as a product of dimensions, which need not be enumerated.
 
 A dimension is one key with its values, or a group of zipped keys with its rows. Keys with a single value are common
 to all variants. Filtering and reducing work on dimensions, which keeps the cost in proportion to what a recipe uses.
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-_MOST = 200_000  # variants of one platform
+_MAX_VARIANTS = 20_000  # variants of one platform
 
 
 class Variant(Mapping[str, "Any"]):
-    """One value for every key: what all variants share, and this one's own choices."""
+    """One value for every key: the values common to all variants, and this variant's own."""
 
     __slots__ = ("common", "own")
 
@@ -47,7 +47,7 @@ class Variant(Mapping[str, "Any"]):
         return name in self.own or name in self.common
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of a key, or the default."""
+        """Return the value of a key, or the default."""
         return self.own[name] if name in self.own else self.common.get(name, default)
 
 
@@ -59,44 +59,51 @@ class Dimension:
     rows: tuple[tuple[str, ...], ...]
 
     def where(self, key: str, values: Any) -> Dimension:
-        """The dimension with only those rows whose ``key`` is in ``values``; unchanged when none is.
+        """Return the dimension with only the rows whose ``key`` is in ``values``; unchanged when no row matches.
 
-        In a text every part of it counts, as in conda-build.
+        If ``values`` is a text, its substrings count as values, as in conda-build.
         """
         if len(self.rows) == 1:
             return self
-        found = self._rows_of(self.keys.index(key))
-        wanted = _parts(values) if isinstance(values, str) else set(values)
-        indexes = sorted(index for value in wanted & found.keys() for index in found[value])
+        indexes_by_value = self._rows_of(self.keys.index(key))
+        selected_values = (
+            _parts(values, {len(value) for value in indexes_by_value}) if isinstance(values, str) else values
+        )
+        indexes = sorted(
+            {index for value in selected_values if value in indexes_by_value for index in indexes_by_value[value]}
+        )
         if not indexes or len(indexes) == len(self.rows):
             return self
         return Dimension(keys=self.keys, rows=tuple(self.rows[index] for index in indexes))
 
     def values(self, key: str) -> tuple[str, ...]:
-        """The distinct values of a key, in order."""
+        """Return the distinct values of a key, in order."""
         return tuple(self._rows_of(self.keys.index(key)))
 
     def _rows_of(self, place: int) -> dict[str, list[int]]:
-        """The indexes of the rows for each value of the key at a place."""
-        found = self._indexes.get(place)
-        if found is None:
-            found = self._indexes[place] = {}
+        """Return the indexes of the rows for each value of the key at a place."""
+        indexes_by_value = self._indexes.get(place)
+        if indexes_by_value is None:
+            indexes_by_value = self._indexes[place] = {}
             for index, row in enumerate(self.rows):
-                found.setdefault(row[place], []).append(index)
-        return found
+                indexes_by_value.setdefault(row[place], []).append(index)
+        return indexes_by_value
 
     @cached_property
     def _indexes(self) -> dict[int, dict[str, list[int]]]:
         return {}
 
 
-def _parts(text: str) -> set[str]:
-    return {text[start:end] for start in range(len(text)) for end in range(start + 1, len(text) + 1)} | {text}
+def _parts(text: str, lengths: set[int]) -> Iterator[str]:
+    """Yield the substrings of a text with one of some lengths, lazily: a list of them could fill the memory."""
+    for length in lengths:
+        if length or not text:
+            yield from (text[start : start + length] for start in range(len(text) - length + 1))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """What all parts of a space share: settings, the zipped groups, and the dimensions with a single row."""
+    """The part that all subspaces share: settings, zipped groups, and the dimensions with a single row."""
 
     settings: Mapping[str, Any]
     groups: tuple[tuple[str, ...], ...]
@@ -104,23 +111,23 @@ class Frame:
 
     @cached_property
     def common(self) -> dict[str, Any]:
-        """What every variant has."""
-        found = dict(self.settings)
+        """The values that all variants share."""
+        values = dict(self.settings)
         for dimension in self.single:
-            found.update(zip(dimension.keys, dimension.rows[0], strict=True))
-        return found
+            values.update(zip(dimension.keys, dimension.rows[0], strict=True))
+        return values
 
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """All variants of a specification, or a part of them: ``varying`` are the dimensions that vary in the whole."""
+    """All variants of a specification, or a part of them; ``varying`` dimensions vary in the whole space."""
 
     frame: Frame
     varying: tuple[Dimension, ...]
 
     @classmethod
     def of(cls, spec: Spec) -> Space:
-        """The space that a combined specification spans."""
+        """Return the space of a combined specification."""
         groups = tuple(zip_groups(spec.get("zip_keys")))
         zipped = {key for group in groups for key in group}
         passing = ({"replacements"} | extend_keys_of(spec)) - zipped
@@ -152,11 +159,11 @@ class Space:
         return (*self.frame.single, *self.varying)
 
     def dimension(self, key: str) -> Dimension | None:
-        """The dimension of a key, if it is one of the variants' keys."""
+        """Return the dimension of a key; None when the variants do not have the key."""
         return next((dimension for dimension in (*self.varying, *self.frame.single) if key in dimension.keys), None)
 
     def where(self, key: str, values: Any) -> Space:
-        """The space with a key restricted to some values; unchanged when no variant has one of them."""
+        """Return the space with a key restricted to some values; unchanged when no variant has any of them."""
         if isinstance(values, dict):
             return self
         for index, dimension in enumerate(self.varying):
@@ -168,7 +175,7 @@ class Space:
         return self
 
     def reduced(self, keep: frozenset[str]) -> Space:
-        """The space in which only dimensions with a kept key still vary; the others take their first row."""
+        """Return the space in which only dimensions with a kept key still vary; the others take their first row."""
         varying = tuple(
             d if len(d.rows) == 1 or not keep.isdisjoint(d.keys) else Dimension(keys=d.keys, rows=d.rows[:1])
             for d in self.varying
@@ -176,33 +183,35 @@ class Space:
         return Space(frame=self.frame, varying=varying)
 
     def folded(self) -> Space:
-        """The same space as a whole of its own: what no longer varies is common to all."""
-        settled = tuple(dimension for dimension in self.varying if len(dimension.rows) == 1)
-        if not settled:
+        """Return the same space with the dimensions that no longer vary moved into its frame."""
+        fixed = tuple(dimension for dimension in self.varying if len(dimension.rows) == 1)
+        if not fixed:
             return self
-        frame = Frame(settings=self.frame.settings, groups=self.frame.groups, single=(*self.frame.single, *settled))
+        frame = Frame(settings=self.frame.settings, groups=self.frame.groups, single=(*self.frame.single, *fixed))
         return Space(frame=frame, varying=tuple(d for d in self.varying if len(d.rows) > 1))
 
     def variants(self) -> Iterator[Variant]:
-        """Every variant, the last dimension advancing fastest.
+        """Yield every variant, the last dimension advancing fastest.
 
         Raises:
-            VariantFault: there are more than any feedstock can mean.
+            VariantFault: there are more than the limit.
         """
         size = prod(len(dimension.rows) for dimension in self.varying)
-        if size > _MOST:
+        if size > _MAX_VARIANTS:
             keys = [", ".join(d.keys) + f" ({len(d.rows)} values)" for d in self.varying if len(d.rows) > 1]
             why = f"{size:,} combinations of {'; '.join(keys)}"
-            raise VariantFault("the matrix explodes", why=why[:500], hint="zip keys that belong together with zip_keys")
+            raise VariantFault(
+                "the matrix has too many variants", why=why[:500], hint="zip keys that belong together with zip_keys"
+            )
         for rows in product(*(dimension.rows for dimension in self.varying)):
             yield self._variant(rows)
 
     def first(self) -> Variant:
-        """The variant of the first row of every dimension."""
+        """Return the variant of the first row of every dimension."""
         return self._variant([dimension.rows[0] for dimension in self.varying])
 
     def at(self, variant: Variant, keys: frozenset[str]) -> Space:
-        """The space restricted to a variant's values of some keys."""
+        """Return the space restricted to a variant's values of some keys."""
         space = self
         for key in sorted(keys):
             space = space.where(key, variant[key])
@@ -224,16 +233,16 @@ def _rows(group: tuple[str, ...], spec: Spec) -> tuple[tuple[str, ...], ...]:
 
 
 def filtered(spec: Spec, sources: Iterable[Mapping[str, Any]]) -> Space:
-    """The space of a combined specification, narrowed to what its sources say, the last one first.
+    """Return the space of a combined specification, narrowed to the values of its sources, the last source first.
 
-    A source that restates a key selects from the space; where nothing would remain, it has overridden instead, and
-    the space stays as it is. ``sources`` come weakest first, the built-in defaults left out.
+    A source that repeats a key selects from the space; where nothing would remain, the source overrode the key and the
+    space is unchanged. ``sources`` are in ascending precedence, without the built-in defaults.
     """
     space = Space.of(spec)
-    settled = set(extend_keys_of(spec))
+    handled = set(extend_keys_of(spec))
     for source in reversed(list(sources)):
         for key, values in source.items():
-            if key not in settled:
-                settled.add(key)
+            if key not in handled:
+                handled.add(key)
                 space = space.where(key, values)
     return space.folded()

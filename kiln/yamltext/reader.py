@@ -1,7 +1,7 @@
-"""Read YAML 1.1 into plain values: bounded in depth and in what aliases expand to, duplicate keys refused.
+"""Read YAML 1.1 into plain values, with bounds on nesting and alias expansion; duplicate keys are errors.
 
-PyYAML's parser gives the events, so that the language is the one that conda-build understands; the values are built
-here, because its constructors recurse, keep no positions, and let an alias multiply without end.
+PyYAML's parser yields the events, so the accepted language is the one that conda-build reads. The values are built
+here, because PyYAML's constructors recurse, discard positions, and expand aliases without bound.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from kiln import limits
 from kiln.errors import MalformedYaml, UnsafeTemplate
-from kiln.model.place import Place
+from kiln.model.location import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 _LOADER = getattr(yaml, "CLoader", yaml.Loader)
-_DEEPEST = 60
-_MOST_EXPANDED = 200_000  # nodes that aliases may stand for, all together
-_LARGEST = 16 << 20  # bytes of one file
+_MAX_DEPTH = 60
+_MAX_EXPANSION = 200_000  # nodes that all aliases together may expand to
+_MAX_SIZE = 16 << 20  # bytes of one file
 _PLAIN_TAGS = {"str", "map", "seq", "bool", "null", "int", "float", "timestamp", "set", "omap"}
 
-# YAML 1.1's words; numbers stay text, because a version 1.10 is not 1.1.
+# YAML 1.1's booleans and null; numbers stay text, because the version 1.10 is not 1.1.
 _WORDS: dict[str, bool | None] = {
     spelling: value
     for value, words in ((True, ("yes", "true", "on")), (False, ("no", "false", "off")), (None, ("null",)))
@@ -37,22 +38,42 @@ _WORDS: dict[str, bool | None] = {
 
 
 class Scalars(Enum):
-    """What an unquoted word may become: text only (variant files), or also true, false and null (recipes)."""
+    """The types of unquoted scalars: text only (variant files), or also true, false and null (recipes).
+
+    ``PLACED`` is text with its position, and whether it was quoted.
+    """
 
     TEXT = "text"
     WORDS = "words"
+    PLACED = "placed"
+
+
+class PlacedText(str):
+    """A scalar of YAML: its text, where it stands (line and column from 1), and whether it is plain: not quoted."""
+
+    __slots__ = ("column", "line", "plain")
+
+    line: int
+    column: int
+    plain: bool
+
+    def __new__(cls, text: str, line: int, column: int, *, plain: bool) -> PlacedText:
+        """Make the text of a scalar."""
+        found = super().__new__(cls, text)
+        found.line, found.column, found.plain = line, column, plain
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A parsed document: its value, and where each key of its outermost mapping stands (line and column from 1)."""
+    """A parsed document: its value, and the line and column (from 1) of each key of its outermost mapping."""
 
     file: str
     value: Any
     marks: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def place(self, key: str = "") -> Place:
-        """Where a key of the outermost mapping stands; the file alone when it is not there."""
+        """Return the place of a key of the outermost mapping; the file alone when the key is absent."""
         line, column = self.marks.get(key, (0, 0))
         return Place(file=self.file, line=line, column=column)
 
@@ -61,14 +82,15 @@ def read_text(path: Path, name: str) -> str:
     """Return a file's text.
 
     Raises:
-        MalformedYaml: it cannot be read, is not UTF-8, or is too large to be what it should be.
+        MalformedYaml: it cannot be read, is not UTF-8, or exceeds the size limit.
     """
+    limits.at(name)
     try:
         data = path.read_bytes()
     except OSError as error:
         raise MalformedYaml(f"cannot read {name}", at=Place(file=name), why=error.strerror or str(error)) from error
-    if len(data) > _LARGEST:
-        raise MalformedYaml(f"{name} has {len(data):,} bytes", at=Place(file=name), why=f"the limit is {_LARGEST:,}")
+    if len(data) > _MAX_SIZE:
+        raise MalformedYaml(f"{name} has {len(data):,} bytes", at=Place(file=name), why=f"the limit is {_MAX_SIZE:,}")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -87,17 +109,22 @@ def parse(
 ) -> Document:
     """Parse the only document of ``text``.
 
-    ``line_of`` turns a line of the text into one of the file (from 1). ``may_repeat`` tells for which keys a repetition
-    with another value is meant, so that the last one counts.
+    ``line_of`` maps a line of the text to a line of the file (from 1). ``may_repeat`` returns whether a key may be
+    repeated with another value, in which case the last value counts.
 
     Raises:
         MalformedYaml: the text is not YAML, repeats a key with another value, nests too deeply or expands too far.
         UnsafeTemplate: a tag asks for an object of a programming language.
     """
     builder = _Builder(file, scalars, line_of or (lambda line: line), may_repeat or (lambda _: False))
+    limits.at(file)
+    event: Any = None
     try:
         for event in yaml.parse(text, Loader=_LOADER):
             builder.take(event)
+    except (MemoryError, limits.OutOfTime):
+        limits.at(file, builder.line_of(event.start_mark.line + 1) if event else 0)
+        raise
     except yaml.MarkedYAMLError as error:
         raise builder.malformed(error.problem or "not YAML", error.problem_mark, error.context or "") from error
     except yaml.reader.ReaderError as error:
@@ -109,7 +136,7 @@ def parse(
     return Document(file=file, value=builder.root, marks=builder.marks)
 
 
-_MISSING = object()
+_NO_KEY = object()
 
 
 class _Level:
@@ -120,15 +147,15 @@ class _Level:
     def __init__(self, value: dict[Any, Any] | list[Any], anchor: str | None) -> None:
         self.value = value
         self.anchor = anchor
-        self.key: Any = _MISSING
+        self.key: Any = _NO_KEY
         self.size = 1
         self.merges: list[Any] = []
 
 
 class _Builder:
-    """Builds values from the parser's events without recursion.
+    """A builder of values from the parser's events, without recursion.
 
-    Events and marks are ``Any``: PyYAML's two parsers give the same shapes under different types.
+    Events and marks are ``Any``, because PyYAML's two parsers use different types of the same shape.
     """
 
     def __init__(
@@ -137,6 +164,7 @@ class _Builder:
         self.may_repeat = may_repeat
         self.file = file
         self.words = scalars is Scalars.WORDS
+        self.placed = scalars is Scalars.PLACED
         self.line_of = line_of
         self.root: Any = None
         self.marks: dict[str, tuple[int, int]] = {}
@@ -146,14 +174,14 @@ class _Builder:
         self._documents = 0
 
     def malformed(self, problem: str, mark: Any, context: str = "") -> MalformedYaml:
-        """An error at the parser's position."""
+        """Return the error for a problem at the parser's position."""
         at = Place(file=self.file)
         if mark is not None:
             at = Place(file=self.file, line=self.line_of(mark.line + 1), column=mark.column + 1)
         return MalformedYaml(problem, at=at, why=context, hint=_hint(problem))
 
     def take(self, event: Any) -> None:
-        """Add what one event brings."""
+        """Add the contents of one event."""
         kind = type(event)
         if kind is yaml.ScalarEvent:
             self._scalar(event)
@@ -170,10 +198,10 @@ class _Builder:
 
     def _open(self, event: Any, value: dict[Any, Any] | list[Any]) -> None:
         self._check_tag(event)
-        if len(self._stack) >= _DEEPEST:
-            raise self.malformed(f"nested more than {_DEEPEST} levels deep", event.start_mark)
-        if self._stack and type(self._stack[-1].value) is dict and self._stack[-1].key is _MISSING:
-            raise self.malformed("a list or mapping stands where a key should", event.start_mark)
+        if len(self._stack) >= _MAX_DEPTH:
+            raise self.malformed(f"nested more than {_MAX_DEPTH} levels deep", event.start_mark)
+        if self._stack and type(self._stack[-1].value) is dict and self._stack[-1].key is _NO_KEY:
+            raise self.malformed("a list or mapping in the place of a key", event.start_mark)
         self._stack.append(_Level(value, event.anchor))
 
     def _close(self, event: Any) -> None:
@@ -187,12 +215,12 @@ class _Builder:
 
     def _alias(self, event: Any) -> None:
         if event.anchor not in self._anchors:
-            raise self.malformed(f"nothing is named &{event.anchor} here", event.start_mark)
+            raise self.malformed(f"undefined anchor &{event.anchor}", event.start_mark)
         value, size = self._anchors[event.anchor]
         self._expanded += size
-        if self._expanded > _MOST_EXPANDED:
-            why = "an alias of aliases grows without end"
-            raise self.malformed(f"aliases stand for more than {_MOST_EXPANDED:,} values", event.start_mark, why)
+        if self._expanded > _MAX_EXPANSION:
+            why = "nested aliases expand exponentially"
+            raise self.malformed(f"aliases expand to more than {_MAX_EXPANSION:,} values", event.start_mark, why)
         self._add(value, size, event)
 
     def _scalar(self, event: Any) -> None:
@@ -201,6 +229,9 @@ class _Builder:
         value: Any = event.value
         if self.words and event.implicit[0] and value in _WORDS:
             value = _WORDS[value]
+        elif self.placed:
+            line, column = self.line_of(event.start_mark.line + 1), event.start_mark.column + 1
+            value = PlacedText(value, line, column, plain=bool(event.implicit[0]))
         if event.anchor:
             self._anchors[event.anchor] = (value, 1)
         self._add(value, 1, event)
@@ -213,26 +244,26 @@ class _Builder:
         level.size += size
         if type(level.value) is list:
             level.value.append(value)
-        elif level.key is _MISSING:
+        elif level.key is _NO_KEY:
             self._key(level, value, event)
         else:
             self._pair(level, value, event)
 
     def _key(self, level: _Level, key: Any, event: Any) -> None:
         if isinstance(key, (dict, list)):
-            raise self.malformed("a list or mapping stands where a key should", event.start_mark)
+            raise self.malformed("a list or mapping in the place of a key", event.start_mark)
         level.key = key
         if len(self._stack) == 1:
             self.marks[key] = (self.line_of(event.start_mark.line + 1), event.start_mark.column + 1)
 
     def _pair(self, level: _Level, value: Any, event: Any) -> None:
-        key, level.key = level.key, _MISSING
+        key, level.key = level.key, _NO_KEY
         if self.words and key == "<<" and isinstance(value, (dict, list)):
             level.merges.extend(part for part in (value if isinstance(value, list) else [value]) if type(part) is dict)
             return
         if key in level.value and level.value[key] != value and not self.may_repeat(str(key)):
-            why = "the later value would silently win"
-            raise self.malformed(f"the key {key!r} is given twice", event.start_mark, why)
+            why = "the later value would silently override the earlier one"
+            raise self.malformed(f"duplicate key {key!r}", event.start_mark, why)
         level.value[key] = value
 
     def _check_tag(self, event: Any) -> None:
@@ -244,10 +275,10 @@ class _Builder:
 
 
 def _hint(problem: str) -> str:
-    """What to try for a complaint of the parser."""
+    """Return the hint for a problem that the parser reports."""
     if "\\t" in problem or "tab" in problem:
         return "indent with spaces; YAML allows no tabs there"
-    if "twice" in problem:
+    if problem.startswith("duplicate"):
         return "keep one of them, or put them under selectors that exclude each other"
     if re.search(r"found character '[%@`]'|expected <block end>|did not find expected", problem):
         return "check the indentation of this line and the one above, and quote text with special characters"

@@ -1,4 +1,4 @@
-"""Write a mapping of lists as PyYAML's block style does, which is how .ci_support files look."""
+"""Write a mapping of lists in PyYAML's block style, the format of .ci_support files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import yaml
+
+from kiln.yamltext.typed import TypedText
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Keeps the order of nested mappings, and writes the words true and false bare."""
+    """A dumper that keeps the order of nested mappings and writes true and false unquoted."""
 
 
 def _text(dumper: yaml.SafeDumper, data: str) -> Node:
-    # Variant files hold text only; conda-smithy gives these two words back as the booleans that they were.
+    # Variant files hold text only; conda-smithy writes these two words as the booleans that they were.
     if data in {"true", "false"}:
         return dumper.represent_bool(data == "true")
     return dumper.represent_str(data)
@@ -31,13 +33,15 @@ _Dumper.add_representer(tuple, lambda dumper, data: dumper.represent_list(data))
 
 
 def mapping_text(data: Mapping[str, Any]) -> str:
-    """Return the text of a mapping, its outermost keys sorted; values are text, tuples, or mappings in their order."""
+    """Return the text of a mapping with sorted outermost keys; values are text, tuples, or mappings in their order."""
     return "".join(_entry(key, _frozen(data[key])) for key in sorted(data))
 
 
 def _frozen(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(_frozen(item) for item in value)
+    if isinstance(value, TypedText):
+        return _Typed((type(value.typed).__name__, value.typed))
     if isinstance(value, str):
         return value
     return _Pairs((key, _frozen(item)) for key, item in value.items())
@@ -49,12 +53,20 @@ class _Pairs(tuple):  # type: ignore[type-arg]
     __slots__ = ()
 
 
+class _Typed(tuple):  # type: ignore[type-arg]
+    """A number or a truth value with the name of its type, for 1 and true are the same to a memory."""
+
+    __slots__ = ()
+
+
 @lru_cache(maxsize=4096)
 def _entry(key: str, value: Any) -> str:
     return str(yaml.dump({key: _thawed(value)}, Dumper=_Dumper, default_flow_style=False))
 
 
 def _thawed(value: Any) -> Any:
+    if isinstance(value, _Typed):
+        return value[1]
     if isinstance(value, _Pairs):
         return {key: _thawed(item) for key, item in value}
     return [_thawed(item) for item in value] if isinstance(value, tuple) else value

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # The compile step: from Serving's sources in $SRC_DIR to the server and the wheel of its Python API in $SRC_DIR/dist.
 #
-# What a release needs stands in releases.csv; cuda_compiler_version and cudnn are the cell's. The caller may say more:
+# The needs of a release are in releases.csv; cuda_compiler_version and cudnn are the config's. The caller may set:
 # BAZEL_DISK_CACHE (a folder), BAZEL_REMOTE_CACHE (a URL), BAZEL_CACHE_KEY (divides a shared cache), BAZEL_BUILD_EVENTS (a
 # file to write, JSON), BAZEL_CPUS, BAZEL_MEMORY_MB (what may be used, else the machine's), BAZEL_DISTDIR (a folder of
 # downloads).
 set -euo pipefail
-# Parts of the cell's variant; a script that names them is told them.
+# Parts of the config's variant, which a script gets when it names them.
 : "${cuda_compiler_version:?}" "${cudnn:?}"
 unset CC CXX CPP AR AS LD NM RANLIB STRIP CFLAGS CXXFLAGS CPPFLAGS LDFLAGS
 MEGABYTES_PER_JOB=2000 # what a compiler process of this code base takes up to

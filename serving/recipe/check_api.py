@@ -64,14 +64,14 @@ def main() -> None:
             ask(channel)
     finally:
         server.stop(None)
-    sys.stdout.write(f"the API of TensorFlow Serving speaks with a server, beside TensorFlow {tf.__version__}\n")
+    sys.stdout.write(f"the API of TensorFlow Serving works with a server and TensorFlow {tf.__version__}\n")
 
 
 def ask(channel: grpc.Channel) -> None:
     """Ask for a model's status, for a prediction, and for a model that is not there."""
-    asked = get_model_status_pb2.GetModelStatusRequest()
-    asked.model_spec.name = NAME
-    status = model_service_pb2_grpc.ModelServiceStub(channel).GetModelStatus(asked, timeout=SECONDS)
+    status_request = get_model_status_pb2.GetModelStatusRequest()
+    status_request.model_spec.name = NAME
+    status = model_service_pb2_grpc.ModelServiceStub(channel).GetModelStatus(status_request, timeout=SECONDS)
     assert status.model_version_status[0].version == VERSION, status
 
     predictions = prediction_service_pb2_grpc.PredictionServiceStub(channel)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fills $PREFIX with the output that $PKG_NAME names, from what the compile left in dist/.
+# Fills $PREFIX with the output that $PKG_NAME names, from the files of the compile in dist/.
 set -euo pipefail
 case $PKG_NAME in
 tensorflow-serving)

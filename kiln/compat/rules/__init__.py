@@ -1,19 +1,19 @@
-"""The rules: each looks at a few parts of a combination and says what the rows of the tables tell of them.
+"""The rules: each judges a few parts of a combination by the rows of the tables.
 
-A rule is silent when a part that it looks at is left open. Where the tables are silent it says so, and never guesses.
+A rule yields nothing when one of its parts is left open. Where the tables have no row it says so, and never guesses.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat.rules import alone, cudnn, driver, gpu, serving, tensorflow, wheel
+from kiln.compat.rules import components, cudnn, driver, gpu, serving, tensorflow, wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kiln.compat.answer import Finding
     from kiln.compat.combination import Combination
+    from kiln.compat.results import Finding
 
     Rule = Callable[[Combination], Iterator[Finding]]
 
@@ -42,22 +42,22 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def findings(asked: Combination) -> tuple[Finding, ...]:
-    """Return what every rule says of a combination."""
-    return tuple(one_by_one(asked))
+def findings(combination: Combination) -> tuple[Finding, ...]:
+    """Return the findings of all rules about a combination."""
+    return tuple(one_by_one(combination))
 
 
-def one_by_one(asked: Combination) -> Iterator[Finding]:
-    """Yield what every rule says; where none has a word on something, what the tables have of it for itself.
+def one_by_one(combination: Combination) -> Iterator[Finding]:
+    """Yield the findings of all rules; without any, the rows of the tables about the single parts.
 
-    What only a release brings together, a Python and a CUDA say, is looked for among the releases.
+    Parts that only a release connects, a Python and a CUDA for example, are searched for among the releases.
     """
-    spoken = False
+    has_findings = False
     for rule in RULES:
-        for finding in rule(asked):
-            spoken = True
+        for finding in rule(combination):
+            has_findings = True
             yield finding
-    if not spoken:
-        yield from alone.facts(asked)
-    if not spoken or asked.python or asked.bazel:
-        yield from alone.releases(asked, RULES)
+    if not has_findings:
+        yield from components.facts(combination)
+    if not has_findings or combination.python or combination.bazel:
+        yield from components.releases(combination, RULES)

@@ -1,11 +1,11 @@
-"""What rules say their findings with, and what several of them look up."""
+"""The constructors of findings, and lookups that several rules share."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat import lines, tables
-from kiln.compat.answer import Finding, Verdict
+from kiln.compat import tables, version_ranges
+from kiln.compat.results import Finding, Verdict
 
 if TYPE_CHECKING:
     from kiln.compat.combination import Combination
@@ -14,30 +14,40 @@ if TYPE_CHECKING:
 WORKS, COSTS, UNKNOWN, CANNOT = Verdict.WORKS, Verdict.COSTS, Verdict.UNKNOWN, Verdict.CANNOT
 
 
-def told(rule: str, verdict: Verdict, reason: str, *rows: Row) -> Finding:
-    """Return what rows say."""
+def finding_of(rule: str, verdict: Verdict, reason: str, *rows: Row) -> Finding:
+    """Return a finding that rests on rows."""
     return Finding(rule=rule, verdict=verdict, reason=reason, rows=rows)
 
 
-def silent(rule: str, reason: str) -> Finding:
-    """Return that the tables say nothing."""
+def unknown(rule: str, reason: str) -> Finding:
+    """Return the finding that the tables have no row."""
     return Finding(rule=rule, verdict=UNKNOWN, reason=reason)
 
 
-def same_bazel(rule: str, who: str, wanted: str, given: str, row: Row | None) -> Finding:
-    """Return what is to be said of a Bazel beside the one that a release is built with."""
+def same_bazel(rule: str, release: str, tested: str, bazel: str, row: Row | None) -> Finding:
+    """Return the finding about a Bazel, compared with the one that a release is built with."""
     if row is None:
-        return silent(rule, f"no table has {who}")
-    if lines.agree(wanted, given):
-        return told(rule, WORKS, f"{who} is built with Bazel {wanted}", row)
-    if lines.numbers(wanted)[0] == lines.numbers(given)[0] > 0 and lines.at_least(given, wanted):
-        return told(rule, COSTS, f"{who} is built with Bazel {wanted}; {given} is untested", row)
-    return told(rule, UNKNOWN, f"{who} is built with Bazel {wanted}; whether {given} builds it nobody has told", row)
+        return unknown(rule, f"no table has {release}")
+    if version_ranges.agree(tested, bazel):
+        return finding_of(rule, WORKS, f"{release} is built with Bazel {tested}", row)
+    if version_ranges.numbers(tested)[0] == version_ranges.numbers(bazel)[0] > 0 and version_ranges.at_least(
+        bazel, tested
+    ):
+        return finding_of(rule, COSTS, f"{release} is built with Bazel {tested}; {bazel} is untested", row)
+    return finding_of(
+        rule, UNKNOWN, f"{release} is built with Bazel {tested}; whether {bazel} builds it is not documented", row
+    )
 
 
-def with_cuda(asked: Combination) -> Combination:
-    """The combination with the CUDA that its release is built or tested with, where none is given."""
-    if asked.cuda is not None:
-        return asked
-    row = tables.serving(asked.serving) if asked.serving else tables.tensorflow(asked.tf) if asked.tf else None
-    return asked if row is None else asked.with_versions(cuda=row["cuda"])
+def with_cuda(combination: Combination) -> Combination:
+    """Return the combination with a CUDA: its own, or the one that its release is built or tested with."""
+    if combination.cuda is not None:
+        return combination
+    row = (
+        tables.serving(combination.serving)
+        if combination.serving
+        else tables.tensorflow(combination.tf)
+        if combination.tf
+        else None
+    )
+    return combination if row is None else combination.with_versions(cuda=row["cuda"])

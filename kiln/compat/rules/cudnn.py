@@ -4,65 +4,67 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat import lines, tables
+from kiln.compat import tables, version_ranges
 from kiln.compat.combination import plain
-from kiln.compat.rules.common import CANNOT, UNKNOWN, WORKS, silent, told
+from kiln.compat.rules.common import CANNOT, UNKNOWN, WORKS, finding_of, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.compat.answer import Finding
     from kiln.compat.combination import Combination, Gpu
+    from kiln.compat.results import Finding
     from kiln.compat.tables import Row
 
 
-def cudnn_and_cuda(asked: Combination) -> Iterator[Finding]:
-    """A cuDNN is made for the CUDAs that NVIDIA's matrix lists, and for those that it was tested with."""
-    if asked.cudnn is None or asked.cuda is None:
+def cudnn_and_cuda(combination: Combination) -> Iterator[Finding]:
+    """Judge a cuDNN by NVIDIA's matrix of CUDAs, then by the pairs that were tested."""
+    if combination.cudnn is None or combination.cuda is None:
         return
-    rule, what = "cuDNN and CUDA", f"cuDNN {asked.cudnn} and CUDA {asked.cuda}"
-    rows = tables.cudnn(asked.cudnn, asked.cuda)
-    works = [row for row in rows if row["works"] == "yes"]
-    if works:
-        yield told(rule, WORKS, f"{what} are made for each other", works[0])
+    rule, what = "cuDNN and CUDA", f"cuDNN {combination.cudnn} and CUDA {combination.cuda}"
+    rows = tables.cudnn(combination.cudnn, combination.cuda)
+    working = [row for row in rows if row["works"] == "yes"]
+    if working:
+        yield finding_of(rule, WORKS, f"{what} are made for each other", working[0])
     elif rows:
-        yield told(rule, CANNOT, f"NVIDIA does not support {what} together", rows[0])
-    elif tested := _tested_together(asked.cudnn, asked.cuda):
-        yield told(rule, WORKS, f"{what} are tested together", tested)
+        yield finding_of(rule, CANNOT, f"NVIDIA does not support {what} together", rows[0])
+    elif tested := _tested_together(combination.cudnn, combination.cuda):
+        yield finding_of(rule, WORKS, f"{what} are tested together", tested)
     else:
-        yield silent(rule, f"no table has {what} together")
+        yield unknown(rule, f"no table has {what} together")
 
 
-def cudnn_and_machine(asked: Combination) -> Iterator[Finding]:
-    """A cuDNN has kernels for some GPUs, and needs a driver, for each CUDA that it is made for."""
-    if asked.cudnn is None or asked.cuda is None:
+def cudnn_and_machine(combination: Combination) -> Iterator[Finding]:
+    """Judge a cuDNN by the GPUs and the driver that it requires with a CUDA."""
+    if combination.cudnn is None or combination.cuda is None:
         return
-    rows = [row for row in tables.cudnn(asked.cudnn, asked.cuda) if row["works"] == "yes"]
-    for gpu in asked.gpus if rows else ():
-        yield _cudnn_and_gpu(asked, rows, gpu)
-    least = min((row for row in rows if row["driver"]), key=lambda row: lines.numbers(row["driver"]), default=None)
-    if asked.driver and least and not lines.at_least(asked.driver, least["driver"]):
+    rows = [row for row in tables.cudnn(combination.cudnn, combination.cuda) if row["works"] == "yes"]
+    for gpu in combination.gpus if rows else ():
+        yield _cudnn_and_gpu(combination, rows, gpu)
+    least = min(
+        (row for row in rows if row["driver"]), key=lambda row: version_ranges.numbers(row["driver"]), default=None
+    )
+    if combination.driver and least and not version_ranges.at_least(combination.driver, least["driver"]):
         reason = (
-            f"cuDNN {asked.cudnn} for CUDA {asked.cuda} needs driver {least['driver']} or newer, and "
-            f"{asked.driver} is older"
+            f"cuDNN {combination.cudnn} for CUDA {combination.cuda} needs driver {least['driver']} or newer, and "
+            f"{combination.driver} is older"
         )
-        yield told("cuDNN and driver", CANNOT, reason, least)
+        yield finding_of("cuDNN and driver", CANNOT, reason, least)
 
 
-def _cudnn_and_gpu(asked: Combination, rows: list[Row], gpu: Gpu) -> Finding:
+def _cudnn_and_gpu(combination: Combination, rows: list[Row], gpu: Gpu) -> Finding:
     rule, number = "cuDNN and GPU", plain(gpu.capability)
     stated = [row for row in rows if row["capability_min"]]
     holding = [row for row in stated if _reach(row)[0] <= number <= _reach(row)[1]]
     if holding:
-        return told(rule, WORKS, f"cuDNN {asked.cudnn} has kernels for {gpu.text}", holding[0], *gpu.rows)
-    what = f"cuDNN {asked.cudnn} for CUDA {asked.cuda}"
+        return finding_of(rule, WORKS, f"cuDNN {combination.cudnn} has kernels for {gpu.text}", holding[0], *gpu.rows)
+    what = f"cuDNN {combination.cudnn} for CUDA {combination.cuda}"
     if len(stated) < len(rows):
-        return silent(rule, f"no table has the GPUs of {what}")
+        return unknown(rule, f"no table has the GPUs of {what}")
     if all(number < _reach(row)[0] for row in stated):
-        return told(
+        return finding_of(
             rule, CANNOT, f"{what} has no kernels for {gpu.text}, which is older than all of its GPUs", stated[0]
         )
-    return told(
+    return finding_of(
         rule, UNKNOWN, f"NVIDIA's matrix of {what} does not list {gpu.text}, which is newer", stated[0], *gpu.rows
     )
 
@@ -73,9 +75,13 @@ def _reach(row: Row) -> tuple[int, float]:
 
 
 def _tested_together(cudnn: str, cuda: str) -> Row | None:
-    """A row of TensorFlow, Serving or somebody's build that has both."""
+    """Return a row of TensorFlow, Serving or a known build that has both."""
     rows = (row for name in ("tensorflow", "serving", "built", "upstream") for row in tables.table(name))
     return next(
-        (row for row in rows if row["cudnn"] and lines.agree(row["cudnn"], cudnn) and lines.agree(row["cuda"], cuda)),
+        (
+            row
+            for row in rows
+            if row["cudnn"] and version_ranges.agree(row["cudnn"], cudnn) and version_ranges.agree(row["cuda"], cuda)
+        ),
         None,
     )

@@ -1,134 +1,156 @@
-"""TensorFlow with CUDA, cuDNN, Python, Bazel and compilers: what upstream tests, and what others have built."""
+"""TensorFlow with CUDA, cuDNN, Python, Bazel and compilers: the pairs that upstream tests, and builds by others."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat import lines, tables
-from kiln.compat.rules.common import CANNOT, COSTS, UNKNOWN, WORKS, same_bazel, silent, told
+from kiln.compat import tables, version_ranges
+from kiln.compat.rules.common import CANNOT, COSTS, UNKNOWN, WORKS, finding_of, same_bazel, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.compat.answer import Finding
     from kiln.compat.combination import Combination
+    from kiln.compat.results import Finding
     from kiln.compat.tables import Row
 
 
-def tensorflow_alone(asked: Combination) -> Iterator[Finding]:
-    """Where a release is all that is given, what it is tested with."""
-    if asked.tf is None or [name for name, _ in asked.given()] != ["tf"] or asked.gpus:
+def tensorflow_alone(combination: Combination) -> Iterator[Finding]:
+    """Yield the versions that a release is tested with, where nothing else is given."""
+    if combination.tf is None or [name for name, _ in combination.given()] != ["tf"] or combination.gpus:
         return
-    row, rule = tables.tensorflow(asked.tf), "TensorFlow"
+    row, rule = tables.tensorflow(combination.tf), "TensorFlow"
     if row is None:
-        yield silent(rule, f"no table has TensorFlow {asked.tf}")
+        yield unknown(rule, f"no table has TensorFlow {combination.tf}")
     else:
-        yield told(rule, WORKS, f"TensorFlow {asked.tf} is tested with {row.text.partition(', ')[2]}", row)
+        yield finding_of(rule, WORKS, f"TensorFlow {combination.tf} is tested with {row.text.partition(', ')[2]}", row)
 
 
-def tensorflow_and_cuda(asked: Combination) -> Iterator[Finding]:
-    """Upstream's tested pair works; another minor version is untested; another major version is another library."""
-    if asked.tf is None or asked.cuda is None:
+def tensorflow_and_cuda(combination: Combination) -> Iterator[Finding]:
+    """Accept upstream's tested pair; another minor version is untested, another major version another library."""
+    if combination.tf is None or combination.cuda is None:
         return
-    row, rule = tables.tensorflow(asked.tf), "TensorFlow and CUDA"
+    row, rule = tables.tensorflow(combination.tf), "TensorFlow and CUDA"
     if row is None:
-        yield silent(rule, f"no table has TensorFlow {asked.tf}")
-    elif lines.agree(row["cuda"], asked.cuda):
-        yield told(rule, WORKS, f"TensorFlow {asked.tf} is tested with CUDA {row['cuda']}", row)
-    elif built := _built(asked):
-        reason = f"upstream tests TensorFlow {asked.tf} with CUDA {row['cuda']}; with {asked.cuda} conda-forge built it"
-        yield told(rule, COSTS, reason, row, *built)
-    elif lines.numbers(row["cuda"])[0] == lines.numbers(asked.cuda)[0]:
+        yield unknown(rule, f"no table has TensorFlow {combination.tf}")
+    elif version_ranges.agree(row["cuda"], combination.cuda):
+        yield finding_of(rule, WORKS, f"TensorFlow {combination.tf} is tested with CUDA {row['cuda']}", row)
+    elif builds := _builds_with_cuda(combination):
+        pair = f"TensorFlow {combination.tf} with CUDA {row['cuda']}"
+        reason = f"upstream tests {pair}; with {combination.cuda} conda-forge built it"
+        yield finding_of(rule, COSTS, reason, row, *builds)
+    elif version_ranges.numbers(row["cuda"])[0] == version_ranges.numbers(combination.cuda)[0]:
         reason = (
-            f"TensorFlow {asked.tf} is tested with CUDA {row['cuda']}; {asked.cuda} is of the same major "
+            f"TensorFlow {combination.tf} is tested with CUDA {row['cuda']}; {combination.cuda} is of the same major "
             "version, and untested"
         )
-        yield told(rule, COSTS, reason, row)
+        yield finding_of(rule, COSTS, reason, row)
     else:
         reason = (
-            f"TensorFlow {asked.tf} is tested with CUDA {row['cuda']}, of another major version: upstream's wheel "
-            f"cannot load the libraries of {asked.cuda}, and whether the sources compile with it nobody has told"
+            f"TensorFlow {combination.tf} is tested with CUDA {row['cuda']}, of another major version: upstream's "
+            f"wheel cannot load the libraries of {combination.cuda}, and whether the sources compile with it is not "
+            "documented"
         )
-        yield told(rule, UNKNOWN, reason, row)
+        yield finding_of(rule, UNKNOWN, reason, row)
 
 
-def tensorflow_and_cudnn(asked: Combination) -> Iterator[Finding]:
-    """TensorFlow wants the major version of cuDNN that it was compiled with, and no older minor version."""
-    if asked.tf is None or asked.cudnn is None:
+def tensorflow_and_cudnn(combination: Combination) -> Iterator[Finding]:
+    """Judge a cuDNN: TensorFlow needs the major version that it was compiled with, and no older minor version."""
+    if combination.tf is None or combination.cudnn is None:
         return
-    row, rule = tables.tensorflow(asked.tf), "TensorFlow and cuDNN"
+    row, rule = tables.tensorflow(combination.tf), "TensorFlow and cuDNN"
     if row is None:
-        yield silent(rule, f"no table has TensorFlow {asked.tf}")
+        yield unknown(rule, f"no table has TensorFlow {combination.tf}")
         return
     tested = row["cudnn"]
-    if lines.numbers(tested)[0] != lines.numbers(asked.cudnn)[0]:
+    if version_ranges.numbers(tested)[0] != version_ranges.numbers(combination.cudnn)[0]:
         reason = (
-            f"TensorFlow {asked.tf} is tested with cuDNN {tested}; {asked.cudnn} is of another major "
+            f"TensorFlow {combination.tf} is tested with cuDNN {tested}; {combination.cudnn} is of another major "
             "version, which upstream's wheel refuses"
         )
-        yield told(rule, UNKNOWN, reason, row)
-    elif lines.agree(tested, asked.cudnn) or lines.at_least(asked.cudnn, tested):
-        yield told(
-            rule, WORKS, f"TensorFlow {asked.tf} is tested with cuDNN {tested}, and takes a newer minor version", row
+        yield finding_of(rule, UNKNOWN, reason, row)
+    elif version_ranges.agree(tested, combination.cudnn) or version_ranges.at_least(combination.cudnn, tested):
+        yield finding_of(
+            rule,
+            WORKS,
+            f"TensorFlow {combination.tf} is tested with cuDNN {tested}, and accepts a newer minor version",
+            row,
         )
     else:
         reason = (
-            f"TensorFlow {asked.tf} is tested with cuDNN {tested}: upstream's wheel refuses the older "
-            f"{asked.cudnn}; compiled against it is untested"
+            f"TensorFlow {combination.tf} is tested with cuDNN {tested}: upstream's wheel refuses the older "
+            f"{combination.cudnn}; compiled against it is untested"
         )
-        yield told(rule, COSTS, reason, row)
+        yield finding_of(rule, COSTS, reason, row)
 
 
-def tensorflow_and_python(asked: Combination) -> Iterator[Finding]:
-    """No release runs on a Python that it has dropped; a newer one than upstream's has sometimes been built."""
-    if asked.tf is None or asked.python is None:
+def tensorflow_and_python(combination: Combination) -> Iterator[Finding]:
+    """Refuse a Python that a release has dropped; a newer one than upstream's may have been built by others."""
+    if combination.tf is None or combination.python is None:
         return
-    row, rule = tables.tensorflow(asked.tf), "TensorFlow and Python"
+    row, rule = tables.tensorflow(combination.tf), "TensorFlow and Python"
     if row is None or not row["python"]:
-        yield silent(rule, f"no table has the Pythons of TensorFlow {asked.tf}")
+        yield unknown(rule, f"no table has the Pythons of TensorFlow {combination.tf}")
         return
-    what = f"TensorFlow {asked.tf} is for Python {row['python']}"
-    built = [each for each in _builds(asked) if each["python"] and lines.in_ranges(asked.python, each["python"])]
-    if lines.in_ranges(asked.python, row["python"]):
-        yield told(rule, WORKS, what, row)
-    elif built:
-        yield told(rule, COSTS, f"{what}; with {asked.python} conda-forge built it", row, built[0])
-    elif lines.below(asked.python, lines.span(row["python"])[1]):
-        yield told(rule, CANNOT, f"{what}, not for {asked.python}", row)
+    what = f"TensorFlow {combination.tf} is for Python {row['python']}"
+    builds = [
+        row
+        for row in _builds(combination)
+        if row["python"] and version_ranges.in_ranges(combination.python, row["python"])
+    ]
+    if version_ranges.in_ranges(combination.python, row["python"]):
+        yield finding_of(rule, WORKS, what, row)
+    elif builds:
+        yield finding_of(rule, COSTS, f"{what}; with {combination.python} conda-forge built it", row, builds[0])
+    elif version_ranges.below(combination.python, version_ranges.span(row["python"])[1]):
+        yield finding_of(rule, CANNOT, f"{what}, not for {combination.python}", row)
     else:
-        yield told(rule, UNKNOWN, f"{what}; there is no wheel for {asked.python}, which is newer, and no test", row)
-
-
-def tensorflow_and_bazel(asked: Combination) -> Iterator[Finding]:
-    """Sources name the one Bazel that they are tested with."""
-    if asked.tf is None or asked.bazel is None:
-        return
-    row = tables.tensorflow(asked.tf)
-    wanted = "" if row is None else (row["bazel_cpu"] if asked.cuda is None and row["bazel_cpu"] else row["bazel"])
-    yield same_bazel("TensorFlow and Bazel", f"TensorFlow {asked.tf}", wanted, asked.bazel, row)
-
-
-def tensorflow_and_compiler(asked: Combination) -> Iterator[Finding]:
-    """Another compiler than upstream's is untested."""
-    if asked.tf is None or asked.compiler is None:
-        return
-    row, rule = tables.tensorflow(asked.tf), "TensorFlow and compiler"
-    if row is None or not row["compiler"]:
-        yield silent(rule, f"no table has the compiler of TensorFlow {asked.tf}")
-        return
-    (name, version), (tested, tested_version) = asked.compiler.split(), row["compiler"].split()
-    if name == tested and lines.numbers(version)[0] == lines.numbers(tested_version)[0]:
-        yield told(rule, WORKS, f"TensorFlow {asked.tf} is tested with {row['compiler']}", row)
-    else:
-        yield told(
-            rule, COSTS, f"TensorFlow {asked.tf} is tested with {row['compiler']}; {asked.compiler} is untested", row
+        yield finding_of(
+            rule, UNKNOWN, f"{what}; there is no wheel for {combination.python}, which is newer, and no test", row
         )
 
 
-def _builds(asked: Combination) -> list[Row]:
-    """What others built of a release of TensorFlow."""
-    return [row for row in tables.table("built") if row["tf"] and asked.tf and lines.agree(row["tf"], asked.tf)]
+def tensorflow_and_bazel(combination: Combination) -> Iterator[Finding]:
+    """Judge a Bazel: the sources name the one that they are tested with."""
+    if combination.tf is None or combination.bazel is None:
+        return
+    row = tables.tensorflow(combination.tf)
+    tested = (
+        "" if row is None else (row["bazel_cpu"] if combination.cuda is None and row["bazel_cpu"] else row["bazel"])
+    )
+    yield same_bazel("TensorFlow and Bazel", f"TensorFlow {combination.tf}", tested, combination.bazel, row)
 
 
-def _built(asked: Combination) -> list[Row]:
-    return [row for row in _builds(asked) if asked.cuda and lines.agree(row["cuda"], asked.cuda)][:1]
+def tensorflow_and_compiler(combination: Combination) -> Iterator[Finding]:
+    """Judge a compiler: another one than upstream's is untested."""
+    if combination.tf is None or combination.compiler is None:
+        return
+    row, rule = tables.tensorflow(combination.tf), "TensorFlow and compiler"
+    if row is None or not row["compiler"]:
+        yield unknown(rule, f"no table has the compiler of TensorFlow {combination.tf}")
+        return
+    (name, version), (tested, tested_version) = combination.compiler.split(), row["compiler"].split()
+    if name == tested and version_ranges.numbers(version)[0] == version_ranges.numbers(tested_version)[0]:
+        yield finding_of(rule, WORKS, f"TensorFlow {combination.tf} is tested with {row['compiler']}", row)
+    else:
+        yield finding_of(
+            rule,
+            COSTS,
+            f"TensorFlow {combination.tf} is tested with {row['compiler']}; {combination.compiler} is untested",
+            row,
+        )
+
+
+def _builds(combination: Combination) -> list[Row]:
+    """Return the known builds of a release by others than upstream."""
+    return [
+        row
+        for row in tables.table("built")
+        if row["tf"] and combination.tf and version_ranges.agree(row["tf"], combination.tf)
+    ]
+
+
+def _builds_with_cuda(combination: Combination) -> list[Row]:
+    return [
+        row for row in _builds(combination) if combination.cuda and version_ranges.agree(row["cuda"], combination.cuda)
+    ][:1]

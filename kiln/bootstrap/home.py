@@ -1,0 +1,62 @@
+"""A home folder and a name for users without them, as in containers: no line in /etc/passwd, HOME=/.
+
+The programs that kiln calls (pip, Ansible, py-rattler) keep caches in the user's home and look up the user's name, and
+fail with a traceback without them.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")  # in the order of Python's getpass
+
+
+def lacking(environment: Mapping[str, str], uid: int) -> dict[str, str]:
+    """Return the missing variables of a user's environment: HOME without a writable home, LOGNAME without a name."""
+    variables = {}
+    if not _is_usable(environment.get("HOME") or _recorded(uid, "pw_dir")):
+        variables["HOME"] = str(_stand_in(uid))
+    if not any(environment.get(name) for name in NAMES) and not _recorded(uid, "pw_name"):
+        variables["LOGNAME"] = f"uid{uid}"
+    return variables
+
+
+def provide() -> None:
+    """Add the missing variables to this process's environment, which its child processes inherit."""
+    os.environ.update(lacking(os.environ, os.getuid()))
+
+
+def _recorded(uid: int, field: str) -> str:
+    try:
+        return str(getattr(pwd.getpwuid(uid), field))
+    except KeyError:
+        return ""
+
+
+def _is_usable(home: str) -> bool:
+    """Return whether a folder is writable or can be created."""
+    if not home.startswith("/"):
+        return False
+    existing = next(place for place in (Path(home), *Path(home).parents) if place.exists())
+    return os.access(existing, os.W_OK)
+
+
+def _stand_in(uid: int) -> Path:
+    """Return a private temporary folder of the user, the same each time unless another user owns it."""
+    import tempfile  # few users need it
+
+    folder = Path(tempfile.gettempdir(), f"kiln-home-{uid}")
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+        is_private = stat.S_ISDIR(status.st_mode) and status.st_uid == uid and not status.st_mode & 0o077
+    except OSError:
+        is_private = False
+    return folder if is_private else Path(tempfile.mkdtemp(prefix="kiln-home-"))

@@ -1,0 +1,73 @@
+"""Classify an engine's failure by its messages: network, disk, unsatisfiable packages, or the build itself."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from kiln.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureKind:
+    """A kind of failure: the pattern of the engine's messages, the error to raise, and a hint."""
+
+    words: re.Pattern[str]
+    error: type[KilnError]
+    hint: str = ""
+
+
+DISK = FailureKind(
+    words=re.compile(
+        r"no space left on device|disk quota exceeded|os error (?:28|122)\b|the disk became full", re.IGNORECASE
+    ),
+    error=DiskFull,
+    hint="free some space and run the same command again; what was finished is kept",
+)
+HASH = FailureKind(
+    words=re.compile(r"\b(?:sha256|md5) checksum validation failed", re.IGNORECASE),
+    error=HashMismatch,
+    hint="see that the recipe's hash belongs to this version, and who could have changed the file",
+)
+# Searched in the engine's own message alone: a script's downloads are part of the build, and may come hours later.
+NETWORK = FailureKind(
+    words=re.compile(
+        r"error sending request|connection (?:refused|reset|closed)|network is unreachable|dns error|timed? ?out"
+        r"|temporary failure in name resolution|failed to (?:fetch|download)|status (?:server|client) error"
+        r"|\b(?:429|502|503|504)\b",
+        re.IGNORECASE,
+    ),
+    error=DownloadFailed,
+    hint="see that the channels and sources can be reached, then run the same command again",
+)
+PACKAGES = FailureKind(
+    words=re.compile(r"cannot solve the request|no candidates were found|failed to (?:solve|resolve)", re.IGNORECASE),
+    error=SolveFailed,
+    hint="see that the channels in channel_sources have what the recipe requires",
+)
+OTHER = FailureKind(words=re.compile(""), error=BuildFailed)
+GAVE_UP = "Retry attempt #2"  # the engine's last retry; its message does not name what could not be resolved
+
+
+SCRIPT_FAILED = "Script failed to execute"
+STATUS = re.compile(r"^Script failed with status (\d+)", re.MULTILINE)
+
+
+def in_words(reason: str, tail: str) -> str:
+    """Return an engine's error message without the name of its exception, and with a script's exit code."""
+    codes = STATUS.findall(tail)
+    if SCRIPT_FAILED in reason and codes:
+        return f"its script ended with exit code {codes[-1]}"
+    return reason.removeprefix("PyRattlerBuildError: ")
+
+
+def kind(reason: str, tail: str) -> FailureKind:
+    """Return the kind of a failure, from an engine's error message and the end of its log."""
+    if DISK.words.search(reason) or DISK.words.search(tail):
+        return DISK
+    failure = next(
+        failure_kind for failure_kind in (HASH, NETWORK, PACKAGES, OTHER) if failure_kind.words.search(reason)
+    )
+    if failure is NETWORK and HASH.words.search(tail):
+        return HASH  # the message names only the last of several addresses; an earlier one had another file
+    return NETWORK if failure is PACKAGES and GAVE_UP in tail else failure

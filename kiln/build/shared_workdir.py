@@ -1,0 +1,91 @@
+"""Share the compile step's work directory with the scripts of a recipe's outputs.
+
+rattler-build gives every package a separate work directory. conda-build runs the scripts of all outputs in the one of
+the recipe's own build step, so a script may rely on that step's files; here shell lines around the script change into
+it. Nothing is copied: a compile's tree can have tens of gigabytes.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from kiln.model.rendered import Output
+
+WORK, PREFIX, INSTALLED = "work_directory", "prefix", "installed.tar"
+_LIST = "find . -mindepth 1 ! -type d | LC_ALL=C sort"
+
+
+def before_compile(folder: Path) -> tuple[str, ...]:
+    """Return the lines that record the compile step's work directory, and the files of its prefix beforehand."""
+    place = shlex.quote(str(folder))
+    return (
+        f'printf "%s\\n" "$SRC_DIR" >{place}/{WORK}',
+        f'printf "%s\\n" "$PREFIX" >{place}/{PREFIX}',
+        f'(cd "$PREFIX" && {_LIST}) >{place}/before',
+    )
+
+
+def after_compile(folder: Path) -> tuple[str, ...]:
+    """Return the lines that archive the compile step's installed files, for outputs that only pick files."""
+    place = shlex.quote(str(folder))
+    return (
+        f'(cd "$PREFIX" && {_LIST}) >{place}/after',
+        f"LC_ALL=C comm -13 {place}/before {place}/after >{place}/new",
+        f'tar -C "$PREFIX" -cf {place}/{INSTALLED} -T {place}/new',
+    )
+
+
+def before_output(folder: Path, output: Output, top: str) -> tuple[str, ...]:
+    """Return the lines that change to the work directory of the compile step in ``folder``, before an output's script.
+
+    ``top`` is the name of the recipe itself.
+    """
+    place = shlex.quote(str(folder))
+    enter = ('kiln_own="$PWD"', f'export SRC_DIR="$(cat {place}/{WORK})"', 'cd "$SRC_DIR"')
+    return (*enter, *(_installed(place) if picks_files(output, top) else ()))
+
+
+def picks_files(output: Output, top: str) -> bool:
+    """Return whether an output has no script, and takes files that the compile step installed.
+
+    These are the files that it names, or all for the output named like the recipe (conda-build's ``build.build``).
+    """
+    return (bool(output.files) or output.name == top) and output.script.file is None and not output.script.lines
+
+
+def kept_sources(patterns: Iterable[str], place: Path) -> tuple[str, ...]:
+    """Return the lines that copy the source files of a test to ``place``; globs are the shell's."""
+    target = shlex.quote(str(place))
+    copies = (f"cp -r --parents -- {glob(pattern)} {target}/" for pattern in patterns)
+    return (f"rm -rf {target}", f"mkdir -p {target}", *copies)
+
+
+def glob(pattern: str) -> str:
+    """Return a pattern as the shell expands it, all but its wildcards quoted."""
+    return re.sub(r"[^*?\[\]]+", lambda part: shlex.quote(part[0]), pattern)
+
+
+def after_output(licenses: Iterable[str]) -> tuple[str, ...]:
+    """Return the lines that copy licenses to the engine's own work directory, where it looks for them."""
+    return tuple(
+        f'if [ -e {name} ] && [ "$kiln_own" != "$PWD" ]; then cp -r --parents {name} "$kiln_own/"; fi'
+        for name in map(shlex.quote, licenses)
+    )
+
+
+def _installed(place: str) -> tuple[str, ...]:
+    """Return the lines that unpack the compile step's files and relocate them; prefixes are padded to equal length."""
+    return (
+        f'kiln_old="$(cat {place}/{PREFIX})"',
+        f'tar -C "$PREFIX" -xf {place}/{INSTALLED}',
+        'cd "$PREFIX"',
+        f'{{ xargs -r -d "\\n" grep -lF -e "$kiln_old" -- <{place}/new || true; }} >"$kiln_own/.kiln-relocated"',
+        'xargs -r -d "\\n" sed -i "s|$kiln_old|$PREFIX|g" <"$kiln_own/.kiln-relocated"',
+        'cd "$SRC_DIR"',
+    )

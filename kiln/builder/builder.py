@@ -1,0 +1,229 @@
+"""Build, install and test one config in a separate process, on the host or in a container.
+
+The job names folders as this process sees them. The result file is written last; the next attempt reuses each step that
+succeeded while its inputs are unchanged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln import build, expand, files, load, render
+from kiln.builder import process, secret_leaks
+from kiln.builder.compile import Compile
+from kiln.builder.engine_calls import EngineCalls, persistent
+from kiln.builder.process import RENDERED, for_tests, hashes, package_as_json, tidied
+from kiln.builder.wheels import Wheels
+from kiln.channel import Channel, machine_virtual_packages
+from kiln.job.outline import channels_for, file_name, matching, titles
+from kiln.ledger import Ledger, records
+from kiln.matchspec import package_name
+from kiln.package_test import PackageTester
+from kiln.store import compile_cache
+from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest, folder_digest
+from kiln.variants.cuda import offered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kiln.job.messages import ReportedStep, StepReporter
+    from kiln.job.records import BuildJob
+    from kiln.model.artifact import TestReport
+    from kiln.model.plan import BuildStep, CompileStep, TestStep
+    from kiln.model.rendered import Output, Rendered
+
+
+def main(job_file: str) -> None:
+    """Build the job's config, or prepare an output for debugging, and write the result."""
+    process.carry_out(job_file, do)
+
+
+def do(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
+    """Return the result of a job."""
+    secrets = {name: os.environ.pop(name) for name in compile_cache.secrets(os.environ)}  # for the compile step alone
+    builder = Builder.of(job, reporter, secrets)
+    return builder.run() if job.options.debug is None else {"debug": builder.debug(job.options.debug)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Builder:
+    """The build of a config; its methods are its steps, in their order."""
+
+    job: BuildJob
+    rendered: Rendered
+    channel: Channel
+    sources: tuple[str, ...]
+    engine: EngineCalls
+    step_cache: StepCache[ReportedStep]
+    reporter: StepReporter
+
+    @classmethod
+    def of(cls, job: BuildJob, reporter: StepReporter, secrets: Mapping[str, str]) -> Builder:
+        """Render the config and open its folders."""
+        with reporter.step("render"):
+            feedstock = load.find(job.root)
+            rendered = render.finalise(render.render(feedstock, expand.read(feedstock, job.config)))
+        process.protect(rendered, secrets)
+        channel = Channel(root=job.folder / "channel")
+        channel.repair()
+        tests = {name for output in rendered.outputs for name in output.tests.files}
+        digest = folder_digest(job.recipe, without={*RENDERED, *tests})
+        return cls(
+            job=job,
+            rendered=rendered,
+            channel=channel,
+            sources=channels_for(rendered),
+            engine=EngineCalls(job=job, granted=rendered.network, recipe_digest=digest, secrets=secrets),
+            step_cache=step_cache_of(job, rendered, reporter),
+            reporter=reporter,
+        )
+
+    def run(self) -> dict[str, Any]:
+        """Compile, make every package, then test every package; return the packages as JSON values."""
+        compiled = self.compile.run()
+        planned = self.plan(compiled)
+        self.channel.keep_only(file_name(step.output) for step in planned)  # else an old package may be installed
+        shared = {
+            name: report for step in planned if (report := self.take(name := file_name(step.output), step.output))
+        }
+        steps = [step for step in planned if file_name(step.output) not in shared]
+        packages = [self.make(step, compiled) for step in steps]
+        siblings = sorted([report["artifact"]["sha256"] for report in shared.values()] + hashes(*packages))
+        tester = self.tester()
+        tests = [
+            self.test(tester, step.output, package, siblings) for step, package in zip(steps, packages, strict=True)
+        ]
+        reports = zip(steps, packages, tests, strict=True)
+        return {
+            "packages": [
+                *shared.values(),
+                *(package_as_json(step.output, package, test, self.job) for step, package, test in reports),
+                *Wheels(config=self.rendered.config, engine=self.engine, step_cache=self.step_cache).of(compiled),
+            ],
+            "outdated": any(result.outdated for result in (*([compiled] if compiled else []), *packages, *tests)),
+        }
+
+    def debug(self, pattern: str) -> dict[str, str]:
+        """Make everything that one script needs, with the steps before it; return its paths."""
+        rendered, folder = self.rendered, self.job.folder / "debug"
+        if not pattern and not build.is_single(rendered):
+            step = self.compile.plan(folder)
+            assert step is not None, "a recipe of several packages has a compile step"
+            self.compile.write_settings()
+            return self.prepare("compile", step)
+        output = matching(rendered, pattern)
+        compiled = self.compile.run()
+        for planned in self.plan(compiled):
+            if planned.output == output:
+                return self.prepare(output.name, dataclasses.replace(planned, folder=folder), compiled)
+            self.make(planned, compiled)
+        raise AssertionError("one of the outputs was selected")
+
+    def prepare(self, name: str, step: BuildStep | CompileStep, compiled: StepResult | None = None) -> dict[str, str]:
+        """Have the engine make everything that a script needs, and return the paths."""
+        with self.reporter.step(f"prepare {name}") as display:
+            places = self.engine.prepare(step, display)
+        sources = compiled.detail["work"] if compiled else places["work"]
+        return {**places, "name": name, "sources": sources}
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """The channels: that of this config's packages, then the variant's."""
+        return (self.channel.url, *self.sources)
+
+    @property
+    def compile(self) -> Compile:
+        """The recipe's own build step."""
+        return Compile(rendered=self.rendered, sources=self.sources, engine=self.engine, step_cache=self.step_cache)
+
+    def plan(self, compiled: StepResult | None) -> tuple[BuildStep, ...]:
+        """Plan the packages."""
+        return build.plan_outputs(
+            self.rendered,
+            recipe_folder=self.job.recipe,
+            folder=self.job.folder,
+            channels=self.channels,
+            compiled=None if compiled is None else self.compile.folder,
+            extra=self.job.extra,
+        )
+
+    def take(self, name: str, output: Output) -> dict[str, Any] | None:
+        """Add a package that another config has made to this config's channel; return None without one."""
+        reports = [dict(report) for report in self.job.shared_packages if Path(report["artifact"]["path"]).name == name]
+        if not reports or f"build {output.name}" in self.step_cache.again:
+            return None
+        (report,) = reports
+        with self.reporter.step(f"take {output.name}") as display:
+            display.reuse()
+            display.note(report["tests"]["notes"][-1])
+            (placed,) = self.channel.add([(self.job.channel / output.subdir / name, output.subdir)])
+        return {**report, "artifact": {**report["artifact"], "path": str(placed.relative_to(self.job.folder))}}
+
+    def make(self, step: BuildStep, compiled: StepResult | None) -> StepResult:
+        """Make one package and put it into the config's channel."""
+
+        def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
+            with tidied(self.job, step.folder):
+                package = self.engine.execute(step, display)
+                secret_leaks.require_none(package, process.handed_over(self.rendered, self.engine.secrets))
+            placed = self.channel.add([(package, step.output.subdir)])
+            files.remove(step.folder)
+            return placed, {}
+
+        work = sorted(compiled.paths.values()) if compiled else []
+        needs = sorted(package_name(spec) for spec in step.output.requirements.host)
+        inputs = {**self.engine.inputs(step), "index": step.index, "compiled": work, "needs": needs}
+        return self.step_cache.once(f"build {step.output.name}", inputs, do, leaves=file_name(step.output))
+
+    def tester(self) -> PackageTester:
+        """Return the tester of this config's packages."""
+        return PackageTester(
+            recipe=self.job.recipe,
+            folder=self.job.folder,
+            channels=self.channels,
+            cache=self.job.cache / "pkgs",
+            machine=offered(machine_virtual_packages(), self.rendered.config),
+        )
+
+    def test(self, tester: PackageTester, output: Output, package: StepResult, siblings: list[str]) -> StepResult:
+        """Install a package into a fresh prefix and run its tests; ``siblings`` are the packages' hashes."""
+        step = tester.plan(output, sources=build.test_sources(self.job.folder, output))
+        inputs = {
+            **tester.inputs(step),
+            "package": hashes(package),
+            "beside": siblings,
+            "files": {file.name: file_or_folder_digest(file) for file in step.files},
+        }
+
+        def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
+            report = self.run_tests(tester, step, display)
+            return package.paths, records.tests_as_json(dataclasses.replace(report, log=None))
+
+        return self.step_cache.once(f"test {output.name}", inputs, do, leaves=file_name(output))
+
+    def run_tests(self, tester: PackageTester, step: TestStep, display: ReportedStep) -> TestReport:
+        """Install a package and run its tests, without the network unless it is granted."""
+        title = f"test {step.package}"
+        apart = self.engine.scripts_apart(title) if step.commands else contextlib.nullcontext(os.environ)
+        with apart as environment, tidied(self.job, step.folder, step.prefix):
+            return persistent(
+                lambda: tester.run(step, environment=for_tests(environment), on_line=display.line), display
+            )
+
+
+def step_cache_of(job: BuildJob, rendered: Rendered, reporter: StepReporter) -> StepCache[ReportedStep]:
+    """Return the cache of a config's steps: those from ``--from-step`` on run again, those before are reused."""
+    steps = titles(rendered)
+    first = 0 if job.options.from_step is None else steps.index(job.options.from_step)
+    return StepCache(
+        config=job.config,
+        ledger=Ledger(job.folder / "steps.sqlite"),
+        console=reporter,
+        settled=steps[:first],
+        again=() if job.options.from_step is None else steps[first:],
+    )

@@ -1,0 +1,126 @@
+"""Call the engine for a config's steps with their environment and network, and repeat failed downloads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kiln import build
+from kiln.build.source_mirrors import SourceMirrors
+from kiln.errors import BuildFailed, DownloadFailed, TestsFailed
+from kiln.executor import network_isolation
+from kiln.model.plan import BuildStep, CompileStep
+from kiln.store import compile_cache
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from kiln.job.messages import ReportedStep
+    from kiln.job.records import BuildJob
+
+Result = TypeVar("Result")
+
+EPOCH = "SOURCE_DATE_EPOCH"
+ATTEMPTS, PAUSE = 3, 2.0  # when a download fails; seconds, doubled each time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCalls:
+    """The engine's calls for one config: ``granted`` are patterns of the steps whose scripts may use the network.
+
+    ``secrets`` are variables of the compile step alone, ``recipe_digest`` is a hash of the recipe's files.
+    """
+
+    job: BuildJob
+    granted: tuple[str, ...]
+    recipe_digest: str
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def execute(self, step: BuildStep | CompileStep, display: ReportedStep) -> Path:
+        """Have the engine run a step, and return its package.
+
+        Raises:
+            KilnError: see `kiln.build.execute`.
+        """
+        secrets = self.secrets if isinstance(step, CompileStep) else {}
+        title = f"build {step.output.name}" if isinstance(step, BuildStep) else "compile"
+        with self.scripts_apart(title) as variables:
+            environment = {**self._environment(variables), **secrets}
+
+            def do() -> Path:
+                return build.execute(
+                    step, environment=environment, log=None, on_line=display.line, origins=self.origins
+                )
+
+            return persistent(do, display)
+
+    def prepare(self, step: BuildStep | CompileStep, display: ReportedStep) -> Mapping[str, str]:
+        """Have the engine make everything that a script needs; return the paths."""
+        environment = self._environment(os.environ)
+        return persistent(
+            lambda: build.prepare(step, environment=environment, on_line=display.line, origins=self.origins), display
+        )
+
+    def inputs(self, step: BuildStep | CompileStep) -> dict[str, Any]:
+        """Return the inputs that decide a step's result."""
+        return {
+            "recipe": step.recipe,
+            "files": self.recipe_digest,
+            "channels": step.channels,
+            "engine": version("py-rattler-build"),
+            "folder": str(step.folder),
+        }
+
+    @property
+    def origins(self) -> SourceMirrors:
+        """Further places of source archives."""
+        folder = self.job.compile.get(compile_cache.DISTDIR)
+        return SourceMirrors(folder=None if folder is None else Path(folder), mirror=self.job.options.mirror)
+
+    def is_apart(self, step: str) -> bool:
+        """Return whether a step's script runs without the network."""
+        cached = step == "compile" and bool(self.secrets)  # it uses a remote cache
+        return self.job.queue is not None and not cached and not network_isolation.is_granted(step, self.granted)
+
+    @contextlib.contextmanager
+    def scripts_apart(self, step: str) -> Iterator[Mapping[str, str]]:
+        """Have a step's script run without the network, unless it is granted; yield its environment."""
+        queue = self.job.queue
+        if queue is None or not self.is_apart(step):
+            yield os.environ
+            return
+        before = network_isolation.handed_over(queue)
+        try:
+            yield network_isolation.environment(queue, os.environ)
+        except (BuildFailed, TestsFailed) as error:
+            network_isolation.explain(error, step)
+            raise
+        network_isolation.require_handed_over(queue, before, step)
+
+    def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        return {**variables, "RATTLER_CACHE_DIR": str(self.job.cache), **timestamp()}
+
+
+def timestamp() -> dict[str, str]:
+    """Return the timestamp of packages as a variable, in whole seconds: the caller's, else now.
+
+    A package built again with the same timestamp is identical; reproducible-builds.org describes the variable.
+    """
+    return {EPOCH: os.environ.get(EPOCH) or str(int(time.time()))}
+
+
+def persistent(do: Callable[[], Result], display: ReportedStep) -> Result:
+    """Call a function, again after a pause when a download fails, and return its result."""
+    for attempt in range(1, ATTEMPTS):
+        try:
+            return do()
+        except DownloadFailed as error:
+            display.note(f"attempt {attempt} of {ATTEMPTS}: {error.what}")
+            display.line(f"the network failed, attempt {attempt} of {ATTEMPTS}: {error.why or error.what}")
+            time.sleep(PAUSE * 2 ** (attempt - 1))
+    return do()

@@ -1,0 +1,259 @@
+"""Rehearse a config in a separate process: all steps of a build, with upstream's wheel instead of the compile.
+
+The config's process has fetched the wheels: this one, in a container or on the host, needs no network.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from kiln import build, expand, files, load, rehearse, render
+from kiln.builder import process, secret_leaks
+from kiln.builder.process import RENDERED, for_tests, package_as_json, tidied
+from kiln.builder.rehearsal_inputs import python_of, rehearsal_disk
+from kiln.channel import machine_virtual_packages
+from kiln.errors import RecipeFault, UnsupportedPython
+from kiln.job.outline import file_name
+from kiln.ledger import Ledger, records
+from kiln.matchspec import package_name
+from kiln.package_test import PackageTester
+from kiln.store import build_cache
+from kiln.store.rehearsal_layout import RehearsalLayout
+from kiln.store.step_cache import StepCache, StepResult, folder_digest
+from kiln.variants.cuda import cuda_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from kiln.channel import VirtualPackages
+    from kiln.job.messages import ReportedStep, StepReporter
+    from kiln.job.records import BuildJob
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.plan import BuildStep
+    from kiln.model.rendered import Output, Rendered
+
+
+def main(job_file: str) -> None:
+    """Rehearse the job's config and write the result."""
+    process.carry_out(job_file, lambda job, reporter: Rehearsal.of(job, reporter).run())
+
+
+def fetch(
+    wheels: rehearse.RehearsalPlan,
+    layout: RehearsalLayout,
+    *,
+    env: Mapping[str, str],
+    log: Path,
+    reporter: StepReporter,
+) -> None:
+    """Fetch a config's wheels, one config at a time; ``env`` is pip's.
+
+    Raises:
+        KilnError: DownloadFailed, HashMismatch, DiskFull.
+    """
+    size = sum(wheel.size for wheel in rehearse.missing(wheels, layout.wheels))
+    title = f"fetch wheels, {files.size_text(size)}" if size else "verify the fetched wheels"
+    with reporter.step(title) as step, build_cache.waiting(layout.lock, seconds=build_cache.LONG):
+        rehearse.fetch(wheels, layout.wheels, env=env, log=log, on_line=step.line)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """The rehearsal of a config; its methods are its steps, in their order."""
+
+    job: BuildJob
+    feedstock: Feedstock
+    rendered: Rendered
+    wheels: rehearse.RehearsalPlan
+    layout: RehearsalLayout
+    step_cache: StepCache[ReportedStep]
+    reporter: StepReporter
+
+    @classmethod
+    def of(cls, job: BuildJob, reporter: StepReporter) -> Rehearsal:
+        """Render the config and open its folders."""
+        with reporter.step("render"):
+            feedstock = load.find(job.root)
+            config = expand.read(feedstock, job.config)
+            rendered = render.finalise(render.render(feedstock, config))
+        process.protect(rendered)
+        layout = RehearsalLayout(config=job.folder, apart=job.image is not None)
+        layout.open()
+        return cls(
+            job=job,
+            feedstock=feedstock,
+            rendered=rendered,
+            wheels=rehearse.plan(python=python_of(config), cuda=cuda_of(config)),
+            layout=layout,
+            step_cache=StepCache(config=job.config, ledger=Ledger(job.folder / "steps.sqlite"), console=reporter),
+            reporter=reporter,
+        )
+
+    def run(self) -> dict[str, Any]:
+        """Convert, build and test; return the packages as JSON values."""
+        self.require_same_version()
+        dependencies = self.convert(find_python(self.wheels.python, self.job))
+        steps = self.plan()
+        self.fill_channel(dependencies, steps)
+        needed = [package.name for package in dependencies]
+        packages_by_output: dict[str, StepResult] = {}
+        for step in steps:
+            packages_by_output[step.output.name] = self.build(step, packages_by_output, needed)
+        tester = self.tester()
+        tests = {step.output.name: self.test(tester, step.output, packages_by_output, needed) for step in steps}
+        packages = [
+            package_as_json(step.output, packages_by_output[step.output.name], tests[step.output.name], self.job)
+            for step in steps
+        ]
+        return {"packages": packages}
+
+    def require_same_version(self) -> None:
+        """Refuse to put the wheel of one version into packages of another.
+
+        Raises:
+            RecipeFault: naming both versions.
+        """
+        upstream, versions = self.wheels.upstream, {output.version for output in self.rendered.outputs}
+        if upstream.version not in versions:
+            raise RecipeFault(
+                f"the recipe makes version {', '.join(sorted(versions))}, but a rehearsal's wheel is {upstream.file}",
+                hint="lock the wheels of this version: docs/how-to/update-the-locks.md",
+            )
+
+    def convert(self, interpreter: rehearse.Interpreter) -> tuple[Path, ...]:
+        """Make conda packages of the interpreter and of the wheels; existing ones are reused."""
+        folder = self.layout.converted
+        title = f"package Python {interpreter.version} and the wheels"
+        with self.reporter.step(title), build_cache.waiting(self.layout.lock, seconds=build_cache.LONG):
+            files.remove_leftovers(folder)
+            return (
+                *rehearse.python_packages(interpreter, folder, env=os.environ),
+                *rehearse.dependency_packages(self.wheels, self.layout.wheels, folder),
+            )
+
+    @property
+    def disk_for_build(self) -> int:
+        """The bytes of disk that making one package takes temporarily."""
+        return rehearsal_disk(0, self.wheels.upstream.size, jobs=1)
+
+    def plan(self) -> tuple[BuildStep, ...]:
+        """Plan the config's own packages."""
+        return build.plan_rehearsal(
+            self.rendered,
+            recipe_folder=self.job.recipe,
+            folder=self.layout.work,
+            channels=(self.layout.channel.url,),
+            wheel=rehearse.upstream_wheel(self.wheels, self.layout.wheels),
+        )
+
+    def fill_channel(self, dependencies: tuple[Path, ...], steps: Iterable[BuildStep]) -> None:
+        """Keep exactly the packages in the channel that this rehearsal needs, or has made before."""
+        channel = self.layout.channel
+        with self.reporter.step("index the channel"):
+            channel.keep_only({package.name for package in dependencies} | {file_name(step.output) for step in steps})
+            there = {package.name for package in channel.packages()}
+            fresh = [(package, rehearse.SUBDIR) for package in dependencies if package.name not in there]
+            if fresh:
+                channel.add(fresh)
+
+    def build(self, step: BuildStep, others: Mapping[str, StepResult], needed: list[str]) -> StepResult:
+        """Make one package and put it into the channel."""
+        output = step.output
+
+        def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
+            files.require_space(self.layout.work, self.disk_for_build, for_what=f"making {output.name}")
+            environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.layout.cache)}
+            with tidied(self.job, step.folder):
+                package = build.execute(step, environment=environment, log=None, on_line=display.line)
+                secret_leaks.require_none(package, process.handed_over(self.rendered))
+            placed = self.layout.channel.add([(package, output.subdir)])
+            files.remove(step.folder)
+            return placed, {}
+
+        inputs = {
+            "recipe": step.recipe,
+            "index": step.index,
+            "files": folder_digest(self.job.recipe, without={*RENDERED, *self.test_files()}),
+            "wheel": self.wheels.upstream.sha256,
+            "engine": version("py-rattler-build"),
+            "packages": needed,
+            "outputs": needed_hashes(output, others),
+        }
+        return self.step_cache.once(f"build {output.name}", inputs, do)
+
+    def tester(self) -> PackageTester:
+        """Return the tester of this config's packages."""
+        channel = self.layout.channel
+        return PackageTester(
+            recipe=self.job.recipe,
+            folder=self.layout.work,
+            channels=(channel.url,),
+            cache=self.layout.cache / "pkgs",
+            machine=self.virtual_packages(),
+            available=channel.names(),
+        )
+
+    def test(
+        self, tester: PackageTester, output: Output, packages: Mapping[str, StepResult], needed: list[str]
+    ) -> StepResult:
+        """Install one package into a fresh prefix and run its tests there."""
+        step = tester.plan(output)
+
+        def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
+            with tidied(self.job, step.folder, step.prefix):
+                report = tester.run(step, environment=for_tests(os.environ), on_line=display.line)
+            for note in report.notes:
+                display.note(note)
+            return (), records.tests_as_json(dataclasses.replace(report, log=None))
+
+        inputs = {
+            **tester.inputs(step),
+            "files": [files.sha256(file) for file in step.files],
+            "packages": needed,
+            "outputs": {name: sorted(result.paths.values()) for name, result in packages.items()},
+        }
+        return self.step_cache.once(f"test {output.name}", inputs, do)
+
+    def virtual_packages(self) -> VirtualPackages:
+        """Return the machine's virtual packages; for a CUDA config without a driver, as with one."""
+        offered = machine_virtual_packages()
+        if self.wheels.cuda is None or "__cuda" in offered:
+            return offered
+        with self.reporter.step("look for a GPU driver") as step:
+            step.note(f"none found: solving as with a driver for CUDA {self.wheels.cuda}")
+        return {**offered, "__cuda": (self.wheels.cuda, "0")}
+
+    def test_files(self) -> set[str]:
+        """Return the recipe's files that only tests use; they do not affect the build."""
+        return {name for output in self.rendered.outputs for name in output.tests.files}
+
+
+def find_python(python: str, job: BuildJob) -> rehearse.Interpreter:
+    """Return an interpreter of a minor version: in a container the image's own before the mounted one.
+
+    Raises:
+        UnsupportedPython: when none is found.
+    """
+    named = (job.python,) if job.python else ()
+    if job.image is None:
+        return rehearse.find(python, first=named, env=os.environ)
+    try:
+        return rehearse.find(python, last=named, env=os.environ)
+    except UnsupportedPython as error:
+        raise UnsupportedPython(
+            f"the image {job.image} has no Python {python} for {job.config}",
+            why="this machine has none either that works in it: " + "; ".join(filter(None, (error.what, error.why))),
+            hint=f"name an image with Python {python} (DOCKER_IMAGE), install one with uv, which can be mounted "
+            "in a container, or rehearse on this machine: --container none",
+        ) from error
+
+
+def needed_hashes(output: Output, packages: Mapping[str, StepResult]) -> dict[str, list[str]]:
+    """Return the hashes of the config's own packages that an output requires."""
+    needs = {package_name(spec) for spec in (*output.requirements.host, *output.requirements.run)}
+    return {name: sorted(result.paths.values()) for name, result in packages.items() if name in needs}

@@ -1,0 +1,235 @@
+"""Choose the config of a rehearsal, and its inputs: wheels, and an interpreter of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln import expand, rehearse
+from kiln.errors import UnknownConfig, UnsupportedPython, UsageError
+from kiln.job.outline import pythons_of
+from kiln.store.step_cache import digest
+from kiln.variants.cuda import cuda_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from kiln.job.machine import HostMachine
+    from kiln.model.build_config import BuildConfig
+    from kiln.model.feedstock import Feedstock
+
+
+SYSTEM = Path("/usr")  # an interpreter below it cannot be mounted in a container, which has its own
+# Bytes of disk for each byte of a wheel, as measured: fetched, converted and unpacked; and, while a package is made of
+# upstream's wheel, unpacked, staged and packed.
+WHEEL_DISK, BUILD_DISK = 4, 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RehearsalInputs:
+    """A rehearsal's wheels and interpreter; ``interpreter`` is None when this machine lacks the config's Python."""
+
+    wheels: rehearse.RehearsalPlan
+    interpreter: rehearse.Interpreter | None
+
+    @property
+    def key(self) -> str:
+        """A hash of the inputs of a rehearsal's packages other than the recipe."""
+        return digest([[wheel.sha256 for wheel in (self.wheels.upstream, *self.wheels.dependencies)], self._python()])
+
+    @property
+    def portable(self) -> Path | None:
+        """The folder of the interpreter, if it can be mounted in a container; None for the system's own."""
+        if self.interpreter is None or self.interpreter.base_prefix.is_relative_to(SYSTEM):
+            return None
+        return self.interpreter.base_prefix
+
+    def python_fields(self) -> dict[str, Any]:
+        """Return the fields of a config's job for its interpreter."""
+        python = None if self.interpreter is None else str(self.interpreter.executable)
+        return {"python": python, "python_home": self.portable and str(self.portable)}
+
+    def _python(self) -> list[object]:
+        if self.interpreter is None:
+            return []
+        status = self.interpreter.executable.stat()
+        return [str(self.interpreter.executable), self.interpreter.version, status.st_size, status.st_mtime_ns]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pythons:
+    """The Pythons of a run's rehearsals: this machine's, and fetched ones in ``folder``.
+
+    A missing one is fetched from ``channel``, or by uv, unless ``fetch`` is False; ``show`` gets a line for each
+    attempt.
+    """
+
+    machine: HostMachine
+    folder: Path
+    channel: str = rehearse.DEFAULT_CHANNEL
+    fetch: bool = True
+    show: Callable[[str], None] = lambda _: None
+
+    def on_machine(self, python: str) -> rehearse.Interpreter | None:
+        """Return a present interpreter of a minor version, the machine's own before a fetched one; None without any."""
+        with contextlib.suppress(UnsupportedPython):
+            return self._find(python)
+        return None
+
+    def fetch_interpreter(self, python: str) -> rehearse.Interpreter:
+        """Return an interpreter of a minor version, fetched if this machine lacks it.
+
+        Raises:
+            KilnError: UnsupportedPython, with the faults of present ones, when none can be fetched; DiskFull.
+        """
+        try:
+            return self._find(python)
+        except UnsupportedPython as refusal:
+            request = rehearse.PythonRequest(
+                python=python, folder=self.folder, channel=self.channel, refusal=refusal.why
+            )
+        return rehearse.fetch_python(request, env=self.machine.environment, say=self.show)
+
+    def _find(self, python: str) -> rehearse.Interpreter:
+        last = rehearse.fetched_pythons(python, self.folder)
+        return rehearse.find(python, first=(self.machine.python,), last=last, env=self.machine.environment)
+
+
+def inputs_for(configs: Iterable[BuildConfig], pythons: Pythons) -> dict[str, RehearsalInputs]:
+    """Return the inputs of each config's rehearsal.
+
+    Raises:
+        KilnError: UsageError for a config of several Pythons, UnsupportedPython and VariantFault without wheels.
+    """
+    interpreters: dict[str, rehearse.Interpreter | None] = {}
+    inputs = {}
+    for config in configs:
+        python = python_of(config)
+        wheels = rehearse.plan(python=python, cuda=cuda_of(config))
+        if python not in interpreters:
+            interpreters[python] = pythons.on_machine(python)
+        inputs[config.name] = RehearsalInputs(wheels=wheels, interpreter=interpreters[python])
+    return inputs
+
+
+def require_python(
+    configs: Iterable[BuildConfig], pythons: Pythons, *, on_host: bool
+) -> tuple[dict[str, RehearsalInputs], tuple[str, ...]]:
+    """Return the inputs of each config's rehearsal, and notes; at least one config can be rehearsed here.
+
+    On the host, a missing Python is fetched; in a container it may be the image's own.
+
+    Raises:
+        UnsupportedPython: when no config can be rehearsed on the host, since its Python is missing.
+        KilnError: see `inputs_for`.
+    """
+    inputs = inputs_for(configs, pythons)
+    absent = (
+        {rehearsal.wheels.python for rehearsal in inputs.values() if rehearsal.interpreter is None}
+        if on_host
+        else set()
+    )
+    fetch = pythons.fetch or pythons.channel == rehearse.NO_CHANNEL  # it refuses, in a dry run, too
+    interpreters, failures = _fetched(sorted(absent), pythons) if fetch else ({}, {})
+    if failures and len(failures) == len({rehearsal.wheels.python for rehearsal in inputs.values()}):
+        raise failures[max(failures)]
+    inputs = {
+        name: replace(rehearsal, interpreter=rehearsal.interpreter or interpreters.get(rehearsal.wheels.python))
+        for name, rehearsal in inputs.items()
+    }
+    missing = () if fetch else tuple(_would_fetch(python, pythons.channel) for python in sorted(absent))
+    failed = tuple(f"{failure.what}: {failure.hint}" for failure in failures.values())
+    return inputs, (*_interpreter_notes(inputs, pythons.machine), *missing, *failed)
+
+
+def _fetched(
+    absent: Iterable[str], pythons: Pythons
+) -> tuple[dict[str, rehearse.Interpreter], dict[str, UnsupportedPython]]:
+    """Fetch missing interpreters; return the fetched ones, and the errors of the others."""
+    interpreters, failures = {}, {}
+    for python in absent:
+        try:
+            interpreters[python] = pythons.fetch_interpreter(python)
+        except UnsupportedPython as failure:
+            failures[python] = failure
+    return interpreters, failures
+
+
+def _interpreter_notes(inputs: Mapping[str, RehearsalInputs], machine: HostMachine) -> Iterator[str]:
+    """Yield a note for each interpreter other than the calling one."""
+    interpreters = {
+        rehearsal.interpreter.executable: rehearsal.interpreter
+        for rehearsal in inputs.values()
+        if rehearsal.interpreter
+    }
+    calling = machine.python.resolve()
+    for executable, interpreter in interpreters.items():
+        if executable != calling:
+            yield f"rehearsing with Python {interpreter.version}, {executable}"
+
+
+def _would_fetch(python: str, channel: str) -> str:
+    return f"Python {python} not found on this machine: it would be fetched from {channel}, or by uv"
+
+
+def rehearsal_disk(missing: int, upstream: int, *, jobs: int) -> int:
+    """Return the bytes of disk that rehearsals take: for missing wheels, and for each job while it runs.
+
+    ``upstream`` is the size of the wheel that packages are made of.
+    """
+    return WHEEL_DISK * missing + jobs * BUILD_DISK * upstream
+
+
+def missing_size(inputs: Mapping[str, RehearsalInputs], store: Path) -> int:
+    """Return the bytes of all wheels that are missing in ``store``, each counted once."""
+    plans = (rehearsal.wheels for rehearsal in inputs.values())
+    return sum({wheel.file: wheel.size for plan in plans for wheel in rehearse.missing(plan, store)}.values())
+
+
+def config_of_machine(feedstock: Feedstock, machine: HostMachine) -> str:
+    """Return the name of the CPU config for the machine's Python, or for the newest one with wheels.
+
+    Raises:
+        UnsupportedPython: when the user has named a Python that cannot be used.
+        UnknownConfig: when there is no such config.
+    """
+    try:
+        return cpu_config(feedstock, rehearse.probe(machine.python, env=machine.environment).python).name
+    except UnsupportedPython:
+        if machine.insists:
+            raise
+    newest = rehearse.newest(env=machine.environment)
+    return cpu_config(feedstock, rehearse.PYTHONS[-1] if newest is None else newest.python).name
+
+
+def cpu_config(feedstock: Feedstock, python: str) -> BuildConfig:
+    """Return the one config of a Python that has no CUDA.
+
+    Raises:
+        UnknownConfig: when the matrix has none, or several.
+    """
+    configs = expand.read_all(feedstock, sorted(file.stem for file in feedstock.configs.glob("*.yaml")))
+    matching = [config for config in configs if cuda_of(config) is None and python_of(config) == python]
+    if len(matching) != 1:
+        names = ", ".join(config.name for config in matching) or "none"
+        raise UnknownConfig(
+            f"no single CPU config of {feedstock.root} for Python {python}: {names}",
+            hint="name the config: python build-locally.py --rehearse CONFIG (kiln matrix shows them)",
+        )
+    return matching[0]
+
+
+def python_of(config: BuildConfig) -> str:
+    """Return the minor version of Python that a config is for, ``3.11``.
+
+    Raises:
+        UsageError: when it has several, or none.
+    """
+    versions = pythons_of(config)
+    if len(versions) != 1:
+        raise UsageError(
+            f"{config.name} cannot be rehearsed", why=f"it has {len(versions)} Pythons, a rehearsal is for one"
+        )
+    return next(iter(versions))

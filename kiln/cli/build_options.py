@@ -1,0 +1,63 @@
+"""The options of a build, from the command line and from conda-forge's environment variables."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import sys
+from typing import TYPE_CHECKING, Any
+
+from kiln.cli import values
+from kiln.cli.environment import build_variables, client, pip_settings
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from kiln.model.feedstock import Feedstock
+    from kiln.run import BuildOptions, RunOptions
+
+
+def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tuple[str, ...]) -> RunOptions:
+    """Return the options of a run over configs; the arguments that set a field have its name."""
+    from kiln import masking, run
+
+    environment = os.environ
+    secrets = {name: environment[name] for name in run.callers_variables(feedstock, configs) if name in environment}
+    masking.protect(masking.script_secrets(secrets))
+    for name in masking.too_short(secrets):
+        print(f"note: the value of {name} is too short to be masked in logs", file=sys.stderr)
+    build = run.BuildOptions(
+        **_arguments_of(run.BuildOptions, options),
+        executable=environment.get("DOCKER_EXECUTABLE") or None,
+        run_arguments=run.run_arguments(environment.get("CONDA_FORGE_DOCKER_RUN_ARGS", "")),
+    )
+    arguments = _arguments_of(run.RunOptions, options)
+    arguments["remote_cache"] = options.remote_cache or values.remote_cache(environment.get("BAZEL_REMOTE_CACHE", ""))
+    return run.RunOptions(
+        **{**arguments, "configs": configs},
+        build=build,
+        command=masking.masked(typed_command(sys.argv[1:])),
+        image=environment.get("DOCKER_IMAGE") or None,
+        fetch=not options.dry_run,
+        caller_variables=build_variables(feedstock, environment),
+        client={**client(environment), **pip_settings(environment), **secrets},
+    )
+
+
+def _arguments_of(record: type[RunOptions | BuildOptions], options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments that have the names of a record's fields."""
+    fields = {field.name for field in dataclasses.fields(record)}
+    return {name: value for name, value in vars(options).items() if name in fields}
+
+
+def typed_command(words: Sequence[str]) -> str:
+    """Return the command as the user typed it, without the words that an entry script adds."""
+    from kiln.cli import top_parser
+
+    if "--called" not in words[:1]:
+        return shlex.join(("kiln", *words))
+    top = top_parser().parse_args(words)
+    typed = top.rest[2:] if top.rest[:1] == ["--calling-python"] else top.rest
+    return shlex.join((top.called, *typed))

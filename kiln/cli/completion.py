@@ -1,0 +1,86 @@
+"""``kiln completion``: shell completion of commands, options and config names (argcomplete)."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln import cli
+from kiln.errors import KilnError
+
+if TYPE_CHECKING:
+    import argparse
+
+PROGRAMS = ("kiln", "build-locally.py")
+SHELLS = {"bash": "~/.bashrc", "zsh": "~/.zshrc", "fish": "~/.config/fish/completions/kiln.fish"}
+CONFIG_ARGUMENTS = frozenset({"configs", "config", "partial"})  # arguments with config names as values
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``kiln completion``."""
+    parser.add_argument("shell", choices=SHELLS, help="print the completion code of this shell")
+    parser.epilog = 'Bash: eval "$(kiln completion bash)" in ~/.bashrc. Fish: kiln completion fish > ' + SHELLS["fish"]
+
+
+def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - the signature of a command
+    """Print the shell code that sets up completion."""
+    from argcomplete.shell_integration import shellcode
+
+    print(shellcode(list(PROGRAMS), shell=options.shell))
+    return 0
+
+
+def complete() -> None:
+    """Answer a completion request in argcomplete's protocol, and exit."""
+    import argcomplete
+
+    argcomplete.autocomplete(parser_of(os.environ.get("COMP_LINE", "")))
+
+
+def parser_of(line: str) -> argparse.ArgumentParser:
+    """Return the parser for an unfinished command line; only its own command is imported."""
+    words = _words(line)
+    program, rest = (Path(words[0]).name, words[1:]) if words else ("kiln", [])
+    if program == "build-locally.py":
+        parser, _ = cli.parser_for("build", program)
+        return _with_configs(parser, Path(words[0]).absolute().parent)
+    top = cli.Parser(prog="kiln")
+    top.add_argument("-C", dest="root", metavar="DIR", type=Path, default=Path())
+    top.add_argument("--version", action="store_true")
+    commands = top.add_subparsers(dest="command")
+    typed = next((word for word in rest if word in cli.COMMANDS), None)
+    root = Path(rest[rest.index("-C") + 1]) if "-C" in rest[:-1] else Path()
+    for name, summary in cli.COMMANDS.items():
+        if name != typed:
+            commands.add_parser(name, help=summary)
+    if typed:
+        parser, _ = cli.parser_for(typed)
+        commands.add_parser(typed, parents=[_with_configs(parser, root)], add_help=False, help=cli.COMMANDS[typed])
+    return top
+
+
+def _words(line: str) -> list[str]:
+    """Return the words of an unfinished line, which may end in an open quote."""
+    for end in ("", '"', "'"):
+        with suppress(ValueError):
+            return shlex.split(line + end)
+    return line.split()
+
+
+def _with_configs(parser: cli.Parser, root: Path) -> cli.Parser:
+    """Complete the arguments for config names with the configs of a feedstock."""
+
+    def names(**_: Any) -> list[str]:
+        from kiln import load
+
+        with suppress(KilnError, OSError):
+            return sorted(file.stem for file in load.find(root).configs.glob("*.yaml"))
+        return []
+
+    for action in parser._actions:  # noqa: SLF001 - argparse has no other list of them
+        if action.dest in CONFIG_ARGUMENTS:
+            action.completer = names  # type: ignore[attr-defined]
+    return parser

@@ -1,0 +1,89 @@
+"""The configs that a command line selects: by name, all, failed ones, or one picked from a menu."""
+
+from __future__ import annotations
+
+import fnmatch
+import sys
+from typing import TYPE_CHECKING
+
+from kiln.cli.environment import machine_of
+from kiln.errors import UnknownConfig, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.run import ConfigState
+
+
+def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the configs to build: the named ones, all, the failed ones, or one picked by the user.
+
+    The default of a rehearsal is the CPU config of the machine's Python.
+
+    Raises:
+        UnknownConfig: if no config matches.
+        UsageError: if several configs match and there is no terminal to ask on.
+    """
+    names = matching_configs(feedstock, options)
+    if options.configs and not options.failed:
+        return names
+    if options.failed:
+        from kiln import run
+
+        return failed_configs(names, run.last_states(feedstock, rehearsal=options.rehearsal))
+    if options.rehearsal and not (options.all or options.filter):
+        from kiln import run
+
+        return (run.config_of_machine(feedstock, machine_of(options)),)
+    if options.all or options.rehearsal or len(names) == 1:
+        return names
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(
+            f"no config selected, {len(names)} are available",
+            hint="name a CONFIG (kiln matrix lists them), or use --all",
+        )
+    return (menu(names),)
+
+
+def failed_configs(names: tuple[str, ...], states: Mapping[str, ConfigState]) -> tuple[str, ...]:
+    """Return the configs that failed or were interrupted."""
+    from kiln.model.run import ConfigState
+
+    good = {ConfigState.DONE, ConfigState.CACHED, ConfigState.LOCKED, ConfigState.WAITING}
+    return tuple(name for name in names if states.get(name, ConfigState.DONE) not in good)
+
+
+def matching_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the names of the named configs, or of all configs, that match the filter.
+
+    Raises:
+        UnknownConfig: if there is no such config.
+    """
+    requested = dict.fromkeys(name.removesuffix(".yaml").removeprefix(".ci_support/") for name in options.configs)
+    names = requested or sorted(file.stem for file in feedstock.configs.glob("*.yaml"))
+    matching = tuple(fnmatch.filter(names, options.filter or "*"))
+    if not matching:
+        scope = f" of {', '.join(requested)}" if requested else ""
+        what = (
+            f"no config{scope} matches {options.filter!r}" if options.filter else f"no configs in {feedstock.configs}"
+        )
+        raise UnknownConfig(what, hint="kiln matrix lists the configs, kiln rerender writes them")
+    return matching
+
+
+def menu(names: tuple[str, ...]) -> str:
+    """Ask the user to pick a config by its number.
+
+    Raises:
+        UsageError: if the answer is not one of the numbers.
+    """
+    print("config not selected, please choose from the following:\n", file=sys.stderr)
+    for number, name in enumerate(names, 1):
+        print(f"{number}. {name}", file=sys.stderr)
+    print("\n> ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline().strip()
+    if not answer.isdecimal() or not 1 <= int(answer) <= len(names):
+        raise UsageError(f"invalid choice {answer!r}: expected a number from 1 to {len(names)}")
+    return names[int(answer) - 1]

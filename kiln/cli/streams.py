@@ -1,0 +1,77 @@
+"""Output streams that mask secrets in everything that the command line prints."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from kiln import masking
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from types import TracebackType
+
+
+class MaskedStream:
+    """A text stream that masks secrets in what is written to the stream below."""
+
+    def __init__(self, below: IO[str]) -> None:
+        self._below = below
+
+    def write(self, text: str) -> int:
+        """Write a text and return its length."""
+        self._below.write(masking.current().values(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._below, name)
+
+
+@contextlib.contextmanager
+def masked(environment: Mapping[str, str], arguments: Sequence[str]) -> Iterator[None]:
+    """Mask the secrets of an environment and of a command line in everything that the block prints."""
+    masking.protect(masking.secrets_of_variables(environment))
+    masking.protect(secret for word in arguments for secret in masking.secrets_of(word))
+    hide_arguments(sys.orig_argv)
+    streams = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast("IO[str]", stream and MaskedStream(stream)) for stream in streams)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams
+
+
+def hide_arguments(words: Sequence[str]) -> None:
+    """Overwrite the credentials in this process's own command line, which every user of the machine can read.
+
+    The kernel shows the memory of the words (proc_pid_cmdline(5)), which Python has already read.
+    """
+    hidden = [masking.masked(word) for word in words]
+    if hidden == list(words):
+        return
+    original = b"".join(os.fsencode(word) + b"\0" for word in words)
+    replacement = b"".join(os.fsencode(word) + b"\0" for word in hidden)
+    with contextlib.suppress(OSError, ValueError, IndexError), Path("/proc/self/stat").open("rb") as status:
+        start = int(status.read().rpartition(b")")[2].split()[45])  # arg_start, field 48
+        with Path("/proc/self/mem").open("r+b", buffering=0) as memory:
+            memory.seek(start)
+            if memory.read(len(original)) == original:
+                memory.seek(start)
+                memory.write(replacement.ljust(len(original), b"\0")[: len(original)])
+
+
+def show_traceback(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+    """Print an unexpected exception with secrets masked; a `sys.excepthook`."""
+    import traceback
+
+    text = "".join(traceback.format_exception(kind, error, where))
+    if sys.stderr is not None:
+        sys.stderr.write(masking.masked(text))

@@ -1,0 +1,64 @@
+"""``kiln test``: install packages into clean prefixes and run their tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln.cli import common_arguments
+from kiln.cli.environment import passed_on
+from kiln.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from kiln.model.artifact import TestReport
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``kiln test``."""
+    parser.add_argument("packages", nargs="+", metavar="PACKAGE", type=Path, help="package files to test")
+    common_arguments.channels(parser, default="the channels that the recipe names")
+    parser.add_argument("--json", action="store_true", help="print the reports as JSON")
+
+
+def run(options: argparse.Namespace, root: Path) -> int:
+    """Test the packages and print the results.
+
+    Raises:
+        UsageError: when a package file does not exist.
+    """
+    from kiln import load, signals
+    from kiln.channel import machine_virtual_packages
+    from kiln.install import package_tests
+
+    if absent := [str(path) for path in options.packages if not path.is_file()]:
+        raise UsageError(f"no such file: {', '.join(absent)}")
+    request = package_tests.PackageTestRun(
+        feedstock=load.find(root),
+        packages=tuple(path.absolute() for path in options.packages),
+        channels=tuple(options.channels),
+        machine=machine_virtual_packages(os.environ),
+        environment=passed_on(os.environ),
+    )
+    with signals.termination_as_interrupt():
+        reports = package_tests.execute(request, lambda name: print(f"test {name}", file=sys.stderr))
+    print(
+        json.dumps([as_data(report) for report in reports], indent=2) if options.json else package_tests.total(reports)
+    )
+    return 0
+
+
+def as_data(report: TestReport) -> dict[str, object]:
+    """Return a report as JSON values."""
+    return {
+        "package": report.package,
+        "verdict": report.verdict.value,
+        "tests": report.commands,
+        "seconds": report.seconds,
+        "notes": list(report.notes),
+        "log": str(report.log) if report.log else None,
+    }

@@ -1,0 +1,57 @@
+"""Conversion of the values of command-line options; an invalid value raises UsageError."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from kiln.errors import UsageError
+
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def size(text: str) -> int:
+    """Return the bytes of a size such as ``16GB``, ``500 MB`` or ``2GiB``."""
+    match = SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"invalid size {text!r}", hint="--memory 16GB")
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** POWERS[match[2].lower()])
+
+
+def minutes(text: str) -> float:
+    """Return the seconds of a number of minutes."""
+    try:
+        return 60 * float(text)
+    except ValueError as error:
+        raise UsageError(f"invalid number of minutes {text!r}", hint="--stall 20") from error
+
+
+def folder(text: str) -> Path:
+    """Return the path of an existing folder."""
+    path = Path(text)
+    if not path.is_dir():
+        raise UsageError(f"folder not found: {path}", hint="--distdir FOLDER, with the files that Bazel would download")
+    return path
+
+
+def remote_cache(url: str) -> str | None:
+    """Return the URL of a remote cache, None if empty; an error omits it, for it may contain a password."""
+    if url and not re.match(r"(?:https?|grpcs?)://[^/\s]+\S*$", url):
+        raise UsageError("invalid URL of a remote cache", hint="--remote-cache https://HOST/PATH, or grpcs://")
+    return url or None
+
+
+def mirror(url: str) -> str | None:
+    """Return the URL of a mirror, None if empty; one with a password is refused: logs and job files would show it."""
+    if url and not re.match(r"https?://[^/\s@]+(?:/\S*)?$", url):
+        raise UsageError("invalid URL of a mirror", hint="--mirror https://HOST/PATH, without a user or password")
+    return url or None
+
+
+def channel(name: str) -> str:
+    """Return a channel as solvers take it: an existing folder as a URL, anything else unchanged."""
+    path = Path(name)
+    if not name.strip() or (name.startswith(("/", ".")) and not path.is_dir()):
+        raise UsageError(f"channel not found: {name!r}", hint="a folder, a URL, or a name such as conda-forge")
+    return path.resolve().as_uri() if path.is_dir() else name

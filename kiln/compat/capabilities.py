@@ -1,0 +1,50 @@
+"""The capabilities of a machine: running and building the newest TensorFlow, and the CUDAs that run there."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from kiln.compat import judge, tables, version_ranges
+from kiln.compat.combination import Combination
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.compat.probe import MachineFacts
+    from kiln.compat.results import DoctorResult, Verdict
+
+
+def answers(facts: MachineFacts) -> dict[str, DoctorResult]:
+    """Return the results for running, and for building on the host, the newest TensorFlow in the tables."""
+    newest = max(tables.table("tensorflow"), key=lambda row: version_ranges.numbers(row["tf"]))
+    running = facts.running()
+    cuda = newest["cuda"] if running.gpus or running.driver else None
+    results = {"running": judge(dataclasses.replace(running, tf=newest["tf"], cuda=cuda))}
+    building = facts.building()
+    if building.bazel or building.host:
+        results["building"] = judge(dataclasses.replace(building, tf=newest["tf"], cuda=newest["cuda"]))
+    return results
+
+
+def cudas(facts: MachineFacts) -> dict[str, Verdict]:
+    """Return the verdict on every CUDA with this machine's driver and GPUs, newest first; none without a driver."""
+    running = facts.running()
+    if running.driver is None:
+        return {}
+    machine = Combination(driver=running.driver, loaded=running.loaded, gpus=running.gpus)
+    return {cuda: judge(dataclasses.replace(machine, cuda=cuda), suggest=False).verdict for cuda in tables.cuda_lines()}
+
+
+def ranges(verdicts: Mapping[str, Verdict]) -> dict[str, str]:
+    """Return verdicts as ranges: ``works`` is ``12.9 to 12.0, 11.8``."""
+    runs: list[tuple[Verdict, list[str]]] = []
+    for cuda, verdict in verdicts.items():
+        if not runs or runs[-1][0] is not verdict:
+            runs.append((verdict, []))
+        runs[-1][1].append(cuda)
+    texts: dict[str, list[str]] = {}
+    for verdict, cudas_of in runs:
+        text = cudas_of[0] if len(cudas_of) == 1 else f"{cudas_of[-1]} to {cudas_of[0]}"
+        texts.setdefault(verdict.value, []).append(text)
+    return {verdict: ", ".join(parts) for verdict, parts in texts.items()}

@@ -1,0 +1,118 @@
+"""The rows of the tables about single parts, and the releases of TensorFlow that could combine them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.compat import tables
+from kiln.compat.combination import dotted, plain
+from kiln.compat.rules.common import COSTS, WORKS, finding_of, unknown
+from kiln.compat.rules.driver import cuda_and_driver
+from kiln.compat.rules.gpu import cuda_and_built_for, cuda_and_host_compiler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kiln.compat.combination import Combination
+    from kiln.compat.results import Finding, Verdict
+    from kiln.compat.tables import Row
+
+    Rule = Callable[[Combination], Iterator[Finding]]
+
+
+def facts(combination: Combination) -> Iterator[Finding]:
+    """Yield a finding for each part that no rule combines with another."""
+    yield from _cuda(combination)
+    yield from _gpus(combination)
+    if combination.driver is not None:
+        yield from _range("driver", f"driver {combination.driver} runs", cuda_and_driver, combination)
+    compiler = combination.host or combination.compiler
+    if compiler is not None and compiler.startswith("gcc "):
+        yield from _range("host compiler", f"{compiler} is accepted by nvcc of", cuda_and_host_compiler, combination)
+    if combination.built_for:
+        yield from _range(
+            "what is built", f"{','.join(combination.built_for)} is compiled by", cuda_and_built_for, combination
+        )
+
+
+def releases(combination: Combination, rules: tuple[Rule, ...]) -> Iterator[Finding]:
+    """Yield the releases of TensorFlow that accept all parts; without one, that this is not documented."""
+    if (
+        combination.tf is not None
+        or combination.serving is not None
+        or not (combination.given() or combination.gpus or combination.built_for)
+    ):
+        return
+    if combination.cuda is not None and tables.driver(combination.cuda) is None:
+        return  # the tables do not have that CUDA
+    verdicts = [(row, _with(combination, row, rules)) for row in tables.table("tensorflow")]
+    for good, words in ((WORKS, "as upstream tests them"), (COSTS, "with a cost")):
+        fitting = [row for row, verdict in verdicts if verdict is good]
+        if fitting:
+            yield finding_of(
+                "releases", good, _range_of_releases(fitting, words), *dict.fromkeys((fitting[0], fitting[-1]))
+            )
+            return
+    yield unknown("releases", "no release of TensorFlow in the tables is known to accept all of it")
+
+
+def _with(combination: Combination, row: Row, rules: tuple[Rule, ...]) -> Verdict:
+    """Return the verdict on a release with the parts, at most COSTS; the release's CUDA replaces one left open."""
+    whole, worst = combination.with_versions(tf=row["tf"], cuda=combination.cuda or row["cuda"]), WORKS
+    for finding in (finding for rule in rules for finding in rule(whole)):
+        worst = max(worst, finding.verdict, key=lambda verdict: verdict.rank)
+        if worst.rank > COSTS.rank:
+            break
+    return worst
+
+
+def _range_of_releases(fitting: list[Row], words: str) -> str:
+    newest, oldest = fitting[0]["tf"], fitting[-1]["tf"]
+    older = "" if newest == oldest else f", {oldest} the oldest"
+    return f"of TensorFlow's releases, {words}, {newest} is the newest that accepts it{older}"
+
+
+def _cuda(combination: Combination) -> Iterator[Finding]:
+    if combination.cuda is None:
+        return
+    compiler, driver = tables.compiler(combination.cuda), tables.driver(combination.cuda)
+    least = tables.minor_version_driver(combination.cuda)
+    if compiler is None or driver is None:
+        yield unknown("CUDA", f"no table has CUDA {combination.cuda}")
+        return
+    capabilities = compiler["capabilities"].split()
+    generations = f"{dotted(capabilities[0])} to {dotted(capabilities[-1])}"
+    reach = f"compiles for {generations}, and accepts a GCC below {compiler['gcc_below']}"
+    yield finding_of("CUDA", WORKS, f"CUDA {combination.cuda} {reach}", compiler)
+    minor = f"; from {least['driver']} on, minor-version compatibility runs it" if least else ""
+    rows = (driver,) if least is None else (driver, least)
+    yield finding_of("CUDA", WORKS, f"CUDA {combination.cuda} came with driver {driver['driver']}{minor}", *rows)
+
+
+def _gpus(combination: Combination) -> Iterator[Finding]:
+    for gpu in combination.gpus:
+        number, last = str(plain(gpu.capability)), tables.last_driver(gpu.capability)
+        rows = [row for row in tables.table("cuda_compiler") if number in row["capabilities"].split()]
+        if not rows:
+            yield unknown("GPU", f"no table has a CUDA that compiles for {gpu.text}")
+            continue
+        ends = f"CUDA {rows[0]['first']} to {rows[-1]['last']} compile for {gpu.text}"
+        yield finding_of("GPU", WORKS, ends, *dict.fromkeys((rows[0], rows[-1])), *gpu.rows)
+        if last is not None:
+            yield finding_of("GPU", WORKS, f"the last drivers for {gpu.text} are those of {last['driver']}", last)
+
+
+def _range(name: str, words: str, rule: Rule, combination: Combination) -> Iterator[Finding]:
+    """Yield the CUDAs that a rule accepts with one part, from the oldest to the newest."""
+    accepted = [
+        (cuda, finding)
+        for cuda in tables.cuda_lines()
+        for finding in rule(combination.with_versions(cuda=cuda))
+        if finding.verdict is WORKS
+    ]
+    if not accepted:
+        yield unknown(name, f"{words} no CUDA that the tables have")
+        return
+    (newest, first), (oldest, last) = accepted[0], accepted[-1]
+    rows = dict.fromkeys((*first.rows, *last.rows))
+    yield finding_of(name, WORKS, f"{words} CUDA {oldest} to {newest}", *rows)

@@ -1,0 +1,195 @@
+"""The nearest combinations that work: versions are changed, the machine is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kiln.compat import tables, version_ranges
+from kiln.compat.combination import plain
+from kiln.compat.results import Suggestion, Verdict, verdict
+from kiln.compat.rules import findings, one_by_one
+from kiln.compat.variants import completed_list, newest_gcc, variants
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kiln.compat.combination import Combination, Gpu
+    from kiln.compat.tables import Row
+
+COUNT = 3
+OPEN: dict[str, str | None] = dict.fromkeys(("cudnn", "python", "compiler", "host", "bazel"))
+# The cost of a change: TensorFlow is the purpose, a driver needs an administrator.
+WEIGHTS = {
+    "serving": 6,
+    "tf": 5,
+    "driver": 4,
+    "python": 3,
+    "cuda": 2,
+    "cudnn": 1,
+    "compiler": 1,
+    "host": 1,
+    "bazel": 1,
+    "built_for": 1,
+}
+UNORDERED = {"compiler", "host", "built_for"}  # without a distance
+
+
+def nearest(original: Combination) -> tuple[Suggestion, ...]:
+    """Return the nearest combinations that work, the nearest first; with a cost where none works without."""
+    suggestions: list[Suggestion] = []
+    for good in (Verdict.WORKS, Verdict.COSTS):
+        if len(suggestions) < COUNT and good.rank < verdict(findings(original)).rank:
+            candidates = _candidates(original, good)
+            suggestions += _ranked(original, [_suggestion(original, candidate, good) for candidate in candidates])
+    return _varied(suggestions)
+
+
+def _ranked(original: Combination, suggestions: list[Suggestion]) -> list[Suggestion]:
+    return sorted(suggestions, key=lambda suggestion: _distance(original, suggestion.combination))
+
+
+def _varied(ranked: list[Suggestion]) -> tuple[Suggestion, ...]:
+    """Return the first of each kind of change: neighboring releases are one kind, and so are additional changes."""
+    kinds: list[Suggestion] = []
+    for suggestion in ranked:
+        if not any(set(suggestion.changes) >= set(other.changes) for other in kinds):
+            kinds.append(suggestion)
+    return tuple(kinds[:COUNT])
+
+
+def _is(candidate: Combination, good: Verdict) -> bool:
+    """Return whether no finding is worse than a verdict; stop at the first that is."""
+    return not any(finding.verdict.rank > good.rank for finding in one_by_one(candidate))
+
+
+def _suggestion(original: Combination, other: Combination, good: Verdict) -> Suggestion:
+    return Suggestion(combination=other, verdict=good, changes=_changes(original, other), variants=variants(other))
+
+
+def _changes(original: Combination, other: Combination) -> tuple[str, ...]:
+    return tuple(name for name in WEIGHTS if getattr(original, name) != getattr(other, name))
+
+
+def _distance(original: Combination, other: Combination) -> tuple[int, float, tuple[float, ...]]:
+    names = _changes(original, other)
+    steps = sum(_steps(getattr(original, name), getattr(other, name)) for name in names if name not in UNORDERED)
+    newest_first = tuple(-number for number in version_ranges.numbers(other.tf or "0"))
+    return sum(WEIGHTS[name] for name in names), steps, newest_first
+
+
+def _steps(one: str, other: str) -> float:
+    """Return the distance of two versions; a major version counts as a thousand minor ones."""
+    (first, second), (third, fourth) = ((*version_ranges.numbers(text), 0)[:2] for text in (one, other))
+    return abs((first - third) * 1000 + second - fourth)
+
+
+def _candidates(original: Combination, good: Verdict) -> list[Combination]:
+    """Return every similar combination with a verdict; parts that already exclude it are skipped early."""
+    candidates: dict[object, Combination] = {}
+    for start in _starts(original):
+        for release in _releases(start):
+            for cuda in dict.fromkeys(_cudas(release)):
+                if not _is(release.with_versions(cuda=cuda, **OPEN), good):
+                    continue
+                for cudnn in dict.fromkeys(_cudnns(release, cuda)):
+                    pair = release.with_versions(cuda=cuda, cudnn=cudnn)
+                    new = (candidate for candidate in _tools(pair) if candidate.key not in candidates)
+                    candidates |= {candidate.key: candidate for candidate in new if _is(candidate, good)}
+    return list(candidates.values())
+
+
+def _starts(original: Combination) -> Iterator[Combination]:
+    """Yield the original, that with a newer driver, and that compiled for its GPUs too."""
+    yield original
+    yield from _with_driver(original)
+    if original.built_for and (completed := completed_list(original)):
+        yield replace(original, built_for=completed)
+
+
+def _with_driver(original: Combination) -> Iterator[Combination]:
+    if original.driver is None:
+        return
+    for gpu in original.gpus:
+        final = tables.last_driver(gpu.capability)
+        if final is not None and not version_ranges.agree(final["driver"], original.driver):
+            yield original.with_versions(
+                driver=final["driver"], loaded=None if original.loaded is None else final["driver"]
+            )
+    cudas = [original.cuda, *(_first_cuda(gpu) for gpu in original.gpus)]
+    for row in (tables.driver(cuda) for cuda in cudas if cuda):
+        if row is not None and not version_ranges.at_least(original.driver, row["driver"]):
+            yield original.with_versions(
+                driver=row["driver"], loaded=None if original.loaded is None else row["driver"]
+            )
+
+
+def _first_cuda(gpu: Gpu) -> str | None:
+    row = tables.first_cuda(plain(gpu.capability))
+    return None if row is None else row["first"]
+
+
+def _releases(original: Combination) -> Iterator[Combination]:
+    """Yield the original, then every other release; one of Serving with its own TensorFlow."""
+    yield original
+    if original.serving is not None:
+        for row in tables.table("serving"):
+            own = ".".join(row["last"].split(".")[:2])
+            yield original.with_versions(serving=row["last"], tf=None if original.tf is None else own)
+    elif original.tf is not None:
+        yield from (original.with_versions(tf=row["tf"]) for row in tables.table("tensorflow"))
+
+
+def _cudas(release: Combination) -> Iterator[str | None]:
+    yield release.cuda
+    if release.cuda is not None:
+        yield from (row["cuda"] for row in _own(release))
+        yield from tables.cuda_lines()
+
+
+def _cudnns(release: Combination, cuda: str | None) -> Iterator[str | None]:
+    yield release.cudnn
+    if release.cudnn is None or cuda is None:
+        return
+    yield from (row["cudnn"] for row in _own(release))
+    yield from (
+        row["last"]
+        for row in tables.table("cudnn")
+        if version_ranges.overlaps(cuda, row["cuda_first"], row["cuda_last"])
+    )
+
+
+def _tools(release: Combination) -> Iterator[Combination]:
+    """Yield the release with the original tools, and with those of its rows."""
+    yield release
+    own = tables.tensorflow(release.tf) if release.tf else None
+    changes: dict[str, str] = {}
+    if own is not None and release.python and own["python"]:
+        lowest, highest = version_ranges.span(own["python"])
+        changes["python"] = highest if version_ranges.at_least(release.python, highest) else lowest
+    if release.bazel and (row := next(_own(release), None)):
+        changes["bazel"] = row["bazel"]
+    changes |= {name: text for name in ("compiler", "host") if (text := _compiler(release, getattr(release, name)))}
+    for name, value in changes.items():
+        yield release.with_versions(**{name: value})
+    if len(changes) > 1:
+        yield release.with_versions(**changes)
+
+
+def _compiler(release: Combination, compiler: str | None) -> str | None:
+    """Return the newest GCC that CUDA accepts, else upstream's compiler."""
+    if compiler is None:
+        return None
+    newest = newest_gcc(release.cuda)
+    if newest and compiler.startswith("gcc "):
+        return f"gcc {newest}"
+    own = tables.tensorflow(release.tf) if release.tf else None
+    return own["compiler"] or None if own else None
+
+
+def _own(release: Combination) -> Iterator[Row]:
+    """Yield the row of the release: Serving's, else TensorFlow's."""
+    if (release.serving and (row := tables.serving(release.serving))) or (
+        release.tf and (row := tables.tensorflow(release.tf))
+    ):
+        yield row

@@ -1,0 +1,67 @@
+"""Versions as numbers: a short one, ``12.5``, stands for every release whose version begins with it."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+Line = tuple[float, ...]
+
+_NUMBERS = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,5}")
+_NEWEST = float("inf")
+
+
+@lru_cache(maxsize=4096)
+def numbers(text: str) -> Line:
+    """Return ``12.5.1`` as its numbers.
+
+    Raises:
+        ValueError: when the text is not a version.
+    """
+    if not _NUMBERS.fullmatch(text):
+        raise ValueError(f"{text!r} is not a version")
+    return tuple(int(part) for part in text.split("."))
+
+
+def is_version(text: str) -> bool:
+    """Return whether a text is numbers with dots between them."""
+    return _NUMBERS.fullmatch(text) is not None
+
+
+def agree(one: str, other: str) -> bool:
+    """Return whether two versions are equal as far as both go: ``12.5`` and ``12.5.1``."""
+    return all(first == second for first, second in zip(numbers(one), numbers(other), strict=False))
+
+
+def overlaps(version: str, first: str, last: str) -> bool:
+    """Return whether a release of a version is from ``first`` to ``last``, where short ones include all releases."""
+    parts, upper = numbers(version), numbers(last)
+    return numbers(first) <= (*parts, _NEWEST) and parts[: len(upper)] <= upper
+
+
+def at_least(version: str, bound: str) -> bool:
+    """Return whether the newest release of a version is not older than a bound."""
+    return (*numbers(version), _NEWEST) >= numbers(bound)
+
+
+def below(version: str, bound: str) -> bool:
+    """Return whether a version is older than a bound: ``10.9`` is older than ``11``, ``11`` and ``11.0`` are not."""
+    upper = numbers(bound)
+    return numbers(version)[: len(upper)] < upper
+
+
+def in_ranges(version: str, text: str) -> bool:
+    """Return whether a version is in ranges in the notation of the tables: ``2.7 3.3-3.7``."""
+    return any(overlaps(version, *bounds(part)) for part in text.split())
+
+
+def bounds(part: str) -> tuple[str, str]:
+    """Return the ends of ``3.3-3.7``; of a single version, the version twice."""
+    first, _, last = part.partition("-")
+    return first, last or first
+
+
+def span(text: str) -> tuple[str, str]:
+    """Return the lowest and the highest version of ranges in the notation of the tables."""
+    parts = text.split()
+    return bounds(parts[0])[0], bounds(parts[-1])[1]

@@ -1,0 +1,1 @@
+"""Read and write conda packages as files."""

@@ -1,0 +1,296 @@
+"""The reader of .conda packages, and the rewriting of their metadata without changing the payload."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import json
+import lzma
+import posixpath
+import shutil
+import struct
+import tarfile
+import zipfile
+import zlib
+from typing import IO, TYPE_CHECKING, Any
+
+from kiln import files
+from kiln.compression import zstd
+from kiln.errors import BrokenPackage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+    from pathlib import Path
+
+    Members = Generator[tuple[tarfile.TarInfo, IO[bytes] | None], None, None]
+
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the first date that a zip file can have
+# The errors of Python's readers for damaged or malicious files; RuntimeError is zipfile's for encrypted members.
+_BROKEN = (
+    *(zipfile.BadZipFile, zstd.ZstdError, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
+    *(ValueError, EOFError, LookupError, ArithmeticError, NotImplementedError, RuntimeError, MemoryError),
+)
+_LEVEL = 1  # the engine's level: a gigabyte in seconds
+_CHUNK = 1 << 20
+LARGEST_INFO = 1 << 28  # bytes; metadata beyond that is an attack or a mistake
+LARGEST_JSON = {"paths.json": 1 << 27}  # the list of a million files
+LARGEST_OTHER_JSON = 1 << 24
+LARGEST_HEADER = 1 << 20  # of a tar archive's member: its name, or its extended attributes
+LONGEST_PATH = 4096  # PATH_MAX of linux/limits.h
+LEAST_PAYLOAD, RATIO = 1 << 33, 200  # bytes, and how many times its packed size a payload may be unpacked
+MOST_MEMBERS = 2_000_000
+_LOCAL_HEADER = struct.Struct("<4s5H3I2H")
+_DESCRIPTOR, _LONGEST_DESCRIPTOR = 8, 24  # the flag of sizes that follow a member, and their bytes
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose header is read only when it has a plausible size."""
+
+    _SPECIAL = frozenset(
+        (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+    )
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        """Refuse members that no package has; tarfile's documentation names this method as the one to override."""
+        if self.size < 0 or (self.type in self._SPECIAL and self.size > LARGEST_HEADER):
+            raise tarfile.ReadError(f"a header of {self.size:,} bytes")
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError("a file with holes, which no package has")
+        member: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]  # its stubs leave it out
+        if member.issparse() or member.size < 0:
+            raise tarfile.ReadError("a file with holes, which no package has")
+        if max(len(member.name), len(member.linkname)) > LONGEST_PATH:
+            raise tarfile.ReadError(f"a path of more than {LONGEST_PATH:,} characters")
+        return member
+
+
+class _Bounded(io.RawIOBase):
+    """A stream that can be read up to a size."""
+
+    def __init__(self, stream: zstd.ZstdFile, limit: int) -> None:
+        self._stream, self._remaining, self._limit = stream, limit, limit
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read at most as many bytes as the buffer holds.
+
+        Raises:
+            ValueError: beyond the size.
+        """
+        size: int = self._stream.readinto(buffer)
+        self._remaining -= size
+        if self._remaining < 0:
+            raise ValueError(f"it unpacks to more than {self._limit:,} bytes")
+        return size
+
+
+def read_info(package: Path, name: str) -> Any:
+    """Return one JSON file of a package's metadata, such as ``about.json``; an empty object when it has none.
+
+    Raises:
+        BrokenPackage: when the file is not a .conda package, or has that file twice or with invalid JSON.
+    """
+    value = None
+    with (
+        _as_broken(package),
+        zipfile.ZipFile(package) as file,
+        contextlib.closing(_unpacked(file, _info_member(file), LARGEST_INFO)) as members,
+    ):
+        for member, content in members:
+            if posixpath.normpath(member.name) == f"info/{name}":
+                value = _json_of(name, content, value)
+    return {} if value is None else value[0]
+
+
+def read_object(package: Path, name: str) -> dict[str, Any]:
+    """Return a JSON file of a package's metadata that is an object; an empty one when it has none.
+
+    Raises:
+        BrokenPackage: when it is something else, or the file is not a .conda package.
+    """
+    value = read_info(package, name)
+    if not isinstance(value, dict):
+        raise BrokenPackage(f"{package} has an info/{name} that is not a JSON object")
+    return value
+
+
+def _json_of(name: str, content: IO[bytes] | None, before: tuple[Any] | None) -> tuple[Any]:
+    """Return the value of a JSON file, which a package has once, as a regular file of limited size."""
+    if content is None or before is not None:
+        raise ValueError(f"its info/{name} is {'not a regular file' if content is None else 'there twice'}")
+    limit = LARGEST_JSON.get(name, LARGEST_OTHER_JSON)
+    data = content.read(limit + 1)
+    if len(data) > limit:
+        raise ValueError(f"its info/{name} is larger than {limit:,} bytes")
+    return (strict_json(data),)
+
+
+def strict_json(data: bytes) -> Any:
+    """Return a JSON value that all readers agree on: each key once, finite numbers, valid text.
+
+    Raises:
+        ValueError: when it is not.
+    """
+    try:
+        value = json.loads(data, object_pairs_hook=_object, parse_constant=_refuse_constant)
+        if rb"\u" in data:
+            json.dumps(value, ensure_ascii=False).encode()  # fails for half a surrogate pair
+    except RecursionError as error:
+        raise ValueError("its values are nested too deeply") from error
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("an object has a key twice")
+    return value
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is not a number in JSON")
+
+
+@contextlib.contextmanager
+def reading(package: Path) -> Iterator[Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]]:
+    """Yield every member of a package, metadata first, with the content of regular files; nothing is unpacked.
+
+    Raises:
+        BrokenPackage: when the file is not a .conda package, damaged, or unpacks to more than packages do.
+    """
+    with (
+        _as_broken(package),
+        zipfile.ZipFile(package) as file,
+        contextlib.closing(_members(file, limit=max(LEAST_PAYLOAD, RATIO * package.stat().st_size))) as members,
+    ):
+        yield members
+
+
+@contextlib.contextmanager
+def _as_broken(package: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {None, errno.EINVAL}:  # a decoder's own, and that of an invalid offset
+            raise
+        raise _broken(package, error) from error
+    except _BROKEN as error:
+        raise _broken(package, error) from error
+
+
+def _broken(package: Path, error: Exception) -> BrokenPackage:
+    return BrokenPackage(
+        f"{package} is not a .conda package",
+        why=str(error) or type(error).__name__,
+        hint="it is damaged or malicious: build it again, or download it from where it was published",
+    )
+
+
+def _members(file: zipfile.ZipFile, *, limit: int) -> Members:
+    payload = [name for name in file.namelist() if name.startswith("pkg-") and name.endswith(".tar.zst")]
+    yield from _unpacked(file, _info_member(file), LARGEST_INFO)
+    for name in payload:
+        yield from _unpacked(file, name, limit)
+
+
+def _unpacked(file: zipfile.ZipFile, name: str, limit: int) -> Members:
+    """Yield the members of one archive of a package, which may unpack to ``limit`` bytes."""
+    with (
+        file.open(name) as packed,
+        zstd.open(packed) as stream,
+        tarfile.open(fileobj=io.BufferedReader(_Bounded(stream, limit), _CHUNK), mode="r|", tarinfo=_Member) as archive,
+    ):
+        for number, member in enumerate(archive):
+            if number >= MOST_MEMBERS:
+                raise ValueError(f"it has more than {MOST_MEMBERS:,} files")
+            archive.members.clear()  # type: ignore[attr-defined]  # it keeps all of them; the stubs leave it out
+            yield member, archive.extractfile(member) if member.isreg() else None
+
+
+def rewrite_info(package: Path, target: Path, edit: Callable[[str, bytes], bytes], *, mtime: int | None = None) -> None:
+    """Write ``package`` to ``target`` with each file of its metadata passed through ``edit`` (name, content).
+
+    The same edit of the same package gives the same bytes. With ``mtime``, in seconds, every file in the package has
+    that time, so the same content gives the same bytes, too; without it, the payload is not packed again.
+    """
+    with files.replacing(target) as part, zipfile.ZipFile(package) as old, zipfile.ZipFile(part, "w") as new:
+        info = _info_member(old)
+        for name in old.namelist():
+            member = zipfile.ZipInfo(name, EPOCH)
+            if name == info:
+                new.writestr(member, zstd.compress(_edited(old.read(name), edit, mtime)))
+                continue
+            with old.open(name) as source, new.open(member, "w", force_zip64=True) as sink:
+                if mtime is not None and name.endswith(".tar.zst"):
+                    _restamp(source, sink, mtime)
+                else:
+                    shutil.copyfileobj(source, sink, _CHUNK)
+
+
+def _restamp(source: IO[bytes], sink: IO[bytes], mtime: int) -> None:
+    """Copy a packed archive, with one time for all of its members."""
+    with (
+        zstd.open(source) as plain,
+        zstd.open(sink, "wb", level=_LEVEL) as packed,
+        tarfile.open(fileobj=plain, mode="r|") as old,
+        tarfile.open(fileobj=packed, mode="w|") as new,
+    ):
+        for member in old:
+            member.mtime, member.pax_headers = mtime, {}
+            new.addfile(member, old.extractfile(member) if member.isreg() else None)
+
+
+def _info_member(file: zipfile.ZipFile) -> str:
+    """Return the name of the one archive with a package's metadata, which readers from either end find."""
+    names = file.namelist()
+    info = [name for name in names if name.startswith("info-") and name.endswith(".tar.zst")]
+    payload = [name for name in names if name.startswith("pkg-") and name.endswith(".tar.zst")]
+    if not info:
+        raise ValueError("it has no metadata")
+    if len(info) > 1 or len(payload) > 1 or len(set(names)) < len(names):
+        raise ValueError("it has a member twice")
+    _require_no_gaps(file)
+    return info[0]
+
+
+def _require_no_gaps(file: zipfile.ZipFile) -> None:
+    """Refuse data between the members of the directory: a reader from the start would find it."""
+    assert file.fp is not None
+    start = end = 0
+    for member in sorted(file.infolist(), key=lambda item: item.header_offset):
+        slack = _LONGEST_DESCRIPTOR if member.flag_bits & _DESCRIPTOR else 0
+        file.fp.seek(member.header_offset)
+        header = file.fp.read(_LOCAL_HEADER.size)
+        if not start <= member.header_offset <= end or len(header) < _LOCAL_HEADER.size:
+            raise ValueError("its members do not follow one another")
+        *_, name, extra = _LOCAL_HEADER.unpack(header)
+        start = member.header_offset + _LOCAL_HEADER.size + name + extra + member.compress_size
+        end = start + slack
+    if not start <= file.start_dir <= end:
+        raise ValueError("there is data between its members and their directory")
+
+
+def _opened(compressed: bytes) -> tarfile.TarFile:
+    with zstd.open(io.BytesIO(compressed)) as stream:
+        plain = stream.read(LARGEST_INFO)
+    return tarfile.open(fileobj=io.BytesIO(plain))
+
+
+def _edited(compressed: bytes, edit: Callable[[str, bytes], bytes], mtime: int | None) -> bytes:
+    changed = io.BytesIO()
+    with _opened(compressed) as old, tarfile.open(fileobj=changed, mode="w") as new:
+        for member in old:
+            content = old.extractfile(member) if member.isreg() else None
+            if mtime is not None:
+                member.mtime, member.pax_headers = mtime, {}
+            if content is None:
+                new.addfile(member)
+                continue
+            data = edit(member.name.removeprefix("info/"), content.read())
+            member.size = len(data)
+            new.addfile(member, io.BytesIO(data))
+    return changed.getvalue()

@@ -1,0 +1,226 @@
+"""The writer of ``.conda`` packages: the same content gives the same bytes.
+
+The format is CEP 28's (a zip of two tar archives compressed with zstd); the files in ``info/`` are conda-build's
+``index.json``, ``paths.json``, ``about.json``, ``files`` and ``run_exports.json``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+import zipfile
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from kiln import files
+from kiln.compression import zstd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+SUBDIR = "linux-64"
+PLACEHOLDER = "/opt/kiln_rehearsal_prefix_placeholder"
+_LEVEL = 1  # seconds; level 19 takes minutes
+_THREADS = 2  # the compressed bytes do not depend on the number, as long as there is one
+_CHUNK = 1 << 20
+_EPOCH = 315_532_800  # 1980, the first moment that a zip can hold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageFacts:
+    """The metadata of a package; ``run_exports`` is by kind, as ``{"weak": (...)}``."""
+
+    name: str
+    version: str
+    build: str
+    build_number: int = 0
+    depends: tuple[str, ...] = ()
+    constrains: tuple[str, ...] = ()
+    license: str = ""
+    about: Mapping[str, object] = field(default_factory=dict)
+    run_exports: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    made_from: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def stem(self) -> str:
+        """The file's name without its ending."""
+        return f"{self.name}-{self.version}-{self.build}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenFile:
+    """One file in a package: its hash and size."""
+
+    path: str
+    sha256: str
+    size: int
+
+
+class Readable(Protocol):
+    """The source of a file's content."""
+
+    def read(self, size: int = ..., /) -> bytes:
+        """Return at most ``size`` bytes, none at the end."""
+
+
+class Archive:
+    """A package being written: files go into the compressed archive at once, ``info/`` is written last."""
+
+    def __init__(self, content: tarfile.TarFile) -> None:
+        self._content = content
+        self._paths: dict[str, dict[str, object]] = {}
+        self._info: dict[str, bytes] = {}
+        self.written: list[WrittenFile] = []
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._paths
+
+    def add(self, path: str, source: Readable, size: int, *, executable: bool = False) -> None:
+        """Add a file of exactly ``size`` bytes, read from ``source`` once."""
+        reader = _HashingReader(source)
+        self._content.addfile(_member(path, size, executable=executable), reader)
+        self._note(path, reader.sha256, size)
+
+    def add_bytes(self, path: str, data: bytes, *, executable: bool = False) -> None:
+        """Add a file; the installer replaces PLACEHOLDER in it by the prefix."""
+        self._content.addfile(_member(path, len(data), executable=executable), io.BytesIO(data))
+        self._note(path, hashlib.sha256(data).hexdigest(), len(data), has_prefix=PLACEHOLDER.encode() in data)
+
+    def add_link(self, path: str, target: str) -> None:
+        """Add a symbolic link with a target relative to it."""
+        member = _member(path, 0, executable=True)
+        member.type, member.linkname = tarfile.SYMTYPE, target
+        self._content.addfile(member)
+        self._paths[path] = {"_path": path, "path_type": "softlink"}
+
+    def add_info(self, path: str, data: bytes) -> None:
+        """Add a file below ``info/``, such as a license."""
+        self._info[f"info/{path}"] = data
+
+    def finish(self, facts: PackageFacts) -> dict[str, bytes]:
+        """Return all files below ``info/``."""
+        paths = [row for _, row in sorted(self._paths.items())]
+        about = {**facts.about, "license": facts.license, "extra": {"rehearsal": True, **facts.made_from}}
+        self._info["info/index.json"] = _json(_index(facts))
+        self._info["info/about.json"] = _json(about)
+        self._info["info/paths.json"] = _json({"paths": paths, "paths_version": 1})
+        self._info["info/files"] = "".join(f"{path}\n" for path in sorted(self._paths)).encode()
+        if facts.run_exports:
+            self._info["info/run_exports.json"] = _json({kind: list(v) for kind, v in facts.run_exports.items()})
+        return dict(sorted(self._info.items()))
+
+    def _note(self, path: str, sha256: str, size: int, *, has_prefix: bool = False) -> None:
+        row: dict[str, object] = {"_path": path, "path_type": "hardlink", "sha256": sha256, "size_in_bytes": size}
+        if has_prefix:
+            row |= {"prefix_placeholder": PLACEHOLDER, "file_mode": "text"}
+        self._paths[path] = row
+        self.written.append(WrittenFile(path=path, sha256=sha256, size=size))
+
+
+@contextmanager
+def package(folder: Path, facts: PackageFacts) -> Iterator[Archive]:
+    """Write ``folder/<name>-<version>-<build>.conda``; it appears when the block ends without an error.
+
+    Raises DiskFull.
+    """
+    target = folder / f"{facts.stem}.conda"
+    with (
+        files.full_disk_as_error(folder),
+        files.replacing(target) as part,
+        zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as outer,
+    ):
+        _write_member(outer, "metadata.json", b'{"conda_pkg_format_version": 2}')
+        with _tar(outer, f"pkg-{facts.stem}.tar.zst") as content:
+            archive = Archive(content)
+            yield archive
+        with _tar(outer, f"info-{facts.stem}.tar.zst") as info:
+            for path, data in archive.finish(facts).items():
+                info.addfile(_member(path, len(data), executable=False), io.BytesIO(data))
+
+
+def metadata_package(folder: Path, facts: PackageFacts) -> Path:
+    """Write a package without files into ``folder``, unless it exists, and return its path."""
+    path = folder / f"{facts.stem}.conda"
+    if not path.is_file():
+        with package(folder, facts):
+            pass  # the package consists of its metadata
+    return path
+
+
+def _write_member(outer: zipfile.ZipFile, name: str, data: bytes) -> None:
+    with outer.open(zipfile.ZipInfo(name), "w") as file:
+        file.write(data)
+
+
+@contextmanager
+def _tar(outer: zipfile.ZipFile, name: str) -> Iterator[tarfile.TarFile]:
+    with (
+        outer.open(zipfile.ZipInfo(name), "w", force_zip64=True) as file,
+        _compressing(file) as compressed,
+        _LargeReads.open(fileobj=compressed, mode="w|", format=tarfile.GNU_FORMAT, bufsize=_CHUNK) as tar,
+    ):
+        yield tar
+
+
+class _LargeReads(tarfile.TarFile):
+    """A tar archive that copies files in large pieces."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "copybufsize": _CHUNK})
+
+
+def _compressing(file: IO[bytes]) -> zstd.ZstdFile:
+    parameter = zstd.CompressionParameter
+    options: dict[int, int] = {
+        parameter.compression_level: _LEVEL,
+        parameter.nb_workers: _THREADS,
+        parameter.checksum_flag: 1,
+    }
+    return zstd.ZstdFile(file, "w", options=options)
+
+
+class _HashingReader(io.RawIOBase):
+    """A stream that computes the hash of what is read."""
+
+    def __init__(self, source: Readable) -> None:
+        super().__init__()
+        self._source = source
+        self._digest = hashlib.sha256()
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    def read(self, size: int = -1) -> bytes:
+        chunk = self._source.read(size)
+        self._digest.update(chunk)
+        return chunk
+
+
+def _member(path: str, size: int, *, executable: bool) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(path)
+    member.size, member.mtime, member.mode = size, _EPOCH, 0o755 if executable else 0o644
+    return member
+
+
+def _index(facts: PackageFacts) -> dict[str, object]:
+    return {
+        "name": facts.name,
+        "version": facts.version,
+        "build": facts.build,
+        "build_number": facts.build_number,
+        "depends": list(facts.depends),
+        "constrains": list(facts.constrains),
+        "license": facts.license,
+        "arch": "x86_64",
+        "platform": "linux",
+        "subdir": SUBDIR,
+    }
+
+
+def _json(value: object) -> bytes:
+    return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()

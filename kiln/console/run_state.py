@@ -1,0 +1,113 @@
+"""The state of a run so far, for its views."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kiln.console.progress import ProgressLog, progress_text
+from kiln.console.states import BAD, GOOD
+from kiln.console.text import one_line
+from kiln.model.run import ConfigState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from kiln.model.compile import Progress
+    from kiln.model.run import ConfigRun, MatrixReport
+
+TAIL = 20  # stored lines of each step, shown if it fails
+
+
+@dataclass(slots=True)
+class ConfigOutput:
+    """The output of a config: its step, the step's last lines, unescaped, and the progress of its compile."""
+
+    step: str = ""
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL))
+    progress: Progress | None = None
+    progress_log: ProgressLog = field(default_factory=ProgressLog)
+
+
+class RunState:
+    """The configs of a run in build order, each with its latest state and output."""
+
+    def __init__(self, labels: Mapping[str, str] | None = None) -> None:
+        self._labels = labels or {}
+        self.report: MatrixReport | None = None
+        self.configs: dict[str, ConfigRun] = {}
+        self.outputs: dict[str, ConfigOutput] = {}
+
+    def set_report(self, report: MatrixReport) -> None:
+        """Store the configs of a report."""
+        self.report = report
+        self.configs = {config.config: config for config in report.configs}
+
+    def update(self, config: ConfigRun) -> None:
+        """Store a config's new state."""
+        self.configs[config.config] = config
+
+    def add_line(self, config: str, step: str, line: str) -> None:
+        """Store a line unescaped; it is escaped when it is shown, which is far less often."""
+        output = self.outputs.get(config)
+        if output is None or output.step != step:
+            output = self.outputs[config] = ConfigOutput(step)
+        if line:
+            output.lines.append(line)
+
+    def update_progress(self, config: str, progress: Progress) -> str:
+        """Store the progress of a compile; return a line for a log, usually an empty text."""
+        output = self.outputs.setdefault(config, ConfigOutput())
+        output.progress = progress
+        return output.progress_log.line_for(progress)
+
+    def label(self, config: str) -> str:
+        """Return a config's display name: its varying values if known, else its file name."""
+        return self._labels.get(config, config)
+
+    def step(self, config: str) -> str:
+        """Return the latest step of a config."""
+        return one_line(self.outputs[config].step) if config in self.outputs else ""
+
+    def last_line(self, config: str) -> str:
+        """Return the progress of the compile, or else the last nonempty line of output."""
+        output = self.outputs.get(config)
+        if output and output.progress:
+            return progress_text(output.progress)
+        return next((text for line in reversed(output.lines) if (text := one_line(line))), "") if output else ""
+
+    def tail(self, config: str) -> list[str]:
+        """Return the last lines of the config's step."""
+        output = self.outputs.get(config)
+        return [text for line in output.lines if (text := one_line(line))] if output else []
+
+    def failures(self) -> Iterator[ConfigRun]:
+        """Return the failed configs."""
+        return (config for config in self.configs.values() if config.state in BAD)
+
+    def remaining(self, now: float) -> float | None:
+        """Return the estimated seconds until the last config ends, or None without any estimate.
+
+        Configs without an estimate count as the mean of the finished and the estimated ones.
+        """
+        lengths = [length for config in self.configs.values() if (length := _expected(config)) is not None]
+        open_configs = [
+            config for config in self.configs.values() if config.state in {ConfigState.RUNNING, ConfigState.WAITING}
+        ]
+        if not lengths or not open_configs:
+            return None
+        mean = sum(lengths) / len(lengths)
+        slots = [0.0] * max(1, self.report.jobs if self.report else 1)
+        for config in sorted(open_configs, key=lambda config: config.state is ConfigState.WAITING):
+            whole = config.estimate or mean
+            first = slots.index(min(slots))
+            slots[first] += max(0.0, whole - (now - config.started if config.started else 0.0))
+        return max(slots)
+
+
+def _expected(config: ConfigRun) -> float | None:
+    """Return the seconds that a config took, or its estimate."""
+    if config.state in GOOD and config.started and config.finished:
+        return config.finished - config.started
+    return config.estimate

@@ -1,0 +1,131 @@
+"""One frame of the live view: lines of styled text that fit a terminal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln.console.states import BAD, GOOD, ORDER, SIGNS, count_text
+from kiln.console.text import clock, duration, fit, fit_name
+from kiln.model.run import ConfigState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kiln.console.run_state import RunState
+    from kiln.model.run import ConfigRun
+
+Span = tuple[str, str]  # text and its style: the parameters of SGR, such as "32", or nothing
+Line = tuple[Span, ...]
+
+DIM = "2"
+STYLES = {
+    ConfigState.WAITING: DIM,
+    ConfigState.RUNNING: "36",
+    ConfigState.DONE: "32",
+    ConfigState.CACHED: "32",
+    ConfigState.FAILED: "1;31",
+    ConfigState.OUT_OF_MEMORY: "1;31",
+    ConfigState.DISK_FULL: "1;31",
+    ConfigState.INTERRUPTED: "33",
+    ConfigState.LOCKED: "35",
+}
+_TIME, _STEP, _LINE = 17, 34, 12  # columns: elapsed and estimate; maximum for a step; minimum for output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Widths:
+    """The widths of a row's columns; 0 omits a column."""
+
+    label: int
+    time: int
+    step: int
+    line: int
+
+
+def frame(run: RunState, *, now: float, width: int, height: int | None) -> list[Line]:
+    """Return the lines of a frame of at most ``width`` columns and, unless None, ``height`` lines.
+
+    If there are too many configs, failed and running ones come first, and the rest is counted.
+    """
+    configs, others = _visible(list(run.configs.values()), None if height is None else max(1, height - 3))
+    widths = _widths([run.label(config.config) for config in configs], width)
+    lines = [_heading(run, now, width), _bar(run, width)]
+    lines += [_row(run, config, now, widths) for config in configs]
+    if others:
+        lines.append(((fit(f"… and {count_text(config.state for config in others)}", width).rstrip(), DIM),))
+    return lines
+
+
+def _visible(configs: list[ConfigRun], height: int | None) -> tuple[list[ConfigRun], list[ConfigRun]]:
+    if height is None or len(configs) <= height:
+        return configs, []
+    ordered = sorted(configs, key=lambda config: ORDER.index(config.state))
+    return ordered[: height - 1], ordered[height - 1 :]
+
+
+def _widths(labels: Sequence[str], width: int) -> Widths:
+    """Return the widths that fit: the label first, then the times, the step and the output."""
+    from rich.cells import cell_len
+
+    label = min(max(map(cell_len, labels), default=0), max(width - 3, 0))
+    if label > width - 3 - _TIME > 12:
+        label = width - 3 - _TIME
+    rest = width - 2 - label
+    time = _TIME if rest > _TIME else 0
+    rest -= time + 2
+    step = min(_STEP, rest, max(_LINE, rest * 2 // 5)) if rest >= _LINE else 0
+    line = rest - step - 2
+    return Widths(label=label, time=time, step=step, line=line if step and line >= _LINE else 0)
+
+
+def _heading(run: RunState, now: float, width: int) -> Line:
+    """Return the progress of the run, shortened to the width; the rows below show the states too."""
+    from rich.cells import cell_len
+
+    states = [config.state for config in run.configs.values()]
+    finished = sum(state in GOOD for state in states)
+    others = count_text(state for state in states if state not in GOOD)
+    done, rest = f"{finished} of {len(states)} done", f", {others}" if others else ""
+    start = run.report.started if run.report else now
+    end = run.report.finished if run.report else None
+    time = f"  {clock((end or now) - start)}"
+    remaining = run.remaining(now)
+    left = "" if remaining is None else f", about {duration(max(60.0, round(remaining, -1)))} left"
+    texts = (done + rest + time + left, done + time + left, done + time, done)
+    return ((fit(next((text for text in texts if cell_len(text) <= width), done), width).rstrip(), "1"),)
+
+
+def _bar(run: RunState, width: int) -> Line:
+    """Return the share of each kind of state as a colored line; the heading has the same as text."""
+    states = [config.state for config in run.configs.values()]
+    kinds = ((GOOD, "32"), (BAD, "31"), ({ConfigState.RUNNING, ConfigState.LOCKED}, "36"))
+    spans: list[Span] = []
+    for kind, style in kinds:
+        share = sum(state in kind for state in states) * width // max(1, len(states))
+        if share:
+            spans.append(("━" * share, style))
+    rest = width - sum(len(text) for text, _ in spans)
+    return (*spans, ("─" * rest, DIM))
+
+
+def _row(run: RunState, config: ConfigRun, now: float, widths: Widths) -> Line:
+    style = STYLES[config.state]
+    spans = [(f"{SIGNS[config.state]} ", style), (fit_name(run.label(config.config), widths.label), "")]
+    if widths.time:
+        spans.append((_times(config, now).rjust(widths.time), DIM))
+    running = config.state is ConfigState.RUNNING
+    if widths.step:
+        step = (run.step(config.config) if running else "") or config.state.value
+        spans.append(("  " + fit(step, widths.step), style))
+    if widths.line:
+        line = run.last_line(config.config) if running else config.reason.partition("\n")[0]
+        spans.append(("  " + fit(line, widths.line), DIM))
+    return tuple(spans)
+
+
+def _times(config: ConfigRun, now: float) -> str:
+    """Return a config's elapsed time and, until it is finished, its estimate."""
+    elapsed = clock((config.finished or now) - config.started) if config.started else ""
+    expected = f"~{clock(config.estimate)}" if config.estimate and config.finished is None else ""
+    return " / ".join(text for text in (elapsed, expected) if text)

@@ -1,0 +1,167 @@
+"""The credentials of channels, removed from their URLs, so that no file and no message contains them.
+
+A channel is named ``https://USER:PASSWORD@HOST/CHANNEL`` or ``https://HOST/t/TOKEN/CHANNEL``, as conda has it. rattler
+writes such names into the records of installed packages, its caches and errors; so it gets the bare name, and the
+credentials separately. This process keeps them, and sends them to no other server.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from kiln import masking
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from rattler.networking import Client
+
+_CHANNEL = re.compile(r"(?P<scheme>https?://)(?:(?P<user>[^/?#\s]*)@)?(?P<host>[^/?#@\s]+)(?P<path>[^?#\s]*)")
+_TOKEN = re.compile(r"/t/(?P<token>[^/]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelCredentials:
+    """The credentials of one channel: a user with a password, or a token in the path.
+
+    ``full`` is the channel as it was named, ``bare`` the channel without the credentials.
+    """
+
+    bare: str
+    full: str = field(repr=False)
+    user: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def parse(cls, channel: str) -> ChannelCredentials | None:
+        """Return the credentials in the name of a channel; None when there are none."""
+        match = _CHANNEL.fullmatch(channel)
+        if match is None:
+            return None
+        token = _TOKEN.search(match["path"])
+        if match["user"] is None and token is None:
+            return None
+        bare = f"{match['scheme']}{match['host']}{_TOKEN.sub('', match['path'], count=1)}"
+        return cls(bare=bare, full=channel, user=match["user"], token=token and token["token"])
+
+    @property
+    def host(self) -> str:
+        """The server's name, without its port."""
+        return urlsplit(self.bare).hostname or ""
+
+    def covers(self, url: str) -> bool:
+        """Return whether a URL is in the channel."""
+        return f"{url}/".startswith(f"{self.bare.rstrip('/')}/")
+
+    @property
+    def name_and_password(self) -> tuple[str, str]:
+        """The user and the password, unquoted."""
+        name, _, password = (self.user or "").partition(":")
+        return unquote(name), unquote(password)
+
+    @property
+    def header(self) -> dict[str, str]:
+        """The header of HTTP's basic authentication (RFC 7617)."""
+        if self.user is None:
+            return {}
+        pair = ":".join(self.name_and_password).encode()
+        return {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
+
+
+class _Registry:
+    """The credentials of this process, by bare channel."""
+
+    entries: dict[str, ChannelCredentials] = {}  # noqa: RUF012 - one registry for the process
+
+
+def register(channels: Iterable[str]) -> tuple[str, ...]:
+    """Return channels without their credentials, which are kept for requests, and masked from now on."""
+    channels = tuple(channels)
+    for entry in filter(None, map(ChannelCredentials.parse, channels)):
+        _Registry.entries[entry.bare] = entry
+        masking.protect(masking.secrets_of(entry.full))
+    return tuple(map(bare, channels))
+
+
+def registered() -> tuple[str, ...]:
+    """Return the channels with their credentials, for another process of kiln's."""
+    return tuple(entry.full for entry in _Registry.entries.values())
+
+
+def bare(url: str) -> str:
+    """Return a URL without the credentials in it."""
+    entry = ChannelCredentials.parse(url)
+    return url if entry is None else entry.bare
+
+
+def with_credentials(channels: Iterable[str]) -> tuple[str, ...]:
+    """Return channels with their credentials, for a program that takes them in no other way."""
+    entries = _Registry.entries
+    return tuple(entries[channel].full if channel in entries else channel for channel in channels)
+
+
+def headers(url: str) -> dict[str, str]:
+    """Return the headers of a request for a URL."""
+    matches = [entry for entry in _Registry.entries.values() if entry.covers(url)]
+    return max(matches, key=lambda entry: len(entry.bare)).header if matches else {}
+
+
+def address(url: str) -> str:
+    """Return the URL of a request for a channel's file: with the token in its path, where the channel has one."""
+    for entry in _Registry.entries.values():
+        if entry.token is not None and entry.covers(url):
+            return f"{entry.full.rstrip('/')}{url[len(entry.bare.rstrip('/')) :]}"
+    return url
+
+
+def client() -> Client | None:
+    """Return rattler's HTTP client with the credentials; None when there are none, for its own client."""
+    from rattler.networking import AddHeadersMiddleware, Client, MirrorMiddleware
+    from rattler.networking.middleware import (
+        AuthenticationMiddleware,
+        GCSMiddleware,
+        OciMiddleware,
+        RetryMiddleware,
+        S3Middleware,
+    )
+
+    entries = tuple(_Registry.entries.values())
+    if not entries:
+        return None
+
+    def header(host: str, path: str) -> dict[str, str] | None:
+        matches = [entry for entry in entries if entry.host == host and entry.user and _has_path(entry.bare, path)]
+        return max(matches, key=lambda entry: len(entry.bare)).header if matches else None
+
+    tokens = {f"{entry.bare.rstrip('/')}/": [f"{entry.full.rstrip('/')}/"] for entry in entries if entry.token}
+    return Client(
+        [
+            *([MirrorMiddleware(tokens)] if tokens else []),
+            RetryMiddleware(),
+            AuthenticationMiddleware(),
+            AddHeadersMiddleware(header),
+            OciMiddleware(),
+            GCSMiddleware(),
+            S3Middleware(),
+        ]
+    )
+
+
+def _has_path(bare: str, path: str) -> bool:
+    return f"{path}/".startswith(f"{urlsplit(bare).path.rstrip('/')}/")
+
+
+def for_rattler(channels: Iterable[str]) -> Mapping[str, Any]:
+    """Return the credentials of channels in the form of rattler's file of them (``RATTLER_AUTH_FILE``)."""
+    content: dict[str, Any] = {}
+    for entry in (_Registry.entries[channel] for channel in channels if channel in _Registry.entries):
+        if entry.token is not None:
+            content[entry.host] = {"CondaToken": entry.token}
+        else:
+            name, password = entry.name_and_password
+            content[entry.host] = {"BasicHTTP": {"username": name, "password": password}}
+    return content

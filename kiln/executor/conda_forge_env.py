@@ -1,0 +1,114 @@
+"""The environment of a config's build: conda-forge's variables and paths, in a container and on the host.
+
+The names and their meanings are conda-smithy's (build-locally.py, run_docker_build.sh): scripts of feedstocks and their
+CI rely on them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln import image
+from kiln.executor.engine_injection import PRINT_OFFER
+from kiln.model.container import ContainerRun
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.model.container import ContainerLimits, Mount, User
+    from kiln.model.feedstock import Feedstock
+
+ROOT, RECIPE = Path("/home/conda/feedstock_root"), Path("/home/conda/recipe_root")
+WORKER_ROOT = Path("/var/lib/kiln/project")  # on a fleet's worker, without a container, as in the playbooks
+PACKAGE_ROOT = Path(__file__).parents[2]  # the folder that holds the kiln package
+PACKAGE_INSIDE, ENGINE_INSIDE = "/opt/kiln-package", "/opt/kiln-engine"
+HOME = "/home/conda"
+CACHE_INSIDE, DISTDIR_INSIDE = Path(HOME, "compile-cache"), Path(HOME, "distdir")
+
+# Variables that are passed on unchanged, where they are set.
+PASSED_ON = (
+    *("BUILD_WITH_CONDA_DEBUG", "BUILD_OUTPUT_ID", "CI", "GIT_BRANCH", "UPLOAD_ON_BRANCH"),
+    *("flow_run_id", "remote_url", "sha", "GITHUB_ACTIONS", "SOURCE_DATE_EPOCH"),
+    "KILN_LIMITS",
+)
+EXTRA = ("flow_run_id", "remote_url", "sha")  # these go into each package's metadata, too
+NO_ENGINE = 97
+NO_ENTRY = ("--entrypoint", "")  # the entry point of conda-forge's images adds a user first, which needs root
+PROCESSES = 16_384  # threads count; a JVM along with a compiler for each core has many
+
+# The start of a run's processes; `-m` would import the package, and this module with it, a first time.
+MAIN = "import sys; from kiln.{module} import main; main(*sys.argv[1:])"
+
+# kiln's own environment in its base image, or the first Python of the image with the engine; loading it takes long.
+# Without any, print the version of a Python that can use kiln's own engine.
+START = f"""
+for python in {image.ENGINE_HOME}/bin/python /opt/conda/bin/python python3; do
+    if "$python" -c 'from importlib.util import find_spec as f; exit(not (f("rattler") and f("rattler_build")))' \\
+        2>/dev/null; then
+        export PATH="$(dirname "$(command -v "$python")"):$PATH"
+        exec "$python" -c "$2" "$1"
+    fi
+done
+for python in /opt/conda/bin/python python3; do
+    "$python" -c '{PRINT_OFFER}' 2>/dev/null && break
+done
+exit {NO_ENGINE}
+"""
+
+
+def variables(feedstock: Feedstock, config: str, *, caller: Mapping[str, str], cores: int, uid: int) -> dict[str, str]:
+    """Return conda-forge's variables; ``caller`` is the caller's environment."""
+    return {
+        "CONFIG": config,
+        "UPLOAD_PACKAGES": "False",
+        "IS_PR_BUILD": "True",
+        "HOST_USER_ID": str(uid),
+        "CPU_COUNT": caller.get("CPU_COUNT", str(cores)),
+        "FEEDSTOCK_NAME": caller.get("FEEDSTOCK_NAME", feedstock.root.name),
+        **{name: caller[name] for name in PASSED_ON if name in caller},
+    }
+
+
+def run_inside(
+    argv: tuple[str, ...],
+    *,
+    image_name: str,
+    environment: Mapping[str, str],
+    user: User,
+    limits: ContainerLimits,
+    network: bool,
+    options: tuple[str, ...],
+    mounts: tuple[Mount, ...],
+    secrets: Mapping[str, str] | None = None,
+) -> ContainerRun:
+    """Return the container in which ``argv`` builds a config; it sees only the ``mounts`` of this machine."""
+    inside = {
+        "HOME": HOME,
+        "FEEDSTOCK_ROOT": str(ROOT),
+        "RECIPE_ROOT": str(RECIPE),
+        "PYTHONPATH": f"{PACKAGE_INSIDE}:{ENGINE_INSIDE}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    return ContainerRun(
+        image=image_name,
+        argv=argv,
+        environment={**environment, **inside},
+        secrets=secrets or {},
+        mounts=mounts,
+        user=user,
+        limits=limits,
+        network=network,
+        workdir=HOME,
+        options=options,
+    )
+
+
+def start(job_file: Path, *, module: str) -> tuple[str, ...]:
+    """Return the command that runs a module with a job file, whose path is the container's."""
+    return ("sh", "-c", START, "kiln", str(job_file), MAIN.format(module=module))
+
+
+def within(path: Path, feedstock: Feedstock) -> Path:
+    """Return a path of the feedstock as the container sees it."""
+    return ROOT / path.relative_to(feedstock.root)

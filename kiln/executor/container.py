@@ -1,0 +1,217 @@
+"""Run a config's programs in containers: one for the engine, and a second one without the network for scripts."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln import container
+from kiln.build import conda_build
+from kiln.container import Container, Engine, trial
+from kiln.errors import MissingTool
+from kiln.executor import conda_forge_env, engine_injection, mounts, network_isolation
+from kiln.executor.base import ProcessOutcome, message_mark, process_failure
+from kiln.executor.mounts import Folders
+from kiln.job.messages import StepReporter
+from kiln.job.outline import needs_network
+from kiln.model.container import ContainerLimits, Mount, User
+from kiln.store import build_cache
+from kiln.store.rehearsal_layout import RehearsalLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.job.log import BuildLog
+    from kiln.job.task import Task
+    from kiln.model.container import ContainerResult, ContainerRun
+
+TIDYING = 30.0  # seconds until the loop over scripts is stopped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerExecutor:
+    """A `kiln.executor.base.Executor` that runs programs in containers."""
+
+    task: Task
+
+    @property
+    def on_host(self) -> bool:
+        """False."""
+        return False
+
+    @property
+    def packages(self) -> Path:
+        """The cache of fetched packages: the config's own where scripts run in parallel, and could write it."""
+        return self.task.folder / "cache" if self.queue is None else self.task.layout.container_cache
+
+    @property
+    def cache(self) -> Path:
+        """Bazel's cache for the config's compile."""
+        return conda_forge_env.CACHE_INSIDE
+
+    @property
+    def distdir(self) -> Path | None:
+        """The folder of downloads."""
+        return None if self.task.distdir is None else conda_forge_env.DISTDIR_INSIDE
+
+    @property
+    def queue(self) -> Path | None:
+        """The folder that passes on scripts, where the engine needs the network and scripts have none."""
+        task, job = self.task, self.task.job
+        if task.is_foreign or job.options.rehearsal or job.options.network == "always":
+            return None
+        return task.folder / "scripts" if needs_network(task.rendered) or task.secrets else None
+
+    def inside(self, path: Path) -> Path:
+        """Return a path of the feedstock as the container sees it."""
+        return conda_forge_env.within(path, self.task.feedstock)
+
+    def start(self, job_file: Path, module: str) -> tuple[str, ...]:
+        """Return the command that runs a module with a job file, by the first Python of the image with the engine."""
+        return conda_forge_env.start(self.inside(job_file), module=module)
+
+    def run(self, words: tuple[str, ...], log: BuildLog, *, reads: tuple[Path, ...] = ()) -> ProcessOutcome:
+        """Run a program in a container to its end.
+
+        Raises:
+            MissingTool: when the engine is not in the image.
+        """
+        job = self.task.job
+        assert job.engine_data is not None, "the run has chosen an engine"
+        engine = trial.trust(Engine.from_json(job.engine_data, environment=os.environ))
+        folders = self.folders(reads)
+        outcome = self._run(engine, self.plan(engine, words, folders), log)
+        if outcome.exit_code == conda_forge_env.NO_ENGINE and (
+            python := engine_injection.python_of_image(outcome.tail)
+        ):
+            outcome = self._run(engine, self.plan(engine, words, folders, self._injected_engine(python)), log)
+        if outcome.exit_code == conda_forge_env.NO_ENGINE:
+            package = conda_build.PACKAGES.get(job.options.engine, "py-rattler-build")
+            raise no_engine(job.image, package, lendable=not self.task.is_foreign)
+        error = None if outcome.ok else process_failure(self.task, "the container", outcome.exit_code, outcome.tail)
+        return ProcessOutcome(error=error, peak_memory=outcome.peak_memory, starved=outcome.memory_kills > 0)
+
+    def hand_over(self, words: tuple[str, ...], terminal: Mapping[str, str] | None) -> int:
+        """Run a program in a container on the terminal."""
+        job = self.task.job
+        engine = container.choose(job.container, env=os.environ, executable=job.options.executable).engine
+        assert engine is not None, "an engine was requested"
+        plan = self.plan(engine, words, self.folders())
+        environment = {**plan.environment, **(terminal or {})}
+        plan = dataclasses.replace(plan, interactive=True, terminal=terminal is not None, environment=environment)
+        with Container(engine, plan) as running:
+            return running.hand_over()
+
+    def _run(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerResult:
+        return self._run_with_scripts(engine, plan, log) if self.queue else self._run_one(engine, plan, log)
+
+    def _run_one(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerResult:
+        return run_in(Container(engine, plan), log, mark=message_mark(self.task))
+
+    def _injected_engine(self, python: str) -> Mount:
+        """Return the mount of kiln's own engine for an image's Python, fetched if it is missing."""
+        layout = self.task.layout
+        folder = engine_injection.place(python, layout.engines)
+        if not folder.is_dir():
+            title = f"fetch the engine for Python {python}"
+            with (
+                StepReporter().step(title) as step,
+                build_cache.waiting(layout.lock("engines"), seconds=build_cache.LONG),
+            ):
+                engine_injection.fetch(python, layout.engines, env=os.environ, on_line=step.line)
+        return Mount(source=folder, target=conda_forge_env.ENGINE_INSIDE)
+
+    def plan(self, engine: Engine, words: tuple[str, ...], folders: Folders, *more: Mount) -> ContainerRun:
+        """Return the container in which a program of the config's runs, with ``more`` mounts."""
+        task, job = self.task, self.task.job
+        assert job.image is not None, "a container has an image"
+        return conda_forge_env.run_inside(
+            words,
+            image_name=job.image,
+            environment=job.variables,
+            secrets={**task.scripted, **task.secrets},
+            user=User(uid=os.getuid(), gid=os.getgid()),
+            limits=ContainerLimits()
+            if engine.lacks
+            else ContainerLimits(cores=job.cores, memory=job.memory, processes=conda_forge_env.PROCESSES),
+            network=task.network,
+            options=(*conda_forge_env.NO_ENTRY, *job.options.run_arguments),
+            mounts=(
+                *mounts.of_scripts(task.feedstock, task.rendered, folders),
+                *mounts.of_engine(task.feedstock, task.rendered.config, folders),
+                *self._python_mounts(),
+                *more,
+            ),
+        )
+
+    def folders(self, reads: tuple[Path, ...] = ()) -> Folders:
+        """Return the folders that the container uses, and create missing ones; a rehearsal has no compile cache."""
+        task, key = self.task, self.task.job.cache_key
+        if task.job.options.rehearsal:
+            return Folders(work=task.folder, packages=self.packages, wheels=RehearsalLayout(config=task.folder).wheels)
+        caches = task.layout.compile_caches
+        caches.prepare(key)
+        return Folders(
+            work=task.folder,
+            packages=self.packages,
+            compile_cache=caches.folder(key),
+            distdir=task.distdir,
+            shared_packages=reads,
+        )
+
+    def _python_mounts(self) -> tuple[Mount, ...]:
+        """Return the mount of a rehearsal's interpreter."""
+        home = self.task.job.python_home
+        return (Mount(source=Path(home), target=home),) if home else ()
+
+    def _run_with_scripts(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerResult:
+        """Run the engine's container, and in parallel one without the network for the scripts."""
+        queue = self.queue
+        assert queue is not None, "scripts run in a container of their own"
+        with network_isolation.prepared(queue) as close, ThreadPoolExecutor(1) as pool:
+            script_container = Container(engine, self._script_container(plan, queue))
+            scripts = pool.submit(run_in, script_container)
+            scripts.add_done_callback(lambda _: close())  # else the engine would wait forever for its script
+            try:
+                outcome = self._run_one(engine, plan, log)
+                close()
+                wait([scripts], timeout=TIDYING)
+            finally:
+                close()
+                if not scripts.done():  # the engine has died while a script runs: the script ends with its container
+                    script_container.stop()
+            return combined(outcome, scripts.result())
+
+    def _script_container(self, plan: ContainerRun, queue: Path) -> ContainerRun:
+        """Return the container of the scripts: without the network, and without the engine's packages."""
+        script_mounts = mounts.of_scripts(self.task.feedstock, self.task.rendered, self.folders())
+        loop = network_isolation.argv(self.inside(queue))  # each script has its own variables
+        return dataclasses.replace(plan, network=False, mounts=script_mounts, argv=loop, secrets={})
+
+
+def combined(engine: ContainerResult, scripts: ContainerResult) -> ContainerResult:
+    """Return the result of two containers of one build: the engine's, with the memory of both."""
+    peaks = [result.peak_memory for result in (engine, scripts) if result.peak_memory is not None]
+    kills = engine.memory_kills + scripts.memory_kills
+    return dataclasses.replace(engine, peak_memory=max(peaks, default=None), memory_kills=kills)
+
+
+def run_in(container: Container, log: BuildLog | None = None, *, mark: str = "") -> ContainerResult:
+    """Run a container to its end, and remove it."""
+    with container as running:
+        return running.run(on_line=None if log is None else log.receive, own=mark)
+
+
+def no_engine(image: str | None, package: str, *, lendable: bool) -> MissingTool:
+    """Return the error of an image without the engine; ``lendable`` when kiln's own could have been mounted."""
+    no_python = "nor a Python from 3.10 on, for which kiln could mount its own"
+    return MissingTool(
+        f"the image {image} has no {package}",
+        why=no_python if lendable else "the engine that builds in a container must be in its image",
+        hint="name an image that has it with DOCKER_IMAGE ('kiln image base' makes one with rattler-build alone), use "
+        "another --engine, or --container none",
+    )

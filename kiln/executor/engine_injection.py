@@ -1,0 +1,86 @@
+"""Fetch kiln's own engine for an image that has none: the locked wheels, for the Python of the image.
+
+conda-forge's images have a Python and no rattler-build. pip fetches the wheels to this machine, with the user's
+settings and by their hashes, for another Python than the one that runs pip; none of their code is run here, and nothing
+is installed into the image.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from packaging.markers import Marker
+
+from kiln import command, files
+from kiln.errors import DownloadFailed, excerpt
+from kiln.image.base import REQUIREMENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")  # those of the wheels, PEP 600
+WORDS = "no rattler-build in this image; kiln can mount its own for Python"
+PRINT_OFFER = f'import sys; v = sys.version_info; v < (3, 10) and exit(1); print("{WORDS} %d.%d" % v[:2])'
+OFFER = re.compile(rf"^{re.escape(WORDS)} (3\.\d+)$", re.MULTILINE)
+
+
+def python_of_image(output: str) -> str | None:
+    """Return the Python of an image without the engine, ``3.12``, from the output of the build's start."""
+    match = OFFER.search(output)
+    return match and match[1]
+
+
+def requirements(lock: str, python: str) -> str:
+    """Return the entries of a lock for a Python: pip would evaluate conditions for the Python that runs pip."""
+    environment = {"python_version": python, "python_full_version": f"{python}.0"}
+    entries = []
+    for entry in re.split(r"\n(?=[^\s#])", lock):
+        name, _, rest = entry.partition(" \\\n")
+        spec, _, condition = name.partition(" ; ")
+        if not condition or Marker(condition).evaluate(environment):
+            entries.append(f"{spec} \\\n{rest}" if rest else spec)
+    return "\n".join(entries)
+
+
+def argv(python: str, target: Path, lock: Path) -> tuple[str, ...]:
+    """Return the command line of kiln's own pip, for wheels of another Python."""
+    return (
+        *(sys.executable, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar=off"),
+        *("--no-deps", "--require-hashes", "--only-binary=:all:", "--no-compile", "--implementation=cp"),
+        f"--python-version={python}",
+        *(f"--platform={platform}" for platform in PLATFORMS),
+        *("--target", str(target), "--requirement", str(lock)),
+    )
+
+
+def place(python: str, engines: Path) -> Path:
+    """Return the folder of the engine for a Python; each lock of the wheels has its own."""
+    return engines / f"cp{python.replace('.', '')}-{files.sha256(REQUIREMENTS)[:16]}"
+
+
+def fetch(python: str, engines: Path, *, env: Mapping[str, str], on_line: Callable[[str], None]) -> None:
+    """Fetch the engine for a Python, once for all configs and runs; ``env`` is pip's. Callers hold a lock.
+
+    Raises:
+        DownloadFailed: with the end of pip's output.
+        DiskFull: when the disk is full.
+    """
+    folder = place(python, engines)
+    if folder.is_dir():
+        return
+    engines.mkdir(parents=True, exist_ok=True)
+    files.remove_leftovers(engines)
+    lock = engines / f"{folder.name}.txt"
+    files.write_text(lock, requirements(REQUIREMENTS.read_text(), python))
+    with files.full_disk_as_error(engines), files.replacing(folder) as part:
+        result = command.run(argv(python, part, lock), env=env, on_line=on_line)
+        if not result.ok:
+            raise DownloadFailed(
+                f"kiln's own engine for Python {python}, which the image lacks, cannot be fetched",
+                why=f"pip said\n{excerpt(result.tail)}",
+                hint="check that pip's index can be reached, name an image that has the engine with DOCKER_IMAGE "
+                "('kiln image base' makes one), or --container none",
+            )

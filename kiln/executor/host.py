@@ -1,0 +1,105 @@
+"""Run a config's programs on this host."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln import command
+from kiln.build import conda_build
+from kiln.errors import MissingTool
+from kiln.executor import conda_forge_env
+from kiln.executor.base import ProcessOutcome, message_mark, process_failure
+from kiln.job.log import MemoryMonitor
+from kiln.processes import memory_kills
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.job.log import BuildLog
+    from kiln.job.task import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostExecutor:
+    """A `kiln.executor.base.Executor` that runs programs on this host."""
+
+    task: Task
+
+    @property
+    def on_host(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def packages(self) -> Path:
+        """The cache of fetched packages."""
+        return self.task.layout.cache
+
+    @property
+    def cache(self) -> Path:
+        """Bazel's cache for the config's compile."""
+        return self.task.layout.compile_caches.folder(self.task.job.cache_key)
+
+    @property
+    def distdir(self) -> Path | None:
+        """The folder of downloads."""
+        return self.task.distdir
+
+    @property
+    def queue(self) -> None:
+        """None: all scripts run where the engine runs."""
+        return
+
+    def inside(self, path: Path) -> Path:
+        """Return the path."""
+        return path
+
+    def start(self, job_file: Path, module: str) -> tuple[str, ...]:
+        """Return the command that runs a module with a job file."""
+        return (sys.executable, "-c", conda_forge_env.MAIN.format(module=module), str(job_file))
+
+    def run(self, words: tuple[str, ...], log: BuildLog, *, reads: tuple[Path, ...] = ()) -> ProcessOutcome:  # noqa: ARG002
+        """Run a program to its end.
+
+        Raises:
+            MissingTool: when the engine is not on this machine.
+        """
+        environment = {**self.environment, **self.task.scripted, **self.task.secrets}
+        kills = memory_kills()
+        with MemoryMonitor(self.task.job.memory) as monitor:
+            result = command.run(
+                words,
+                env=environment,
+                cwd=conda_forge_env.PACKAGE_ROOT,
+                on_line=log.receive,
+                own=message_mark(self.task),
+            )
+        if self.task.is_foreign and result.exit_code == conda_forge_env.NO_ENGINE:
+            raise no_engine(self.task.job.options.engine, environment["PATH"])
+        error = None if result.ok else process_failure(self.task, "the build's process", result.exit_code, result.tail)
+        starved = monitor.exceeded or memory_kills() > kills
+        return ProcessOutcome(error=error, peak_memory=monitor.most or None, starved=starved)
+
+    def hand_over(self, words: tuple[str, ...], terminal: Mapping[str, str] | None) -> int:
+        """Run a program on the terminal."""
+        return command.hand_over(words, env={**self.environment, **(terminal or {})}, cwd=self.task.feedstock.root)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of a build, with kiln's own programs on the PATH."""
+        environment = self.task.job.environment
+        path = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
+        return {**environment, **self.task.job.variables, "PATH": path}
+
+
+def no_engine(engine: str, path: str) -> MissingTool:
+    """Return the error of a host without the engine."""
+    return MissingTool(
+        f"{conda_build.PROGRAMS[engine]} is not on this machine",
+        why=f"PATH is {path!r}",
+        hint=f"install the package {conda_build.PACKAGES[engine]}, or use another --engine",
+    )

@@ -1,0 +1,33 @@
+"""The assumptions of a fleet's plan: durations that the ledger does not know yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from kiln.fleet.plan import Overheads
+from kiln.scheduling.estimates import CompileAssumptions
+
+ASSUMED = Path(__file__).with_name("assumed.yml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumptions(CompileAssumptions):
+    """The assumptions of a plan; assumed.yml has the meaning and the source of each row."""
+
+    startup: float
+    collect: float
+    teardown: float
+
+    @classmethod
+    def read(cls) -> Assumptions:
+        """Read kiln's own table."""
+        rows = yaml.safe_load(ASSUMED.read_text(encoding="utf-8"))
+        return cls(**{row["name"]: float(row["value"]) for row in rows})
+
+    @property
+    def overheads(self) -> Overheads:
+        """The time that a worker takes besides building."""
+        return Overheads(startup=self.startup, collect=self.collect, teardown=self.teardown)

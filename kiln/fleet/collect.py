@@ -1,0 +1,151 @@
+"""The collection of a build's results from a worker, which is not trusted: only what was built there is accepted."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from kiln import command, files
+from kiln.errors import BrokenPackage, DiskFull, HashMismatch
+from kiln.fleet.playbook_runner import LITTLE
+from kiln.fleet.protocol import Collected, CollectFailed, Unreached
+from kiln.ledger import records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from kiln.fleet.protocol import Collect, Event
+    from kiln.fleet.session import ExecutorSession
+    from kiln.model.artifact import PackageReport
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.!+~-]*\.conda")
+LONGEST = 2000  # characters of the end of a build's output
+SUBDIRS = ("linux-64", "noarch")
+WHEEL = re.compile(r"wheels/(?:cpu|cuda\d+(?:\.\d+)*)/[A-Za-z0-9_][A-Za-z0-9_.+-]*\.whl")
+NO_TRANSFER = re.compile(r"rsync ended with exit code (10|12|30|35|255)\b")  # of rsync, for a lost connection
+DISK_FULL = "DISK FULL"  # in the message of the module that fetches packages
+
+
+def collect(
+    session: ExecutorSession,
+    request: Collect,
+    *,
+    keep: Callable[[str, Sequence[PackageReport]], tuple[PackageReport, ...]],
+) -> Event:
+    """Fetch and check a build's results, and hand its packages to ``keep``.
+
+    Raises:
+        DiskFull: when the disk of this computer has no space for them.
+    """
+    worker, config = request.worker, request.config
+    session.report_step(config, f"collect from {worker}")
+    if reason := _fetch(session, worker, config):
+        if DISK_FULL in reason:
+            raise DiskFull(f"no disk space for {config} from {worker}", why=reason)
+        if NO_TRANSFER.search(reason):
+            return Unreached(command=request, reason=reason)
+        return CollectFailed(worker=worker, config=config, reason=reason, corrupt="HASH MISMATCH" in reason)
+    folder = session.site.folder / "collected" / worker / config
+    try:
+        if reason := foreign(folder, key=request.key):
+            files.remove(folder)
+            return CollectFailed(worker=worker, config=config, reason=reason, foreign=True)
+        event = read(folder, worker=worker, config=config)
+        return dataclasses.replace(event, packages=keep(config, event.packages))
+    except (HashMismatch, BrokenPackage) as error:
+        files.remove(folder)  # so that it is fetched anew
+        return CollectFailed(worker=worker, config=config, reason=str(error), corrupt=True)
+
+
+def _fetch(session: ExecutorSession, worker: str, config: str) -> str:
+    """Fetch a build's results by the module of collect.yml alone; return why that failed, if it did."""
+    if session.stopped.is_set():
+        return "the run is being stopped"
+    site = session.site
+    arguments = {"machine": worker, "folder": str(site.folder), "config": config}
+    module = site.playbooks / "library" / "kiln_collect.py"
+    words = (site.python, "-I", module, json.dumps({"ANSIBLE_MODULE_ARGS": arguments}))
+    result = command.capture(words, env=site.marked, secrets=site.secrets)
+    if result.ok:
+        return ""
+    files.require_space(site.folder, LITTLE, for_what="the packages, which could not be collected,")
+    try:
+        return str(json.loads(result.stdout)["msg"])
+    except (ValueError, KeyError, TypeError):
+        return result.tail[-500:] or "the module that fetches did not end"
+
+
+def read(folder: Path, *, worker: str, config: str) -> Collected:
+    """Return the contents of the folder of a collected config; each package has the hash of the worker's report.
+
+    Raises:
+        HashMismatch: when a package is not the one that was built.
+        BrokenPackage: when the report is invalid, or names files outside of the folder of packages.
+    """
+    if (reason := _failure_without_report(folder)) is not None:
+        return Collected(worker=worker, config=config, log=_log(folder, config), reason=reason)
+    try:
+        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        (entry,) = [item for item in report["configs"] if item["config"] == config]
+        packages = tuple(_package(folder, data) for data in entry["packages"])
+        steps = tuple(records.step(step) for step in entry["steps"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise BrokenPackage(f"{worker} sent an invalid report of {config}", why=why) from error
+    return Collected(
+        worker=worker,
+        config=config,
+        packages=packages,
+        steps=steps,
+        peak_memory=entry.get("peak_memory"),
+        log=_log(folder, config),
+        reason=str(entry.get("reason", "")),
+    )
+
+
+def foreign(folder: Path, *, key: str) -> str:
+    """Return why results are of no use: they were made of other inputs than the config's; empty if they were not."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        other = json.loads((folder / "state.json").read_text(encoding="utf-8")).get("key")
+        if key and other and other != key:
+            return f"its build had other inputs ({other[:12]}, not {key[:12]})"
+    return ""
+
+
+def _failure_without_report(folder: Path) -> str | None:
+    """Return the last output of a build that failed before it could report; None if it did, or should have."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        if (folder / "report.json").read_text(encoding="utf-8").strip():
+            return None
+        if json.loads((folder / "state.json").read_text(encoding="utf-8")).get("exit_code") == 0:
+            return None
+        output = (folder / "log").read_text(encoding="utf-8", errors="replace")[-LONGEST:].strip()
+        return output[output.rfind("error: ") :].removeprefix("error: ") if "error: " in output else output
+    return None
+
+
+def _log(folder: Path, config: str) -> Path | None:
+    """Return the config's latest log, else the output of kiln on the worker."""
+    logs = [log for log in sorted((folder / "logs").glob(f"*/{config}.log")) if not log.is_symlink()]
+    return next((log for log in (*reversed(logs), folder / "log") if log.is_file()), None)
+
+
+def _package(folder: Path, data: dict[str, Any]) -> PackageReport:
+    """Return a package of the report, with its path here."""
+    report = records.package(data)
+    artifact = report.artifact
+    is_package = artifact.subdir in SUBDIRS and NAME.fullmatch(artifact.path.name)
+    if not (is_package or WHEEL.fullmatch(f"{artifact.subdir}/{artifact.path.name}")):
+        raise BrokenPackage(f"{artifact.subdir}/{artifact.path.name} is not the name of a package")
+    path = folder / "packages" / artifact.subdir / artifact.path.name
+    if path.is_symlink() or not path.is_file():
+        raise HashMismatch(f"{path.name} is missing", why=f"it is in the worker's report, but not in {path.parent}")
+    digest = files.sha256(path)
+    if digest != artifact.sha256:
+        raise HashMismatch(f"{path.name} is corrupt", why=f"its hash is {digest}, not {artifact.sha256}")
+    tests = dataclasses.replace(report.tests, log=None)
+    return dataclasses.replace(report, artifact=dataclasses.replace(artifact, path=path), tests=tests)

@@ -1,0 +1,138 @@
+"""Format the plan and the status of fleet runs, as text and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from kiln.console import duration, table
+from kiln.fleet.leases import bound
+from kiln.scheduling.estimates import DEFAULT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from kiln.fleet.plan import Arrangement, FleetPlan
+    from kiln.model.fleet import FleetRun
+    from kiln.scheduling.simulation import Placement
+
+WIDTH = 48  # characters of the bars of the schedule
+
+
+def as_text(plan: FleetPlan) -> str:
+    """Return a plan as text: the schedule, the cost, the alternatives."""
+    return "\n".join([*_configs(plan), "", *_ways(plan), "", *_notes(plan)])
+
+
+def as_json(plan: FleetPlan) -> dict[str, Any]:
+    """Return a plan as plain JSON values: times in seconds, money in the given currency."""
+    return {
+        "estimates": [dataclasses.asdict(estimate) for estimate in plan.estimates],
+        "chosen": _arrangement_as_json(plan.selection),
+        "cheapest": _arrangement_as_json(plan.cheapest),
+        "fastest": _arrangement_as_json(plan.fastest),
+        "without_cache": None if plan.without_cache is None else _arrangement_as_json(plan.without_cache),
+        "bounds": dataclasses.asdict(plan.bounds),
+        "bound": bound(plan.selection),
+        "notes": list(plan.notes),
+    }
+
+
+def _arrangement_as_json(way: Arrangement) -> dict[str, Any]:
+    return {**dataclasses.asdict(way), "workers": way.workers, "currency": way.machine_type.currency}
+
+
+def _configs(plan: FleetPlan) -> Iterator[str]:
+    way, source = plan.selection, {estimate.config: estimate.source for estimate in plan.estimates}
+    rows = [
+        (
+            f"{placement.worker + 1}",
+            placement.config,
+            f"cold, {placement.group}" if placement.cold else "warm",
+            _hours(placement.start),
+            f"{duration(placement.seconds)}{'?' if source[placement.config] == DEFAULT else ''}",
+            _bar(placement, way.seconds),
+        )
+        for placement in sorted(way.placements, key=lambda placement: (placement.worker, placement.start))
+    ]
+    yield table(("worker", "config", "", "from", "takes", f"0 to {_hours(way.seconds)}"), rows, right=(0, 3, 4))
+
+
+def _hours(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes // 60}:{minutes % 60:02d} h"
+
+
+def _bar(placement: Placement, whole: float) -> str:
+    begin = round(WIDTH * placement.start / whole)
+    end = max(begin + 1, round(WIDTH * (placement.start + placement.seconds) / whole))
+    return " " * begin + ("█" if placement.cold else "▒") * (end - begin)
+
+
+def _ways(plan: FleetPlan) -> Iterator[str]:
+    ways = [("selected", plan.selection), ("cheapest", plan.cheapest), ("fastest", plan.fastest)]
+    ways += [] if plan.without_cache is None else [("no cache", plan.without_cache)]
+    header = ("", "workers", "type", "cache", "time", "worker time", "cost")
+    yield table(header, [_way(name, way) for name, way in ways], right=(1, 4, 5, 6))
+
+
+def _way(name: str, way: Arrangement) -> tuple[str, ...]:
+    kind = f"{way.machine_type.type} ({way.machine_type.name}{', spot' if way.spot else ''})"
+    cache = "" if way.cache is None else way.cache.name
+    cost = f"{way.cost:.2f} {way.machine_type.currency}"
+    return (name, str(way.workers), kind, cache, duration(way.seconds), duration(sum(way.worker_seconds)), cost)
+
+
+def _notes(plan: FleetPlan) -> Iterator[str]:
+    way = plan.selection
+    machine_type = way.machine_type
+    hourly = machine_type.spot_hourly if way.spot and machine_type.spot_hourly is not None else machine_type.hourly
+    where = f" in {machine_type.region}" if machine_type.region else ""
+    price = f"{hourly} {machine_type.currency} an hour for {machine_type.name}{where}"
+    yield f"price   {price}: {machine_type.source}, {machine_type.date}"
+    assumed = sum(estimate.source == DEFAULT for estimate in plan.estimates)
+    if assumed:
+        yield f"times   {assumed} of {len(plan.estimates)} configs never built: '?' is assumed (kiln/fleet/assumed.yml)"
+    yield f"bound   {bound(way)}"
+    yield from (f"note    {note}" for note in plan.notes)
+
+
+def status(runs: Sequence[FleetRun]) -> str:
+    """Return the status of fleet runs, the latest first: each with its workers and jobs."""
+    return "\n\n".join(_status(run) for run in runs) if runs else "the ledger has no fleet runs"
+
+
+def damage_note(backups: Sequence[Path]) -> str:
+    """Return a note for a ledger that was repaired: the workers of lost runs have to be looked for."""
+    return (
+        f"note: the ledger was damaged and repaired ({', '.join(path.name for path in backups)}): runs may be missing."
+        "\n  'kiln fleet sweep --provider PROVIDER' terminates their expired workers, with --all those that still run;"
+        f"\n  delete {backups[0].parent}/*.broken* when none remain"
+    )
+
+
+def _status(run: FleetRun) -> str:
+    state = "ended" if run.finished is not None else "running" if run.lives else "its controller is gone"
+    lines = [f"{run.id}: {run.provider}, {run.type}, run {run.number}, {state}"]
+    workers = [
+        (worker.name, worker.state.value, worker.id[:20], worker.reason.partition("\n")[0]) for worker in run.workers
+    ]
+    jobs = [(job.config, job.state.value, job.worker, str(job.attempt)) for job in run.jobs]
+    lines += [table(("worker", "state", "id", "reason"), workers)] if workers else []
+    lines += ["", table(("config", "state", "worker", "attempt"), jobs, right=(3,))] if jobs else []
+    if run.finished is None and not run.lives:
+        lines += ["", f"'kiln fleet run' resumes it, 'kiln fleet down {run.id}' terminates its workers"]
+    return "\n".join(lines)
+
+
+def status_as_json(runs: Sequence[FleetRun]) -> list[dict[str, Any]]:
+    """Return the status of fleet runs as plain JSON values."""
+    return [
+        {
+            **dataclasses.asdict(run),
+            "workers": [{**dataclasses.asdict(worker), "state": worker.state.value} for worker in run.workers],
+            "jobs": [{**dataclasses.asdict(job), "state": job.state.value} for job in run.jobs],
+        }
+        for run in runs
+    ]

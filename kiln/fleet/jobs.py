@@ -1,0 +1,182 @@
+"""The jobs of a fleet run: each config is assigned to a worker, built, collected, and retried or given up."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from kiln.errors import DiskFull, HashMismatch, KilnError, OutOfMemory, WorkersLost, kind_of
+from kiln.fleet.inventory import OVER
+from kiln.fleet.protocol import Collect, FollowBuild, StartBuild
+from kiln.fleet.state import RETRY, TRIES
+from kiln.model.fleet import JobState
+from kiln.model.run import ConfigState
+
+if TYPE_CHECKING:
+    from kiln.fleet.inventory import Worker
+    from kiln.fleet.protocol import BuildFinished, Collected, CollectFailed
+    from kiln.fleet.state import FleetState
+    from kiln.model.fleet import JobEstimate
+
+FULL_DISKS = 2  # workers whose disk a config may fill before the config itself is at fault
+
+
+class JobManager:
+    """Decides about the configs of a run."""
+
+    def __init__(self, state: FleetState) -> None:
+        self.state = state
+
+    def reserve(self, worker: Worker, now: float) -> bool:
+        """Assign a config to a worker that is being provisioned; return whether there is one."""
+        begin = now + self.state.run_config.startup
+        estimate = self.state.queue.next(worker.name, begin)
+        if estimate is None:
+            return False
+        worker.assignment = estimate
+        self.state.queue.begin(worker.name, estimate, begin)
+        return True
+
+    def resume(self, estimate: JobEstimate) -> bool:
+        """Resume a config that a worker builds, or has built and still holds; return whether one does."""
+        job = self.state.inventory.job(estimate.config)
+        worker = None if job is None else self.state.inventory.workers.get(job.worker)
+        if job is None or worker is None or not worker.alive or job.state in OVER:
+            return False
+        if job.state is JobState.FINISHED:
+            worker.uncollected[estimate.config] = 0
+            return True
+        worker.assignment, worker.is_building = estimate, True
+        self.state.queue.resume(worker.name, estimate, job.started)
+        log = self.state.run_config.log(estimate.config, job.attempt)
+        config = dataclasses.replace(
+            self.state.configs[estimate.config], state=ConfigState.RUNNING, started=job.started, log=log
+        )
+        self.state.change(dataclasses.replace(config, cold=job.cold, worker=worker.name))
+        return True
+
+    def start(self, worker: Worker, estimate: JobEstimate, now: float, *, cache: str) -> None:
+        """Store that a worker builds a config, and start the build; ``cache`` is the URL of its cache, or empty."""
+        worker.is_building = True
+        cold, seconds = self.state.queue.is_cold(worker.name), self.state.queue.expected(worker.name)
+        job = self.state.inventory.begin_job(estimate.config, worker=worker.name, now=now, cold=cold)
+        config = dataclasses.replace(
+            self.state.configs[estimate.config],
+            state=ConfigState.RUNNING,
+            started=now,
+            finished=None,
+            cold=cold,
+            reason="",
+        )
+        log = self.state.run_config.log(estimate.config, job.attempt)
+        self.state.change(dataclasses.replace(config, estimate=seconds, log=log, worker=worker.name))
+        self.state.submit(StartBuild(worker=worker.name, config=estimate.config, cache=cache, key=estimate.key))
+
+    def collect(self, worker: Worker, config: str) -> None:
+        """Have the results of a build collected."""
+        self.state.submit(Collect(worker=worker.name, config=config, key=self.state.estimates[config].key))
+
+    def follow(self, worker: Worker, config: str) -> None:
+        """Have a build followed."""
+        log = self.state.run_config.log(config, self.state.inventory.attempts(config))
+        self.state.submit(FollowBuild(worker=worker.name, config=config, log=log))
+
+    def on_finished(self, worker: Worker, event: BuildFinished) -> None:
+        """Free a worker for its next config; what it has built is collected in parallel."""
+        self.state.queue.end(worker.name, ok=event.exit_code == 0)
+        worker.assignment, worker.is_building = None, False
+        if event.exit_code is None:
+            self.requeue(self.state.estimates[event.config], worker, event.reason or "its build is gone")
+            return
+        worker.is_retired = event.exit_code == DiskFull.exit_code
+        self.state.inventory.keep_job(
+            event.config,
+            state=JobState.FINISHED,
+            finished=self.state.executor.now(),
+            exit_code=event.exit_code,
+            reason=event.reason,
+        )
+        worker.uncollected[event.config] = 0
+        self.collect(worker, event.config)
+
+    def on_collected(self, worker: Worker, event: Collected) -> None:
+        """Store the results of a build, which were collected and checked."""
+        del worker.uncollected[event.config]
+        job = self.state.inventory.job(event.config)
+        code = 0 if job is None or job.exit_code is None else job.exit_code
+        if code == DiskFull.exit_code:
+            reason = ": ".join(("its disk is full", *filter(None, (event.reason,))))
+            self.requeue(self.state.estimates[event.config], worker, reason, error=DiskFull)
+            return
+        state = JobState.FAILED if code else JobState.COLLECTED
+        finished = self.state.inventory.keep_job(event.config, state=state).finished
+        reason = "" if code == 0 else event.reason or f"kiln ended with exit code {code} on {worker.name}"
+        if code:
+            self.state.errors[event.config] = kind_of(code)(reason)
+        self.state.change(
+            dataclasses.replace(
+                self.state.configs[event.config],
+                state=_state_of(code),
+                finished=finished,
+                reason=reason,
+                packages=event.packages,
+                steps=event.steps,
+                peak_memory=event.peak_memory,
+                log=event.log or self.state.configs[event.config].log,
+            )
+        )
+
+    def on_collect_failed(self, worker: Worker, event: CollectFailed) -> bool:
+        """Schedule another attempt, or fail a config whose packages arrive corrupt every time.
+
+        Return whether the worker is to be given up, since nothing can be fetched from it.
+        """
+        worker.uncollected[event.config] += 1
+        if event.foreign:
+            del worker.uncollected[event.config]
+            self.requeue(self.state.estimates[event.config], worker, event.reason)
+        elif worker.uncollected[event.config] < TRIES:
+            worker.retries[event.config] = self.state.executor.now() + RETRY
+        elif event.corrupt:
+            del worker.uncollected[event.config]
+            what = f"the packages of {event.config} arrived corrupt {TRIES} times"
+            hint = "they are lost when the worker is terminated; build the config again"
+            self._fail(event.config, HashMismatch(what, why=event.reason, hint=hint))
+        else:
+            return True
+        return False
+
+    def requeue(self, estimate: JobEstimate, worker: Worker, reason: str, error: type[KilnError] = WorkersLost) -> None:
+        """Queue a config again, or fail it after its last attempt."""
+        inventory, name = self.state.inventory, estimate.config
+        attempts, full_disks = inventory.attempts(name), inventory.ended_with(name, DiskFull.exit_code)
+        inventory.keep_job(name, state=JobState.LOST, reason=reason)
+        if attempts >= self.state.run_config.attempts or full_disks >= FULL_DISKS:
+            what = f"{name} was started on {attempts} workers, and none of them built it"
+            self._fail(name, error(what, why=f"{worker.name}: {reason}"))
+            return
+        self.state.queue.add(estimate)
+        config = dataclasses.replace(self.state.configs[name], state=ConfigState.WAITING, started=None)
+        self.state.change(dataclasses.replace(config, reason=f"waiting again: {worker.name}: {reason}"))
+
+    def _fail(self, config: str, error: KilnError) -> None:
+        self.state.errors[config] = error
+        self.state.inventory.keep_job(config, state=JobState.FAILED)
+        state = ConfigState.DISK_FULL if isinstance(error, DiskFull) else ConfigState.FAILED
+        entry = dataclasses.replace(self.state.configs[config], state=state, finished=self.state.executor.now())
+        self.state.change(dataclasses.replace(entry, reason=f"{error.what}: {error.why}"))
+
+    def release(self, worker: Worker, reason: str) -> None:
+        """Queue the config again that is assigned to a worker."""
+        estimate, was_building = worker.assignment, worker.is_building
+        worker.assignment, worker.is_building = None, False
+        self.state.queue.remove_worker(worker.name)
+        if estimate is not None and was_building:
+            self.requeue(estimate, worker, reason)
+        elif estimate is not None:
+            self.state.queue.add(estimate)
+
+
+def _state_of(exit_code: int) -> ConfigState:
+    special = {DiskFull.exit_code: ConfigState.DISK_FULL, OutOfMemory.exit_code: ConfigState.OUT_OF_MEMORY}
+    return ConfigState.DONE if exit_code == 0 else special.get(exit_code, ConfigState.FAILED)

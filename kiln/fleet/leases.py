@@ -1,0 +1,82 @@
+"""The leases of workers, which bound their cost when the controller never returns, as far as a provider allows."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kiln.fleet.plan import Arrangement
+
+LEASE = 5400.0  # seconds: an hour without a network loses no build, with some minutes to spare
+FREE = ("local", "static")
+ENDS_ITSELF = ("aws",)  # a worker that shuts down is terminated; elsewhere it is charged for until it is deleted
+_PLAIN = re.compile(r"[A-Za-z0-9_./:=@+-]+")
+
+
+def bound(way: Arrangement, lease: float = LEASE) -> str:
+    """Describe the greatest cost of an arrangement after the controller is gone for good."""
+    machine_type, hours = way.machine_type, lease / 3600
+    hourly = machine_type.spot_hourly if way.spot and machine_type.spot_hourly is not None else machine_type.hourly
+    total = (way.workers * hourly + (0.0 if way.cache is None else way.cache.hourly)) * hours
+    if machine_type.provider in FREE:
+        return "nothing is charged for these workers"
+    if machine_type.provider in ENDS_ITSELF:
+        return (
+            f"should this computer never return, workers terminate themselves within {hours:.1f} h,"
+            f" which costs {total:.2f} {machine_type.currency} at most"
+        )
+    return (
+        f"should this computer never return, workers shut down within {hours:.1f} h, but"
+        f" {machine_type.provider} charges"
+        " for them until they are deleted: only a sweep from another computer bounds that"
+        f" (kiln fleet sweep --provider {machine_type.provider} --print-timer)"
+    )
+
+
+def timer(provider: str, argv: Sequence[str], *, folder: str, environment: Mapping[str, str], every: float) -> str:
+    """Return a shell script that makes systemd sweep a provider every so many seconds, for the user who runs it.
+
+    ``environment`` must hold no secret; these are read from a file of the user.
+    """
+    name = f"kiln-sweep-{provider}"
+    settings = "".join(f"Environment={_word(f'{key}={text}')}\n" for key, text in sorted(environment.items()))
+    return f"""#!/bin/sh
+# Every {every / 60:.0f} minutes: delete {provider}'s workers that have ended or expired, of all runs.
+# Run this on a computer that is always on. Secrets go into ~/.config/kiln/{name}.env, as NAME=VALUE.
+set -eu
+units=${{XDG_CONFIG_HOME:-$HOME/.config}}/systemd/user
+mkdir -p "$units"
+cat >"$units/{name}.service" <<'END'
+[Unit]
+Description=Delete stale workers of kiln's fleet at {provider}
+
+[Service]
+Type=oneshot
+WorkingDirectory={folder.replace("%", "%%")}
+EnvironmentFile=-%h/.config/kiln/{name}.env
+{settings}ExecStart={" ".join(_word(word).replace("$", "$$") for word in argv)}
+END
+cat >"$units/{name}.timer" <<'END'
+[Unit]
+Description=Delete stale workers of kiln's fleet at {provider}, periodically
+
+[Timer]
+OnActiveSec=0
+OnUnitInactiveSec={every:.0f}
+
+[Install]
+WantedBy=timers.target
+END
+systemctl --user daemon-reload
+systemctl --user enable --now {name}.timer
+loginctl enable-linger
+"""
+
+
+def _word(text: str) -> str:
+    """Return a word quoted for a systemd unit."""
+    text = text.replace("%", "%%")
+    return text if _PLAIN.fullmatch(text) else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

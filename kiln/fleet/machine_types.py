@@ -1,0 +1,65 @@
+"""The table of machine types and prices that providers offer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from kiln.errors import MalformedYaml, UsageError, nearest
+from kiln.model.fleet import MachineType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+
+def read(path: Path) -> tuple[MachineType, ...]:
+    """Read the table of machine types, a list of rows under ``kiln_machine_types``.
+
+    Raises:
+        MalformedYaml: when a row lacks a field, or has an invalid one.
+    """
+    try:
+        rows = yaml.safe_load(path.read_text(encoding="utf-8"))["kiln_machine_types"]
+        return tuple(_machine_type(row) for row in rows)
+    except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise MalformedYaml(f"{path} is not a table of machine types", why=why) from error
+
+
+def _machine_type(row: Mapping[str, Any]) -> MachineType:
+    spot = row.get("spot_hourly")
+    return MachineType(
+        provider=str(row["provider"]),
+        type=str(row["type"]),
+        name=str(row["flavor"]),
+        cores=int(row["cores"]),
+        memory=float(row["memory"]),
+        disk=float(row["disk"]),
+        hourly=float(row["hourly"]),
+        spot_hourly=None if spot is None else float(spot),
+        currency=str(row["currency"]),
+        billed=float(row.get("billed", 1)),
+        region=str(row.get("region", "")),
+        source=str(row["source"]),
+        date=str(row["date"]),
+    )
+
+
+def select(table: Sequence[MachineType], *, provider: str, types: Sequence[str]) -> tuple[MachineType, ...]:
+    """Return a provider's machine types by their names.
+
+    Raises:
+        UsageError: when one is not in the table; the message lists those that are.
+    """
+    offers = {machine_type.type: machine_type for machine_type in table if machine_type.provider == provider}
+    if not offers:
+        providers = sorted({machine_type.provider for machine_type in table})
+        hint = nearest(provider, providers) or f"one of {', '.join(providers)}"
+        raise UsageError(f"unknown provider {provider!r}", hint=hint)
+    for name in types:
+        if name not in offers:
+            hint = f"one of {', '.join(sorted(offers))}"
+            raise UsageError(f"{provider} has no machine type {name!r}", hint=hint)
+    return tuple(offers[name] for name in types)

@@ -1,0 +1,214 @@
+"""Run the playbooks of one fleet run, several at a time, each in its own process; all of them can be stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kiln import command, files, json_lines
+from kiln.fleet import stale_processes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+LITTLE = 16 << 20  # bytes of free disk space below which a playbook may fail for lack of space
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaybookSite:
+    """The files and settings of a run's playbooks: ``folder`` is the run's, ``python`` the fleet environment's.
+
+    Every playbook gets ``variables`` and the files of variables in ``variable_files``; ``environment`` is that of its
+    process, of which ``secrets`` are masked in all output. ``options`` are those of ``kiln build`` on the workers,
+    which are of ``type``; builds are polled every ``poll`` seconds.
+    """
+
+    folder: Path
+    playbooks: Path
+    python: Path
+    variables: Mapping[str, Any]
+    environment: Mapping[str, str] = field(repr=False)
+    secrets: tuple[str, ...] = field(repr=False, default=())
+    options: tuple[str, ...] = ()
+    variable_files: tuple[Path, ...] = ()
+    type: str = ""
+    cache_type: str = ""
+    spot: bool = False
+    poll: float = 5.0
+
+    @property
+    def reserve(self) -> Path:
+        """A file that reserves disk space for the tear-down."""
+        return self.folder / "reserve"
+
+    @property
+    def marked(self) -> dict[str, str]:
+        """The environment of the processes that are started, with the run's mark."""
+        return {**self.environment, stale_processes.MARK: str(self.folder)}
+
+
+NOT_ENDED = "the playbook did not end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaybookResult:
+    """The result of a playbook: ``reasons`` say for each host why it failed there.
+
+    ``answer`` is what the playbook wrote into its answer file, None when it wrote none; ``unreachable`` are the hosts
+    that could not be reached.
+    """
+
+    ok: bool
+    reasons: Mapping[str, str]
+    answer: Mapping[str, Any] | None = None
+    unreachable: frozenset[str] = frozenset()
+
+    def reason(self, host: str) -> str:
+        """Return why the playbook failed for a host, or for any."""
+        return self.reasons.get(host) or "; ".join(self.reasons.values()) or NOT_ENDED
+
+
+def nothing_left(result: PlaybookResult) -> bool:
+    """Return whether a playbook that removes workers has listed them afterwards, and the provider had none."""
+    return result.ok and result.answer is not None and not result.answer["left"]
+
+
+def failure_of_removal(result: PlaybookResult) -> str:
+    """Return why something remains, or may remain."""
+    if result.ok and result.answer is None:
+        return "the playbook did not list what the provider has"
+    return result.reason("localhost")
+
+
+class PlaybookEvents:
+    """The events of a playbook's process: why it failed for which host, and how it ended."""
+
+    def __init__(self, *, on_hello: Callable[[int], None], on_task: Callable[[str], None]) -> None:
+        self._on_hello = on_hello
+        self._on_task = on_task
+        self.reasons: dict[str, str] = {}
+        self.unreachable: set[str] = set()
+        self.ends: list[dict[str, Any]] = []
+
+    @property
+    def succeeded(self) -> bool:
+        """True when ansible-runner reports success; it has no ``rc`` for one that was killed."""
+        return bool(self.ends) and (self.ends[-1]["status"], self.ends[-1]["rc"]) == ("successful", 0)
+
+    def take(self, line: str) -> None:
+        """Handle a line of the process."""
+        event = json_lines.decode(line) or {}
+        match event.get("kind"):
+            case "hello":
+                self._on_hello(int(event["pid"]))
+            case "task":
+                self._on_task(event["name"])
+            case "end":
+                self.ends.append(event)
+            case "failed" | "unreachable" as kind:
+                # Later failures follow from the first.
+                self.reasons.setdefault(event["host"], f"{event['task']}: {event['reason']}")
+                self.unreachable.update({event["host"]} if kind == "unreachable" else ())
+
+
+class PlaybookRunner:
+    """Runs the playbooks of one site, several at a time, and can stop them all."""
+
+    def __init__(self, site: PlaybookSite) -> None:
+        self.site = site
+        self._running: dict[int, int] = {}
+        self._number = itertools.count(1)
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def play(
+        self,
+        name: str,
+        *,
+        worker: str = "",
+        tags: Sequence[str] = (),
+        on_task: Callable[[str], None] = lambda _: None,
+        last: bool = False,
+        variables: Mapping[str, Any] | None = None,
+    ) -> PlaybookResult:
+        """Run a playbook to its end; after `stop`, only the ``last`` one still runs.
+
+        Raises:
+            DiskFull: when it failed, and this computer's disk is full.
+        """
+        number = next(self._number)
+        folder = self.site.folder / "runner" / f"{number:04d}-{name.removesuffix('.yml')}-{os.getpid()}"
+        answer = folder.with_suffix(".json")  # not in the folder, which the playbook's own process removes
+        spec = self._spec(folder, name, worker, tags, {**(variables or {}), "kiln_answer": str(answer)})
+        on_hello = (lambda _: None) if last else lambda pid: self._add_process(number, pid)
+        events = PlaybookEvents(on_hello=on_hello, on_task=on_task)
+        if self._stopped and not last:
+            return PlaybookResult(ok=False, reasons={"": "the run is being stopped"})
+        words = (self.site.python, "-I", "-m", "kiln.fleet.playbook_process", spec)
+        try:
+            process = command.run(
+                words,
+                env=self.site.marked,
+                log=self.site.folder / "playbooks.log",
+                secrets=self.site.secrets,
+                on_line=events.take,
+            )
+            data = read_json(answer) if answer.exists() else None
+        finally:
+            with self._lock:
+                self._running.pop(number, None)
+            files.remove(folder)
+            files.remove(answer)
+        ok = process.ok and events.succeeded
+        if not ok and not last:
+            files.require_space(self.site.folder, LITTLE, for_what=f"{name}, which has failed,")
+        if not ok and not events.reasons:
+            events.reasons[""] = NOT_ENDED if process.ok or events.ends else process.tail[-500:] or NOT_ENDED
+        return PlaybookResult(ok=ok, reasons=events.reasons, answer=data, unreachable=frozenset(events.unreachable))
+
+    def stop(self) -> None:
+        """End all playbooks that run, with their child processes."""
+        with self._lock:
+            self._stopped = True
+            for pid in self._running.values():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+        stale_processes.end(self.site.folder)
+
+    def _add_process(self, number: int, pid: int) -> None:
+        with self._lock:
+            self._running[number] = pid
+            if self._stopped:
+                os.kill(pid, signal.SIGTERM)
+
+    def _spec(self, folder: Path, name: str, worker: str, tags: Sequence[str], variables: Mapping[str, Any]) -> Path:
+        """Write the process's instructions, which hold no secret, and return their path."""
+        folder.mkdir(parents=True, mode=0o700)
+        inventory = self.site.folder / "inventory" / f"{worker}.json"
+        files.write_text(folder / "variables.json", json.dumps({**self.site.variables, **variables}))
+        spec = {
+            "playbook": str(self.site.playbooks / name),
+            "inventory": [str(inventory)] if worker else [],
+            "limit": [worker] if worker else [],
+            "tags": list(tags),
+            "variables": [str(folder / "variables.json"), *map(str, self.site.variable_files)],
+            "folder": str(folder),
+            "parent": os.getpid(),
+        }
+        files.write_text(folder / "spec.json", json.dumps(spec))
+        return folder / "spec.json"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a file; an empty one when there is none."""
+    try:
+        return json_lines.decode(path.read_text(encoding="utf-8")) or {}
+    except OSError:
+        return {}

@@ -1,0 +1,311 @@
+"""The protocol between the supervisor and the executor of its commands: commands, and the events that answer them.
+
+A command is submitted and returns at once; events arrive later. So the same supervisor decides whether commands are
+executed by Ansible on real machines or by a simulation with its own clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from kiln.model.artifact import PackageReport, StepReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provision:
+    """Create workers, or find existing ones again: `Provisioned` or `ProvisionFailed` for each."""
+
+    workers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare:
+    """Prepare a worker for builds: `Prepared` or `CommandFailed`."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchCache:
+    """Watch the cache on a worker: `Heartbeat` and `Unreachable`, repeatedly."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryJobs:
+    """Query the jobs of a worker: `JobsListed` or `CommandFailed`.
+
+    ``keys`` are the hashes over the inputs of configs; jobs with other inputs are left out.
+    """
+
+    worker: str
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartBuild:
+    """Start a config's build, which then runs detached: `BuildStarted` or `CommandFailed`.
+
+    ``cache`` is the URL of a shared cache, or empty; ``key`` is a hash over the config's inputs, which the worker keeps
+    with what it builds.
+    """
+
+    worker: str
+    config: str
+    cache: str = ""
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowBuild:
+    """Follow a build: `Heartbeat`, `Unreachable` and `LogLine` repeatedly, `BuildFinished` at the end.
+
+    Lines are written to ``log``, too.
+    """
+
+    worker: str
+    config: str
+    log: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collect:
+    """Collect a config's packages and log, and check them and their ``key``: `Collected` or `CollectFailed`."""
+
+    worker: str
+    config: str
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renew:
+    """Renew a worker's lease for so many seconds: `Renewed`, or `Unreachable`."""
+
+    worker: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminate:
+    """Terminate a worker: `Terminated`, or `CommandFailed`."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TearDown:
+    """Stop all other commands, and remove all that the run has: `TornDown` or `TearDownFailed`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Find out whether workers are silent, or this computer is cut off from them: `Probed`.
+
+    When the provider answers and workers do not, its firewall is opened for this computer's current address.
+    """
+
+    workers: tuple[str, ...]
+
+
+Command: TypeAlias = (
+    Provision
+    | Prepare
+    | WatchCache
+    | QueryJobs
+    | StartBuild
+    | FollowBuild
+    | Collect
+    | Renew
+    | Terminate
+    | Probe
+    | TearDown
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provisioned:
+    """A worker exists."""
+
+    worker: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvisionFailed:
+    """The provider refuses a worker; ``credentials`` when it does not accept the credentials."""
+
+    worker: str
+    reason: str
+    credentials: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A worker can build; ``cache`` is the URL of the cache that it holds, if it holds one."""
+
+    worker: str
+    cache: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsListed:
+    """The jobs of a worker: the state of each config, ``running``, ``ended`` or ``lost``."""
+
+    worker: str
+    jobs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandFailed:
+    """A command to a worker failed."""
+
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildStarted:
+    """A config's build runs."""
+
+    worker: str
+    config: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """A worker has answered."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreachable:
+    """A worker does not answer."""
+
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """A line of a build's output, or of a worker's preparation for a config; empty when a step begins."""
+
+    config: str
+    step: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildFinished:
+    """A build is over: ``exit_code`` is that of kiln on the worker, None when it is unknown."""
+
+    worker: str
+    config: str
+    exit_code: int | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """A build's results are collected and checked; ``log`` is its log, ``reason`` says why a failed config failed."""
+
+    worker: str
+    config: str
+    packages: tuple[PackageReport, ...] = ()
+    steps: tuple[StepReport, ...] = ()
+    peak_memory: int | None = None
+    log: Path | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectFailed:
+    """A build's results could not be collected.
+
+    ``corrupt`` when what arrived differs from what was sent; ``foreign`` when it was made of other inputs than the
+    config's.
+    """
+
+    worker: str
+    config: str
+    reason: str
+    corrupt: bool = False
+    foreign: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerDiskFull:
+    """A command was not carried out because the disk of this computer is full; no worker is at fault."""
+
+    command: Command
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreached:
+    """A command was not carried out because the worker, or the provider that was to create it, was unreachable."""
+
+    command: Command
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewed:
+    """A worker's lease was renewed."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """The workers that answer, and those that the provider lists: None when the provider could not be asked."""
+
+    answers: frozenset[str]
+    listed: frozenset[str] | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminated:
+    """A worker is terminated."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TornDown:
+    """Nothing of the run remains."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TearDownFailed:
+    """Something of the run remains, or with ``unknown`` may remain: the provider could not be asked."""
+
+    reason: str
+    unknown: bool = False
+
+
+WorkerEvent: TypeAlias = Provisioned | ProvisionFailed | Prepared | JobsListed | CommandFailed | Terminated
+BuildEvent: TypeAlias = BuildStarted | Heartbeat | Renewed | Unreachable | BuildFinished | Collected | CollectFailed
+Event: TypeAlias = (
+    WorkerEvent | BuildEvent | LogLine | ControllerDiskFull | Unreached | Probed | TornDown | TearDownFailed
+)
+
+
+class WorkerExecutor(Protocol):
+    """Executes commands, and keeps the time."""
+
+    def now(self) -> float:
+        """Return the time in seconds since the epoch."""
+
+    def submit(self, command: Command) -> None:
+        """Begin to execute a command, and return at once."""
+
+    def next_event(self, until: float) -> Event | None:
+        """Return the next event, or None when none has arrived by ``until``."""

@@ -1,0 +1,192 @@
+"""The commands to a worker: prepare it, query its jobs, renew its lease, start and follow a build."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from kiln.errors import OutOfMemory
+from kiln.fleet.log_stream import LogStream, status_of
+from kiln.fleet.playbook_runner import NOT_ENDED, read_json
+from kiln.fleet.protocol import (
+    BuildFinished,
+    BuildStarted,
+    CommandFailed,
+    Heartbeat,
+    JobsListed,
+    LogLine,
+    Prepared,
+    Renewed,
+    Unreachable,
+    Unreached,
+)
+from kiln.fleet.run_config import CACHE
+from kiln.fleet.session import NO_CONNECTION, SSH_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.fleet.protocol import Event, FollowBuild, Prepare, QueryJobs, Renew, StartBuild
+    from kiln.fleet.session import ExecutorSession
+
+START_SECONDS = 600.0  # for the start of a build, which returns once it runs
+QUERIES = 3  # of the jobs of a worker that may be reachable again
+REASON_LENGTH = 300  # characters of ssh's output that are reported
+
+
+def prepare(session: ExecutorSession, command: Prepare) -> None:
+    """Prepare a worker for builds, or as the holder of the cache."""
+    worker = command.worker
+    result = session.playbooks.play(
+        "prepare.yml",
+        worker=worker,
+        on_task=session.task_reporter(worker),
+        variables={"kiln_build_options": [*session.site.options]},
+    )
+    if result.ok:
+        cache = read_json(session.site.folder / "cache.json") if worker.endswith(CACHE) else {}
+        session.events.put(Prepared(worker=worker, cache=str(cache.get("url", ""))))
+    elif worker in result.unreachable or result.reason(worker) == NOT_ENDED:
+        session.events.put(Unreached(command=command, reason=result.reason(worker)))
+    else:
+        session.events.put(CommandFailed(worker=worker, reason=result.reason(worker)))
+
+
+def watch_cache(session: ExecutorSession, worker: str) -> None:
+    """Report whether a cache runs, until its worker is terminated."""
+    while session.follows(worker):
+        result = session.ssh(worker, "systemctl is-active --quiet kiln-cache")
+        reason = result.tail[-REASON_LENGTH:] or "its cache does not run"
+        session.events.put(Heartbeat(worker=worker) if result.ok else Unreachable(worker=worker, reason=reason))
+        session.stopped.wait(session.site.poll)
+
+
+def query_jobs(session: ExecutorSession, command: QueryJobs) -> None:
+    """Report the jobs of a worker."""
+    reason, reached = "no answer", False
+    for _ in range(QUERIES):
+        result = session.ssh(command.worker, "sudo kiln-job status")
+        if result.ok:
+            jobs = jobs_of(json.loads(result.stdout), command.keys)
+            session.events.put(JobsListed(worker=command.worker, jobs=jobs))
+            return
+        reason = result.tail[-REASON_LENGTH:] or reason
+        reached = reached or result.exit_code not in NO_CONNECTION
+        session.stopped.wait(session.site.poll)
+    if reached:
+        session.events.put(CommandFailed(worker=command.worker, reason=reason))
+    else:
+        session.events.put(Unreached(command=command, reason=reason))
+
+
+def jobs_of(status: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, str]:
+    """Return the state of each job of a worker, without the jobs of other inputs than the config's."""
+    return {
+        config: str(job["state"])
+        for config, job in status.items()
+        if not (keys.get(config) and job.get("key") and job["key"] != keys[config])
+    }
+
+
+def renew(session: ExecutorSession, command: Renew) -> None:
+    """Renew a worker's lease."""
+    result = session.ssh(command.worker, f"sudo kiln-lease renew {int(command.seconds)}")
+    if result.ok:
+        session.events.put(Renewed(worker=command.worker))
+    elif result.exit_code in NO_CONNECTION:
+        session.events.put(Unreachable(worker=command.worker, reason=result.tail[-REASON_LENGTH:]))
+
+
+def start(session: ExecutorSession, command: StartBuild) -> None:
+    """Start a build."""
+    session.configs[command.worker] = command.config
+    session.report_step(command.config, f"start on {command.worker}")
+    session.events.put(_start_with_cache(session, command) if command.cache else _start_alone(session, command))
+
+
+def job_settings(key: str) -> str:
+    """Return the settings of a build's unit besides those of all: the hash over the config's inputs."""
+    return f"KILN_FLEET_KEY={key}\n" if key else ""
+
+
+def _start_alone(session: ExecutorSession, command: StartBuild) -> Event:
+    """Start a build that needs only its key, and the settings that the worker was prepared with."""
+    words = f"printf %s {shlex.quote(job_settings(command.key))} | sudo kiln-job start {shlex.quote(command.config)}"
+    result = session.ssh(command.worker, words, seconds=START_SECONDS)
+    reason = result.tail[-REASON_LENGTH:] or "it did not answer"
+    if result.exit_code in NO_CONNECTION:
+        return Unreached(command=command, reason=reason)
+    if not result.ok:
+        return CommandFailed(worker=command.worker, reason=reason)
+    return BuildStarted(worker=command.worker, config=command.config)
+
+
+def _start_with_cache(session: ExecutorSession, command: StartBuild) -> Event:
+    """Start a build that uses the cache, and needs its password."""
+    result = session.playbooks.play(
+        "build.yml",
+        worker=command.worker,
+        tags=("start",),
+        variables={
+            "kiln_configs": [command.config],
+            "kiln_build_options": [*session.site.options],
+            "kiln_cache": command.cache,
+            "kiln_key": command.key,
+            "kiln_rebuild": True,
+        },
+    )
+    reason = result.reason(command.worker)
+    if result.ok:
+        return BuildStarted(worker=command.worker, config=command.config)
+    if command.worker in result.unreachable or reason == NOT_ENDED:
+        return Unreached(command=command, reason=reason)
+    return CommandFailed(worker=command.worker, reason=reason)
+
+
+def follow(session: ExecutorSession, command: FollowBuild) -> None:
+    """Follow a build until it has ended, or its worker is terminated."""
+    session.configs[command.worker] = command.config
+    with LogStream(command.log) as log:
+        while session.follows(command.worker):
+            event = _poll(session, command.worker, command.config, log)
+            if event is not None:
+                session.events.put(event)
+                return
+
+
+def _poll(session: ExecutorSession, worker: str, config: str, log: LogStream) -> BuildFinished | None:
+    """Poll a build once; return how it ended once all of its log is here.
+
+    The worker itself delays its answer until the build's end, so that this is reported at once; one that does not
+    answer is polled again later.
+    """
+    result = session.ssh(worker, log.question(config, session.site.poll), seconds=SSH_SECONDS + session.site.poll)
+    job, lines = {}, []  # type: Mapping[str, Any], list[tuple[str, str]]
+    if result.ok:
+        try:
+            job, lines = log.take(result.stdout, config)
+        except ValueError as error:
+            result = dataclasses.replace(result, exit_code=1, tail=f"{worker} sent an invalid answer: {error}")
+    if not result.ok:
+        session.events.put(Unreachable(worker=worker, reason=result.tail[-REASON_LENGTH:]))
+        session.stopped.wait(session.site.poll)
+        return None
+    session.events.put(Heartbeat(worker=worker))
+    for step, text in lines:
+        session.events.put(LogLine(config=config, step=step, text=text))
+    return None if log.more else _finished(worker, config, job)
+
+
+def _finished(worker: str, config: str, job: Mapping[str, Any]) -> BuildFinished | None:
+    """Return how a build ended, None while it runs."""
+    state, result, code = status_of(job)
+    if state == "running":
+        return None
+    if state != "ended":
+        reason = "its build is gone: was the worker restarted?"
+        return BuildFinished(worker=worker, config=config, exit_code=None, reason=reason)
+    if result == "oom-kill":
+        code = OutOfMemory.exit_code
+    return BuildFinished(worker=worker, config=config, exit_code=code, reason="" if code == 0 else result)

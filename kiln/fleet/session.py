@@ -1,0 +1,73 @@
+"""The session of an executor: everything that the threads which execute the commands of one fleet run share."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kiln import command
+from kiln.fleet.playbook_runner import PlaybookRunner
+from kiln.fleet.protocol import LogLine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kiln.fleet.playbook_runner import PlaybookSite
+    from kiln.fleet.protocol import Event
+
+SSH_SECONDS = 60.0  # for one command on a worker
+NO_CONNECTION = frozenset({255, command.TIMED_OUT})  # exit codes of ssh itself, not of the command on the worker
+
+
+@dataclass(slots=True, kw_only=True)
+class ExecutorSession:
+    """The state of an executor, shared by its threads.
+
+    ``abandoned`` are the workers that are being terminated, ``configs`` the config of each worker, ``provider_lock`` is
+    held by playbooks that change what the provider has. ``stopped`` is set by the tear-down.
+    """
+
+    site: PlaybookSite
+    playbooks: PlaybookRunner
+    events: queue.Queue[Event] = field(default_factory=queue.Queue)
+    abandoned: set[str] = field(default_factory=set)
+    configs: dict[str, str] = field(default_factory=dict)
+    stopped: threading.Event = field(default_factory=threading.Event)
+    provider_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(cls, site: PlaybookSite) -> ExecutorSession:
+        """Return a new session of a site."""
+        return cls(site=site, playbooks=PlaybookRunner(site))
+
+    def follows(self, worker: str) -> bool:
+        """Return whether a worker is still to be followed."""
+        return not self.stopped.is_set() and worker not in self.abandoned
+
+    def report_step(self, config: str, step: str) -> None:
+        """Report a step that is done for a config."""
+        self.events.put(LogLine(config=config, step=step, text=""))
+
+    def task_reporter(self, *workers: str) -> Callable[[str], None]:
+        """Return a function that reports a playbook's task as a step of the workers' configs."""
+
+        def report(task: str) -> None:
+            for worker in workers:
+                if worker in self.configs:
+                    self.report_step(self.configs[worker], task)
+
+        return report
+
+    def ssh(
+        self, worker: str, words: str, *, seconds: float = SSH_SECONDS, options: tuple[str, ...] = ()
+    ) -> command.Result:
+        """Run a command on a worker, with the ssh settings in the run's folder."""
+        config = self.site.folder / "ssh" / f"{worker}.config"
+        return command.capture(
+            ("ssh", "-F", str(config), *options, worker, *filter(None, (words,))),
+            env=self.site.marked,
+            timeout=seconds,
+            secrets=self.site.secrets,
+        )

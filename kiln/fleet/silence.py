@@ -1,0 +1,108 @@
+"""Unreachable workers: decides whether they are gone, or this computer is cut off from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.fleet.protocol import Probe
+from kiln.model.fleet import WorkerState
+
+if TYPE_CHECKING:
+    from kiln.fleet.inventory import Worker
+    from kiln.fleet.protocol import Probed
+    from kiln.fleet.state import FleetState
+    from kiln.fleet.workers import WorkerManager
+
+BETWEEN = 60.0  # seconds between two probes, at most
+ENDING = 60.0  # seconds that a worker may take to notice that its lease is over
+NEW = 4  # a worker that never answered is waited for a quarter of a lease: it builds nothing yet
+
+
+class Silence:
+    """Decides about workers that were silent for longer than the timeout; ``cut_off`` while no worker answers."""
+
+    def __init__(self, state: FleetState, workers: WorkerManager) -> None:
+        self.state = state
+        self.workers = workers
+        self.cut_off = False
+        self._probing = False
+        self._next = 0.0
+
+    def suspects(self, now: float) -> list[Worker]:
+        """Return the workers that were silent for too long."""
+        timeout = self.state.run_config.unreachable_timeout
+        return [
+            worker
+            for worker in self.state.inventory
+            if worker.alive and worker.silent_since is not None and now >= worker.silent_since + timeout
+        ]
+
+    def probe_when_due(self, now: float) -> None:
+        """Probe the workers, repeatedly while some are silent."""
+        if self._probing or now < self._next or not self.suspects(now):
+            return
+        self._probing = True
+        names = [
+            worker.name
+            for worker in self.state.inventory
+            if worker.alive and worker.record.state is not WorkerState.REQUESTED
+        ]
+        self.state.submit(Probe(workers=tuple(names)))
+
+    def due(self, now: float) -> list[float]:
+        """Return the times of the next probes."""
+        timeout = self.state.run_config.unreachable_timeout
+        silent = [worker.silent_since for worker in self.state.inventory if worker.alive]
+        times = [since + timeout for since in silent if since is not None]
+        return [] if self._probing else [max(time, self._next) if time <= now else time for time in times]
+
+    def on_answer(self, worker: Worker) -> None:
+        """Record that a worker answers."""
+        worker.silent_since = None
+        self.cut_off = False
+
+    def on_probed(self, event: Probed) -> None:
+        """Give up the workers that are gone; wait for the others as long as they may live.
+
+        One that is silent while others answer is given up. When several are silent at once, the likely cause is the
+        network between them and this computer.
+        """
+        now = self.state.executor.now()
+        self._probing = False
+        self._next = now + min(BETWEEN, self.state.run_config.unreachable_timeout)
+        for worker in [worker for worker in self.state.inventory if worker.name in event.answers]:
+            self.on_answer(worker)
+        lost = self._lost(event, now)
+        for worker in lost:
+            seconds = 0.0 if worker.silent_since is None else now - worker.silent_since
+            self.workers.lose(worker, f"no answer for {seconds:.0f} s", counts=len(lost) == 1 or _is_new(worker))
+        suspects = self.suspects(now)
+        self.cut_off = bool(suspects) and not event.answers
+        self._report(suspects, event)
+
+    def _lost(self, event: Probed, now: float) -> list[Worker]:
+        suspects = self.suspects(now)
+        if event.listed is None:
+            return []
+        gone = [worker for worker in suspects if worker.name not in event.listed]
+        listed = [worker for worker in suspects if worker.name in event.listed]
+        alone = len(listed) == 1 and event.answers
+        return gone + [worker for worker in listed if alone or now >= self._deadline(worker)]
+
+    def _deadline(self, worker: Worker) -> float:
+        """Return when a silent worker will have shut down; a new one has nothing to lose."""
+        lease = self.state.run_config.lease
+        if _is_new(worker):
+            return (worker.silent_since or 0.0) + max(self.state.run_config.unreachable_timeout, lease / NEW)
+        return worker.renewed_at + lease + ENDING
+
+    def _report(self, workers: list[Worker], event: Probed) -> None:
+        reason = "the provider and the workers do not answer" if event.listed is None else "no answer, but it exists"
+        for worker in workers:
+            if worker.assignment is not None:
+                text = f"{reason}: waiting, in case this computer's network is at fault"
+                self.state.observer.config_line(worker.assignment.config, text, "")
+
+
+def _is_new(worker: Worker) -> bool:
+    return worker.record.state is WorkerState.PREPARING

@@ -1,0 +1,36 @@
+"""Find and end the processes that a killed run of the fleet left behind, by the mark in their environment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from kiln import processes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MARK = "KILN_FLEET_RUN"  # in the environment of all processes that a run starts on this computer: the run's folder
+GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+
+
+def find(folder: Path) -> tuple[int, ...]:
+    """Return the processes that belong to a run, without this one."""
+    mark = f"{MARK}={folder}".encode()
+    return tuple(pid for pid in processes.pids() if pid != os.getpid() and mark in processes.environment(pid))
+
+
+def end(folder: Path) -> tuple[int, ...]:
+    """End all processes of a run, by SIGTERM and then SIGKILL; return those that there were.
+
+    Only for the holder of the run's lock: any other process with its mark has lost its parent.
+    """
+    first = find(folder)
+    processes.send(signal.SIGTERM, first)
+    until = time.monotonic() + GRACE
+    while (rest := find(folder)) and time.monotonic() < until:
+        time.sleep(0.05)
+    processes.send(signal.SIGKILL, rest)
+    return first

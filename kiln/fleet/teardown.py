@@ -1,0 +1,139 @@
+"""The end of a fleet run, whatever its cause: finished packages are collected, and all workers are terminated."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from kiln.errors import CredentialsRefused, MachinesUnknown, TeardownIncomplete
+from kiln.fleet.protocol import (
+    BuildFinished,
+    Collect,
+    Collected,
+    CollectFailed,
+    ControllerDiskFull,
+    LogLine,
+    ProvisionFailed,
+    TearDown,
+    TearDownFailed,
+    Terminated,
+    TornDown,
+    Unreached,
+)
+from kiln.fleet.state import TRIES
+from kiln.model.fleet import WorkerState
+from kiln.model.run import ConfigState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kiln.fleet.protocol import Event
+    from kiln.fleet.state import FleetState
+    from kiln.fleet.workers import WorkerManager
+
+COLLECTING = 300.0  # seconds in which finished packages are still collected when a run is stopped
+ATTEMPT = 900.0  # seconds that one attempt of the tear-down may take
+
+
+class TearDownPhase:
+    """The end of a run: ``handle`` handles an event as during the run, ``alarm`` returns when to act at the latest."""
+
+    def __init__(
+        self, state: FleetState, workers: WorkerManager, *, handle: Callable[[Event], None], alarm: Callable[[], float]
+    ) -> None:
+        self.state = state
+        self.workers = workers
+        self._handle = handle
+        self._alarm = alarm
+
+    def finish(self) -> None:
+        """Collect what is finished, terminate all workers, and store the end of the run."""
+        state = self.state
+        try:
+            self._collect_finished()
+        finally:
+            failure = self._tear_down()
+            now = state.executor.now()
+            for config in [config for config in state.configs.values() if config.state is ConfigState.RUNNING]:
+                state.change(dataclasses.replace(config, state=ConfigState.INTERRUPTED, finished=now))
+            state.store.end(state.number)
+            state.observer.run_ended(state.report(finished=now))
+            if failure is not None and self._was_never_authorized():
+                for worker in state.inventory:
+                    state.inventory.keep(worker, state=WorkerState.REFUSED)
+                state.store.end_fleet(state.run_config.id)
+            elif failure is not None:
+                raise self._error(failure)
+
+    def _was_never_authorized(self) -> bool:
+        """Return whether the provider never accepted the credentials: it has made nothing, and will not say so."""
+        workers = self.state.inventory
+        fresh = self.state.run_config.previous_run is None and all(w.record.provisioned is None for w in workers)
+        return fresh and isinstance(self.state.stop, CredentialsRefused)
+
+    def _collect_finished(self) -> None:
+        """Wait for a while for the collections that are running."""
+        executor = self.state.executor
+        until = executor.now() + COLLECTING
+        while self._is_collecting() and executor.now() < until:
+            event = executor.next_event(min(self._alarm(), until))
+            if isinstance(event, LogLine | BuildFinished | Collected | CollectFailed | ControllerDiskFull | Unreached):
+                self._handle(event)
+            for worker in self.state.inventory:
+                self.workers.retry_due(worker, executor.now())
+
+    def _is_collecting(self) -> bool:
+        """Return whether configs are being collected; those for which the disk has no space do not count."""
+        stuck = {command.config for _, command in self.state.postponed if isinstance(command, Collect)}
+        return any(config not in stuck for worker in self.state.inventory for config in worker.uncollected)
+
+    def _tear_down(self) -> TearDownFailed | None:
+        """Terminate everything; return why something may remain, None when nothing does."""
+        state, failure = self.state, None
+        for _ in range(TRIES):
+            failure = self._try_tear_down(until=state.executor.now() + ATTEMPT)
+            if failure is None:
+                for worker in state.inventory:
+                    if worker.record.state not in {WorkerState.TERMINATED, WorkerState.REFUSED}:
+                        now = state.executor.now()
+                        state.inventory.keep(worker, state=WorkerState.TERMINATED, terminated=now)
+                state.store.end_fleet(state.run_config.id)
+            if failure is None or self._was_never_authorized():
+                break
+        return failure
+
+    def _try_tear_down(self, until: float) -> TearDownFailed | None:
+        executor = self.state.executor
+        self.state.submit(TearDown())
+        while executor.now() < until:
+            try:
+                event = executor.next_event(until)
+            except KeyboardInterrupt:
+                continue  # the tear-down is what an interrupt asks for
+            if isinstance(event, TornDown):
+                return None
+            if isinstance(event, TearDownFailed):
+                return event
+            self._handle_late(event)
+        return TearDownFailed(reason="the tear-down did not end", unknown=True)
+
+    def _handle_late(self, event: Event | None) -> None:
+        """Record an event that arrives during the tear-down: a refused or terminated worker, or a collected config."""
+        workers = self.state.inventory.workers
+        if isinstance(event, ProvisionFailed) and event.worker in workers:
+            now = self.state.executor.now()
+            self.state.inventory.keep(
+                workers[event.worker], state=WorkerState.REFUSED, reason=event.reason, terminated=now
+            )
+        elif isinstance(event, Collected | Terminated):
+            self._handle(event)
+
+    def _error(self, failure: TearDownFailed) -> TeardownIncomplete | MachinesUnknown:
+        run = self.state.run_config.id
+        kind, verb = (MachinesUnknown, "may be") if failure.unknown else (TeardownIncomplete, "are")
+        return kind(
+            f"workers of the fleet run {run} {verb} left running, and cost money",
+            why=failure.reason,
+            hint=f"kiln fleet down {run}, or the provider's own console",
+            others=() if self.state.stop is None else (self.state.stop,),
+        )

@@ -1,0 +1,139 @@
+"""A lock beside a folder while that folder is made or changed, and the removal of what killed processes left there.
+
+Folders such as prefixes lie in places that are not kiln's own, so no lock file may stay there. It exists as long as
+somebody holds it, or was killed while holding it; the next holder removes it, and the parts that lie there with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln import files
+from kiln.errors import AlreadyRunning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ENDING = 10.0  # seconds for the processes of a killed one to end, which hold its lock until then
+PAUSE = 0.05  # seconds
+_SUFFIX = ".part.lock"
+_WITHOUT_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
+_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, *, wait: float = 0.0) -> Iterator[int]:
+    """Make or change the folder ``path`` alone during the block, and remove what killed processes left half-made of it.
+
+    Yields the lock's descriptor: the lock is held until this block ends, and by each process that the descriptor was
+    handed to until that ends. The block begins at once or after ``wait`` seconds at most, and a few more where who
+    holds the lock was killed, so that its processes can end. On a file system without locks nothing is held or removed.
+
+    Raises:
+        AlreadyRunning: naming the process that does so.
+        OSError: when the folder of ``path`` cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = _lock_of(path)
+    descriptor, held = _acquired(lock, wait)
+    try:
+        if held:
+            _remove_parts(path)
+        yield descriptor
+    finally:
+        with contextlib.suppress(OSError):  # another user's, left in a folder where only owners remove
+            if _is_at(descriptor, lock):
+                lock.unlink()
+        os.close(descriptor)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what killed processes left of a folder that is finished, where that can be done and nobody is at work."""
+    with contextlib.suppress(OSError, AlreadyRunning):
+        if os.path.lexists(_lock_of(path)) or files.parts_of(path):
+            with exclusive(path):
+                pass
+
+
+def _lock_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}{_SUFFIX}")
+
+
+def _remove_parts(path: Path) -> None:
+    """Remove what can be; what is another user's, or lies in a folder that may not be listed, hinders nobody."""
+    with contextlib.suppress(PermissionError):
+        for part in files.parts_of(path):
+            with contextlib.suppress(OSError):
+                files.remove(part)
+
+
+def _acquired(lock: Path, wait: float) -> tuple[int, bool]:
+    """Return the descriptor of a lock file, and whether its file system has locks."""
+    begun = time.monotonic()
+    while True:
+        descriptor = _opened(lock)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _wait(lock, descriptor, wait, time.monotonic() - begun)
+        except OSError as error:
+            if error.errno in _WITHOUT_LOCKS:
+                return descriptor, False
+            os.close(descriptor)
+            raise OSError(error.errno, error.strerror, str(lock)) from error
+        else:
+            if _is_at(descriptor, lock):
+                _sign(descriptor)
+                return descriptor, True
+            os.close(descriptor)  # its holder removed it after it was opened here
+
+
+def _opened(lock: Path) -> int:
+    """Open a lock file, made where there is none; no link is followed, and one that may not be written is read."""
+    try:
+        return os.open(lock, os.O_RDWR | os.O_CREAT | _FLAGS, 0o644)
+    except PermissionError:
+        if not lock.is_file():
+            raise
+        return os.open(lock, os.O_RDONLY | _FLAGS)
+
+
+def _is_at(descriptor: int, lock: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), lock.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _sign(descriptor: int) -> None:
+    """Write down who holds the lock, for those who meet it; a file that has a second name is somebody else's."""
+    if os.fstat(descriptor).st_nlink == 1:
+        with contextlib.suppress(OSError):  # opened to be read
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+
+def _wait(lock: Path, descriptor: int, wait: float, waited: float) -> None:
+    """Wait a moment for the holder, or for what a killed one has started; raises AlreadyRunning after long enough."""
+    holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+    os.close(descriptor)
+    if waited >= (wait if _lives(holder) else max(wait, ENDING)):
+        who = f"process {holder}" if holder.isdecimal() else "another process"
+        hint = "wait until it has ended, or end it; then run the same command again"
+        raise AlreadyRunning(f"{who} holds {lock}", hint=hint)
+    time.sleep(PAUSE)
+
+
+def _lives(holder: str) -> bool:
+    """Whether a process of this computer has that number, and is no zombie: those have no command line."""
+    if not holder.isdecimal():
+        return False
+    with contextlib.suppress(OSError):
+        return bool(Path("/proc", holder, "cmdline").read_bytes())
+    return False

@@ -1,0 +1,220 @@
+"""The contents of a slim image: Debian packages, the files of conda packages, and kiln's own, in layers.
+
+The same packages give the same contents: no time, name or order of this machine is in them.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln import channel
+from kiln.errors import BuildFailed, SolveFailed
+from kiln.image import bytecode, debian, file_selection, shared_libraries
+from kiln.image.layers import PROGRAM, Layer, LayerEntry, dead_links
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from rattler import RepoDataRecord
+
+    from kiln.console.steps import Step
+    from kiln.image.debian import Deb
+    from kiln.image.file_selection import Installed
+    from kiln.image.kind import ImageKind
+
+PREFIX = "/opt/conda"
+SYSTEM = ("base-files", "ca-certificates", "libc6", "netbase", "tini", "tzdata")
+PACKAGE_LIST = "/usr/share/kiln/packages.json"
+_ROUNDS = 8  # of adding libraries that the previously added libraries need
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRequest:
+    """The request for an image: match specs and channels, a suite of Debian and additional Debian packages.
+
+    ``cuda`` is the CUDA version that the machines' driver supports, empty for machines without a GPU.
+    """
+
+    kind: ImageKind
+    channels: tuple[str, ...]
+    specs: tuple[str, ...]
+    suite: str
+    debian: tuple[str, ...] = ()
+    cuda: str = ""
+
+    @property
+    def tag(self) -> str:
+        """The default name of the image, without its version."""
+        return f"localhost/{self.kind.name}-{'gpu' if self.cuda else 'cpu'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageContents:
+    """The contents of an image: its layers, rarely changing ones first, and the packages in them."""
+
+    layers: tuple[Layer, ...]
+    packages: tuple[Installed, ...]
+    debs: tuple[Deb, ...]
+
+    @property
+    def epoch(self) -> int:
+        """The time of the newest package in seconds since 1970, used for the image and all of its files."""
+        return max((package.timestamp for package in self.packages), default=0) // 1000
+
+    @property
+    def version(self) -> str:
+        """The version of the first requested package."""
+        return self.packages[0].version
+
+
+def collect(
+    request: ImageRequest,
+    scratch: Path,
+    work: Path,
+    *,
+    env: Mapping[str, str],
+    step: Callable[[str], AbstractContextManager[Step]],
+) -> ImageContents:
+    """Download, solve and install the packages, and return the files that programs need."""
+    names = (*SYSTEM, *request.kind.debian, *request.debian)
+    with step(f"fetch {len(names)} packages of Debian {request.suite}") as progress:
+        debs = debian.fetch(request.suite, names, folder=work, env=env, on_line=progress.line)
+    with step("solve"):
+        records = _solve(request, debs)
+    prefix = scratch / "prefix"
+    with step(f"install {len(records)} packages"):
+        channel.install(records, prefix, cache=work / "cache", seen_at=PREFIX)
+    packages = _requested_first(file_selection.installed(prefix), request.specs)
+    with step("select the files that programs need"):
+        selection = file_selection.selection().with_packages(request.kind.left_out)
+        contents = {
+            package: tuple(file_selection.entries(prefix, package, selection, below=PREFIX)) for package in packages
+        }
+    with step("compile Python's modules"):
+        bytecode.compile_all(itertools.chain.from_iterable(contents.values()), prefix, seen_at=PREFIX)
+        contents = {package: bytecode.with_compiled(entries) for package, entries in contents.items()}
+    dead = dead_links(itertools.chain.from_iterable(contents.values()), below=PREFIX)
+    contents = {
+        package: tuple(entry for entry in entries if entry.path not in dead) for package, entries in contents.items()
+    }
+    with step("find missing libraries") as progress:
+        system, debs = _complete(request, debs, contents, scratch, work, env=env, progress=progress)
+    return ImageContents(
+        layers=split(request, system, contents, _kiln_entries(request.kind, packages)), packages=packages, debs=debs
+    )
+
+
+def virtual_packages(glibc: str, cuda: str) -> dict[str, tuple[str, str]]:
+    """Return the virtual packages of the image; the solve is for it, not for the machine that makes it."""
+    machine = {
+        "__unix": ("0", "0"),
+        "__linux": ("5.10", "0"),
+        "__glibc": (glibc, "0"),
+        "__archspec": ("1", "x86_64"),
+    }
+    return {**machine, "__cuda": (cuda, "0")} if cuda else machine
+
+
+def split(
+    request: ImageRequest,
+    system: Iterable[LayerEntry],
+    packages: Mapping[Installed, tuple[LayerEntry, ...]],
+    kiln: Iterable[LayerEntry],
+) -> tuple[Layer, ...]:
+    """Return the layers, rarely changing ones first."""
+
+    def is_product(package: Installed) -> bool:
+        return any(fnmatch.fnmatchcase(package.name, pattern) for pattern in request.kind.product)
+
+    others = itertools.chain.from_iterable(entries for package, entries in packages.items() if not is_product(package))
+    product = itertools.chain.from_iterable(entries for package, entries in packages.items() if is_product(package))
+    layers = (
+        Layer(title=f"Debian {request.suite}: {', '.join(SYSTEM)} and further libraries", entries=tuple(system)),
+        Layer(title="conda packages: dependencies", entries=tuple(others)),
+        Layer(title=f"conda packages: {request.kind.name}", entries=tuple(product)),
+        Layer(title="scripts and package list", entries=tuple(kiln)),
+    )
+    return tuple(layer for layer in layers if layer.entries)
+
+
+def _solve(request: ImageRequest, debs: Iterable[Deb]) -> list[RepoDataRecord]:
+    glibc = next(deb.upstream_version for deb in debs if deb.name == "libc6")
+    try:
+        return channel.solve(request.channels, request.specs, virtual_packages=virtual_packages(glibc, request.cuda))
+    except SolveFailed as error:
+        if request.cuda or "__cuda" not in error.why:
+            raise
+        raise SolveFailed(error.what, why=error.why, hint="for machines with a GPU: --cuda 12.9") from error
+
+
+def _requested_first(packages: Sequence[Installed], specs: Sequence[str]) -> tuple[Installed, ...]:
+    requested = {re.split(r"[\s=<>!~\[]", spec.split("::")[-1])[0]: index for index, spec in enumerate(specs)}
+    return tuple(sorted(packages, key=lambda package: requested.get(package.name, len(requested))))
+
+
+def _complete(
+    request: ImageRequest,
+    debs: tuple[Deb, ...],
+    contents: Mapping[Installed, tuple[LayerEntry, ...]],
+    scratch: Path,
+    work: Path,
+    *,
+    env: Mapping[str, str],
+    progress: Step,
+) -> tuple[tuple[LayerEntry, ...], tuple[Deb, ...]]:
+    """Add Debian packages until no library and no license is missing; return files and packages.
+
+    Packages of a conda channel include all libraries but glibc. A rehearsal's Python uses libraries of the machine that
+    it comes from; if that machine has the same suite, its dpkg database has the packages of these libraries.
+    """
+    conda = tuple(itertools.chain.from_iterable(contents.values()))
+    missing: dict[str, str] = {}
+    for _ in range(_ROUNDS):
+        system = debian.entries(debs, scratch / "debian", env=env)
+        missing = shared_libraries.missing((*system, *conda))
+        owners = {soname: debian.owner(soname, request.suite, env=env) for soname in missing}
+        others = debian.license_packages(system)
+        if not missing and not others:
+            return system, debs
+        if unknown := [soname for soname, owner in owners.items() if owner is None]:
+            raise _unresolved({soname: missing[soname] for soname in unknown}, request.suite)
+        added = sorted({*others, *(owner for owner in owners.values() if owner is not None)})
+        progress.note(f"from Debian: {', '.join(added)}")
+        names = (*(deb.name for deb in debs), *added)
+        debs = debian.fetch(request.suite, names, folder=work, env=env, on_line=progress.line)
+    raise _unresolved(missing, request.suite)
+
+
+def _unresolved(missing: Mapping[str, str], suite: str) -> BuildFailed:
+    return BuildFailed(
+        f"the image lacks {', '.join(sorted(missing))}",
+        why="\n".join(f"    {path} needs {soname}" for soname, path in sorted(missing.items())[:10]),
+        hint=f"add the packages of Debian {suite} that contain them: --with PACKAGE ...",
+    )
+
+
+def _kiln_entries(kind: ImageKind, packages: Sequence[Installed]) -> Iterator[LayerEntry]:
+    """Yield the entries that belong to no package: scripts, folders, the list of packages."""
+    for folder in kind.folders:
+        yield LayerEntry(path=folder, mode=0o775, owner=debian.NONROOT)
+    for path, script in kind.scripts.items():
+        yield LayerEntry(path=path, mode=PROGRAM, source=script)
+    names = ("name", "version", "build", "sha256", "license")
+    records = [{name: getattr(package, name) for name in names} for package in packages]
+    yield LayerEntry(path=PACKAGE_LIST, mode=0o644, data=_encoded(records))
+    for package, record in zip(packages, records, strict=True):  # scanners look for conda packages there
+        file = f"{PREFIX}/conda-meta/{package.name}-{package.version}-{package.build}.json"
+        yield LayerEntry(
+            path=file, mode=0o644, data=_encoded({**record, "fn": package.file_name, "depends": package.depends})
+        )
+
+
+def _encoded(value: object) -> bytes:
+    return f"{json.dumps(value, indent=1)}\n".encode()

@@ -1,0 +1,102 @@
+"""The files of a prefix that programs need to run, without those for building."""
+
+from __future__ import annotations
+
+import csv
+import fnmatch
+import functools
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln.image.layers import of_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kiln.image.layers import LayerEntry
+
+LEFT_OUT = Path(__file__).with_name("left_out.csv")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """An installed package: its record, its files (paths in the prefix), and whether it is a rehearsal's."""
+
+    name: str
+    version: str
+    build: str
+    file_name: str
+    sha256: str
+    license: str
+    depends: tuple[str, ...]
+    constrains: tuple[str, ...]
+    timestamp: int  # milliseconds since 1970
+    files: tuple[str, ...]
+    rehearsal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The packages and files that are excluded from an image, as fnmatch patterns."""
+
+    packages: frozenset[str]
+    files: tuple[str, ...]
+
+    def with_packages(self, names: Iterable[str]) -> Selection:
+        """Return the selection with more packages excluded."""
+        return Selection(packages=self.packages | frozenset(names), files=self.files)
+
+    def includes(self, path: str) -> bool:
+        """Return whether the image includes the file at a path in the prefix."""
+        return _pattern(self.files).fullmatch(path) is None
+
+
+def selection(table: Path = LEFT_OUT) -> Selection:
+    """Read the table of excluded packages and files."""
+    with table.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return Selection(
+        packages=frozenset(row["pattern"] for row in rows if row["kind"] == "package"),
+        files=tuple(row["pattern"] for row in rows if row["kind"] == "file"),
+    )
+
+
+def installed(prefix: Path) -> tuple[Installed, ...]:
+    """Return the packages in a prefix, sorted by name."""
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in (prefix / "conda-meta").glob("*.json")]
+    return tuple(sorted(map(_installed, records), key=lambda package: package.name))
+
+
+def entries(prefix: Path, package: Installed, selection: Selection, *, below: str) -> Iterator[LayerEntry]:
+    """Yield the files of a package that the image includes, in its folder ``below``."""
+    if package.name not in selection.packages:
+        yield from of_tree(prefix, filter(selection.includes, sorted(package.files)), below=below)
+
+
+def _installed(record: dict[str, Any]) -> Installed:
+    return Installed(
+        name=record["name"],
+        version=record["version"],
+        build=record["build"],
+        file_name=record["fn"],
+        sha256=record.get("sha256") or "",
+        license=record.get("license") or "",
+        depends=tuple(record.get("depends") or ()),
+        constrains=tuple(record.get("constrains") or ()),
+        timestamp=int(record.get("timestamp") or 0),
+        files=tuple(record.get("files") or ()),
+        rehearsal=_is_rehearsal(Path(record.get("extracted_package_dir") or "")),
+    )
+
+
+def _is_rehearsal(package: Path) -> bool:
+    about = package / "info" / "about.json"
+    return about.is_file() and bool(json.loads(about.read_text(encoding="utf-8")).get("extra", {}).get("rehearsal"))
+
+
+@functools.cache
+def _pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(fnmatch.translate, patterns)))

@@ -1,0 +1,220 @@
+"""Solve for packages on this machine, and install them into a prefix completely or not at all."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from kiln import channel, files, folder_lock
+from kiln.errors import AlreadyRunning, NotWritable, SolveFailed
+from kiln.install.solve_diagnosis import LINES, explained
+from kiln.matchspec import package_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from rattler import PrefixRecord, RepoDataRecord
+
+    from kiln.install.solve_diagnosis import TargetMachine
+
+__all__ = ["Action", "Change", "InstallRequest", "Installation", "execute", "plan"]
+
+
+class Action(str, Enum):
+    """The change of a package in the prefix."""
+
+    NEW = "new"
+    CHANGED = "changed"
+    KEPT = "kept"
+    REMOVED = "removed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallRequest:
+    """The request to install specs from channels, in order of priority, for a machine, into a prefix.
+
+    ``verbose`` shows the solver's complete message when it fails.
+    """
+
+    prefix: Path
+    specs: tuple[str, ...]
+    channels: tuple[str, ...]
+    machine: TargetMachine
+    flexible: bool = False
+    verbose: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One package of the prefix; ``was`` is the present build, ``size`` the bytes of the file, 0 when unknown."""
+
+    action: Action
+    name: str
+    version: str
+    build: str
+    channel: str
+    url: str
+    sha256: str
+    size: int
+    was: str = ""
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the change as JSON values."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"action": self.action.value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """The plan of an install: every package of the future prefix, and the removed ones."""
+
+    request: InstallRequest
+    specs: tuple[str, ...]
+    records: tuple[RepoDataRecord, ...]
+    changes: tuple[Change, ...]
+    exists: bool
+
+    @property
+    def weak(self) -> tuple[str, ...]:
+        """The packages without a SHA-256 in the channel's index: an MD5 detects damage, not attacks."""
+        return tuple(record.file_name for record in self.records if not record.sha256)
+
+    @property
+    def nothing(self) -> bool:
+        """True when the prefix already has all packages."""
+        return self.exists and all(change.action is Action.KEPT for change in self.changes)
+
+
+def plan(request: InstallRequest) -> Installation:
+    """Solve for the packages; nothing is written.
+
+    Raises:
+        SolveFailed: with what the machine or the specs lack, as far as known.
+        DownloadFailed: when a channel cannot be reached.
+        BrokenIndex: when a channel's index is invalid.
+        NotWritable: when the prefix is not a conda prefix.
+    """
+    _require_prefix(request.prefix)
+    there = channel.installed(request.prefix)
+    specs = (*request.specs, *remembered(there, but=request.specs))
+    try:
+        records = channel.solve(
+            request.channels,
+            specs,
+            virtual_packages=request.machine.virtual_packages,
+            installed=there,
+            flexible=request.flexible,
+        )
+    except SolveFailed as failure:
+        raise explained(
+            failure,
+            specs,
+            channels=request.channels,
+            machine=request.machine,
+            flexible=request.flexible,
+            most=sys.maxsize if request.verbose else LINES,
+        ) from failure
+    return Installation(
+        request=request,
+        specs=specs,
+        records=tuple(records),
+        changes=changes(there, records),
+        exists=bool(there),
+    )
+
+
+def remembered(there: Iterable[PrefixRecord], *, but: Sequence[str]) -> tuple[str, ...]:
+    """Return the specs that were requested when a prefix was made, except those requested again.
+
+    A prefix without recorded specs keeps every package by its name.
+    """
+    there = list(there)
+    specs = [spec for record in there for spec in _requested_specs(record)] or [
+        record.name.normalized for record in there
+    ]
+    anew = {package_name(spec.rpartition("::")[2]) for spec in but}
+    return tuple(dict.fromkeys(spec for spec in specs if package_name(spec.rpartition("::")[2]) not in anew))
+
+
+def _requested_specs(package: PrefixRecord) -> Iterable[str]:
+    single = [package.requested_spec] if package.requested_spec not in {None, "", "None"} else []
+    return [str(spec) for spec in package.requested_specs or single]
+
+
+def changes(there: Iterable[PrefixRecord], records: Iterable[RepoDataRecord]) -> tuple[Change, ...]:
+    """Return the changes between the present and the future packages of a prefix, by name."""
+    old = {record.name.normalized: record for record in there}
+    changed = [_change(record, old.pop(record.name.normalized, None)) for record in records]
+    removed = [_change(record, record, action=Action.REMOVED) for record in old.values()]
+    return tuple(sorted((*changed, *removed), key=lambda change: change.name))
+
+
+def _change(record: RepoDataRecord, old: PrefixRecord | None, *, action: Action | None = None) -> Change:
+    same = old is not None and (str(old.version), str(old.build)) == (str(record.version), str(record.build))
+    return Change(
+        action=action or (Action.NEW if old is None else Action.KEPT if same else Action.CHANGED),
+        name=record.name.normalized,
+        version=str(record.version),
+        build=str(record.build),
+        channel=str(record.channel or ""),
+        url=str(record.url),
+        sha256=record.sha256.hex() if record.sha256 else "",
+        size=record.size or 0,
+        was=f"{old.version} {old.build}" if old is not None and not same else "",
+    )
+
+
+def execute(installation: Installation, *, cache: Path) -> None:
+    """Make the prefix, or a changed copy that then replaces it; after a failure it is unchanged.
+
+    What killed installs into the same prefix left beside it is removed, also where nothing is to be installed.
+
+    Raises:
+        AlreadyRunning: when another process changes the prefix, or has changed it since the packages were chosen.
+        DownloadFailed: when a package cannot be fetched.
+        HashMismatch, BrokenPackage: when one does not match its channel's index.
+        UnsafePackage: when one has paths outside the prefix; nothing was written there.
+        DiskFull: when the disk is full.
+        NotWritable: when the prefix cannot be written.
+    """
+    prefix = installation.request.prefix
+    if installation.nothing:
+        folder_lock.remove_leftovers(prefix)
+        return
+    making = files.changing(prefix) if installation.exists else files.replacing(prefix)
+    try:
+        with folder_lock.exclusive(prefix) as lock:
+            _require_unchanged(installation)
+            with making as part:
+                channel.install(list(installation.records), part, cache=cache, seen_at=str(prefix), lock=lock)
+                channel.record_requested_specs(part, installation.specs)
+    except (PermissionError, FileExistsError, NotADirectoryError) as error:
+        raise NotWritable(
+            f"{error.filename or prefix} cannot be written",
+            why=error.strerror or str(error),
+            hint="choose another --prefix, or --cache",
+        ) from error
+
+
+def _require_unchanged(installation: Installation) -> None:
+    """Raise AlreadyRunning where another install has changed the prefix since the packages were chosen."""
+    request, there = installation.request, channel.installed(installation.request.prefix)
+    specs = (*request.specs, *remembered(there, but=request.specs))
+    if specs != installation.specs or changes(there, installation.records) != installation.changes:
+        raise AlreadyRunning(
+            f"another process has changed {request.prefix} since the packages were chosen",
+            hint="run the same command again",
+        )
+
+
+def _require_prefix(prefix: Path) -> None:
+    if prefix.is_dir() and not (prefix / "conda-meta").is_dir() and any(prefix.iterdir()):
+        raise NotWritable(
+            f"{prefix} is not a conda prefix",
+            why="the folder is not empty, and has no conda-meta",
+            hint="name a new folder, or a prefix",
+        )
+    if prefix.exists() and not prefix.is_dir():
+        raise NotWritable(f"{prefix} is not a folder", hint="name a new folder, or a prefix")

@@ -1,0 +1,93 @@
+"""Test package files: install each into a clean prefix, and run the recipe's current tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln import expand, files, limits, render
+from kiln.channel import Channel
+from kiln.errors import UsageError
+from kiln.job.outline import channels_for, file_name
+from kiln.package_test import PackageTester
+from kiln.store.layout import ArtifactLayout
+from kiln.variants.cuda import offered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from kiln.channel import VirtualPackages
+    from kiln.model.artifact import TestReport
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.rendered import Output, Rendered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageTestRun:
+    """The packages to test, and the channels and virtual packages to test them with."""
+
+    feedstock: Feedstock
+    packages: tuple[Path, ...]
+    channels: tuple[str, ...]
+    machine: VirtualPackages
+    environment: Mapping[str, str]
+
+
+def execute(checking: PackageTestRun, on_package: Callable[[str], None]) -> tuple[TestReport, ...]:
+    """Test every package, in order.
+
+    Raises:
+        UsageError: when no config of the feedstock renders one of them.
+        SolveFailed, TestsFailed: for the first that fails; the others are not tested.
+        AlreadyRunning: while another process tests packages of the same feedstock.
+    """
+    packages = [(path, *rendered_as(checking.feedstock, path.name)) for path in checking.packages]
+    root = ArtifactLayout.of(checking.feedstock).place("check")
+    with files.locked(root.with_suffix(".lock")):
+        files.remove(root)
+        staged = Channel(root=root / "channel")
+        staged.add((path, output.subdir) for path, _, output in packages)
+        reports = []
+        for path, rendered, output in packages:
+            on_package(path.name)
+            reports.append(_one(checking, rendered, output, root, staged))
+        return tuple(reports)
+
+
+def rendered_as(feedstock: Feedstock, name: str) -> tuple[Rendered, Output]:
+    """Return the config and the output that render a package's file name.
+
+    Raises:
+        UsageError: when none does.
+    """
+    return limits.bounded(lambda: _rendered_as(feedstock, name))
+
+
+def _rendered_as(feedstock: Feedstock, name: str) -> tuple[Rendered, Output]:
+    for file in sorted(feedstock.configs.glob("*.yaml")):
+        rendered = render.finalise(render.render(feedstock, expand.read(feedstock, file.stem)))
+        for output in rendered.outputs:
+            if not output.skip and file_name(output) == name:
+                return rendered, output
+    raise UsageError(
+        f"no config of {feedstock.root} renders {name}",
+        why="a package's tests are those of the current recipe",
+        hint="kiln render lists the packages; -C DIR names another feedstock",
+    )
+
+
+def _one(checking: PackageTestRun, rendered: Rendered, output: Output, root: Path, staged: Channel) -> TestReport:
+    tester = PackageTester(
+        recipe=checking.feedstock.recipe,
+        folder=root,
+        channels=(staged.url, *(checking.channels or channels_for(rendered))),
+        cache=root / "cache",
+        machine=offered(checking.machine, rendered.config),
+    )
+    return tester.run(tester.plan(output), environment=checking.environment)
+
+
+def total(reports: Sequence[TestReport]) -> str:
+    """Return a summary in one line."""
+    return f"{len(reports)} packages, {sum(report.commands for report in reports)} tests passed"

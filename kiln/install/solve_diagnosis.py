@@ -1,0 +1,172 @@
+"""Explain a failed solve: the driver, the C library, or specs that exclude each other.
+
+A solver reports its attempts, not the cause. So the solve is repeated for other machines, and for fewer specs, and the
+results show the cause.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from kiln import channel
+from kiln.compat import tables, version_ranges
+from kiln.errors import SolveFailed, excerpt
+from kiln.matchspec import package_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kiln.channel import VirtualPackages
+
+ANY_GLIBC = "2.99"
+ELSEWHERE = (
+    "or, on a login node whose jobs run on machines with a driver, set CONDA_OVERRIDE_CUDA to its CUDA, {cuda} or newer"
+)
+LINES = 16  # of the solver's own message, without --verbose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetMachine:
+    """The machine to solve for; ``overridden`` are the virtual packages that the user has set.
+
+    ``driver`` returns the version of the NVIDIA driver, which takes a moment.
+    """
+
+    virtual_packages: VirtualPackages
+    overridden: frozenset[str] = frozenset()
+    driver: Callable[[], str | None] = lambda: None
+
+    def offering(self, name: str, version: str) -> TargetMachine:
+        """Return the same machine with another virtual package."""
+        return replace(self, virtual_packages={**self.virtual_packages, name: (version, "0")})
+
+    def version(self, name: str) -> str | None:
+        """Return the version of a virtual package, None without it."""
+        package = self.virtual_packages.get(name)
+        return None if package is None else package[0]
+
+
+def explained(
+    failure: SolveFailed,
+    specs: Sequence[str],
+    *,
+    channels: Sequence[str],
+    machine: TargetMachine,
+    flexible: bool = False,
+    most: int = LINES,
+) -> SolveFailed:
+    """Return the error with its cause and a hint, followed by the start of the solver's own message."""
+
+    def refused(specs: Sequence[str], on: TargetMachine) -> str:
+        """Return the solver's message; empty when it succeeds."""
+        try:
+            channel.solve(channels, specs, virtual_packages=on.virtual_packages, flexible=flexible)
+        except SolveFailed as error:
+            return error.why
+        return ""
+
+    def needed(on: TargetMachine) -> tuple[str, ...]:
+        return smallest(specs, lambda specs: not refused(specs, on))
+
+    for cuda in cudas(failure.why):
+        if newer(cuda, machine.version("__cuda")) and not refused(specs, machine.offering("__cuda", cuda)):
+            needs = needed(machine)
+            instead = [spec for spec in map(_on_the_cpu, needs) if spec and not refused([spec], machine)]
+            return _failure(*no_driver(needs, cuda, machine, instead=instead), words=failure.why, most=most)
+    if not refused(specs, machine.offering("__glibc", ANY_GLIBC)):
+        return _failure(*old_glibc(needed(machine), machine), words=failure.why, most=most)
+    anything = machine.offering("__cuda", tables.cuda_lines()[0]).offering("__glibc", ANY_GLIBC)
+    core = needed(anything)
+    return _failure(*excluded(core, channels), words=refused(core, anything) or failure.why, most=most)
+
+
+def _failure(problem: str, why: str, hint: str, *, words: str, most: int) -> SolveFailed:
+    """Return an error with the first ``most`` lines of the solver's own message after its cause."""
+    lines = words.strip().splitlines()
+    more = [f"... and {len(lines) - most} lines more, with --verbose"] if len(lines) > most else []
+    detail = "the solver says\n" + excerpt("\n".join([*lines[:most], *more]))
+    return SolveFailed(problem, why="\n".join(filter(None, (why, detail))), hint=hint)
+
+
+def cudas(words: str) -> tuple[str, ...]:
+    """Return the versions of CUDA that a driver may need, oldest first: each major one, and those in ``words``."""
+    majors = (f"{row['cuda']}.0" for row in tables.table("cuda_minor"))
+    versions = re.findall(r"__cuda >=?(\d{1,4}\.\d{1,4})", words)
+    return tuple(sorted({*majors, *versions}, key=version_ranges.numbers))
+
+
+def newer(cuda: str, than: str | None) -> bool:
+    """Return whether a CUDA version is newer than a driver's; any is newer than None."""
+    return than is None or version_ranges.numbers(cuda) > version_ranges.numbers(than)
+
+
+def smallest(specs: Sequence[str], solves: Callable[[Sequence[str]], bool]) -> tuple[str, ...]:
+    """Return specs that cannot be satisfied together, none of which can be omitted."""
+    needed = list(specs)
+    for spec in specs:
+        fewer = [other for other in needed if other != spec]
+        if fewer and not solves(fewer):
+            needed = fewer
+    return tuple(needed)
+
+
+def no_driver(
+    needs: Sequence[str], cuda: str, machine: TargetMachine, *, instead: Sequence[str]
+) -> tuple[str, str, str]:
+    """Return problem, cause and hint for a driver that is missing or too old."""
+    row = tables.driver(cuda)
+    driver = f"driver {row['driver']} or newer" if row else "a newer driver"
+    steps = (
+        *(f"request {spec}, which needs no GPU" for spec in instead),
+        f"install NVIDIA's {driver}",
+        ELSEWHERE.format(cuda=cuda),
+    )
+    source = f" ({row.place}: {row['source']})" if row else ""
+    return (
+        f"{' and '.join(needs)} cannot run here: this needs an NVIDIA {driver}, for CUDA {cuda}{source}",
+        _here(machine),
+        "; ".join(steps),
+    )
+
+
+def _here(machine: TargetMachine) -> str:
+    cuda = machine.version("__cuda")
+    if "__cuda" in machine.overridden:
+        return f"CONDA_OVERRIDE_CUDA says that this machine has {f'CUDA {cuda}' if cuda else 'no driver'}"
+    if cuda is None:
+        return "no working NVIDIA driver found on this machine"
+    driver = machine.driver()
+    return f"this machine's driver{f', {driver},' if driver else ''} runs CUDA up to {cuda}"
+
+
+def old_glibc(specs: Sequence[str], machine: TargetMachine) -> tuple[str, str, str]:
+    """Return problem, cause and hint for an old C library."""
+    return (
+        f"{' and '.join(specs)} needs a newer C library than this machine's",
+        f"glibc here is {machine.version('__glibc') or 'not known'}",
+        "use a newer system or a container; CONDA_OVERRIDE_GLIBC chooses packages for another machine",
+    )
+
+
+def excluded(core: Sequence[str], channels: Sequence[str]) -> tuple[str, str, str]:
+    """Return problem, cause and hint for specs that exclude each other, or for one that is in no channel."""
+    where = ", ".join(channels)
+    if len(core) == 1:
+        return (
+            f"{core[0]} cannot be installed from {where} on any machine",
+            "",
+            "check its name and version, or add a channel (--from)",
+        )
+    names = sorted(package_name(spec) for spec in core)
+    hint = "request fewer of them, or other versions"
+    if names == ["tensorflow-cpu", "tensorflow-gpu"]:
+        hint = "request one of them; tensorflow alone selects the build for the machine"
+    return f"{' and '.join(core)} exclude each other, on any machine", "", hint
+
+
+def _on_the_cpu(spec: str) -> str:
+    """Return ``tensorflow-cpu 2.21.*`` for ``tensorflow-gpu 2.21.*``; empty for other names."""
+    name = package_name(spec)
+    return f"{name.removesuffix('-gpu')}-cpu{spec[len(name) :]}" if name.endswith("-gpu") else ""

@@ -1,0 +1,101 @@
+"""Record every line of a build, and monitor its memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from kiln import json_lines
+from kiln.console import ProgressLog
+from kiln.job.messages import MARK, parse_message, send
+from kiln.job.untrusted_output import is_message
+from kiln.ledger import records
+from kiln.masking import masked
+from kiln.processes import end_below, held_memory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import TextIO
+
+TEXTS = frozenset({"title", "notes"})  # the fields of a message that are shown to people
+LOOK = 1.0  # seconds between two measurements of memory
+
+
+class BuildLog:
+    """A config's log: every line of its build with the time, passed on to standard output."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.journal = ProgressLog()
+
+    def __enter__(self) -> BuildLog:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.file: TextIO = self.path.open("a", encoding="utf-8", buffering=1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self.file.close()
+
+    def receive(self, line: str) -> None:
+        """Record a line of the build process."""
+        message = parse_message(line)
+        if message is None or not is_message(message):  # a script can write into the same stream
+            text = masked(line) if line.startswith(MARK) else line  # all other lines were masked when they were read
+            self.write(text)
+            json_lines.write(sys.stdout, text.lstrip(MARK))
+            return
+        message = {**message, **{name: _masked(message[name]) for name in TEXTS & message.keys()}}
+        if message["kind"] == "step":
+            self.write(f"=== {message.get('title')}")
+        elif message["kind"] == "done":
+            self.write(f"--- {message.get('title')}: {message.get('seconds')} s")
+            for note in message.get("notes", ()):
+                self.write(f"    {note}")
+        elif message["kind"] == "progress" and (progress := self.journal.line_for(records.progress(message))):
+            self.write(f"    {progress}")
+        send(**message)
+
+    def write(self, line: str) -> None:
+        """Write a line of the log."""
+        now = datetime.now().astimezone()
+        with contextlib.suppress(OSError):  # the build reports a full disk itself
+            self.file.write(f"{now:%Y-%m-%d %H:%M:%S} {line}\n")
+
+
+def _masked(text: str | list[str]) -> str | list[str]:
+    return masked(text) if isinstance(text, str) else [masked(part) for part in text]
+
+
+class MemoryMonitor:
+    """Measures the memory of this process's descendants every second, and kills them beyond ``limit`` bytes.
+
+    It bounds memory where no container does; a build may exceed the limit for up to a second.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.most = 0
+        self.limit = limit
+        self.exceeded = False
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def _look(self) -> None:
+        while not self._over.wait(LOOK):
+            size = held_memory(os.getpid())
+            self.most = max(self.most, size)
+            if self.limit is not None and size > self.limit:
+                self.exceeded = True
+                end_below(os.getpid())
+
+    def __enter__(self) -> MemoryMonitor:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()

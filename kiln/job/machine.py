@@ -1,0 +1,30 @@
+"""The properties of the host that a run depends on."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMachine:
+    """``environment`` are the run's variables, free of secrets.
+
+    ``python`` is the interpreter for a rehearsal without CONFIG; with ``insists`` the user has named it, and no other
+    is used.
+    """
+
+    environment: Mapping[str, str]
+    python: Path
+    insists: bool = False
+
+
+def processor() -> str:
+    """Return the model name of this machine's processor."""
+    lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

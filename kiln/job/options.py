@@ -1,0 +1,48 @@
+"""The options of a build that its processes need: one record, which the run's plan and all jobs carry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+STALL = 20 * 60.0  # seconds; a large link uses the processor, so only waiting is reported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildOptions:
+    """The options of a config's build: ``executable`` and ``run_arguments`` are for the container engine.
+
+    From ``from_step`` on, every step runs again; the last results of the steps before it are reused. ``debug`` is a
+    pattern of the output to prepare for a person, not to build; an empty one is the recipe's own step.
+
+    For compiles by Bazel: ``distdir`` is a folder of downloads, with source archives among them, ``mirror`` a further
+    address of these, ``stall`` the seconds without an event or work after which a compile is reported as stalled.
+    """
+
+    engine: str = "rattler-build"
+    executable: str | None = None
+    run_arguments: tuple[str, ...] = ()
+    rebuild: bool = False
+    keep_failed: bool = False
+    from_step: str | None = None
+    debug: str | None = None
+    network: str = "granted"
+    rehearsal: bool = False
+    distdir: Path | None = None
+    mirror: str | None = None
+    stall: float = STALL
+
+    @property
+    def builds_finished(self) -> bool:
+        """True when finished configs are built again."""
+        return self.rebuild or self.from_step is not None or self.debug is not None
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> BuildOptions:
+        """Return the options of JSON values, as `json.dumps` writes them from `dataclasses.asdict`."""
+        distdir = None if fields["distdir"] is None else Path(fields["distdir"])
+        return cls(**{**fields, "run_arguments": tuple(fields["run_arguments"]), "distdir": distdir})

@@ -1,0 +1,206 @@
+"""Validate the messages, result and packages of a build process, which its scripts may have forged.
+
+In a container these are the only ways to reach the processes outside. Files are opened without following a link, and
+JSON values that do not have the expected shape are refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import stat
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any
+
+from kiln import errors, files
+from kiln.conda_package import reader
+from kiln.errors import BuildFailed, KilnError
+from kiln.model.artifact import TestVerdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+LARGEST_RESULT = 1 << 26  # bytes
+LARGEST_NUMBER = 1e15
+_BENEATH = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # never wait for a named pipe
+
+
+def number(value: object) -> bool:
+    """Return whether a value is a printable number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST_NUMBER
+
+
+def text(value: object) -> bool:
+    """Return whether a value is a text."""
+    return isinstance(value, str)
+
+
+def flag(value: object) -> bool:
+    """Return whether a value is true or false."""
+    return isinstance(value, bool)
+
+
+def nothing(value: object) -> bool:
+    """Return whether a value is null."""
+    return value is None
+
+
+def verdict(value: object) -> bool:
+    """Return whether a value is the verdict of a test."""
+    return value in {verdict.value for verdict in TestVerdict}
+
+
+def failure(value: object) -> bool:
+    """Return whether a value names one of kiln's errors."""
+    kind = getattr(errors, value, None) if isinstance(value, str) else None
+    return isinstance(kind, type) and issubclass(kind, KilnError) and kind is not KilnError
+
+
+# Shapes of JSON values: a function of a value, a list of one shape, a tuple of alternatives, or a mapping by its keys.
+COMPILE = {"hits": number, "misses": number, "internal": number, "seconds": number, "work": (number, nothing)}
+STEP = {"title": text, "seconds": number, "reused": flag, "notes": [text], "compile": (COMPILE, nothing)}
+PROGRESS = {"done": number, "total": (number, nothing), "current": text, "left": (number, nothing), "stalled": text}
+ERROR = {"type": failure, "what": text, "why": text, "hint": text}
+TIMES = dict.fromkeys(("install_seconds", "seconds"), number)
+TESTS = {"package": text, "verdict": verdict, "commands": number, "notes": [text], "log": nothing, **TIMES}
+ARTIFACT = {
+    **dict.fromkeys(("path", "sha256", "config", "name", "version", "build_string", "subdir"), text),
+    "size": number,
+}
+PACKAGE = {"artifact": ARTIFACT, "build_seconds": number, "reused": flag, "tests": TESTS}
+MESSAGES = {
+    "step": {"kind": text, "title": text},
+    "done": {"kind": text, **STEP, "failed": flag},
+    "progress": {"kind": text, **PROGRESS},
+}
+BUILT = {"packages": [PACKAGE], "steps": [STEP], "outdated": flag, "error": (ERROR, {**ERROR, "step": text}, nothing)}
+PLACES = dict.fromkeys(("work", "script", "environment", "host", "build", "name", "sources"), text)
+RESULT = (BUILT, {**BUILT, "debug": PLACES})
+
+
+def conforms(value: object, shape: Any) -> bool:
+    """Return whether a JSON value has a shape."""
+    if isinstance(shape, tuple):
+        return any(conforms(value, alternative) for alternative in shape)
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(conforms(item, shape[0]) for item in value)
+    if isinstance(shape, dict):
+        same = isinstance(value, dict) and value.keys() == shape.keys()
+        return same and all(conforms(value[key], item_shape) for key, item_shape in shape.items())  # type: ignore[index]
+    return bool(shape(value))
+
+
+def is_message(message: Mapping[str, Any]) -> bool:
+    """Return whether a message is valid for a build process, and not reserved for the config's process."""
+    return isinstance(message["kind"], str) and conforms(message, MESSAGES.get(message["kind"], ()))
+
+
+def open_beneath(folder: Path, path: str) -> IO[bytes]:
+    """Open a regular file below a folder for reading; no link in its path is followed.
+
+    Raises:
+        BuildFailed: when it is missing, or not a regular file.
+    """
+    try:
+        descriptor = _descriptor(folder, PurePosixPath(path))
+    except OSError as error:
+        raise BuildFailed(f"file not found in {folder}: {path!r}", why=error.strerror or "") from error
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    raise BuildFailed(f"the build left {path!r} in {folder}, which is not a regular file")
+
+
+def _descriptor(folder: Path, path: PurePosixPath) -> int:
+    if path.is_absolute() or not path.parts or ".." in path.parts:
+        raise OSError(errno.EINVAL, "not a path inside the folder")
+    *parents, name = path.parts
+    with contextlib.ExitStack() as stack:
+        place = os.open(folder, _BENEATH | os.O_DIRECTORY)
+        stack.callback(os.close, place)
+        for parent in parents:
+            place = os.open(parent, _BENEATH | os.O_DIRECTORY, dir_fd=place)
+            stack.callback(os.close, place)
+        return os.open(name, _BENEATH, dir_fd=place)
+
+
+def result(folder: Path, name: str) -> dict[str, Any] | None:
+    """Return the result of the build process; None when it wrote none.
+
+    Raises:
+        BuildFailed: when it does not have the shape of a result.
+    """
+    if not os.path.lexists(folder / name):
+        return None
+    with open_beneath(folder, name) as file:
+        data = file.read(LARGEST_RESULT)
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        value = None
+    if not conforms(value, RESULT):
+        raise BuildFailed(
+            f"invalid result of the build: {folder / name}",
+            hint="a script of the recipe must have written it; read the recipe before it is built again",
+        )
+    document: dict[str, Any] = value
+    return document
+
+
+def packages(
+    reports: Sequence[Mapping[str, Any]], folder: Path, *, expected: Callable[[str], bool], into: Path | None
+) -> list[tuple[Path, dict[str, Any]]]:
+    """Return the packages of a build, with their reports: copied ``into`` a folder, or in place.
+
+    Their names (``SUBDIR/FILE``) are ``expected`` and match their metadata, and their hashes are the reported ones.
+
+    Raises:
+        BuildFailed: when one is not.
+        BrokenPackage: when one cannot be read.
+        DiskFull: when the disk has no space for the copies.
+    """
+    if into is not None:
+        files.remove(into)
+    return [(_package(report["artifact"], folder, expected, into), dict(report)) for report in reports]
+
+
+def _package(artifact: Mapping[str, Any], folder: Path, expected: Callable[[str], bool], into: Path | None) -> Path:
+    path = artifact["path"]
+    place = f"{artifact['subdir']}/{PurePosixPath(path).name}"
+    if ".." in PurePosixPath(place).parts or not expected(place):
+        raise BuildFailed(f"the build left {place}, which is not a package of this recipe")
+    file = folder / path if into is None else into / place
+    with open_beneath(folder, path) as source:
+        sha256 = _copied(source, None if into is None else file)
+    if sha256 != artifact["sha256"]:
+        raise BuildFailed(f"{place} is not the package that was built and tested", why="its hash is another")
+    if file.suffix == ".conda":
+        _require_name(file)
+    return file
+
+
+def _copied(source: IO[bytes], target: Path | None) -> str:
+    """Copy a file while it is read, where there is a target, and return its hash."""
+    digest = hashlib.sha256()
+    with contextlib.ExitStack() as stack:
+        sink = None
+        if target is not None:
+            stack.enter_context(files.full_disk_as_error(target.parent))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            sink = stack.enter_context(target.open("xb"))
+        for chunk in files.chunks(source):
+            digest.update(chunk)
+            if sink is not None:
+                sink.write(chunk)
+    return digest.hexdigest()
+
+
+def _require_name(package: Path) -> None:
+    """Refuse a package whose metadata names another file than its own."""
+    index = reader.read_info(package, "index.json")
+    parts = [str(index.get(key)) for key in ("name", "version", "build")] if isinstance(index, dict) else []
+    if f"{'-'.join(parts)}.conda" != package.name:
+        raise BuildFailed(f"the metadata of {package.name} names {'-'.join(parts)}")

@@ -1,0 +1,273 @@
+"""Diagnose a ledger that cannot be used, and repair a damaged one: write a new one with its readable records.
+
+The damaged file is kept next to the new one. Rows that are whole are copied, and so are the files of finished configs:
+losing these would cost builds, trusting damaged ones could publish a wrong package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import logging
+import os
+import sqlite3
+import stat
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from kiln import files
+from kiln.errors import DiskFull, KilnError, LedgerFault, NotWritable
+from kiln.ledger import migration, records, schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from kiln.ledger import Ledger
+
+LOGGER = logging.getLogger(__name__)
+
+COMPANIONS = ("-wal", "-shm")  # files of SQLite next to the database
+FINISHED = "finished"  # the folder of finished configs, one file each, next to the ledger
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError)  # errors of decoding a damaged record
+SQLITE = (sqlite3.Error, UnicodeDecodeError)  # a message that quotes damaged bytes may be invalid UTF-8
+KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
+
+Parameters = ParamSpec("Parameters")
+Value = TypeVar("Value")
+LedgerType = TypeVar("LedgerType", bound="Ledger")
+
+
+class Damaged(Exception):
+    """A record of the ledger is damaged; the ledger itself handles this error."""
+
+
+def retry_after_repair(
+    method: Callable[Concatenate[LedgerType, Parameters], Value],
+) -> Callable[Concatenate[LedgerType, Parameters], Value]:
+    """Decorate a reading method: when a record is damaged, repair the file and call the method once more."""
+
+    @functools.wraps(method)
+    def wrapper(ledger: LedgerType, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Value:
+        try:
+            return method(ledger, *args, **kwargs)
+        except Damaged as damage:
+            ledger.repair(damage)
+        with repaired(ledger.path):
+            return method(ledger, *args, **kwargs)
+
+    return wrapper
+
+
+@contextlib.contextmanager
+def decoding() -> Iterator[None]:
+    """Raise `Damaged` for a record that cannot be decoded."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise Damaged(f"a record cannot be read: {type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
+def converted_errors(path: Path) -> Iterator[None]:
+    """Convert the errors of SQLite.
+
+    Raises:
+        KilnError: the error that `fault` returns.
+        Damaged: when the content of the file is damaged.
+    """
+    try:
+        with files.full_disk_as_error(path.parent):
+            yield
+    except sqlite3.ProgrammingError:
+        raise
+    except sqlite3.Error as error:
+        raise fault(error, path) or Damaged(str(error)) from error
+    except UnicodeDecodeError as error:  # SQLite's message quotes damaged bytes
+        raise Damaged(str(error)) from error
+
+
+@contextlib.contextmanager
+def repaired(path: Path) -> Iterator[None]:
+    """Raise an error for damage that remains after a repair.
+
+    Raises:
+        LedgerFault: with the command that begins a new ledger.
+    """
+    try:
+        yield
+    except Damaged as damage:
+        hint = f"mv {path} {path}.aside, then run the same command again"
+        raise LedgerFault(f"the ledger {path} is damaged", why=str(damage), hint=hint) from damage
+
+
+def fault(error: sqlite3.Error, path: Path) -> KilnError | None:
+    """Return the error for a file that is whole but cannot be used; None when its content is damaged."""
+    message = str(error)
+    if "full" in message:
+        hint = "free some disk space and run the same command again; what was finished is kept"
+        return DiskFull(f"the disk became full while writing in {path.parent}", why=message, hint=hint)
+    if "locked" in message or "busy" in message:
+        return LedgerFault(
+            f"the ledger {path} is locked by another process",
+            why=f"{message}, for longer than a transaction takes",
+            hint=f"wait until that process has ended ('fuser {path}' shows it), then run the same command again",
+        )
+    if "readonly" in message or "unable to open" in message:
+        hint = (
+            f"check the owner of {path.parent} (ls -ld), and whether its file system is mounted read-only (findmnt -T)"
+        )
+        return NotWritable(f"the ledger {path} cannot be written", why=message, hint=hint)
+    if "disk I/O" in message:
+        hint = "look for errors of the disk in the system's log: sudo dmesg"
+        return LedgerFault(f"the ledger {path} cannot be read from the disk", why=message, hint=hint)
+    return None
+
+
+def require_files(path: Path) -> None:
+    """Require that the ledger and the files of SQLite next to it are regular files, where they exist.
+
+    Raises:
+        LedgerFault: naming the path and its kind.
+    """
+    for place in (path, *(path.with_name(path.name + suffix) for suffix in COMPANIONS)):
+        with contextlib.suppress(FileNotFoundError):
+            kind = _kind(place)
+            if kind is not None:
+                hint = f"mv {place} {place}.aside, then run the same command again"
+                raise LedgerFault(f"{place} is {kind}, not a file of the ledger", hint=hint)
+
+
+def _kind(place: Path) -> str | None:
+    mode = place.lstat().st_mode
+    if stat.S_ISREG(mode):
+        return None
+    if stat.S_ISLNK(mode):
+        return f"a link to {place.readlink()}"
+    return next((name for is_one, name in KINDS if is_one(mode)), "a device")
+
+
+def require_known(version: int, path: Path) -> None:
+    """Require a schema that this kiln knows; a ledger of another one is not changed.
+
+    Raises:
+        LedgerFault: naming the schemas.
+    """
+    if not 0 <= version <= schema.VERSION:
+        raise LedgerFault(
+            f"the ledger {path} has schema {version}, but this kiln only knows schemas up to {schema.VERSION}",
+            why="a newer kiln has written it",
+            hint=f"update kiln, or begin a new ledger: mv {path} {path}.newer",
+        )
+
+
+def repair_file(path: Path, inode: int | None, why: str) -> None:
+    """Replace a damaged ledger by a new one, unless another process has; the damaged one is kept next to it.
+
+    ``inode`` is that of the damaged file if it was open already.
+    """
+    with files.folder_locked(path.parent):
+        if inode not in {None, path.stat().st_ino} or (inode is None and _is_whole(path)):
+            return
+        backup = _free_name(path)
+        with files.replacing(path) as part:
+            rows, configs = _copy_readable(path, part)
+            files.link_or_copy(path, backup)
+            for suffix in COMPANIONS:
+                with contextlib.suppress(FileNotFoundError):
+                    path.with_name(path.name + suffix).replace(backup.with_name(backup.name + suffix))
+    LOGGER.warning(
+        "note: the ledger %s was damaged (%s) and is kept as %s; a new one was written with %d readable records and %d "
+        "finished builds from %s",
+        *(path, why, backup.name, rows, configs, path.parent / FINISHED),
+    )
+
+
+def backups(path: Path) -> tuple[Path, ...]:
+    """Return the damaged ledgers that were kept next to a repaired one."""
+    return tuple(backup for backup in _backup_names(path) if os.path.lexists(backup))
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        with contextlib.closing(_read_only(path)) as connection:
+            return bool(connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
+    except SQLITE:
+        return False
+
+
+def _free_name(path: Path) -> Path:
+    return next(name for name in _backup_names(path) if not os.path.lexists(name))
+
+
+def _backup_names(path: Path) -> Iterator[Path]:
+    return (path.with_name(f"{path.name}.broken{'' if number == 1 else f'-{number}'}") for number in range(1, 1000))
+
+
+def _read_only(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)
+
+
+def _copy_readable(old: Path, new: Path) -> tuple[int, int]:
+    """Write a new ledger with the readable records; return the numbers of records and of finished configs."""
+    with contextlib.closing(sqlite3.connect(new)) as target:
+        target.executescript(f"{schema.RUNS}{schema.FLEET}PRAGMA user_version = {schema.VERSION};")
+        with contextlib.suppress(*SQLITE), contextlib.closing(_read_only(old)) as source:
+            source.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
+            for table in migration.tables_of(target):
+                _copy(table, source, target)
+        rows = target.total_changes
+        configs = sum(_add_finished(file, target) for file in sorted((old.parent / FINISHED).glob("*.json")))
+        migration.rename_values(target)
+        target.commit()
+    return rows, configs
+
+
+def _copy(table: str, source: sqlite3.Connection, target: sqlite3.Connection) -> None:
+    """Copy the sound rows of a table, from both of its ends up to the damage."""
+    columns = target.execute(f"PRAGMA table_info({table})").fetchall()
+    names = [column[1] for column in columns]
+    key = [column[1] for column in columns if column[5]] or ["rowid"]
+    into = f"INSERT OR IGNORE INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608
+    earlier = [old for old, new in migration.TABLES.items() if new == table]
+    for place, order in itertools.product((table, *earlier), ("", " DESC")):
+        by = ", ".join(f"{name}{order}" for name in key)
+        with contextlib.suppress(*SQLITE):
+            for row in source.execute(f"SELECT {', '.join(names)} FROM {place} ORDER BY {by}"):  # noqa: S608 - ours
+                values = dict(zip(names, row, strict=True))
+                if "state" in values:
+                    values["state"] = migration.STATES.get(values["state"], values["state"])
+                if _is_sound(table, values):
+                    target.execute(into, tuple(values.values()))
+
+
+def _is_sound(table: str, row: dict[str, Any]) -> bool:
+    """Return whether a row can be decoded."""
+    try:
+        detail = json.loads(row["detail"]) if "detail" in row else {}
+        if table == "config_run":
+            names = ("config", "state", "started", "finished", "peak_memory", "detail")
+            records.config(*(row[name] for name in names), killed=False)
+        elif table == "run":
+            records.run(row["id"], row["command"], row["started"], row["finished"], detail, ())
+        return isinstance(detail, dict)
+    except UNREADABLE:
+        return False
+
+
+def write_finished(folder: Path, key: str, step: Iterable[object], artifacts: Iterable[Iterable[object]]) -> None:
+    """Write a finished config into a file: its row of the table of steps, and those of its packages."""
+    text = json.dumps({"step": list(step), "artifacts": [list(row) for row in artifacts]}, sort_keys=True)
+    files.write_text(folder / FINISHED / f"{key}.json", text)
+
+
+def _add_finished(file: Path, target: sqlite3.Connection) -> bool:
+    """Add a finished config; return whether it could be read and was missing."""
+    with contextlib.suppress(OSError, *UNREADABLE, sqlite3.Error):
+        data = json.loads(file.read_text(encoding="utf-8"))
+        json.loads(data["step"][-1])["packages"]
+        added = target.execute("INSERT OR IGNORE INTO step VALUES (?, ?, ?, ?, ?, ?)", data["step"]).rowcount
+        target.executemany("INSERT OR IGNORE INTO artifact VALUES (?, ?, ?, ?, ?, ?)", data["artifacts"])
+        return added == 1
+    return False

@@ -1,0 +1,206 @@
+"""Bound the processor time and the memory that hostile input can make kiln spend.
+
+A check inside a process runs between two steps of the interpreter, and one step of a template (a text repeated, a long
+number read, nested lists compared) can take gigabytes or run forever. So recipes and variant files are read in a fork
+of this process under the system's own limits. A fork costs some milliseconds and has all modules and caches of this
+process; a fork around a whole job serves all the calls inside it.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import pickle
+import resource
+import select
+import signal
+import traceback
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from kiln.errors import KilnError, UnsafeTemplate
+from kiln.model.location import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
+
+Result = TypeVar("Result")
+
+SECONDS = 8  # of processor time; the slowest known feedstock takes half a second
+MEMORY = 320 << 20  # bytes beyond what the process has when it begins
+_LARGEST = 64 << 20  # bytes of a result
+_STALL = 900  # seconds of the clock, for a process that waits
+_ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+_NOTE = 4096  # bytes for the current file and line
+_WHAT = "rendering takes more work than a recipe needs"
+_HINT = "reduce the work there: shorter texts, fewer values, no needless loop"
+
+
+class OutOfTime(BaseException):
+    """The processor time is spent; a BaseException, which handlers of ordinary errors do not catch."""
+
+
+class _Bounds:
+    """The state of this process's limits: whether they are set, and the page with the current file and line."""
+
+    inside = False
+    note: mmap.mmap | None = None
+
+
+def at(file: str, line: int = 0) -> None:
+    """Record the current file and line, for the error of a process that is killed there."""
+    if _Bounds.note is not None:
+        text = f"{file}\0{line}\0".encode(errors="replace")[:_NOTE]
+        _Bounds.note[: len(text)] = text
+
+
+def bounded(work: Callable[[], Result]) -> Result:
+    """Return the result of ``work``, run under limits in a separate process; inside such a process, call it directly.
+
+    The result is copied: it must be plain data. Other changes of ``work`` in memory are lost.
+
+    Raises:
+        UnsafeTemplate: the work needs too much processor time or memory.
+        Exception: the errors of ``work``.
+    """
+    if _Bounds.inside:
+        return work()
+    with mmap.mmap(-1, _NOTE) as note:
+        reader, writer = os.pipe()
+        # No signal may reach the child before it has reset the parent's handlers.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+        child = _fork()
+        if not child:
+            os.close(reader)  # so that a child whose parent is gone has no reader, and ends
+            _run(work, writer, note)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(writer)
+        answer, status, usage = _answer(child, reader)
+        if status:
+            raise _killed(status, usage.ru_utime + usage.ru_stime, _place(note))
+    result, error, trace = pickle.loads(answer)  # noqa: S301 - kiln's own data: recipes cannot run code
+    if error is not None:
+        raise error from (None if isinstance(error, KilnError) else RuntimeError(trace))
+    return result  # type: ignore[no-any-return]  # pickle returns Any
+
+
+def _fork() -> int:
+    """Fork. The child only runs Python code that takes no lock of the other threads, so these are harmless."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, for a process with threads
+        return os.fork()
+
+
+def _answer(child: int, reader: int) -> tuple[bytes, int, resource.struct_rusage]:
+    """Return the child's output, its exit status, and its usage; an interrupt, or a stall, kills it."""
+    finished = False
+    try:
+        chunks = []
+        while not finished and select.select([reader], [], [], _STALL)[0]:
+            chunks.append(os.read(reader, 1 << 20))
+            finished = not chunks[-1]
+    finally:
+        os.close(reader)
+        if not finished:
+            os.kill(child, signal.SIGKILL)
+        _, status, usage = os.wait4(child, 0)
+    return b"".join(chunks), status, usage
+
+
+def _place(note: mmap.mmap) -> Place | None:
+    file, line, *_ = (*note[:].decode(errors="replace").split("\0"), "", "")
+    return Place(file=file, line=int(line) if line.isdecimal() else 0) if file else None
+
+
+def _killed(status: int, seconds: float, place: Place | None) -> UnsafeTemplate:
+    if seconds >= SECONDS:
+        return _too_slow(place)
+    why = f"its process ended with status {os.waitstatus_to_exitcode(status)} after {seconds:.1f} s"
+    return UnsafeTemplate(_WHAT, at=place, why=why, hint=_HINT)
+
+
+def _too_slow(place: Place | None) -> UnsafeTemplate:
+    return UnsafeTemplate(_WHAT, at=place, why=f"it takes more than {SECONDS} s of processor time", hint=_HINT)
+
+
+def _too_large(place: Place | None) -> UnsafeTemplate:
+    return UnsafeTemplate(_WHAT, at=place, why=f"it takes more than {MEMORY >> 20} MB of memory", hint=_HINT)
+
+
+# In the child
+
+
+def _run(work: Callable[[], object], writer: int, note: mmap.mmap) -> NoReturn:
+    """Do the work, write its outcome, and exit without the parent's exit handlers."""
+    code = 1
+    try:
+        _Bounds.inside, _Bounds.note = True, note
+        _leave_signals()
+        _limit()
+        answer = memoryview(_outcome(work, note))
+        while answer:
+            answer = answer[os.write(writer, answer) :]
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _leave_signals() -> None:
+    """Reset signal handlers; the parent's clean up files that are not this process's."""
+    signal.set_wakeup_fd(-1)
+    for number in _ENDING:
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+
+
+def _limit() -> None:
+    """Set the limits: an error when the time is spent, and SIGKILL when a single step continues."""
+
+    def late(*_: object) -> None:
+        raise OutOfTime
+
+    signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    _lower(resource.RLIMIT_CORE, 0)
+    _lower(resource.RLIMIT_CPU, SECONDS + 1)
+    sizes = Path("/proc/self/statm")  # only Linux counts and bounds the allocated memory
+    if sizes.is_file():
+        _lower(resource.RLIMIT_DATA, int(sizes.read_text().split()[5]) * resource.getpagesize() + MEMORY)
+
+
+def _lower(kind: int, limit: int) -> None:
+    soft, hard = (
+        limit if current == resource.RLIM_INFINITY else min(limit, current) for current in resource.getrlimit(kind)
+    )
+    resource.setrlimit(kind, (soft, hard))
+
+
+def _outcome(work: Callable[[], object], note: mmap.mmap) -> bytes:
+    """Return the result of the work, or its error, as bytes."""
+    try:
+        return _packed(work(), None)
+    except OutOfTime:
+        return _packed(None, _too_slow(_place(note)))
+    except (MemoryError, SystemError):  # SystemError: the interpreter had no memory left for a MemoryError
+        return _packed(None, _too_large(_place(note)))
+    except RecursionError:
+        return _packed(None, UnsafeTemplate(_WHAT, at=_place(note), why="it is nested too deeply", hint=_HINT))
+    except KilnError as error:
+        return _packed(None, error)
+    except Exception as error:  # noqa: BLE001 - any error is raised again in the parent
+        return _packed(None, error, traceback.format_exc())
+
+
+def _packed(result: object, error: BaseException | None, trace: str = "") -> bytes:
+    """Return an outcome as bytes, with shared objects repeated, so that its size is bounded when it is unpacked."""
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
+    pickler.fast = True
+    pickler.dump((result, error, trace))
+    if file.tell() > _LARGEST:
+        raise MemoryError
+    return file.getvalue()

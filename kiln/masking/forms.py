@@ -1,0 +1,156 @@
+"""The forms of a secret: quoted, escaped and encoded by shells, formats and programs.
+
+A form that escapes single characters (a shell's quotes, JSON, URLs, HTML, YAML, Python) is found by one regular
+expression that lets each character be written in any of its ways; so forms within forms are found, too. A form that
+encodes all of it (base64, hexadecimal) is found by windows of the encoded text, across line breaks.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+SHORTEST = 4  # characters: a shorter text occurs by chance, and masking it would reveal it
+ANYWHERE = 8  # characters from which on a secret is masked inside of words, too
+WINDOW = 8  # characters of base64 that count as a part of a secret
+HEX_WINDOW = 16
+SURE = 2 * HEX_WINDOW  # an encoded text of this length contains a whole window at a multiple of its length
+_HEX_SEPARATORS, _OCTAL_SEPARATORS = ("%", "\\x", " ", ":"), (" ", "\\")  # between the bytes of a dump
+_PLAIN = re.compile(r"[A-Za-z0-9_]+")
+_WORDLIKE = re.compile(r"[\w.+/-]+")
+_SPACE = r"(?:'?[ \t]{1,8}'?|\\{1,8} |\+|%(?:25){0,2}20|\\{1,8}(?:x20|u0020|040)|&#(?:32|x20);|&nbsp;)"
+_BREAK = (
+    r"(?:\s{1,64}(?:[|>+#] ?)?|'?\$?'?(?:\\{1,8}r)?\\{1,8}n\s{0,64}\\{0,8}'?'?|(?:%(?:25){0,2}0[Dd])?%(?:25){0,2}0[Aa]"
+    r"|(?:&#(?:13|x[Dd]);)?&#(?:10|x[Aa]);|\\{1,8}(?:x0a|u000a|012))"
+)
+_QUOTE = r"""|'\\{1,8}''|'"'"'|''|&apos;"""
+_CONTROL = {"\t": "t", "\r": "r", "\a": "a", "\b": "b", "\f": "f", "\v": "v", "\x1b": "[eE]"}
+
+
+class Forms(NamedTuple):
+    """The forms of one secret: ``trigger`` is in each text that ``pattern`` matches; empty where no text surely is.
+
+    Not a dataclass: every command imports this module, and should not wait for that one.
+    """
+
+    trigger: str
+    pattern: re.Pattern[str]
+
+
+def escaped(secret: str) -> Forms:
+    """Return the forms of one secret, or of one of its lines, whose single characters are escaped."""
+    return Forms(trigger=trigger(secret), pattern=re.compile(_bounded(secret, expression(secret))))
+
+
+def trigger(secret: str) -> str:
+    """Return the part of a secret that no form escapes: its longest run of letters and digits."""
+    return max(_PLAIN.findall(secret), key=len, default="")
+
+
+def expression(secret: str) -> str:
+    """Return the regular expression of a secret in all escaped forms."""
+    ways: list[str] = []
+    for index, character in enumerate(re.sub(r"\r\n?", "\n", secret)):
+        if character == "\\":
+            if ways[-1:] != [_BACKSLASH]:  # many in a row are one: as many as they were escaped to
+                ways.append(_BACKSLASH)
+        else:
+            ways.append(_ways(character, escapable=index > 0 and ways[-1] != _BACKSLASH))
+    return "".join(ways)
+
+
+_BACKSLASH = r"(?:\\{1,64}|(?:%(?:25){0,2}5[Cc]){1,64}|(?:&#(?:92|x5[Cc]);){1,64}|\\{1,8}(?:x5c|u005c|134))"
+
+
+def _ways(character: str, *, escapable: bool) -> str:
+    """Return the expression of a character; ``escapable`` where a backslash before it belongs to the match."""
+    if _PLAIN.fullmatch(character) and character.isascii():
+        return character
+    if character == " ":
+        return _SPACE
+    if character == "\n":
+        return _BREAK
+    raw = (r"\\{0,31}" if escapable else "") + re.escape(character)
+    from html.entities import codepoint2name
+
+    name = codepoint2name.get(ord(character))
+    quote = _QUOTE if character == "'" else '|""' if character == '"' else ""
+    entity = rf"|&(?:amp;){{0,3}}{name};" if name else ""
+    control = rf"|\\{{1,8}}{_CONTROL[character]}" if character in _CONTROL else ""
+    return f"(?:{raw}{quote}{entity}{control}|(?i:{'|'.join(_numbers(character))}))"
+
+
+def _numbers(character: str) -> Iterator[str]:
+    """Yield the expressions of a character by its number, or by those of its bytes."""
+    point, octets = ord(character), character.encode("utf-8", "surrogatepass")
+    yield "".join(f"%(?:25){{0,2}}{octet:02x}" for octet in octets)
+    yield "".join(rf"\\{{1,8}}x{octet:02x}" for octet in octets)
+    yield "".join(rf"\\{{1,8}}0?{octet:03o}" for octet in octets)
+    yield rf"&(?:amp;){{0,3}}#(?:0{{0,4}}{point}|x0{{0,4}}{point:x});"
+    words = character.encode("utf-16-be", "surrogatepass")
+    yield "".join(rf"\\{{1,8}}u{words[at : at + 2].hex()}" for at in range(0, len(words), 2))
+    yield rf"\\{{1,8}}U{point:08x}"
+    if point < 256:
+        yield rf"\\{{1,8}}x{point:02x}"
+
+
+def _bounded(secret: str, pattern: str) -> str:
+    """Return a pattern that matches a short secret only as a whole word, if it looks like one."""
+    if len(secret) >= ANYWHERE or not _WORDLIKE.fullmatch(secret):
+        return pattern
+    before = r"(?<![A-Za-z0-9_])" if secret[0].isalnum() else ""
+    after = r"(?![A-Za-z0-9_])" if secret[-1].isalnum() else ""
+    return f"{before}{pattern}{after}"
+
+
+def spellings(secret: str) -> tuple[bytes, ...]:
+    """Return the bytes of a secret with either line break."""
+    unix = re.sub(r"\r\n?", "\n", secret)
+    return tuple(dict.fromkeys(text.encode("utf-8", "surrogatepass") for text in (unix, unix.replace("\n", "\r\n"))))
+
+
+def cores(octets: bytes) -> tuple[str, ...]:
+    """Return the base64 of bytes at each of the three offsets in a text, as far as the bytes determine it."""
+    texts = []
+    for shift in range(3):
+        text = base64.b64encode(bytes(shift) + octets).decode()
+        first, last = -(-8 * shift // 6), 8 * (shift + len(octets)) // 6
+        texts.append(text[first:last])
+    return (*texts, *(text.translate(URL_SAFE) for text in texts if not text.isalnum()))
+
+
+URL_SAFE = str.maketrans("+/", "-_")
+
+
+def dumps(octets: bytes) -> Iterator[str]:
+    """Yield the hexadecimal and octal dumps of bytes with separators."""
+    for separator in _HEX_SEPARATORS:
+        yield separator.join(map("{:02x}".format, octets))
+        yield separator.join(map("{:02X}".format, octets))
+    for separator in _OCTAL_SEPARATORS:
+        yield separator.join(map("{:03o}".format, octets))
+
+
+def literals(secret: str) -> Iterator[str]:
+    """Yield the encoded forms of a secret that are searched as a whole."""
+    for octets in spellings(secret):
+        yield from dumps(octets)
+        if len(octets) < SURE:
+            yield from (octets.hex(), octets.hex().upper())
+            yield from (text for text in cores(octets) if len(text) > SHORTEST)
+
+
+def windows(secret: str) -> Iterator[str]:
+    """Yield the windows of a secret's encoded forms."""
+    for octets in spellings(secret):
+        for text in cores(octets):
+            yield from _windows(text, WINDOW)
+        yield from _windows(octets.hex(), HEX_WINDOW)
+
+
+def _windows(text: str, size: int) -> Iterable[str]:
+    return (text[at : at + size] for at in range(len(text) - size + 1))

@@ -1,0 +1,198 @@
+"""The masking of output line by line, across the chunks that are read, and of secrets over several lines."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln.masking import forms
+from kiln.masking.urls import MASKED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kiln.masking.mask import Mask
+
+LONGEST_LINE = 1 << 16  # characters; the beginning of a longer line is passed on
+BETWEEN = 16  # other lines between two lines of a secret
+FEW = 8  # lines to search one by one
+_ENCODED_START = re.compile(r"\s*([A-Za-z0-9+/_-]+=*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PartialMatch:
+    """A secret whose first lines may be buffered lines: ``secret`` is its number, ``places`` are the lines'."""
+
+    secret: int
+    places: tuple[int, ...]
+
+
+class Stream:
+    """A stream of lines to mask; lines are buffered only while they may be the beginning of a secret.
+
+    A line that begins with ``own`` is a message between two of kiln's processes, whose texts were masked before it was
+    written: it is not changed.
+    """
+
+    def __init__(self, mask: Mask, *, own: str = "") -> None:
+        self._mask = mask
+        self._own = own
+        self._rest = ""
+        self._buffer: list[str] = []
+        self._matches: list[_PartialMatch] = []
+        self._multiline = tuple(_MultilineSecret.of(secret) for secret in mask.secrets if _has_short_lines(secret))
+        self._open = False  # True when the line before ended in a part of an encoded secret
+
+    def feed(self, text: str) -> list[str]:
+        """Add text, and return the masked lines that are complete."""
+        whole, newline, self._rest = (self._rest + text).rpartition("\n")
+        lines = whole.split("\n") if newline else []
+        if len(self._rest) > max(LONGEST_LINE, 2 * self._mask.longest):
+            lines.append(self._beginning())
+        return self._lines([line.rstrip("\r") for line in lines])
+
+    def end(self) -> list[str]:
+        """Return the remaining lines, masked."""
+        rest, self._rest = self._rest, ""
+        lines = self._line(rest.rstrip("\r")) if rest else []
+        return [*lines, *self._release(len(self._buffer))]
+
+    def _lines(self, lines: list[str]) -> list[str]:
+        """Return the lines that are complete; many lines are divided in halves until one has to be searched."""
+        if not self._buffer and not self._open and not self._needs_search(lines):
+            return lines
+        if len(lines) <= FEW:
+            return [masked for line in lines for masked in self._line(line)]
+        middle = len(lines) // 2
+        return [*self._lines(lines[:middle]), *self._lines(lines[middle:])]
+
+    def _needs_search(self, lines: list[str]) -> bool:
+        text = "\n".join(lines)
+        return self._mask.may_hold(text) or any(secret.may_begin(text) for secret in self._multiline)
+
+    def _beginning(self) -> str:
+        """Remove and return the beginning of an endless line, so that no secret is divided."""
+        at = len(self._rest) - self._mask.longest
+        for start, end in self._mask.spans(self._rest):
+            if start < at < end:
+                at = start
+        beginning, self._rest = self._rest[:at], self._rest[at:]
+        return beginning
+
+    def _line(self, line: str) -> list[str]:
+        """Add a whole line, and return the lines that are complete."""
+        if self._own and line.startswith(self._own):
+            return [*self._release(len(self._buffer)), line]
+        self._buffer.append(line)
+        number = len(self._buffer) - 1
+        matches = [longer for match in self._matches if (longer := self._continue_match(match, line))]
+        for index, secret in enumerate(self._multiline):
+            if secret.may_begin(line):
+                matches.append(_PartialMatch(secret=index, places=(number,)))
+        self._matches = matches
+        return self._release(min((match.places[0] for match in matches), default=len(self._buffer)))
+
+    def _continue_match(self, match: _PartialMatch, line: str) -> _PartialMatch | None:
+        """Return a match after one more line; None when it is complete, and masked, or fails.
+
+        Other lines may be between two lines of a secret: blank ones, as in YAML, or those that a script traced.
+        """
+        secret, now = self._multiline[match.secret], len(self._buffer) - 1
+        last = len(secret.lines) - 1
+        if len(match.places) == last and (end := secret.ends(line)):
+            self._mask_lines((*match.places, now), secret, end)
+            return None
+        if len(match.places) < last and secret.continues(line, len(match.places)):
+            return _PartialMatch(secret=match.secret, places=(*match.places, now))
+        return match if now - match.places[-1] <= BETWEEN else None
+
+    def _mask_lines(self, places: tuple[int, ...], secret: _MultilineSecret, end: int) -> None:
+        """Mask a secret in the buffered lines, in the last one up to the character ``end``."""
+        lines, (first, *between, last) = self._buffer, places
+        start = secret.begins(lines[first])
+        lines[first] = f"{lines[first][:start]}{MASKED}" if start >= 0 else lines[first]
+        for place in between:
+            lines[place] = MASKED
+        lines[last] = f"{MASKED}{lines[last][end:]}"
+
+    def _release(self, count: int) -> list[str]:
+        lines = list(self._masked(self._buffer[:count]))
+        self._buffer = self._buffer[count:]
+        self._matches = [
+            _PartialMatch(secret=match.secret, places=tuple(place - count for place in match.places))
+            for match in self._matches
+            if match.places[0] >= count
+        ]
+        return lines
+
+    def _masked(self, lines: list[str]) -> Iterator[str]:
+        for line in lines:
+            masked = self._mask.text(self._continued(line))
+            self._open = self._mask.ends_encoded(line)
+            yield masked
+
+    def _continued(self, line: str) -> str:
+        """Return a line without the short end of an encoded secret that began in the line before."""
+        match = _ENCODED_START.match(line) if self._open else None
+        if match is None or len(match[1]) >= forms.HEX_WINDOW or not self._mask.has_part(match[1].rstrip("=")):
+            return line
+        return f"{line[: match.start(1)]}{MASKED}{line[match.end(1) :]}"
+
+
+def _split(secret: str) -> tuple[str, ...]:
+    return tuple(re.sub(r"\r\n?", "\n", secret).split("\n"))
+
+
+def _has_short_lines(secret: str) -> bool:
+    """Return whether lines of a secret are too short to be masked alone, but long enough to reveal something."""
+    lines = _split(secret)
+    return len(lines) > 1 and any(forms.SHORTEST // 2 < len(line.strip()) < forms.ANYWHERE for line in lines)
+
+
+def _lines(expression: str) -> re.Pattern[str]:
+    return re.compile(expression, re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MultilineSecret:
+    """A secret of several lines: one expression for each; ``trigger`` is in every form of the first line."""
+
+    trigger: str
+    lines: tuple[str, ...]
+    expressions: tuple[re.Pattern[str], ...]
+
+    @classmethod
+    def of(cls, secret: str) -> _MultilineSecret:
+        """Return the lines of a secret; the margin of those after the first is not part of it."""
+        lines = _split(secret)
+        patterns = [f"(?:{forms.expression(line)})" for line in lines]
+        margin = r"[ \t]{0,64}(?:[|>+#] ?)?"
+        first, *between, last = patterns
+        return cls(
+            trigger=forms.trigger(lines[0]),
+            lines=lines,
+            expressions=tuple(
+                map(
+                    _lines, (rf"{first}\r?$", *(f"{margin}{pattern}[ \\t]*$" for pattern in between), f"{margin}{last}")
+                )
+            ),
+        )
+
+    def begins(self, line: str) -> int:
+        """Return the position of the secret's first line at the end of a line, -1 where it is not."""
+        match = self.expressions[0].search(line)
+        return -1 if match is None else match.start()
+
+    def may_begin(self, text: str) -> bool:
+        """Return whether any line of a text ends with the secret's first."""
+        return self.trigger in text and self.begins(text) >= 0
+
+    def continues(self, line: str, number: int) -> bool:
+        """Return whether a line is the secret's line ``number``."""
+        return self.expressions[number].match(line) is not None
+
+    def ends(self, line: str) -> int:
+        """Return the end of the secret's last line at the beginning of a line, 0 where it is not."""
+        match = self.expressions[-1].match(line)
+        return 0 if match is None else match.end()

@@ -1,0 +1,87 @@
+"""The credentials in URLs and headers: users and passwords, conda's ``/t/TOKEN/``, tokens and signatures of queries."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MASKED = "***"
+_NAMES = (
+    r"(?:[a-z_-]*(?:token|signature|password|passwd|secret)|sig|pwd|auth|key|api[-_]?key|awsaccesskeyid"
+    r"|x-(?:amz|goog)-credential)"
+)
+_USER = re.compile(r"(?<=://)[^/\s?#'\"<>]+(?=@)")
+_PATH = re.compile(r"(?<=/t/)(?:[A-Za-z]{2}-[0-9A-Fa-f-]{20,}|[^/\s?#'\"<>]+)")
+_QUERY = re.compile(rf"(?<=[?&;]){_NAMES}=(?P<value>[^&\s'\"#<>;]+)", re.IGNORECASE)
+_HEADER = re.compile(
+    r"\b(?:authorization|x-api-key|x-jfrog-art-api)['\"]?\s{0,4}[:=]\s{0,4}['\"]?"
+    r"(?:(?:basic|bearer|token)\s{1,4})?(?P<value>[^\s'\",]+)",
+    re.IGNORECASE,
+)
+_HEADER_WORDS = ("uthorization", "AUTHORIZATION", "-api-key", "-Api-Key", "-API-KEY", "-art-api", "-Art-Api")
+_IN_URL = re.compile(r"://[^\s'\"<>]*?/t/")
+
+
+def spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the spans of credentials in a text."""
+    if "://" in text:
+        yield from (match.span() for match in _USER.finditer(text))
+    if "/t/" in text:
+        yield from _tokens(text)
+    if "=" in text:
+        yield from (match.span("value") for match in _QUERY.finditer(text))
+    if any(word in text for word in _HEADER_WORDS):
+        yield from (match.span("value") for match in _HEADER.finditer(text))
+
+
+def _tokens(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the spans of conda's tokens: any in a URL, elsewhere those in the form of anaconda.org."""
+    within = {match.end() for match in _IN_URL.finditer(text)}
+    for match in _PATH.finditer(text):
+        if match.start() in within or re.fullmatch(r"[A-Za-z]{2}-[0-9A-Fa-f-]{20,}", match[0]):
+            yield match.span()
+
+
+def has_credentials(text: str) -> bool:
+    """Return whether there are credentials in a text."""
+    return next(spans(text), None) is not None
+
+
+def without_credentials(text: str) -> str:
+    """Return a text with the credentials of every URL masked."""
+    return cut(text, spans(text))
+
+
+def secrets_of(text: str) -> tuple[str, ...]:
+    """Return the passwords and tokens in a text's URLs, as written and unquoted."""
+    secrets = []
+    for start, end in spans(text):
+        value = text[start:end]
+        is_user = text[end : end + 1] == "@" and text[:start].endswith("://")
+        secret = value.partition(":")[2] if is_user else value
+        secrets += [secret, unquote(secret)]
+    return tuple(dict.fromkeys(filter(None, secrets)))
+
+
+def cut(text: str, places: Iterator[tuple[int, int]] | list[tuple[int, int]]) -> str:
+    """Return a text with spans masked; those that touch or overlap become one."""
+    parts, at = [], 0
+    for start, end in merged(places):
+        parts += [text[at:start], MASKED]
+        at = end
+    return "".join((*parts, text[at:])) if parts else text
+
+
+def merged(places: Iterator[tuple[int, int]] | list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return spans in order, without overlaps."""
+    result: list[tuple[int, int]] = []
+    for start, end in sorted(places):
+        if result and start <= result[-1][1]:
+            result[-1] = (result[-1][0], max(end, result[-1][1]))
+        elif start < end:
+            result.append((start, end))
+    return result

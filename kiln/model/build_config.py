@@ -1,0 +1,25 @@
+"""One config of the matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildConfig:
+    """A build config, such as one of CUDA x Python: ``name`` is the stem of its file in .ci_support.
+
+    ``variant`` maps each key to its values, in the file's order; more than one value means that the config loops over
+    them itself (all Pythons in one config, say). ``zip_keys`` are the groups of keys that advance together.
+    """
+
+    name: str
+    platform: str
+    variant: Mapping[str, tuple[str, ...]]
+    zip_keys: tuple[tuple[str, ...], ...] = ()
+    pin_run_as_build: Mapping[str, Mapping[str, str]]
+    image: str | None = None

@@ -1,0 +1,50 @@
+"""Rules for names that become part of a path or a command, and the characters that hide or reorder text.
+
+Sources: CEP 26 (packages, versions, build strings, subdirs), and conda's own list of subdirs (conda/base/constants.py)
+and those that only rattler knows.
+"""
+
+from __future__ import annotations
+
+import re
+
+CONDA_PLATFORMS = (
+    "emscripten-wasm32", "freebsd-64", "linux-32", "linux-64", "linux-aarch64", "linux-armv6l", "linux-armv7l",
+    "linux-ppc64", "linux-ppc64le", "linux-riscv64", "linux-s390x", "osx-64", "osx-arm64", "wasi-wasm32", "win-32",
+    "win-64", "win-arm64", "zos-z",
+)  # fmt: skip
+PLATFORMS = frozenset({*CONDA_PLATFORMS, "linux-loong64", "linux-riscv32"})
+SUBDIRS = PLATFORMS | {"noarch"}
+MAX_LENGTH = 64  # characters of a package's name, a version, a build string
+
+# C0 and C1 controls, and characters that reorder or hide text: bidirectional marks, zero widths, variation selectors.
+HIDDEN = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb]"
+)
+_ON_A_TERMINAL = re.compile(f"(?![\n\t]){HIDDEN.pattern}|[\ud800-\udfff]")
+_PACKAGE = re.compile(r"_?[a-z0-9]+(?:[._-][a-z0-9]+)*[._-]?")
+_VERSION = re.compile(r"[A-Za-z0-9._+!]+")
+_BUILD = re.compile(r"[A-Za-z0-9._+]+")
+_RULES = {
+    "package name": (_PACKAGE, "lower-case letters and digits, separated by single hyphens, periods or underscores"),
+    "version": (_VERSION, "letters, digits, '.', '_', '+' and '!'"),
+    "build string": (_BUILD, "letters, digits, '.', '_' and '+'"),
+}
+
+
+def fault(text: str, kind: str) -> str:
+    """Return why a text is not a valid ``package name``, ``version`` or ``build string``; empty when it is valid."""
+    rule, description = _RULES[kind]
+    if len(text) > MAX_LENGTH:
+        return f"it has {len(text)} characters; the limit is {MAX_LENGTH}"
+    return "" if rule.fullmatch(text) else f"it consists of {description}"
+
+
+def is_config(name: str) -> bool:
+    """Return whether a config may have this name, which its files and folders bear."""
+    return name[:1] not in {"", ".", "-"} and "/" not in name and not HIDDEN.search(name)
+
+
+def escaped(text: str) -> str:
+    """Return text for a terminal, with escapes for the characters that could move, hide or reorder it."""
+    return _ON_A_TERMINAL.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), text)

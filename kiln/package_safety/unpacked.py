@@ -1,0 +1,46 @@
+"""The metadata of an unpacked package, read without following links."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+from kiln.conda_package import reader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+LARGEST_LIST = 1 << 28  # bytes of a package's list of files; 100,000 files take a tenth of that
+
+
+def read(folder: Path, name: str) -> Any:
+    """Return the content of a JSON file in ``info/``."""
+    return reader.strict_json(_text(folder / "info" / name).encode())
+
+
+def paths(folder: Path) -> list[str]:
+    """Return the paths that a package lists; older packages have them in a file for each purpose."""
+    if (folder / "info" / "paths.json").exists():
+        listed = [str(item["_path"]) for item in read(folder, "paths.json")["paths"]]
+    else:
+        listed = _text(folder / "info" / "files").splitlines()
+    if (longest := max(map(len, listed), default=0)) > reader.LONGEST_PATH:
+        raise ValueError(f"it has a path of {longest:,} characters")
+    return listed
+
+
+def links(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Return the text of the paths that are symbolic links."""
+    return {name: str((folder / name).readlink()) for name in names if (folder / name).is_symlink()}
+
+
+def _text(file: Path) -> str:
+    """Return the text of a regular file; a link or a device is not read."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as opened:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_LIST:
+            raise ValueError(f"{file.name} is not a regular file, or has {status.st_size:,} bytes")
+        return opened.read(LARGEST_LIST).decode()

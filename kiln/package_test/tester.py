@@ -1,0 +1,134 @@
+"""Install packages into fresh prefixes, and run their recipes' tests there."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kiln import channel, command, files
+from kiln.errors import TestsFailed, excerpt
+from kiln.model.artifact import TestReport, TestVerdict
+from kiln.package_test.plan import plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+    from pathlib import Path
+
+    from kiln.channel import VirtualPackages
+    from kiln.model.plan import TestStep
+    from kiln.model.rendered import Output
+
+NOTE = "note: "  # lines of a test's output with this prefix are shown to people
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageTester:
+    """Tests the packages of one config: ``channels`` have them and their requirements, ``machine`` solves for them.
+
+    ``folder`` is the parent of the tests' folders, prefixes and logs, ``recipe`` the recipe's folder. ``available`` are
+    the names of the packages in the channels, where the tests' other requirements are to be omitted.
+    """
+
+    recipe: Path
+    folder: Path
+    channels: tuple[str, ...]
+    cache: Path
+    machine: VirtualPackages
+    available: Collection[str] | None = None
+
+    def plan(self, output: Output, *, sources: Path | None = None) -> TestStep:
+        """Plan the test of one package; ``sources`` is the folder with the source files that it uses."""
+        name = f"{output.name}-{output.build_string}"
+        return plan(
+            output,
+            recipe_folder=self.recipe,
+            folder=self.folder / f"test-{name}",
+            prefix=self.folder / "prefixes" / name,
+            available=self.available,
+            sources=sources,
+        )
+
+    def inputs(self, step: TestStep) -> dict[str, Any]:
+        """Return the inputs that decide a test's result, but for the packages, as JSON values."""
+        return {
+            "channels": self.channels,
+            "specs": step.specs,
+            "script": step.script,
+            "environment": step.environment,
+            "machine": self.machine,
+        }
+
+    def run(
+        self, step: TestStep, *, environment: Mapping[str, str], on_line: Callable[[str], None] | None = None
+    ) -> TestReport:
+        """Install one package into its prefix and run its tests there; the prefix is removed when they pass.
+
+        Raises:
+            SolveFailed: when the package and its tests' requirements cannot be installed.
+            TestsFailed: with the end of the tests' output; prefix and folder are kept.
+        """
+        start = time.monotonic()
+        self._install(step)
+        installed = time.monotonic() - start
+        if not step.commands:
+            files.remove(step.prefix)
+            return TestReport(
+                package=step.package, verdict=TestVerdict.NONE, install_seconds=installed, notes=step.notes
+            )
+        notes = list(step.notes)
+
+        def listen(line: str) -> None:
+            if line.startswith(NOTE):
+                notes.append(line.removeprefix(NOTE))
+            if on_line is not None:
+                on_line(line)
+
+        log = step.folder.with_name(f"{step.folder.name}.log")
+        files.remove(log)
+        seconds = run_tests(step, environment=environment, log=log, on_line=listen)
+        files.remove(step.prefix)
+        files.remove(step.folder)
+        return TestReport(
+            package=step.package,
+            verdict=TestVerdict.PASSED,
+            commands=step.commands,
+            install_seconds=installed,
+            seconds=seconds,
+            notes=tuple(notes),
+            log=log,
+        )
+
+    def _install(self, step: TestStep) -> None:
+        """Make the prefix of a test; packages for compilers may have links that lead out of it."""
+        files.remove(step.prefix)
+        records = channel.solve(self.channels, step.specs, virtual_packages=self.machine)
+        channel.install(records, step.prefix, cache=self.cache, carried=True)
+
+
+def run_tests(step: TestStep, *, environment: Mapping[str, str], log: Path, on_line: Callable[[str], None]) -> float:
+    """Run the script of a test in its folder and return the seconds it took.
+
+    Raises:
+        TestsFailed: with the end of the output.
+    """
+    files.remove(step.folder)
+    step.folder.mkdir(parents=True)
+    for file in step.files:
+        if file.is_dir():
+            shutil.copytree(file, step.folder / file.name, dirs_exist_ok=True)
+        else:
+            shutil.copy2(file, step.folder / file.name)
+    script = step.folder / "run_test.sh"
+    files.write_text(script, "\n".join([*step.script, ""]))
+    result = command.run(
+        ("bash", str(script)), env={**environment, **step.environment}, cwd=step.folder, log=log, on_line=on_line
+    )
+    if not result.ok:
+        raise TestsFailed(
+            f"the tests of {step.package} fail with exit code {result.exit_code}",
+            why=f"their output ends with\n{excerpt(result.tail)}",
+            hint=f"read {log}; the prefix is kept in {step.prefix}, the test's folder in {step.folder}",
+        )
+    return result.seconds

@@ -1,0 +1,34 @@
+"""The servers that keep the index of their channels: anaconda.org, prefix.dev, quetz and Artifactory."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kiln.publish.servers.server import Server
+
+
+class ServerKind(str, Enum):
+    """The servers that the library can upload to."""
+
+    ANACONDA = "anaconda"
+    PREFIX = "prefix"
+    QUETZ = "quetz"
+    ARTIFACTORY = "artifactory"
+
+    @property
+    def type(self) -> type[Server]:
+        """The class of the server."""
+        from kiln.publish.servers.anaconda import Anaconda
+        from kiln.publish.servers.artifactory import Artifactory
+        from kiln.publish.servers.prefix import Prefix
+        from kiln.publish.servers.quetz import Quetz
+
+        types: dict[ServerKind, type[Server]] = {
+            ServerKind.ANACONDA: Anaconda,
+            ServerKind.PREFIX: Prefix,
+            ServerKind.QUETZ: Quetz,
+            ServerKind.ARTIFACTORY: Artifactory,
+        }
+        return types[self]

@@ -1,0 +1,69 @@
+"""anaconda.org, where a channel is a label of an owner's files: one request gives all of them another label.
+
+Source: anaconda-client 1.16, binstar_client/mixins/channels.py (labels) and ``Binstar.remove_dist``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import quote
+
+from kiln.publish.servers.server import Server, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anaconda(Server):
+    """The owner's files; the published channel is the label ``main``."""
+
+    default_url: ClassVar[str] = "https://api.anaconda.org"
+    reading: ClassVar[str] = "https://conda.anaconda.org/{channel}"
+    token_variable: ClassVar[str] = "ANACONDA_API_KEY"  # noqa: S105 - the variable's name
+    token_header: ClassVar[tuple[str, str]] = ("Authorization", "token {}")
+    together: ClassVar[bool] = True
+    sweeps: ClassVar[bool] = True
+    moment: ClassVar[str] = (
+        "one request labels all packages; the server may take a moment to update the index of each subdir"
+    )
+
+    def address(self, channel: str) -> str:
+        """Return the URL of the owner's channel, or of one of its labels."""
+        name = channel if channel == self.channel else f"{self.channel}/label/{channel}"
+        return (self.client_url or self.reading).format(url=self.url, channel=name)
+
+    def upload(self, package: Path, channel: str) -> None:
+        """Upload a file under a label; a file that the owner has is refused, whatever its label."""
+        from rattler_build import upload
+
+        options = {"channel": [self._label(channel)], "api_key": self.credentials.token, "url": self.url}
+        self._call(upload.upload_package_to_anaconda, package, self.channel, **options)
+
+    def promote(self, packages: Mapping[str, Path], staging: str, channel: str) -> None:  # noqa: ARG002 - all have the label
+        """Give all files with the label for staging the published one, too."""
+        self.api.request("POST", f"{self._labels(staging)}/copy/{self._label(channel)}")
+
+    def unlist(self, path: str, channel: str) -> None:
+        """Remove a label from a file."""
+        name, version, _ = name_of(path)
+        body = {"package": name, "version": version, "basename": path}
+        self.api.request("DELETE", self._labels(channel), body=body)
+
+    def delete(self, path: str, channel: str) -> None:  # noqa: ARG002 - a file is the owner's, with all of its labels
+        """Delete a file of the owner's."""
+        name, version, _ = name_of(path)
+        self.api.request("DELETE", f"{self.url}/dist/{self.channel}/{name}/{quote(version)}/{path}")
+
+    @property
+    def probe(self) -> str | None:
+        """The user whom the token belongs to."""
+        return f"{self.url}/user"
+
+    def _label(self, channel: str) -> str:
+        return "main" if channel == self.channel else channel
+
+    def _labels(self, channel: str) -> str:
+        return f"{self.url}/channels/{self.channel}/{quote(self._label(channel))}"

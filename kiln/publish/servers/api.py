@@ -1,0 +1,105 @@
+"""The requests to a server's own interface, and the credentials for them."""
+
+from __future__ import annotations
+
+import base64
+import fnmatch
+import json
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from kiln import http_client
+from kiln.errors import TokenRefused
+from kiln.http_client import HttpError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+PROCESSING = 1800.0  # seconds for a server to answer a write: it may have gigabytes to read
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """A server's HTTP interface; ``headers`` hold the token. Each method is one attempt and raises HttpError."""
+
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def request(self, method: str, url: str, *, body: Any = None) -> None:
+        """Send a request, with a body as JSON if there is one."""
+        if body is None:
+            self._send(method, url, None, {})
+        else:
+            self._send(method, url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+
+    def post_files(self, url: str, field_name: str, files: Sequence[Path]) -> None:
+        """Send files as one form, read while they are sent (RFC 7578)."""
+        boundary = secrets.token_hex(16)
+        heads = [_head(boundary, field_name, file) for file in files]
+        end = f"--{boundary}--\r\n".encode()
+        size = len(end) + sum(len(head) + file.stat().st_size + 2 for head, file in zip(heads, files, strict=True))
+        headers = {"Content-Type": f"multipart/form-data; boundary={boundary}", "Content-Length": str(size)}
+        self._send("POST", url, _form(heads, files, end), headers)
+
+    def _send(self, method: str, url: str, data: bytes | Iterator[bytes] | None, headers: Mapping[str, str]) -> None:
+        headers = {**self.headers, **headers}
+        try:
+            with http_client.opened(
+                url, method=method, headers=headers, data=data, timeout=PROCESSING, follow_redirects=False
+            ) as response:
+                response.read()
+        except HttpError as error:
+            raise HttpError(f"{method} {url}: {error}", error.status) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerCredentials:
+    """A token, or a user with a password in the form of HTTP's basic authentication."""
+
+    token: str | None = field(default=None, repr=False)
+    basic: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_file(cls, file: Path, url: str) -> ServerCredentials:
+        """Return what rattler's file of credentials has for a server: by its name, or by a pattern with a star.
+
+        The format is rattler's (``RATTLER_AUTH_FILE`` in the documentation of pixi and rattler-build).
+
+        Raises:
+            TokenRefused: when the file has nothing for the server, or cannot be read.
+        """
+        host = urlsplit(url).hostname or ""
+        try:
+            content = json.loads(file.read_text())
+            names = sorted((name for name in content if fnmatch.fnmatchcase(host, name)), key=lambda name: "*" in name)
+            kind, value = next(iter(content[names[0]].items()))
+        except (OSError, ValueError, AttributeError, IndexError, StopIteration) as error:
+            raise TokenRefused(f"no token for {host}", why=f"{file} has none that can be read") from error
+        if kind == "BasicHTTP":
+            pair = f"{value['username']}:{value['password']}".encode()
+            return cls(basic=base64.b64encode(pair).decode())
+        return cls(token=str(value))
+
+    def headers(self, name: str, form: str) -> dict[str, str]:
+        """Return the header of a request: HTTP's own, or the one of this name in which a server takes a token."""
+        if self.basic:
+            return {"Authorization": f"Basic {self.basic}"}
+        return {name: form.format(self.token)} if self.token else {}
+
+
+def _head(boundary: str, field_name: str, file: Path) -> bytes:
+    disposition = f'Content-Disposition: form-data; name="{field_name}"; filename="{file.name}"'
+    return f"--{boundary}\r\n{disposition}\r\nContent-Type: application/octet-stream\r\n\r\n".encode()
+
+
+def _form(heads: Sequence[bytes], files: Sequence[Path], end: bytes) -> Iterator[bytes]:
+    for head, file in zip(heads, files, strict=True):
+        yield head
+        with file.open("rb") as content:
+            while chunk := content.read(CHUNK):
+                yield chunk
+        yield b"\r\n"
+    yield end

@@ -1,0 +1,46 @@
+"""Artifactory, which copies packages between its repositories, and then renews the index.
+
+Source: the pages "Copy Item" and "Delete Item" of JFrog's REST APIs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import quote
+
+from kiln.publish.servers.server import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifactory(Server):
+    """An Artifactory server; a channel is a repository."""
+
+    token_variable: ClassVar[str] = "ARTIFACTORY_TOKEN"  # noqa: S105 - the variable's name
+    moment: ClassVar[str] = (
+        "packages are copied one by one, what others need first: readers have the old release or the new one"
+    )
+
+    def upload(self, package: Path, channel: str) -> None:
+        """Upload a package."""
+        from rattler_build import upload
+
+        self._call(upload.upload_package_to_artifactory, package, self.url, channel, token=self.credentials.token)
+
+    def promote(self, packages: Mapping[str, Path], staging: str, channel: str) -> None:
+        """Copy packages from the repository for staging."""
+        for path in packages:
+            self.api.request("POST", f"{self.url}/api/copy/{staging}/{path}?to={quote(f'/{channel}/{path}')}")
+
+    def delete(self, path: str, channel: str) -> None:
+        """Delete a package."""
+        self.api.request("DELETE", f"{self.url}/{channel}/{path}")
+
+    @property
+    def probe(self) -> str | None:
+        """The repository."""
+        return f"{self.url}/{self.channel}/"

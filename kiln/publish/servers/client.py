@@ -1,0 +1,146 @@
+"""Requests to a server with retries: a fault that may pass costs another attempt after a pause."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kiln import http_client
+from kiln.errors import TokenRefused, UploadFailed
+from kiln.http_client import NOT_FOUND, HttpError
+from kiln.publish.channel_files import bounded
+from kiln.publish.transaction import AGAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kiln.publish.servers.server import Server
+
+T = TypeVar("T")
+ATTEMPTS = 6
+PAUSE = 2.0  # seconds, doubled each time
+INDEXING = 600.0  # seconds for a server to index what it took
+CHUNK = 1 << 20
+SUBDIRS = ("noarch", "linux-64")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerClient:
+    """The changes and the index of a server's channels; ``pause`` sleeps for a number of seconds."""
+
+    server: Server
+    pause: Callable[[float], None]
+
+    def change(self, act: Callable[[], None], done: Callable[[], bool], failure: str) -> None:
+        """Send a change; repeat it when it fails and is not done all the same.
+
+        Raises:
+            TokenRefused: when the server does not accept the token.
+            UploadFailed: with the text ``failure``, after the last attempt.
+        """
+        reason = ""
+        for attempt in range(ATTEMPTS):
+            self._pause_before(attempt)
+            try:
+                act()
+            except HttpError as error:
+                reason = str(error)
+                if error.refuses:
+                    what = f"{self.server.url} does not take the token ({error.status})"
+                    raise TokenRefused(what, why=reason) from error
+                if done():  # only the response was lost
+                    return
+            else:
+                return
+        raise UploadFailed(f"{failure} in {ATTEMPTS} attempts", why=reason, hint=AGAIN)
+
+    def remove(self, remove: Callable[[str, str], None], path: str, channel: str) -> None:
+        """Remove a package by one of the server's methods, if it is there."""
+
+        def act() -> None:
+            try:
+                remove(path, channel)
+            except HttpError as error:
+                if error.status != NOT_FOUND:
+                    raise
+
+        self.change(act, lambda: False, f"{path} could not be removed from {channel} on {self.server.url}")
+
+    def listed(self, channel: str) -> dict[str, str]:
+        """Return the hashes in the index of a channel, by path."""
+        return {
+            f"{subdir}/{file}": str(record.get("sha256", ""))
+            for subdir in SUBDIRS
+            for file, record in self._index(channel, subdir).items()
+        }
+
+    def hash_at(self, path: str, channel: str, listed: Mapping[str, str]) -> str | None:
+        """Return the hash of a package that a channel has, also of one that is not in its index yet."""
+        url = f"{self.server.address(channel)}/{path}"
+        return listed[path] if path in listed else self._read(lambda: hash_of(url), url)
+
+    def wait(self, channel: str, ready: Callable[[Mapping[str, str]], bool], failure: str) -> None:
+        """Wait until the index of a channel has followed a change."""
+        waited, pause = 0.0, 1.0
+        while not ready(self.listed(channel)):
+            if waited > INDEXING:
+                hint = "run the same command again, when the server has come so far"
+                raise UploadFailed(f"{self.server.url} {failure} in {channel}, after {INDEXING:.0f} s", hint=hint)
+            self.pause(pause)
+            waited, pause = waited + pause, min(2 * pause, 30.0)
+
+    def wait_until_removed(self, channel: str, packages: Mapping[str, str]) -> None:
+        """Wait until the index of a channel no longer has packages, given by path and hash."""
+        self.wait(channel, lambda now: not now.items() & packages.items(), "still lists removed packages")
+
+    def _index(self, channel: str, subdir: str) -> dict[str, Any]:
+        url = f"{self.server.address(channel)}/{subdir}/repodata.json"
+        return self._read(lambda: records(url), url)
+
+    def _read(self, read: Callable[[], T], url: str) -> T:
+        reason = ""
+        for attempt in range(ATTEMPTS):
+            self._pause_before(attempt)
+            try:
+                return read()
+            except HttpError as error:
+                reason = str(error)
+        raise UploadFailed(f"{url} cannot be read", why=reason, hint="run the same command again")
+
+    def _pause_before(self, attempt: int) -> None:
+        if attempt:
+            self.pause(PAUSE * 2 ** (attempt - 1) * random.uniform(0.75, 1.25))  # noqa: S311 - to keep two apart
+
+
+def records(url: str) -> dict[str, Any]:
+    """Return the records of one index, empty when there is no such file; raise HttpError, also for half a file."""
+    try:
+        with http_client.opened(url) as response:
+            value = json.loads(bounded(response, url, http_client.announced_size(response)))
+        return {**value.get("packages", {}), **value.get("packages.conda", {})}
+    except HttpError as error:
+        if error.status == NOT_FOUND:
+            return {}
+        raise
+    except (AttributeError, TypeError, RecursionError) as error:
+        raise HttpError(str(error) or type(error).__name__) from error
+
+
+def hash_of(url: str) -> str | None:
+    """Return the SHA-256 of a file, None when there is no such file; raise HttpError, also for half a file."""
+    digest = hashlib.sha256()
+    try:
+        with http_client.opened(url) as response:
+            while chunk := response.read(CHUNK):
+                digest.update(chunk)
+            cut_off = bool(response.length)  # the rest of the announced size
+    except HttpError as error:
+        if error.status == NOT_FOUND:
+            return None
+        raise
+    if cut_off:
+        raise HttpError(f"{url} was cut off")
+    return digest.hexdigest()

@@ -1,0 +1,65 @@
+"""quetz, which takes many packages in one form and updates its index once, afterwards.
+
+Source: quetz-server 0.10.4, quetz/main.py (post_file_to_channel, delete_package_version).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from kiln.http_client import HttpError
+from kiln.publish.servers.server import Server, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+EXISTS = 409
+_NO_FORM = {404, 405, EXISTS, 413}  # no such route; one of the files exists; larger than a proxy allows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quetz(Server):
+    """A quetz server."""
+
+    reading: ClassVar[str] = "{url}/get/{channel}"
+    token_variable: ClassVar[str] = "QUETZ_API_KEY"  # noqa: S105 - the variable's name
+    token_header: ClassVar[tuple[str, str]] = ("X-API-Key", "{}")
+    together: ClassVar[bool] = True
+    moment: ClassVar[str] = "one request brings all packages; then the server replaces the index of each subdir in turn"
+
+    def upload(self, package: Path, channel: str) -> None:
+        """Upload a package."""
+        from rattler_build import upload
+
+        self._call(upload.upload_package_to_quetz, package, self.url, channel, api_key=self.credentials.token)
+
+    def promote(self, packages: Mapping[str, Path], staging: str, channel: str) -> None:  # noqa: ARG002 - no copies
+        """Upload all packages in one request; where the server does not take that, one by one."""
+        files = list(packages.values())
+        try:
+            if len(files) > 1:
+                self.api.post_files(f"{self.url}/api/channels/{channel}/files/", "files", files)
+                return
+        except HttpError as error:
+            if error.status not in _NO_FORM:
+                raise
+        for package in files:
+            self._upload_new(package, channel)
+
+    def _upload_new(self, package: Path, channel: str) -> None:
+        try:
+            self.upload(package, channel)
+        except HttpError as error:
+            if error.status != EXISTS:  # the index then says with which hash
+                raise
+
+    def delete(self, path: str, channel: str) -> None:
+        """Delete one version of a package."""
+        self.api.request("DELETE", f"{self.url}/api/channels/{channel}/packages/{name_of(path)[0]}/versions/{path}")
+
+    @property
+    def probe(self) -> str | None:
+        """The user whom the token belongs to."""
+        return f"{self.url}/api/me"

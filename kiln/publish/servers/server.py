@@ -1,0 +1,109 @@
+"""The interface to a server: upload a package, promote packages from staging, unlist and delete one.
+
+Uploads go through the library (py-rattler-build), which cannot do the rest; that goes to the servers' own interfaces,
+each named with its source.
+"""
+
+from __future__ import annotations
+
+import abc
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from kiln.http_client import HttpError
+from kiln.publish.servers.api import Api
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from kiln.publish.servers.api import ServerCredentials
+
+_STATUS = re.compile(r"\(HTTP (\d{3})\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server(abc.ABC):
+    """One server; ``channel`` is the published one, ``path`` is a package's SUBDIR/FILE.
+
+    Each method is one attempt and raises HttpError. ``together`` says whether one request promotes all packages of a
+    release, ``sweeps`` whether it promotes whatever else is staged, ``moment`` what readers see meanwhile.
+    ``default_url`` is the URL of a public server, ``reading`` the pattern of a channel's URL for clients,
+    ``token_variable`` the environment variable of the token (rattler-build's name), ``token_header`` its header.
+    """
+
+    default_url: ClassVar[str] = ""
+    reading: ClassVar[str] = "{url}/{channel}"
+    token_variable: ClassVar[str]
+    token_header: ClassVar[tuple[str, str]] = ("Authorization", "Bearer {}")
+    together: ClassVar[bool] = False
+    sweeps: ClassVar[bool] = False
+    moment: ClassVar[str] = (
+        "packages appear one by one, what others need first: readers have the old release or the new one"
+    )
+
+    url: str
+    channel: str
+    credentials: ServerCredentials = field(repr=False)
+    auth_file: str | None = None
+    client_url: str | None = None  # a pattern in the place of ``reading``
+
+    @property
+    def api(self) -> Api:
+        """The server's HTTP interface, with the credentials."""
+        return Api(headers=self.credentials.headers(*self.token_header))
+
+    def address(self, channel: str) -> str:
+        """Return the URL at which clients read a channel."""
+        return (self.client_url or self.reading).format(url=self.url, channel=channel)
+
+    @abc.abstractmethod
+    def upload(self, package: Path, channel: str) -> None:
+        """Upload a package to a channel."""
+
+    def promote(self, packages: Mapping[str, Path], staging: str, channel: str) -> None:  # noqa: ARG002 - some copy
+        """Publish staged packages, by path: upload them to the channel."""
+        for package in packages.values():
+            self.upload(package, channel)
+
+    def unlist(self, path: str, channel: str) -> None:
+        """Remove a package from the channel's index; most servers list all that they have, so delete it."""
+        self.delete(path, channel)
+
+    @abc.abstractmethod
+    def delete(self, path: str, channel: str) -> None:
+        """Delete a package that this publication uploaded."""
+
+    @property
+    @abc.abstractmethod
+    def probe(self) -> str | None:
+        """A URL whose status says whether the server accepts the token; None where uploads report a status."""
+
+    def _call(self, upload: Callable[..., None], package: Path, *arguments: str, **options: object) -> None:
+        """Call the library, without the token in its errors."""
+        from rattler_build import RattlerBuildError
+
+        try:
+            upload([str(package)], *arguments, auth_file=self.auth_file, **options)
+        except RattlerBuildError as error:
+            message = str(error).replace(self.credentials.token or "\0", "***")
+            raise HttpError(message, self._status(message)) from error
+
+    def _status(self, message: str) -> int | None:
+        """Return the status behind a failed upload: the library's, or the server's answer about the token."""
+        if match := _STATUS.search(message):
+            return int(match[1])
+        if self.probe is None:
+            return None
+        try:
+            self.api.request("GET", self.probe)
+        except HttpError as error:
+            return error.status
+        return None
+
+
+def name_of(path: str) -> tuple[str, str, str]:
+    """Return name, version and build of the package file at a path."""
+    name, version, build = path.rpartition("/")[2].removesuffix(".conda").rsplit("-", 2)
+    return name, version, build

@@ -1,0 +1,244 @@
+"""A channel on a server that keeps its own index, as the target of a publication.
+
+A release goes to a channel for staging, is tried out from there, and is then published as nearly at once as the server
+can. The journal on this machine is written before each upload, so that the same command resumes, and the uploads can
+be reversed: never of a package that was there before, or whose hash differs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from kiln.errors import PublicationPending, TokenRefused, UploadFailed, UsageError
+from kiln.publish.journal import JournalFile
+from kiln.publish.records import CHAIN, remove_bills, with_records, without_records
+from kiln.publish.servers.api import ServerCredentials
+from kiln.publish.servers.client import ServerClient
+from kiln.publish.stores.folder import Folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from kiln.model.provenance import Attestation
+    from kiln.publish.journal import Journal
+    from kiln.publish.servers import ServerKind
+    from kiln.publish.servers.server import Server
+    from kiln.publish.transaction import Publication
+    from kiln.repodata import IndexEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTarget:
+    """A channel on a server, as `kiln.publish.transaction.Target` describes.
+
+    ``staging`` is the channel (or label) that packages are tried out from, ``journals`` a folder of this machine.
+    """
+
+    kind: ServerKind
+    server: Server
+    staging: str | None
+    journals: Path
+    pause: Callable[[float], None] = time.sleep
+
+    @classmethod
+    def parse(
+        cls,
+        kind: ServerKind,
+        text: str,
+        environment: Mapping[str, str],
+        *,
+        staging: str | None,
+        journals: Path,
+        reading: str | None = None,
+    ) -> ServerTarget:
+        """Return the target of an owner, a channel or its URL; ``reading`` is where clients read channels.
+
+        Raises:
+            UsageError: when ``text`` is none of these.
+            TokenRefused: when there are no credentials, or they would be sent unencrypted.
+        """
+        url, _, channel = text.rpartition("/")
+        url = url or kind.type.default_url
+        parts, variable = urlsplit(url), kind.type.token_variable
+        if not channel or parts.scheme not in {"http", "https"}:
+            raise UsageError(f"{text!r} is not a channel of {kind.value}", hint=f"{kind.value}:https://SERVER/CHANNEL")
+        token, auth_file = environment.get(variable), environment.get("RATTLER_AUTH_FILE")
+        if not token and not auth_file:
+            raise TokenRefused(f"no token for {url}", hint=f"set {variable}, or RATTLER_AUTH_FILE to a file")
+        if parts.scheme == "http" and parts.hostname not in {"localhost", "127.0.0.1", "::1"}:
+            raise TokenRefused(f"a token would be sent to {url} unencrypted", hint="use https")
+        server = kind.type(
+            url=url,
+            channel=channel,
+            credentials=(
+                ServerCredentials(token=token) if token else ServerCredentials.from_file(Path(auth_file or ""), url)
+            ),
+            auth_file=auth_file,
+            client_url=f"{reading.rstrip('/')}/{{channel}}" if reading else None,
+        )
+        return cls(kind=kind, server=server, staging=staging, journals=journals)
+
+    @property
+    def name(self) -> str:
+        """The channel's name in messages."""
+        return f"{self.kind.value}:{self.server.url}/{self.channel}"
+
+    @property
+    def channel(self) -> str:
+        """The published channel."""
+        return self.server.channel
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks on readers during a publication, and on the records."""
+        folder = self.state.root / "provenance"
+        return self.server.moment, f"the server cannot keep records of how packages were made; they are in {folder}"
+
+    @property
+    def client(self) -> ServerClient:
+        """The server, with retries."""
+        return ServerClient(server=self.server, pause=self.pause)
+
+    @property
+    def state(self) -> Folder:
+        """The folder of this machine for the channel: its journal and its records."""
+        host = urlsplit(self.server.url).hostname or ""
+        digest = hashlib.sha256(self.name.encode()).hexdigest()[:8]
+        return Folder(root=self.journals / f"{host}-{self.channel}-{digest}")
+
+    @property
+    def journal(self) -> JournalFile:
+        """The journal, on this machine."""
+        return JournalFile(store=self.state, path="journal.json")
+
+    def held(self) -> dict[str, str]:
+        """Return the hashes in the channel's index."""
+        return self.client.listed(self.channel)
+
+    def address(self) -> str:
+        """Return the URL at which clients read the channel."""
+        return self.server.address(self.channel)
+
+    def exclusively(self) -> AbstractContextManager[None]:
+        """Hold the lock of this machine."""
+        return self.state.exclusively()
+
+    def prepare(self, journal: Journal, entries: Sequence[IndexEntry]) -> Journal:  # noqa: ARG002 - of stores
+        """Return the journal with the channel for staging."""
+        if journal.aside or not journal.fresh:
+            return journal
+        if not self.staging or self.staging == self.channel:
+            hint = "--staging CHANNEL, or LABEL on anaconda"
+            raise UsageError(f"no channel for staging on {self.kind.value}", hint=hint)
+        journal = dataclasses.replace(journal, aside=self.staging)
+        self._require_only(journal)
+        return journal
+
+    def stage(self, publication: Publication) -> str:
+        """Upload packages to the channel for staging."""
+        aside = publication.journal.aside
+
+        def upload(paths: Sequence[str]) -> None:
+            for path in paths:
+                self.server.upload(publication.files[path], aside)
+
+        for entry in publication.entries:
+            self._bring([entry], aside, upload)
+        self._wait_for(publication.entries, aside)
+        return self.server.address(aside)
+
+    def promote(self, publication: Publication) -> None:
+        """Publish staged packages: all by one request, or one after the other."""
+        aside = publication.journal.aside
+        self._require_only(publication.journal)
+
+        def promote(paths: Sequence[str]) -> None:
+            self.server.promote({path: publication.files[path] for path in paths}, aside, self.channel)
+
+        batches = [publication.entries] if self.server.together else [(entry,) for entry in publication.entries]
+        for batch in batches:
+            self._bring(batch, self.channel, promote)
+
+    def index(self, publication: Publication, attestation: Attestation | None) -> None:
+        """Wait until the server has indexed the packages, and keep their records on this machine."""
+        self._wait_for(publication.entries, self.channel)
+        if attestation is not None:
+            self.state.write(CHAIN, with_records(self.state, publication.journal, attestation))
+
+    def clear(self, publication: Publication) -> None:
+        """Remove published packages from staging; where the token does not allow that, they stay."""
+        aside = publication.journal.aside
+        with contextlib.suppress(UploadFailed, TokenRefused):
+            for path in reversed(self._brought_to(aside)):
+                self.client.remove(self.server.unlist, path, aside)
+
+    def withdraw(self, journal: Journal) -> None:
+        """Remove what this publication uploaded to the channel, the last package first."""
+        listed = self.held()
+        paths = [path for path in journal.brought_to(self.channel) if path in journal.fresh]
+        for path in reversed(paths):
+            if self.client.hash_at(path, self.channel, listed) == journal.packages[path]:
+                self.client.remove(self.server.unlist, path, self.channel)
+        self.client.wait_until_removed(self.channel, {path: journal.packages[path] for path in paths})
+
+    def abort(self, journal: Journal) -> None:
+        """Remove what this publication uploaded to staging and to the channel, and the records of it."""
+        aside, published = journal.aside, self.held()
+        staged, paths = self.client.listed(aside), journal.brought_to(aside)
+        for path in reversed(paths):
+            sha256 = self.client.hash_at(path, aside, staged) or published.get(path)
+            if sha256 == journal.packages[path]:
+                self.client.remove(self.server.delete, path, aside)
+        self.withdraw(journal)
+        self.client.wait_until_removed(aside, {path: journal.packages[path] for path in paths})
+        if self.state.read(CHAIN):
+            self.state.write(CHAIN, without_records(self.state, journal))
+        remove_bills(self.state, journal)
+
+    def _require_only(self, journal: Journal) -> None:
+        """Raise PublicationPending where one request would publish other packages that are staged."""
+        others = self.client.listed(journal.aside).keys() - journal.packages.keys() if self.server.sweeps else ()
+        if others:
+            raise PublicationPending(
+                f"{journal.aside} holds other packages: {', '.join(sorted(others)[:3])}",
+                why="all packages there would be published; perhaps another publication is under way",
+                hint="name another --staging, or remove them from this one",
+            )
+
+    def _bring(self, batch: Sequence[IndexEntry], channel: str, act: Callable[[Sequence[str]], None]) -> None:
+        """Bring packages to a channel, except those that it has; the journal notes them first."""
+        paths = self._missing(batch, channel)
+        if not paths:
+            return
+        journal = self.journal.read()
+        assert journal is not None, "uploads begin with a journal"
+        self.journal.write(journal.bringing(channel, paths))
+        names = ", ".join(path.split("/")[-1] for path in paths)
+        self.client.change(
+            lambda: act(self._missing(batch, channel)),
+            lambda: not self._missing(batch, channel),
+            f"{names} could not be uploaded to {channel} on {self.server.url}",
+        )
+
+    def _missing(self, batch: Sequence[IndexEntry], channel: str) -> list[str]:
+        listed = self.client.listed(channel)
+        for entry in batch:
+            if listed.get(entry.path, entry.sha256) != entry.sha256:
+                raise UploadFailed(f"{channel} has {entry.file} with another hash", hint="raise the build number")
+        return [entry.path for entry in batch if entry.path not in listed]
+
+    def _brought_to(self, channel: str) -> tuple[str, ...]:
+        journal = self.journal.read()
+        return journal.brought_to(channel) if journal else ()
+
+    def _wait_for(self, entries: Sequence[IndexEntry], channel: str) -> None:
+        packages = {entry.path: entry.sha256 for entry in entries}
+        self.client.wait(channel, lambda now: packages.items() <= now.items(), "does not list uploaded packages")

@@ -1,0 +1,201 @@
+"""The store of a channel in a folder: its index changes at one moment, for all subdirs at once.
+
+The index files of a subdir are links into ``.kiln/index/current``, itself a link to one generation; a new generation
+is written next to it and ``current`` renamed over, which the file system does whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kiln import files
+from kiln.repodata import PACKAGES, SHARDS
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+STATE = ".kiln"
+GENERATIONS = 2  # to keep: a reader may be in the middle of the one before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder:
+    """The files of a channel below ``root``."""
+
+    root: Path
+    hashes: dict[str, tuple[os.stat_result, str]] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The folder's path."""
+        return str(self.root)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Empty: all files change at one moment."""
+        return ()
+
+    @property
+    def stepwise(self) -> bool:
+        """False: all subdirs change at one moment."""
+        return False
+
+    @contextlib.contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """Hold the folder's lock, which ends with the process; remove what a killed one left half-written."""
+        with files.full_disk_as_error(self.root), files.locked(self.place(f"{STATE}/lock")):
+            folders = (*self.root.glob("*/"), *self.root.glob("*/*/"), *self.root.glob(f"{STATE}/staging/*/*/"))
+            for folder in (self.root / STATE, self.root / STATE / "index", *folders):
+                if folder.resolve().is_relative_to(self.root.resolve()):
+                    files.remove_leftovers(folder)
+            yield
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's content."""
+        try:
+            return (self.root / path).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def place(self, path: str) -> Path:
+        """Return the path of a file to write: below the folder, with no link on the way that leads out of it."""
+        return files.inside(self.root / path, self.root, links=True)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file under another name and rename it."""
+        files.write_bytes(self.place(path), data)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a file unless there is one; the lock keeps other processes out meanwhile."""
+        if (self.root / path).exists():
+            return False
+        self.write(path, data)
+        return True
+
+    def has(self, path: str, sha256: str) -> bool:
+        """Return whether a file has this content; it is read for that, unless it is unchanged since it was stored."""
+        place = self.root / path
+        if not place.is_file():
+            return False
+        status, known_hash = self.hashes.get(path, (None, ""))
+        if status is None or _identity(status) != _identity(place.stat()):
+            known_hash = files.sha256(place)
+        return known_hash == sha256
+
+    def put(self, file: Path, path: str, sha256: str) -> None:
+        """Link a file, or copy it from another file system; a copy is read again."""
+        place = self.place(path)
+        files.link_or_copy(file, place)
+        if place.samefile(file):
+            self.hashes[path] = (place.stat(), sha256)
+
+    def move(self, source: str, target: str) -> None:
+        """Rename a file."""
+        place = self.place(target)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        self.place(source).replace(place)
+        if source in self.hashes:
+            self.hashes[target] = self.hashes.pop(source)
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a folder."""
+        files.remove(self.place(path))
+
+    def names(self, subdir: str) -> dict[str, int]:
+        """Return the package files of a subdir."""
+        packages = (file for ending in PACKAGES for file in (self.root / subdir).glob(f"*{ending}"))
+        return {file.name: (file if file.is_file() else file.parent).stat().st_size for file in packages}
+
+    def swap(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
+        """Write a new generation of the index and make it current."""
+        index = self.place(f"{STATE}/index")
+        for subdir in forms:
+            self.place(f"{subdir}/{SHARDS}")
+        if not self._is_ours(forms):
+            self._adopt(index, forms)
+        new = _next(index)
+        with files.replacing(new) as generation:
+            for subdir, contents in forms.items():
+                self._write(generation / subdir, subdir, contents)
+        _point(index / "current", new.name)
+        self._tidy(index, forms)
+
+    def url(self, path: str) -> str:
+        """Return a folder of the channel as a URL."""
+        return (self.root / path).absolute().as_uri()
+
+    def _write(self, folder: Path, subdir: str, contents: Mapping[str, bytes]) -> None:
+        """Write one subdir's files; shards, named by their content, are shared by all generations."""
+        files.write_all(folder, {name: contents[name] for name in _mutable(contents)})
+        shards = self.root / subdir / SHARDS
+        existing = {file.name for file in shards.glob("*.zst")}
+        needed = {name.split("/")[1]: data for name, data in contents.items() if name.startswith(f"{SHARDS}/")}
+        files.write_all(shards, {name: data for name, data in needed.items() if name not in existing})
+
+    def _is_ours(self, forms: Mapping[str, Mapping[str, bytes]]) -> bool:
+        """Return whether every name in the subdirs is a link to the current generation already."""
+        return all(
+            (self.root / subdir / name).is_symlink()
+            for subdir, contents in forms.items()
+            for name in _mutable(contents)
+        )
+
+    def _adopt(self, index: Path, forms: Mapping[str, Mapping[str, bytes]]) -> None:
+        """Make the files in the subdirs, if there are any, the current generation, and link all names to it."""
+        first = _next(index)
+        with files.replacing(first) as generation:
+            for subdir, contents in forms.items():
+                (generation / subdir).mkdir(parents=True)
+                for name in _mutable(contents):
+                    if (place := self.root / subdir / name).is_file():
+                        shutil.copy2(place, generation / subdir / name)
+        _point(index / "current", first.name)
+        for subdir, contents in forms.items():
+            for name in _mutable(contents):
+                _point(self.root / subdir / name, f"../{STATE}/index/current/{subdir}/{name}")
+
+    def _tidy(self, index: Path, forms: Mapping[str, Mapping[str, bytes]]) -> None:
+        generations = sorted(index.glob("[0-9]*"))
+        for old in generations[:-GENERATIONS]:
+            files.remove(old)
+        for subdir, contents in forms.items():
+            self._remove_shards(self.root / subdir / SHARDS, {name.split("/")[-1] for name in contents})
+
+    @staticmethod
+    def _remove_shards(folder: Path, needed: set[str]) -> None:
+        """Remove the shards that the generation before did not need either: those marked the last time."""
+        marks = folder / ".old"
+        marked = set(marks.read_text().split()) if marks.is_file() else set()
+        unneeded = {file.name for file in folder.glob("*.zst")} - needed
+        for name in marked & unneeded:
+            files.remove(folder / name)
+        files.write_text(marks, "\n".join(sorted(unneeded - marked)))
+
+
+def _point(link: Path, destination: str) -> None:
+    """Change where a link leads from one moment to the next."""
+    link.parent.mkdir(parents=True, exist_ok=True)
+    part = link.with_name(f".{link.name}.link.part")
+    files.remove(part)
+    part.symlink_to(destination)
+    part.replace(link)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
+    """Return the values of a file's status that change when the file does."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _next(index: Path) -> Path:
+    """Return the folder of the next generation."""
+    return index / f"{1 + max((int(folder.name) for folder in index.glob('[0-9]*')), default=0):06d}"
+
+
+def _mutable(contents: Mapping[str, bytes]) -> list[str]:
+    """Return the names of an index's files that are not named by their content."""
+    return [name for name in contents if not name.startswith(f"{SHARDS}/")]

@@ -1,0 +1,109 @@
+"""The index of a channel whose files kiln writes, and the provenance records that change at the same moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from kiln import repodata
+from kiln.errors import UsageError, nearest
+from kiln.publish.order import runs
+from kiln.publish.records import CHAIN
+from kiln.repodata import IndexEntry, Subdir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from kiln.publish.stores import Store
+
+SUBDIRS = ("noarch", "linux-64")
+
+Subject = TypeVar("Subject")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelIndex:
+    """The index of the channel in a store.
+
+    Readers follow the index. Packages come before it and go after it, so that readers never find fewer than it lists.
+    """
+
+    store: Store
+
+    def hashes(self) -> dict[str, str]:
+        """Return the hashes of the packages by path, an empty one for a package that was deleted."""
+        return {
+            f"{subdir.name}/{file}": str(subdir.records.get(file, {}).get("sha256", ""))
+            for subdir in map(self.visible, SUBDIRS)
+            for file in subdir.records.keys() | subdir.removed
+        }
+
+    def subdirs(self) -> dict[str, Subdir]:
+        """Return the whole index by subdir, empty when there is none.
+
+        Raises:
+            BrokenIndex: when a file of it is invalid, or has what kiln cannot keep.
+        """
+        return {name: repodata.loaded(name, self._reader(name)) for name in SUBDIRS}
+
+    def visible(self, name: str) -> Subdir:
+        """Return the packages of one subdir."""
+        return repodata.visible(name, self._reader(name))
+
+    def path_of(self, name: str) -> str:
+        """Return the path of a package file, by its name.
+
+        Raises:
+            UsageError: when the index does not have it.
+        """
+        paths = self.hashes()
+        for path in paths:
+            if path.endswith(f"/{name}"):
+                return path
+        hint = nearest(name, [path.split("/")[1] for path in paths]) or "name a whole file name"
+        raise UsageError(f"{self.store.name} has no package {name!r}", hint=hint)
+
+    def channeldata(self, entries: Sequence[IndexEntry]) -> bytes | None:
+        """Return the channel's ``channeldata.json`` with packages added, None where the channel has none."""
+        existing = self.store.read(repodata.CHANNELDATA)
+        return None if existing is None else repodata.with_entries(existing, entries)
+
+    def offer(self, entries: Sequence[IndexEntry], records: bytes) -> None:
+        """Add packages, with the chain of their records; step by step, what others need comes first."""
+        for part in (*(runs(entries) if self.store.stepwise else ()), entries):
+            self._apply(Subdir.with_packages, part, records)
+
+    def withdraw(
+        self, names: AbstractSet[str], edit: Callable[[Subdir, AbstractSet[str]], Subdir], records: bytes | None = None
+    ) -> None:
+        """Remove packages by an edit, then their records; step by step, what needs others goes first."""
+        entries = [entry for entry in self._offered() if entry.file in names] if self.store.stepwise else []
+        for part in reversed(runs(entries)):
+            self._apply(edit, {entry.file for entry in part})
+        self._apply(edit, names, records)
+
+    def change(self, edit: Callable[[Subdir], Subdir], records: bytes | None = None) -> None:
+        """Change every subdir, and the chain of records at the same moment."""
+        forms = {name: repodata.forms(edit(subdir)) for name, subdir in self.subdirs().items()}
+        existing = self.store.read(CHAIN)
+        chain = (existing or b"") if records is None else records
+        folder, name = CHAIN.split("/")
+        self.store.swap({**({folder: {name: chain}} if chain or existing is not None else {}), **forms})
+        for subdir in forms:
+            self.store.remove(f"{subdir}/{repodata.STALE}")
+
+    def _apply(self, edit: Callable[[Subdir, Subject], Subdir], subject: Subject, records: bytes | None = None) -> None:
+        """Change the index by an edit of packages, or of their names."""
+        self.change(lambda subdir: edit(subdir, subject), records)
+
+    def _offered(self) -> list[IndexEntry]:
+        """Return the entries that readers find at this moment."""
+        return [
+            IndexEntry(file=file, subdir=name, record=record, run_exports={})
+            for name in SUBDIRS
+            for file, record in self.visible(name).offered.items()
+        ]
+
+    def _reader(self, name: str) -> Callable[[str], bytes | None]:
+        return lambda file: self.store.read(f"{name}/{file}")

@@ -1,0 +1,232 @@
+"""The store of a channel in a bucket of S3, or of a server with the same interface.
+
+Objects appear whole, but one by one: many cannot be renamed at once. So the index of a subdir changes file by file,
+each of them whole and consistent, and the subdirs one after the other in the order of need. An index file is replaced
+only if it is still the version that was read (``If-Match``), so of two writers the later one fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from kiln.errors import AlreadyRunning, MissingTool, TokenRefused, UploadFailed, UsageError
+from kiln.publish.stores.lease import UNMET, Lease
+from kiln.publish.transaction import AGAIN
+from kiln.repodata import BASE, PACKAGES, SHARDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+REFUSED = frozenset({"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "403", "401"})
+MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
+LEASE = ".kiln/lease.json"
+IMMUTABLE, REVALIDATED = "public, max-age=31536000, immutable", "no-cache"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """The objects of a channel: ``prefix`` is empty or ends in a slash, ``reading`` is the URL for clients.
+
+    ``tags`` are the versions of the objects that were read, None for those that did not exist.
+    """
+
+    client: Any
+    bucket: str
+    prefix: str
+    reading: str
+    lease: Lease
+    tags: dict[str, str | None] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def parse(cls, named: str, reading: str | None) -> Bucket:
+        """Return the bucket of an ``s3://BUCKET/PREFIX``; boto3 finds credentials and endpoints.
+
+        Raises:
+            UsageError: when the URL names no bucket.
+            MissingTool: when boto3 is not installed.
+        """
+        try:
+            import boto3
+            from botocore.config import Config
+        except ModuleNotFoundError as error:
+            hint = ".venv/bin/python -m pip install boto3"
+            raise MissingTool("boto3 is needed for a channel on S3, and is not installed", hint=hint) from error
+        parts = urlsplit(named)
+        if not parts.netloc:
+            raise UsageError(f"{named!r} names no bucket", hint="s3://BUCKET/PREFIX")
+        client = boto3.client("s3", config=Config(retries={"mode": "standard", "total_max_attempts": 8}))
+        prefix = parts.path.strip("/")
+        prefix = f"{prefix}/" if prefix else ""
+        address = reading or f"{client.meta.endpoint_url}/{parts.netloc}/{prefix}"
+        lease = Lease(client=client, bucket=parts.netloc, key=f"{prefix}{LEASE}")
+        return cls(client=client, bucket=parts.netloc, prefix=prefix, reading=address.rstrip("/"), lease=lease)
+
+    @property
+    def name(self) -> str:
+        """The URL of the channel."""
+        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A remark on readers while index files change."""
+        return ("index files change one by one, in the order of need: readers have the old release or the new one",)
+
+    @property
+    def stepwise(self) -> bool:
+        """True: subdirs change one after the other."""
+        return True
+
+    @contextlib.contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """Hold the bucket's lease, and raise its failures as kiln's own."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            with self.lease.held():
+                yield
+        except ClientError as error:
+            code = error.response.get("Error", {}).get("Code", "")
+            kind = TokenRefused if code in REFUSED else UploadFailed
+            hint = (
+                "set AWS_ACCESS_KEY_ID, AWS_PROFILE, or another variable that boto3 reads"
+                if kind is TokenRefused
+                else AGAIN
+            )
+            raise kind(f"{self.name} refuses: {code}", why=str(error), hint=hint) from error
+        except BotoCoreError as error:
+            raise UploadFailed(f"{self.name} cannot be reached", why=str(error), hint=AGAIN) from error
+
+    def read(self, path: str) -> bytes | None:
+        """Return an object's content."""
+        from botocore.exceptions import ClientError
+
+        self.tags[path] = None
+        try:
+            answer = self.client.get_object(Bucket=self.bucket, Key=self._key(path))
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") in MISSING:
+                return None
+            raise
+        self.tags[path] = answer["ETag"]
+        content: bytes = answer["Body"].read()
+        return content
+
+    def write(self, path: str, data: bytes, **condition: str) -> None:
+        """Write an object, under a condition if there is one."""
+        caching = IMMUTABLE if f"/{SHARDS}/" in path else REVALIDATED
+        self.client.put_object(Bucket=self.bucket, Key=self._key(path), Body=data, CacheControl=caching, **condition)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write an object unless there is one."""
+        from botocore.exceptions import ClientError
+
+        try:
+            self.client.put_object(Bucket=self.bucket, Key=self._key(path), Body=data, IfNoneMatch="*")
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") in {"PreconditionFailed", "412"}:
+                return False
+            raise
+        return True
+
+    def has(self, path: str, sha256: str) -> bool:
+        """Return whether an object was uploaded with this hash."""
+        from botocore.exceptions import ClientError
+
+        try:
+            head = self.client.head_object(Bucket=self.bucket, Key=self._key(path))
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") in MISSING:
+                return False
+            raise
+        return bool(head["Metadata"].get("sha256") == sha256)
+
+    def put(self, file: Path, path: str, sha256: str) -> None:
+        """Upload a package, in parts when it is large."""
+        options = {"Metadata": {"sha256": sha256}, "CacheControl": IMMUTABLE, "ChecksumAlgorithm": "SHA256"}
+        self.client.upload_file(str(file), self.bucket, self._key(path), ExtraArgs=options)
+
+    def move(self, source: str, target: str) -> None:
+        """Copy an object inside the bucket, then remove the original."""
+        self.client.copy({"Bucket": self.bucket, "Key": self._key(source)}, self.bucket, self._key(target))
+        self.client.delete_object(Bucket=self.bucket, Key=self._key(source))
+
+    def remove(self, path: str) -> None:
+        """Remove an object and all below it."""
+        self.client.delete_object(Bucket=self.bucket, Key=self._key(path))
+        for name in list(self._listed(f"{path}/")):
+            self.client.delete_object(Bucket=self.bucket, Key=name)
+
+    def names(self, subdir: str) -> dict[str, int]:
+        """Return the packages of a subdir."""
+        start = self._key(f"{subdir}/")
+        sizes = self._listed(f"{subdir}/")
+        return {name.removeprefix(start): size for name, size in sizes.items() if name.endswith(PACKAGES)}
+
+    def swap(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
+        """Replace the files that differ: shards first, kiln's own record last, which says what is done.
+
+        Shards that are not needed any more stay.
+
+        Raises:
+            AlreadyRunning: when another process has changed something since it was read.
+        """
+        self.lease.renew()
+        for subdir, contents in forms.items():
+            tags = self._tagged(f"{subdir}/")
+            current = {name: tags.get(self._key(f"{subdir}/{name}")) for name in contents}
+            for name, tag in current.items():
+                if self.tags.pop(f"{subdir}/{name}", tag) != tag:
+                    raise self._changed(f"{subdir}/{name}")
+            for name in sorted(contents, key=_turn):
+                if current[name] != _tag(contents[name]):
+                    self._replace(f"{subdir}/{name}", contents[name], current[name])
+
+    def _replace(self, path: str, data: bytes, tag: str | None) -> None:
+        """Replace one version of a file."""
+        from botocore.exceptions import ClientError
+
+        try:
+            self.write(path, data, **({"IfMatch": tag} if tag else {"IfNoneMatch": "*"}))
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") not in UNMET:
+                raise
+            if self._tagged(path).get(self._key(path)) != _tag(
+                data
+            ):  # else the response was lost, and boto3 tried again
+                raise self._changed(path) from error
+
+    def _changed(self, path: str) -> AlreadyRunning:
+        what = f"another process has changed {path} in {self.name} meanwhile"
+        return AlreadyRunning(what, hint="run the same command again")
+
+    def url(self, path: str) -> str:
+        """Return the URL of a folder for clients."""
+        return f"{self.reading}/{path}".rstrip("/")
+
+    def _key(self, path: str) -> str:
+        return f"{self.prefix}{path}"
+
+    def _listed(self, path: str) -> dict[str, int]:
+        return {item["Key"]: item["Size"] for item in self._objects(path)}
+
+    def _tagged(self, path: str) -> dict[str, str]:
+        return {item["Key"]: item["ETag"] for item in self._objects(path)}
+
+    def _objects(self, path: str) -> list[dict[str, Any]]:
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self._key(path))
+        return [item for page in pages for item in page.get("Contents", ())]
+
+
+def _tag(data: bytes) -> str:
+    """Return the version that S3 gives to an object uploaded in one piece; an encrypted one has another."""
+    return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
+
+
+def _turn(name: str) -> tuple[bool, bool, bool, str]:
+    """Return the turn of an index file: shards that others name first, then what clients read, kiln's record last."""
+    return not name.startswith(f"{SHARDS}/"), name == BASE, "repodata" in name, name

@@ -1,0 +1,128 @@
+"""A channel whose files kiln writes, as the target of a publication."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln import repodata
+from kiln.errors import HashMismatch
+from kiln.publish.journal import JournalFile, Phase
+from kiln.publish.records import remove_bills, with_records, without_records
+from kiln.publish.stores.index import SUBDIRS, ChannelIndex
+from kiln.repodata import Subdir
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from kiln.model.provenance import Attestation
+    from kiln.publish.journal import Journal
+    from kiln.publish.stores import Store
+    from kiln.publish.transaction import Publication
+    from kiln.repodata import IndexEntry
+
+JOURNAL = ".kiln/journal.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreTarget:
+    """A channel in a store, as `kiln.publish.transaction.Target` describes."""
+
+    store: Store
+
+    @property
+    def name(self) -> str:
+        """The store's name."""
+        return self.store.name
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks on readers during a publication, and on packages that the index has at another URL."""
+        base_urls = ((name, self.contents.visible(name).base_url) for name in SUBDIRS)
+        return (
+            *self.store.notes,
+            *(
+                f"clients fetch the packages of {name} from {url}, as its index says: copy the new ones there, too"
+                for name, url in base_urls
+                if url
+            ),
+        )
+
+    @property
+    def contents(self) -> ChannelIndex:
+        """The channel's index."""
+        return ChannelIndex(store=self.store)
+
+    @property
+    def journal(self) -> JournalFile:
+        """The journal, in the channel."""
+        return JournalFile(store=self.store, path=JOURNAL)
+
+    def address(self) -> str:
+        """Return the URL at which clients read the channel."""
+        return self.store.url("").rstrip("/")
+
+    def held(self) -> dict[str, str]:
+        """Return the hashes of the packages in the index."""
+        return self.contents.hashes()
+
+    def exclusively(self) -> AbstractContextManager[None]:
+        """Hold the store."""
+        return self.store.exclusively()
+
+    def prepare(self, journal: Journal, entries: Sequence[IndexEntry]) -> Journal:
+        """Return the journal; an index that kiln cannot keep is refused."""
+        self.contents.subdirs()
+        self.contents.channeldata(entries)
+        return journal
+
+    def stage(self, publication: Publication) -> str:
+        """Store packages in a channel of their own within the channel."""
+        staging = publication.journal.staging
+        for entry in publication.entries:
+            place = f"{staging}/{entry.path}"
+            if not self.store.has(place, entry.sha256):
+                self.store.put(publication.files[entry.path], place, entry.sha256)
+        for name in SUBDIRS:
+            forms = repodata.forms(Subdir.empty(name).with_packages(publication.entries))
+            self.store.write(f"{staging}/{name}/repodata.json", forms["repodata.json"])
+        return self.store.url(staging)
+
+    def promote(self, publication: Publication) -> None:
+        """Move packages to where the index will look for them."""
+        for entry in publication.entries:
+            staged = f"{publication.journal.staging}/{entry.path}"
+            if self.store.has(staged, entry.sha256):
+                self.store.move(staged, entry.path)
+            elif not self.store.has(entry.path, entry.sha256):
+                raise HashMismatch(
+                    f"{entry.path} is neither staged nor in {self.name}",
+                    why="another program changed the channel's folder, or the disk lost the file",
+                    hint="take the publication back with --abort, then publish again",
+                )
+
+    def index(self, publication: Publication, attestation: Attestation | None) -> None:
+        """Offer packages, with their records."""
+        channeldata = self.contents.channeldata(publication.entries)
+        self.contents.offer(publication.entries, with_records(self.store, publication.journal, attestation))
+        if channeldata is not None:
+            self.store.write(repodata.CHANNELDATA, channeldata)
+
+    def clear(self, publication: Publication) -> None:
+        """Remove the folder for staging."""
+        self.store.remove(publication.journal.staging)
+
+    def withdraw(self, journal: Journal) -> None:
+        """Remove packages from the index where it may offer any, then their files."""
+        if journal.phase is Phase.PROMOTING and (self.store.stepwise or self.held().keys() & journal.fresh):
+            names = {path.split("/")[1] for path in journal.fresh}
+            self.contents.withdraw(names, Subdir.without, without_records(self.store, journal))
+        for path in journal.fresh:
+            self.store.remove(path)
+
+    def abort(self, journal: Journal) -> None:
+        """Remove packages, then the bills of their records and the folder for staging."""
+        self.withdraw(journal)
+        remove_bills(self.store, journal)
+        self.store.remove(journal.staging)

@@ -1,0 +1,168 @@
+"""A publication as a transaction: staged, tried out, promoted and indexed, or reversed.
+
+The steps and their journal are the same for every channel. A target says how each step is done: by writing the
+channel's files (`kiln.publish.stores`), or by requests to a server that keeps its own index (`kiln.publish.servers`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from kiln.errors import KilnError, TokenRefused, UploadFailed
+from kiln.publish.journal import Journal, Phase
+from kiln.publish.order import in_order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from kiln.model.provenance import Attestation
+    from kiln.publish.journal import JournalFile
+    from kiln.repodata import IndexEntry
+
+AGAIN = "run the same command again; packages that are there are not uploaded again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """The new packages of a publication: ``entries`` in the order of need, ``files`` by the path in the channel."""
+
+    journal: Journal
+    entries: tuple[IndexEntry, ...]
+    files: Mapping[str, Path]
+
+    @classmethod
+    def of(cls, journal: Journal, packages: Sequence[Path], entries: Sequence[IndexEntry]) -> Publication:
+        """Return the publication that a journal describes."""
+        new = tuple(entry for entry in in_order(entries) if entry.path in journal.fresh)
+        return cls(journal=journal, entries=new, files={e.path: p for e, p in zip(entries, packages, strict=True)})
+
+
+class Target(Protocol):
+    """A channel that packages are published to."""
+
+    @property
+    def name(self) -> str:
+        """The channel's name in messages, without credentials."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks for the person who publishes there."""
+
+    @property
+    def journal(self) -> JournalFile:
+        """The journal of the publication under way."""
+
+    def address(self) -> str:
+        """Return the URL at which clients read the channel."""
+
+    def held(self) -> dict[str, str]:
+        """Return the hashes of the channel's packages, by path."""
+
+    def exclusively(self) -> AbstractContextManager[None]:
+        """Hold the channel during the block; raises AlreadyRunning."""
+
+    def prepare(self, journal: Journal, entries: Sequence[IndexEntry]) -> Journal:
+        """Return the journal to begin or resume with; raise before anything is written when it cannot succeed."""
+
+    def stage(self, publication: Publication) -> str:
+        """Bring packages to where they are tried out, and return the URL of that channel."""
+
+    def promote(self, publication: Publication) -> None:
+        """Bring the staged packages to the channel."""
+
+    def index(self, publication: Publication, attestation: Attestation | None) -> None:
+        """Have the channel's index offer the packages, and keep the records of how they were made."""
+
+    def clear(self, publication: Publication) -> None:
+        """Remove published packages from staging."""
+
+    def withdraw(self, journal: Journal) -> None:
+        """Remove the new packages from the channel; they stay in staging."""
+
+    def abort(self, journal: Journal) -> None:
+        """Remove the new packages from the channel and from staging, with their records."""
+
+
+def publish(
+    target: Target,
+    packages: Sequence[Path],
+    entries: Sequence[IndexEntry],
+    try_out: Callable[[str], None],
+    attestation: Attestation | None = None,
+) -> tuple[str, ...]:
+    """Publish packages, and return the paths that are new in the channel, in the order of need.
+
+    ``entries`` are the index entries of ``packages``, in the same order. ``try_out`` gets the URL of a channel that has
+    the new packages alone, and raises when they fail; ``attestation`` is published with them. An interrupted
+    publication of the same packages is resumed.
+
+    Raises:
+        PublicationPending: when another publication is under way.
+        AlreadyRunning: when another process publishes to the channel.
+        UploadFailed: naming how far it came; the same command resumes there.
+        TokenRefused: when a server does not accept the token.
+    """
+    with target.exclusively():
+        journal = _begin(target, entries)
+        publication = Publication.of(journal, packages, entries)
+        if publication.entries:
+            if journal.phase is Phase.STAGING:
+                try_out(target.stage(publication))
+                target.journal.write((target.journal.read() or journal).promoting())
+            _promote(target, publication)
+            target.index(publication, attestation)
+            target.clear(publication)
+        target.journal.remove()
+    return tuple(entry.path for entry in publication.entries)
+
+
+def abort(target: Target) -> tuple[str, ...]:
+    """Reverse the publication that is under way, and return the paths of its packages.
+
+    Raises:
+        UploadFailed, TokenRefused: when a server does not remove something; another call continues.
+    """
+    with target.exclusively():
+        journal = target.journal.read()
+        if journal is None:
+            return ()
+        target.abort(journal)
+        target.journal.remove()
+    return journal.fresh
+
+
+def _begin(target: Target, entries: Sequence[IndexEntry]) -> Journal:
+    """Return the journal of a publication, which is in the channel from now on if anything is new."""
+    new = Journal.begun(entries, target.held())
+    pending = target.journal.read()
+    if pending is not None:
+        pending.require_same(new)
+    journal = target.prepare(pending or new, entries)
+    if pending is None and journal.fresh and not target.journal.create(journal):
+        pending = target.journal.read() or journal
+        pending.require_same(journal)
+        return pending
+    return journal
+
+
+def _promote(target: Target, publication: Publication) -> None:
+    """Promote packages; reverse a promotion that a server does not complete."""
+    try:
+        target.promote(publication)
+    except (UploadFailed, TokenRefused) as error:
+        raise type(error)(error.what, why=f"{error.why}; {_reverse(target)}", hint=AGAIN) from error
+
+
+def _reverse(target: Target) -> str:
+    """Reverse a failed promotion, and return the outcome in words."""
+    journal = target.journal.read()
+    assert journal is not None, "a promotion begins with a journal"
+    try:
+        target.withdraw(journal)
+    except KilnError as error:
+        remaining = target.held().keys() & journal.fresh
+        return f"{len(remaining)} of {len(journal.fresh)} packages are in {target.name} and stay there: {error.what}"
+    return f"nothing of it is in {target.name}"

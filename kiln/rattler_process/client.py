@@ -1,0 +1,247 @@
+"""The client of the process that runs py-rattler: started by the first request, reused, ended after a failure."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import contextvars
+import dataclasses
+import fcntl
+import glob
+import os
+import selectors
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from kiln import command, credentials, errors, files, json_lines
+from kiln.errors import BrokenIndex, BrokenPackage, KilnError, LimitExceeded, SolveFailed, UsageError
+from kiln.model.limits import Limits
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator, Mapping
+
+VARIABLE = "KILN_LIMITS"
+GRACE = 20.0  # seconds beyond a request's time for the process to end itself, and report why
+ENDING = 5.0  # seconds for it to remove its unfinished files when it is terminated
+_ROOT = Path(__file__).parents[2]  # the folder that holds the kiln package, for `python -m`
+_OUT_OF_MEMORY = ("memory allocation of", "MemoryError", "capacity overflow")
+_limits: contextvars.ContextVar[Limits] = contextvars.ContextVar("limits")
+
+
+def limits() -> Limits:
+    """Return the limits in force."""
+    return _limits.get(Limits())
+
+
+def limits_of(environment: Mapping[str, str]) -> Limits:
+    """Return the limits that an environment sets.
+
+    Raises:
+        UsageError: when a limit is invalid.
+    """
+    try:
+        return Limits.parse(environment.get(VARIABLE, ""))
+    except ValueError as error:
+        raise UsageError(f"{VARIABLE}: {error}", hint=f"{VARIABLE}='solve=1h memory=8GB'") from error
+
+
+@contextlib.contextmanager
+def limited(new: Limits) -> Iterator[None]:
+    """Replace the limits during the block."""
+    token = _limits.set(new)
+    try:
+        yield
+    finally:
+        _limits.reset(token)
+
+
+def call(operation: str, *, lock: int | None = None, **arguments: Any) -> Any:
+    """Run an operation in the process, and return its result.
+
+    The process holds a ``lock``, given by its descriptor, until it has answered, even when this one is killed.
+
+    Raises:
+        KilnError: the operation's own.
+        OSError: of the disk.
+        LimitExceeded: when it needs more time, memory or disk space than it may.
+        DownloadFailed: when a server sends nothing.
+        BrokenIndex, BrokenPackage: when its input makes the process crash.
+    """
+    with _Process.lock:
+        process = _Process.current()
+        healthy = False
+        try:
+            answer = process.request(operation, arguments, limits(), lock)
+            healthy = "error" not in answer or answer["error"]["kind"] == SolveFailed.__name__
+        finally:
+            if not healthy:
+                _Process.end()
+    if "error" in answer:
+        raise _failure(answer["error"])
+    return answer["value"]
+
+
+class _Process:
+    """The process, with its pipes; ``unfinished`` are the folders in the cache of packages being unpacked."""
+
+    lock = threading.RLock()
+    _current: _Process | None = None
+
+    def __init__(self) -> None:
+        self.messages: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+        self.locks, theirs = socket.socketpair()
+        with theirs:
+            argv = (sys.executable, "-m", "kiln.rattler_process.worker", str(os.getpid()), str(theirs.fileno()))
+            self.process: subprocess.Popen[bytes] = command.start(
+                argv, cwd=_ROOT, stderr=self.messages, inherited=(theirs.fileno(),)
+            )
+        self.unfinished: set[Path] = set()
+        self._rest = b""
+
+    @classmethod
+    def current(cls) -> _Process:
+        """Return the running process; start one if there is none."""
+        if cls._current is not None and cls._current.process.poll() is not None:
+            cls.end()
+        if cls._current is None:
+            cls._current = cls()
+        return cls._current
+
+    @classmethod
+    def end(cls) -> None:
+        """End the process, and remove what it has unpacked in part."""
+        process, cls._current = cls._current, None
+        if process is not None:
+            process.stop()
+
+    def request(self, operation: str, arguments: Mapping[str, Any], bounds: Limits, lock: int | None) -> dict[str, Any]:
+        """Send a request and return the answer, or the failure of a process that ended."""
+        request = {
+            "operation": operation,
+            "arguments": arguments,
+            "limits": dataclasses.asdict(bounds),
+            "credentials": credentials.registered(),
+            "lock": lock is not None,
+        }
+        seconds = float(bounds.install if operation == "install" else bounds.solve)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            if lock is not None:
+                socket.send_fds(self.locks, [b"\0"], [lock])
+            _stream(self.process.stdin).write(json_lines.encode(request).encode() + b"\n")
+            _stream(self.process.stdin).flush()
+        for message in self._received(time.monotonic() + seconds + GRACE):
+            if "unpacking" in message:
+                self.unfinished.add(Path(message["unpacking"]))
+            elif "unpacked" in message:
+                self.unfinished.discard(Path(message["unpacked"]))
+            else:
+                return message
+        return {"error": self._crashed(operation, bounds)}
+
+    def _received(self, until: float) -> Iterator[dict[str, Any]]:
+        """Yield messages until the process ends or the time is over."""
+        output = _stream(self.process.stdout)
+        with selectors.DefaultSelector() as selector:
+            selector.register(output, selectors.EVENT_READ)
+            while (remaining := until - time.monotonic()) > 0:
+                if not selector.select(timeout=min(remaining, 1.0)):
+                    continue
+                chunk = os.read(output.fileno(), 1 << 20)
+                *lines, self._rest = (self._rest + chunk).split(b"\n")
+                yield from filter(None, map(json_lines.decode, lines))
+                if not chunk:
+                    return
+
+    def _crashed(self, operation: str, bounds: Limits) -> dict[str, Any]:
+        """Return the failure of a process that ended or hangs without an answer."""
+        with contextlib.suppress(Exception):
+            self.process.wait(timeout=ENDING)
+        code = self.process.poll()
+        self.messages.seek(0)
+        last = self.messages.read()[-4000:].decode("utf-8", "replace").strip().splitlines()[-3:]
+        if code == -signal.SIGKILL or any(words in "\n".join(last) for words in _OUT_OF_MEMORY):
+            return as_data(out_of_memory(bounds))
+        kind = BrokenIndex if operation == "solve" else BrokenPackage
+        ended = "gave no answer" if code is None else f"ended with exit code {code}"
+        what = {"solve": "choosing packages", "install": "installing packages"}.get(operation, "reading packages")
+        hint = "a damaged or hostile channel or package may cause this: leave them out one by one to find it"
+        return as_data(kind(f"{what} failed: py-rattler {ended}", why="; ".join(last), hint=hint))
+
+    def stop(self) -> None:
+        """Terminate the process, kill it, and remove the packages that it has unpacked in part."""
+        try:
+            self.process.terminate()
+            with contextlib.suppress(Exception):
+                self.process.wait(timeout=ENDING)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self.locks.close()
+            for pipe in (self.process.stdin, self.process.stdout, self.messages):
+                with contextlib.suppress(OSError):
+                    _stream(pipe).close()
+            for folder in self.unfinished:
+                _remove_parts(folder)
+
+
+def _remove_parts(folder: Path) -> None:
+    """Remove an unfinished package from a cache, unless another process uses that cache by now.
+
+    The library unpacks into a folder of the package's name with a dot before it and six characters after it.
+    """
+    with contextlib.suppress(OSError), (folder.parent / ".cache.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for part in folder.parent.glob(f".{glob.escape(folder.name)}??????"):
+            files.remove(part)
+
+
+def _stream(pipe: IO[bytes] | None) -> IO[bytes]:
+    assert pipe is not None
+    return pipe
+
+
+def out_of_memory(bounds: Limits) -> LimitExceeded:
+    """Return the error of a process that needs more memory than it may have."""
+    return LimitExceeded(
+        f"reading the channel or its packages needs more than {files.size_text(bounds.memory)} of memory",
+        why="an index or a package is larger than any real one, or made to fill the memory",
+        hint=allow(f"memory={doubled(bounds.memory)}"),
+    )
+
+
+def allow(limit: str) -> str:
+    """Return the hint to raise a limit."""
+    return f"if you trust the channel, allow more: {VARIABLE}='{limit}'"
+
+
+def doubled(size: int) -> str:
+    """Return twice a size, in the notation of limits."""
+    return f"{2 * size // 10**9}GB" if size >= 10**9 else f"{max(1, 2 * size // 10**6)}MB"
+
+
+def as_data(error: BaseException) -> dict[str, Any]:
+    """Return a failure as JSON values."""
+    if isinstance(error, KilnError):
+        return {"kind": type(error).__name__, "what": error.what, "why": error.why, "hint": error.hint}
+    if isinstance(error, OSError) and error.errno is not None:
+        return {"kind": "OSError", "errno": error.errno, "text": error.strerror, "file": error.filename}
+    return {"kind": "Exception", "what": repr(error)}
+
+
+def _failure(data: Mapping[str, Any]) -> Exception:
+    if data["kind"] == "OSError":
+        return OSError(data["errno"], data["text"], data["file"])
+    if data["kind"] == "Exception":
+        return RuntimeError(data["what"])
+    kind: type[KilnError] = getattr(errors, data["kind"])
+    return kind(data["what"], why=data["why"], hint=data["hint"])
+
+
+atexit.register(_Process.end)

@@ -1,0 +1,284 @@
+"""The operations of py-rattler: index a folder, choose packages, install them. Arguments and results are JSON."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+from urllib.parse import urlsplit
+
+import rattler
+from rattler.index import index_fs
+
+from kiln import credentials, files
+from kiln.errors import BrokenIndex, BrokenPackage, DownloadFailed, KilnError, LimitExceeded, SolveFailed, UsageError
+from kiln.package_safety.admission import PackageAdmission
+from kiln.package_safety.hashes import require_intact, uncached
+from kiln.package_safety.refusals import installation_failure
+from kiln.rattler_process.client import allow, doubled
+from kiln.rattler_process.serialization import loaded
+from kiln.rattler_process.watchdog import WatchedTask
+
+if TYPE_CHECKING:
+    from rattler import InstallerReporter
+
+    from kiln.model.limits import Limits
+
+DISK_FULL, NOT_ALLOWED = f"(os error {errno.ENOSPC})", f"(os error {errno.EACCES})"  # in the library's words
+TOO_LARGE = f"(os error {errno.EFBIG})"
+NO_INDEX = ("failed to parse repodata", "failed to extract repodata")
+LEAST_UNPACKED, RATIO = 4 * 10**9, 100  # bytes, and how many times its packed size a package may be unpacked
+
+Send = Callable[[Mapping[str, Any]], None]
+Stop = Callable[[KilnError], None]
+
+
+class Operation(Protocol):
+    """An operation under limits: ``file_size`` is the largest file that it may write."""
+
+    file_size: int | None
+
+    @property
+    def task(self) -> WatchedTask:
+        """The task for the watchdog."""
+
+    async def execute(self) -> Any:
+        """Run the operation, and return its result."""
+
+
+def find(name: str, arguments: Mapping[str, Any], limits: Limits, send: Send, stop: Stop) -> Operation:
+    """Return an operation by its name."""
+    match name:
+        case "solve":
+            return Solve(**arguments, file_size=limits.index)
+        case "install":
+            return Install(**arguments, limits=limits, send=send, stop=stop)
+        case "index":
+            return Index(**arguments, file_size=limits.index)
+    raise ValueError(name)
+
+
+@dataclass(kw_only=True)
+class Index:
+    """Index a folder of packages."""
+
+    root: str
+    force: bool
+    file_size: int | None
+
+    @property
+    def task(self) -> WatchedTask:
+        """The task: its folder is what it waits for."""
+        return WatchedTask(what="indexing a channel", limit="solve", waits_for=lambda: self.root)
+
+    async def execute(self) -> None:
+        """Write the index.
+
+        Raises:
+            BrokenPackage: when the metadata of a package there cannot be read.
+        """
+        try:
+            await index_fs(Path(self.root), write_shards=False, force=self.force)
+        except Exception as error:
+            raise_if_disk(error, self.root)
+            raise BrokenPackage(
+                f"the packages in {self.root} cannot be indexed",
+                why=in_a_line(error),
+                hint="one of them is damaged, or not a conda package",
+            ) from error
+
+
+@dataclass(kw_only=True)
+class Solve:
+    """Choose packages, see `kiln.channel.solve`."""
+
+    channels: list[str]
+    specs: list[str]
+    virtual_packages: Mapping[str, tuple[str, str]]
+    platform: str
+    installed: list[dict[str, Any]]
+    flexible: bool
+    file_size: int | None
+
+    @property
+    def task(self) -> WatchedTask:
+        """The task: it waits for the channels' servers."""
+        return WatchedTask(
+            what="choosing packages", limit="solve", waits_for=lambda: hosts(map(address, self.channels))
+        )
+
+    async def execute(self) -> list[dict[str, Any]]:
+        """Return the records of the packages."""
+        try:
+            records = await self._solve()
+        except Exception as error:
+            raise_if_disk(error, "the cache of indexes")
+            raise self._failure(error) from error
+        return [json.loads(record.to_json()) for record in records]
+
+    async def _solve(self) -> list[rattler.RepoDataRecord]:
+        client = credentials.client()
+        return await rattler.solve(
+            self.channels,
+            self.specs,
+            platforms=[rattler.Subdir(self.platform), rattler.Subdir("noarch")],
+            virtual_packages=[
+                rattler.GenericVirtualPackage(
+                    rattler.PackageName(name), rattler.Version(version), rattler.BuildString(build)
+                )
+                for name, (version, build) in self.virtual_packages.items()
+            ],
+            locked_packages=loaded(self.installed),
+            channel_priority=rattler.ChannelPriority.Flexible if self.flexible else rattler.ChannelPriority.Strict,
+            gateway=None if client is None else rattler.Gateway(client=client),
+        )
+
+    def _failure(self, error: Exception) -> KilnError:
+        """Return the error that the library's failure means."""
+        from rattler import exceptions
+
+        channels, specs, why = ", ".join(self.channels), ", ".join(self.specs), str(error).strip()
+        match error:
+            case exceptions.InvalidMatchSpecError():
+                return UsageError(f"one of {specs} is not a match spec", why=why, hint="'numpy <2', 'python=3.12'")
+            case exceptions.InvalidChannelError():
+                hint = "a folder, a URL, or a name such as conda-forge"
+                return UsageError(f"one of {channels} is not a channel", why=why, hint=hint)
+            case exceptions.SolverError():
+                return SolveFailed(f"nothing in {channels} satisfies {specs}", why=why)
+        if TOO_LARGE in why:
+            return LimitExceeded(
+                f"the index of a channel of {channels} is larger than {files.size_text(self.file_size or 0)}",
+                why="no real index is; its server is broken or malicious",
+                hint=allow(f"index={doubled(self.file_size or 0)}"),
+            )
+        if isinstance(error, (exceptions.GatewayError, exceptions.FetchRepoDataError)) and not unreadable(why):
+            return DownloadFailed(
+                f"a channel of {channels} cannot be reached",
+                why=why,
+                hint="check that the channels can be reached, then run the same command again",
+            )
+        return BrokenIndex(
+            f"the index of a channel of {channels} cannot be read",
+            why=in_a_line(error),
+            hint="the channel's owner should index it again; in a folder, kiln publish --reindex does",
+        )
+
+
+def unreadable(why: str) -> bool:
+    """Return whether the library received an index, and cannot read it."""
+    return any(words in why for words in NO_INDEX)
+
+
+@dataclass(kw_only=True)
+class Install:
+    """Install packages into a prefix, see `kiln.channel.install`."""
+
+    records: list[dict[str, Any]]
+    prefix: str
+    cache: str
+    seen_at: str | None
+    carried: bool
+    limits: Limits
+    send: Send
+    stop: Stop
+    packages: list[rattler.RepoDataRecord] = field(init=False)
+    admission: PackageAdmission = field(init=False)
+    file_size: int | None = None
+
+    def __post_init__(self) -> None:
+        """Parse the records: they limit what may be unpacked."""
+        self.packages = loaded(self.records)
+        self.admission = PackageAdmission(
+            self.packages,
+            Path(self.prefix),
+            Path(self.cache),
+            carried=self.carried,
+            limits=self.limits,
+            send=self.send,
+            stop=self.stop,
+        )
+
+    @property
+    def task(self) -> WatchedTask:
+        """The task: it waits for the packages' servers, and writes into the cache."""
+        return WatchedTask(
+            what="installing packages",
+            limit="install",
+            waits_for=lambda: hosts(self.admission.pending_urls()),
+            writes=self._most_written(),
+            folder=Path(self.cache),
+        )
+
+    def _most_written(self) -> int:
+        """Return the bytes that all packages may write: into the cache, and at most again into the prefix."""
+        if any(not package.size for package in self.packages):
+            return self.limits.unpacked
+        packed = sum(package.size or 0 for package in self.packages)
+        return min(self.limits.unpacked, max(LEAST_UNPACKED, RATIO * packed))
+
+    async def execute(self) -> None:
+        """Install the packages; remove a refused prefix."""
+        self.admission.admit_installed()
+        try:
+            new = await uncached(self.packages, self.admission.cache)
+            size = sum(package.size or 0 for package in new)
+            files.require_space(self.admission.cache, size, for_what=f"downloading {len(new)} packages")
+            require_intact(new)
+            await self._install()
+        except KilnError:
+            raise
+        except Exception as error:
+            if self.admission.refusal is not None:
+                raise self.admission.refusal from error
+            raise_if_disk(error, self.prefix)
+            raise installation_failure(error, self.packages) from error
+        finally:
+            files.remove(self.admission.refused_prefix)
+
+    async def _install(self) -> None:
+        await rattler.install(
+            self.packages,
+            self.admission.prefix,
+            cache_dir=self.admission.cache,
+            show_progress=False,
+            client=credentials.client(),
+            reporter=cast("InstallerReporter", self.admission),  # it has the methods that are called
+            execute_link_scripts=False,
+            alternative_target_prefix=self.seen_at,
+        )
+        if self.admission.refusal is not None:
+            raise self.admission.refusal
+
+
+def raise_if_disk(error: Exception, place: str) -> None:
+    """Raise the OSError of a disk that failed; the library raises another type, with the system's words."""
+    message = str(error)
+    if DISK_FULL in message:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), place) from error
+    if NOT_ALLOWED in message:
+        raise PermissionError(errno.EACCES, message.splitlines()[-1], place) from error
+
+
+def in_a_line(error: Exception) -> str:
+    """Return the library's message in one line."""
+    return "; ".join(line.removeprefix("Caused by: ") for line in (str(error) or repr(error)).splitlines())
+
+
+def address(channel: str) -> str:
+    """Return the URL of a channel."""
+    try:
+        return rattler.Channel(channel).base_url
+    except Exception:  # noqa: BLE001 - the library's own, of a channel that it will refuse itself
+        return ""
+
+
+def hosts(urls: Any) -> str:
+    """Return the hosts of URLs, without credentials; folders by their paths."""
+    parts = [urlsplit(url) for url in urls]
+    names = (f"{part.hostname}:{part.port}" if part.port else part.hostname or part.path for part in parts)
+    return ", ".join(dict.fromkeys(filter(None, names))) or "the disk"

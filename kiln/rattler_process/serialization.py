@@ -1,0 +1,39 @@
+"""Records of packages, as JSON between the processes, and as the library's type."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from rattler import PrefixRecord, RepoDataRecord
+
+OF_A_PREFIX = frozenset({"files", "paths_data", "link", "extracted_package_dir", "package_tarball_full_path"})
+_NOWHERE = {"extracted_package_dir": "", "files": [], "paths_data": {"paths": [], "paths_version": 1}}
+
+
+def loaded(records: Iterable[Mapping[str, Any]]) -> list[RepoDataRecord]:
+    """Return JSON values as the library's records; it can only read records of a prefix, from files."""
+    from rattler import PrefixRecord
+
+    descriptor = os.memfd_create("record")
+    try:
+        return [_loaded(PrefixRecord, descriptor, record) for record in records]
+    finally:
+        os.close(descriptor)
+
+
+def _loaded(kind: type[PrefixRecord], descriptor: int, record: Mapping[str, Any]) -> PrefixRecord:
+    data = json.dumps({**record, **_NOWHERE}).encode()
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, data, 0)
+    return kind.from_path(f"/proc/self/fd/{descriptor}")  # type: ignore[arg-type]  # the library takes strings, too
+
+
+def dumped(records: Iterable[RepoDataRecord]) -> list[dict[str, Any]]:
+    """Return records as JSON values, without the fields of a prefix."""
+    values = (json.loads(record.to_json()) for record in records)
+    return [{key: field for key, field in value.items() if key not in OF_A_PREFIX} for value in values]

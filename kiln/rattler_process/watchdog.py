@@ -1,0 +1,150 @@
+"""A thread that holds a process to its limits on time, memory, disk space and inactivity."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln import processes
+from kiln.errors import DownloadFailed, KilnError, LimitExceeded
+from kiln.files import size_text
+from kiln.rattler_process.client import VARIABLE, allow, doubled, out_of_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kiln.model.limits import Limits
+
+INTERVAL = 0.1  # seconds
+BUSY = 0.001  # seconds of processor time that count as activity
+_ANONYMOUS = re.compile(r"^RssAnon:\s+(\d+) kB$", re.MULTILINE)
+_WRITTEN = re.compile(r"^wchar: (\d+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedTask:
+    """A task: ``limit`` names the limit on its time, ``writes`` are the bytes that it may write below ``folder``."""
+
+    what: str
+    limit: str
+    waits_for: Callable[[], str]
+    writes: int | None = None
+    folder: Path | None = None
+
+
+def restrict(limits: Limits, *, file_size: int | None) -> None:
+    """Have the kernel limit this process's memory and the size of its files.
+
+    The watchdog acts sooner and gives the reason; this holds when memory grows faster than it polls.
+    """
+    _set(resource.RLIMIT_DATA, 2 * limits.memory + 10**9)
+    _set(resource.RLIMIT_FSIZE, resource.RLIM_INFINITY if file_size is None else file_size)
+
+
+def _set(kind: int, amount: int) -> None:
+    _, maximum = resource.getrlimit(kind)
+    resource.setrlimit(kind, (amount if maximum == resource.RLIM_INFINITY else min(amount, maximum), maximum))
+
+
+class Watchdog(threading.Thread):
+    """A thread that calls ``on_breach`` with the first limit that is exceeded."""
+
+    def __init__(self, limits: Limits, task: WatchedTask, parent: int, on_breach: Callable[[KilnError], None]) -> None:
+        super().__init__(daemon=True)
+        self.limits, self.task, self.parent, self.on_breach = limits, task, parent, on_breach
+        self.stopped = threading.Event()
+        self.started = self.active = time.monotonic()
+        self.busy = 0.0
+        self.written, self.inodes = bytes_written(), self._free_inodes()
+
+    def run(self) -> None:
+        """Check the limits until stopped."""
+        while not self.stopped.wait(INTERVAL):
+            if os.getppid() != self.parent:
+                os._exit(1)
+            breach = self._stalled() or self._late() or self.exceeded()
+            if breach is not None:
+                self.on_breach(breach)
+                return
+
+    def _stalled(self) -> KilnError | None:
+        """Return the error of a task without activity: processor time of other threads; waiting uses none."""
+        now, busy = time.monotonic(), time.process_time() - time.thread_time()
+        if busy - self.busy > BUSY:
+            self.active, self.busy = now, busy
+        if now - self.active < self.limits.stall:
+            return None
+        if processes.waits_for_lock(os.getpid()):  # another program uses the same cache
+            self.active = now
+            return None
+        connected = ", ".join(peers())
+        return DownloadFailed(
+            f"{self.task.waits_for()} has sent nothing for {self.limits.stall} s",
+            why=f"{self.task.what} {f'is connected to {connected}' if connected else 'has no connection'}",
+            hint=f"check that the server answers, or wait longer: {VARIABLE}='stall={2 * self.limits.stall}'",
+        )
+
+    def _late(self) -> KilnError | None:
+        seconds = getattr(self.limits, self.task.limit)
+        if time.monotonic() - self.started < seconds:
+            return None
+        return LimitExceeded(
+            f"{self.task.what} takes longer than {seconds} s",
+            why=f"it is still working with {self.task.waits_for()}",
+            hint=f"request fewer packages, exact versions, or allow more: {VARIABLE}='{self.task.limit}={2 * seconds}'",
+        )
+
+    def exceeded(self) -> KilnError | None:
+        """Return the error of a task that has used too much memory or disk space, as far as it has come."""
+        if anonymous_memory() > self.limits.memory:
+            return out_of_memory(self.limits)
+        if self.task.writes is not None and bytes_written() - self.written > self.task.writes:
+            return LimitExceeded(
+                f"{self.task.what} writes more than {size_text(self.task.writes)}",
+                why=f"the packages of {self.task.waits_for()} are far larger than the index says",
+                hint=allow(f"unpacked={doubled(self.task.writes)}"),
+            )
+        if self.inodes - self._free_inodes() > self.limits.files:
+            return LimitExceeded(
+                f"{self.task.what} creates more than {self.limits.files:,} files",
+                why=f"a package of {self.task.waits_for()} has more files than any real one",
+                hint=allow(f"files={2 * self.limits.files}"),
+            )
+        return None
+
+    def _free_inodes(self) -> int:
+        """Return the number of files that the disk can still hold; 0 where it has no such limit."""
+        with contextlib.suppress(OSError):
+            return os.statvfs(self.task.folder).f_ffree if self.task.folder else 0
+        return 0
+
+
+def bytes_written() -> int:
+    """Return the number of bytes that this process has written since it started."""
+    match = _WRITTEN.search(Path("/proc/self/io").read_text())
+    return int(match[1]) if match else 0
+
+
+def anonymous_memory() -> int:
+    """Return the bytes of memory of this process that are not of files."""
+    match = _ANONYMOUS.search(Path("/proc/self/status").read_text())
+    return 1024 * int(match[1]) if match else 0
+
+
+def peers() -> list[str]:
+    """Return the addresses that this process is connected to."""
+    addresses = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
+            if connection.family in {socket.AF_INET, socket.AF_INET6}:
+                address = connection.getpeername()
+                addresses.add(f"{address[0]}:{address[1]}")
+    return sorted(addresses)

@@ -1,0 +1,118 @@
+"""The process in which py-rattler runs: ``python -m kiln.rattler_process.worker PARENT LOCKS`` answers requests.
+
+Each request is a line. The process ends when its standard input is closed, or its parent is gone. Through the socket
+LOCKS come descriptors of locks: what this process writes must not be swept before it is done, even when the parent is
+killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from kiln import credentials, json_lines
+from kiln.errors import Interrupted, KilnError
+from kiln.model.limits import Limits
+from kiln.rattler_process import operations
+from kiln.rattler_process.client import as_data
+from kiln.rattler_process.watchdog import Watchdog, restrict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import TextIO
+
+UNWINDING = 2.0  # seconds for the library to remove its half-written files once its work is cancelled
+
+
+class RequestServer:
+    """A server of one request after the other; ``breach`` is the limit that was exceeded."""
+
+    def __init__(self, parent: int, answers: TextIO, locks: socket.socket) -> None:
+        self.parent, self.answers, self.locks = parent, answers, locks
+        self.breach: KilnError | None = None
+        self.answered = threading.Event()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Write one message to the parent."""
+        json_lines.write(self.answers, json_lines.encode(message))
+
+    def serve(self, line: str) -> None:
+        """Run the operation of a request, under its limits, and answer."""
+        request = json_lines.decode(line) or {}
+        credentials.register(request["credentials"])
+        try:
+            with self._locked(request):
+                value = asyncio.run(self._limited(request))
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the parent decides what it means
+            self._answer({"error": as_data(self.breach or error)})
+        else:
+            self._answer({"value": value})
+        if self.breach is not None:
+            os._exit(0)
+
+    @contextlib.contextmanager
+    def _locked(self, request: Mapping[str, Any]) -> Iterator[None]:
+        """Hold the parent's lock, which came with the request; after a failure until this process ends.
+
+        For compiled code may go on with its work then, until the parent ends the process, or is gone itself.
+        """
+        locks = socket.recv_fds(self.locks, 1, 1, socket.MSG_CMSG_CLOEXEC)[1] if request["lock"] else []
+        yield
+        for descriptor in locks:
+            os.close(descriptor)
+
+    async def _limited(self, request: Mapping[str, Any]) -> Any:
+        limits = Limits(**request["limits"])
+        loop = asyncio.get_running_loop()
+        self.answered.clear()
+        task: asyncio.Future[Any] | None = None
+
+        def end(error: KilnError) -> None:
+            """Cancel the operation; answer and exit when compiled code cannot be cancelled."""
+            self.breach = self.breach or error
+            if task is not None:
+                loop.call_soon_threadsafe(task.cancel)
+            if not self.answered.wait(UNWINDING):
+                self._answer({"error": as_data(self.breach)})
+                os._exit(0)
+
+        def stop(error: KilnError) -> None:
+            threading.Thread(target=end, args=(error,), daemon=True).start()
+
+        loop.add_signal_handler(signal.SIGTERM, stop, Interrupted("the process was terminated"))
+        operation = operations.find(request["operation"], request["arguments"], limits, self.send, stop)
+        restrict(limits, file_size=operation.file_size)
+        watchdog = Watchdog(limits, operation.task, self.parent, end)
+        if isinstance(operation, operations.Install):
+            operation.admission.exceeded = watchdog.exceeded
+        task = asyncio.ensure_future(operation.execute())
+        watchdog.start()
+        try:
+            return await task
+        finally:
+            watchdog.stopped.set()
+
+    def _answer(self, message: Mapping[str, Any]) -> None:
+        if not self.answered.is_set():
+            self.answered.set()
+            self.send(message)
+
+
+def main(parent: str, locks: str) -> None:
+    """Answer until the input ends, then exit without the library's tear-down (see kiln.__main__)."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a library's output is not an answer
+    server = RequestServer(int(parent), answers, socket.socket(fileno=int(locks)))
+    for line in sys.stdin:
+        server.serve(line)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,168 @@
+"""The download of a Python for a rehearsal when this machine has no usable one: from a conda channel, or with uv.
+
+It is installed into kiln's own folder for each minor version, where the next rehearsal finds it. Nothing of the
+user's is changed: neither the shell, nor PATH, nor uv's folders.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln import channel as channels
+from kiln import command, files, folder_lock, system_packages
+from kiln.errors import AlreadyRunning, DiskFull, DownloadFailed, KilnError, MissingTool, UnsupportedPython
+from kiln.rehearse.interpreter import probe
+from kiln.rehearse.python_package import build_suffix
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from kiln.rehearse.interpreter import Interpreter
+
+DEFAULT_CHANNEL = "conda-forge"
+NO_CHANNEL = "none"
+SPACE = 1_000_000_000  # bytes: a Python with its dependencies, packed and unpacked
+_SECONDS = 600
+_ANSWER_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonRequest:
+    """A request for a Python: a minor version, ``3.12``, and kiln's folder into which it is installed.
+
+    ``channel`` is the name or URL of a conda channel, or ``none`` to fetch nothing. ``refusal`` is the reason why this
+    machine's Pythons cannot be used.
+    """
+
+    python: str
+    folder: Path
+    channel: str = DEFAULT_CHANNEL
+    refusal: str = ""
+
+
+def fetched(python: str, folder: Path) -> tuple[Path, ...]:
+    """Return the interpreters of a minor version that exist in ``folder``."""
+    from_channel = folder / python / "bin" / f"python{python}"
+    return tuple(path for path in (from_channel, *_of_uv(python, folder)) if path.exists())
+
+
+def fetch(
+    request: PythonRequest, *, env: Mapping[str, str], say: Callable[[str], None] = lambda _: None
+) -> Interpreter:
+    """Fetch an interpreter: from a conda channel, else with uv if it is on PATH.
+
+    ``say`` gets a line for each attempt.
+
+    Raises:
+        UnsupportedPython: all attempts failed; it gives each reason, and the command that installs a Python here.
+        DiskFull: there is not enough disk space.
+        AlreadyRunning: another process fetches it, and does not end.
+    """
+    if request.channel == NO_CHANNEL:
+        raise _absent(request, ["--python-channel none forbids a download"], env)
+    files.require_space(request.folder, SPACE, for_what=f"fetching Python {request.python}")
+    reasons = []
+    for name, attempt in _attempts(request, env):
+        say(f"no usable Python {request.python} on this machine: fetching it from {name}")
+        try:
+            return probe(attempt(request, env), env=env)
+        except (AlreadyRunning, DiskFull):
+            raise
+        except KilnError as error:
+            reasons.append(f"{name}: {_one_line(error)}")
+    if len(reasons) == 1:
+        reasons.append("uv is not on PATH")
+    raise _absent(request, reasons, env)
+
+
+def _attempts(
+    request: PythonRequest, env: Mapping[str, str]
+) -> Iterator[tuple[str, Callable[[PythonRequest, Mapping[str, str]], Path]]]:
+    yield request.channel, _from_channel
+    if _on_path("uv", env):
+        yield "uv", _by_uv
+
+
+def _absent(request: PythonRequest, reasons: Iterable[str], env: Mapping[str, str]) -> UnsupportedPython:
+    """Return the error for a machine without a Python, with the command that installs one."""
+    return UnsupportedPython(
+        f"no usable Python {request.python} on this machine, and the download failed",
+        why="\n       ".join((*filter(None, (request.refusal,)), *reasons)),
+        hint=command_for(request.python, env=env),
+    )
+
+
+def command_for(python: str, *, env: Mapping[str, str]) -> str:
+    """Return the command that installs a Python of a minor version on this system."""
+    manager = system_packages.manager()
+    if manager == "dnf" or (manager == "apt" and _apt_has(f"python{python}", env)):
+        return system_packages.command([f"python{python}"], manager)
+    if _on_path("pyenv", env):
+        return f"pyenv install {python}"
+    conda = next((name for name in ("conda", "mamba", "micromamba") if _on_path(name, env)), None)
+    if conda is not None:
+        return f"{conda} create --name py{python} --channel conda-forge python={python}"
+    if _on_path("uv", env):
+        return f"uv python install {python}"
+    return f"python3 -m venv ~/.uv && ~/.uv/bin/pip install uv && ~/.uv/bin/uv python install {python}"
+
+
+def _from_channel(request: PythonRequest, env: Mapping[str, str]) -> Path:
+    """Install a channel's Python into a prefix, atomically."""
+    python, folder = request.python, request.folder
+    prefix, cache = folder / python, folder / f"cache-{python}"
+    before = _identity(prefix)
+    specs = [f"python {python}.* *_{build_suffix(python)}"]
+    records = channels.solve([request.channel], specs, virtual_packages=channels.machine_virtual_packages(env))
+    with folder_lock.exclusive(prefix, wait=_SECONDS) as lock:
+        if _identity(prefix) == before:  # else another process has fetched it meanwhile
+            files.remove(prefix)  # an unusable Python
+            with files.replacing(prefix) as part:
+                channels.install(records, part, cache=cache, seen_at=str(prefix), lock=lock)
+        files.remove(cache)
+    return prefix / "bin" / f"python{python}"
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return the identity of a folder, which changes when another one replaces it; None without the folder."""
+    try:
+        status = folder.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_ctime_ns
+
+
+def _by_uv(request: PythonRequest, env: Mapping[str, str]) -> Path:
+    """Install a Python into the folder with uv."""
+    uv_variables = {"UV_PYTHON_INSTALL_DIR": str(request.folder / "uv"), "UV_PYTHON_INSTALL_BIN": "0"}
+    result = command.run(["uv", "python", "install", request.python], env={**env, **uv_variables}, timeout=_SECONDS)
+    paths = _of_uv(request.python, request.folder)
+    if not result.ok or not paths:
+        raise DownloadFailed(f"it ended with exit code {result.exit_code}", why=result.tail)
+    return paths[-1]
+
+
+def _of_uv(python: str, folder: Path) -> list[Path]:
+    return sorted((folder / "uv").glob(f"cpython-{python}.*/bin/python{python}"))
+
+
+def _apt_has(name: str, env: Mapping[str, str]) -> bool:
+    """Return whether this machine's apt can install a package."""
+    try:
+        answer = command.capture(["apt-cache", "policy", name], env={**env, "LC_ALL": "C"}, timeout=_ANSWER_SECONDS)
+    except MissingTool:
+        return False
+    return "Candidate: " in answer.stdout and "Candidate: (none)" not in answer.stdout
+
+
+def _on_path(program: str, env: Mapping[str, str]) -> bool:
+    return shutil.which(program, path=env.get("PATH", "")) is not None
+
+
+def _one_line(error: KilnError) -> str:
+    """Return an error's message with the last line of its reason, which names the cause."""
+    lines = [line.strip() for line in error.why.splitlines() if line.strip()]
+    return f"{error.what}{f' ({lines[-1][:300]})' if lines else ''}"

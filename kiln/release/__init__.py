@@ -1,0 +1,1 @@
+"""Release the packages of runs: candidates, attestations, bundles, rebuilds."""

@@ -1,0 +1,128 @@
+"""Write the provenance of published packages, from the ledger, the recipe and the packages."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from typing import TYPE_CHECKING, Any
+
+from kiln import __version__, files, provenance
+from kiln.conda_package import reader
+from kiln.model.provenance import Attestation, Provenance
+from kiln.store.build_cache import recipe_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from kiln.model.release import Candidate
+    from kiln.model.rendered import Rendered
+    from kiln.model.run import ConfigRun, MatrixReport
+    from kiln.release.candidates import BuiltMatrix
+
+_ENGINE = re.compile(r"^  rattler-build: (\S+)$", re.MULTILINE)
+
+
+def attestation(
+    matrix: BuiltMatrix, candidates: Sequence[Candidate], *, sign: Callable[[str], str] | None = None
+) -> Attestation:
+    """Return the provenance that is published along with packages."""
+    records, boms = [], {}
+    digest = recipe_digest(matrix.feedstock)
+    for candidate in candidates:
+        record = record_of(matrix, candidate, recipe=digest)
+        assert candidate.contents is not None, "the gate refuses broken packages"
+        bill = provenance.bill(record, home=_text(candidate.contents.about.get("home")))
+        boms[record.sha256] = bill
+        records.append(dataclasses.replace(record, sbom_sha256=hashlib.sha256(bill).hexdigest()))
+    return Attestation(seal=lambda previous: provenance.sealed(records, previous, sign), boms=boms)
+
+
+def record_of(matrix: BuiltMatrix, candidate: Candidate, *, recipe: str) -> Provenance:
+    """Return the provenance record of one package."""
+    contents = candidate.contents
+    assert contents is not None, "the gate refuses broken packages"
+    report, config = maker(matrix, candidate)
+    index, extra = contents.index, contents.about.get("extra", {})
+    timestamp = index.get("timestamp")
+    return Provenance(
+        file=candidate.path.name,
+        subdir=index["subdir"],
+        sha256=contents.sha256,
+        size=contents.size,
+        name=index["name"],
+        version=index["version"],
+        build=index["build"],
+        license=_text(contents.about.get("license")),
+        depends=tuple(index.get("depends", ())),
+        config=config.config,
+        variant=dict(matrix.rendered[config.config].config.variant),
+        sources=_sources(matrix, matrix.rendered[config.config]),
+        recipe=recipe,
+        commit=extra.get("sha"),
+        remote=extra.get("remote_url"),
+        engine=report.engine,
+        engine_version=_engine_version(candidate.path),
+        kiln=__version__,
+        container=report.container,
+        image=report.image,
+        machine=report.machine,
+        cores=report.cores,
+        started=config.started,
+        finished=config.finished,
+        epoch=int(timestamp) // 1000 if isinstance(timestamp, int) else None,
+        tests=candidate.verdict.value,
+        log_sha256=files.sha256(config.log) if config.log and config.log.is_file() else None,
+        extra={key: value for key, value in extra.items() if key == "flow_run_id"},
+    )
+
+
+def maker(matrix: BuiltMatrix, candidate: Candidate) -> tuple[MatrixReport, ConfigRun]:
+    """Return the run and the config that made a package, not those that reused it."""
+    builds = [
+        (package.reused, report, config)
+        for report in matrix.history
+        for config in report.configs
+        for package in config.packages
+        if config.config in candidate.configs and package.artifact.sha256 == candidate.artifact.sha256
+    ]
+    _, report, config = next((build for build in builds if not build[0]), builds[-1])
+    return report, config
+
+
+def log_of(matrix: BuiltMatrix, candidate: Candidate) -> Path | None:
+    """Return the log of the run that made a package, if it still exists."""
+    log = maker(matrix, candidate)[1].log
+    return log if log and log.is_file() else None
+
+
+def _sources(matrix: BuiltMatrix, rendered: Rendered) -> tuple[Mapping[str, Any], ...]:
+    """Return the recipe's sources, each pinned by its hash, its revision, or its folder's hash."""
+    from kiln.store.step_cache import file_or_folder_digest
+
+    sources = []
+    for source in rendered.sources:
+        fields = {name: value for name, value in dataclasses.asdict(source).items() if value}
+        if source.path is not None:
+            place = matrix.feedstock.recipe / source.path
+            fields["digest"] = file_or_folder_digest(place) if place.exists() else None
+        sources.append(fields)
+    return tuple(sources)
+
+
+def _engine_version(package: Path) -> str | None:
+    """Return the engine's version, as recorded in the package's rendered recipe or metadata."""
+    with reader.reading(package) as members:
+        for member, content in members:
+            if member.name == "info/recipe/rendered_recipe.yaml" and content is not None:
+                match = _ENGINE.search(content.read().decode(errors="replace"))
+                return match[1] if match else None
+            if not member.name.startswith("info/"):
+                break
+    engine_version = reader.read_object(package, "about.json").get("conda_build_version")
+    return None if engine_version is None else str(engine_version)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

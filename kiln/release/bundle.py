@@ -1,0 +1,43 @@
+"""Write a bundle of a release: packages, logs, hashes and provenance.
+
+CFEP-03 requires these for packages that were not built on conda-forge's machines.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln import files, folder_lock
+from kiln.errors import NotWritable
+from kiln.release.attest import log_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.model.provenance import Attestation
+    from kiln.model.release import Release
+    from kiln.release.candidates import BuiltMatrix
+
+
+def write(folder: Path, matrix: BuiltMatrix, release: Release, attested: Attestation) -> None:
+    """Write a bundle into a new folder, completely or not at all.
+
+    It contains ``SUBDIR/*.conda``, ``logs/CONFIG.log``, ``provenance/`` as in a channel, and ``SHA256SUMS`` of all.
+
+    Raises:
+        NotWritable: when the folder is not empty.
+        AlreadyRunning: while another process writes it.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise NotWritable(f"{folder} is not empty", hint="name a new folder")
+    with files.full_disk_as_error(folder.parent), folder_lock.exclusive(folder), files.replacing(folder) as part:
+        for candidate in release.candidates:
+            files.link_or_copy(candidate.path, part / candidate.artifact.subdir / candidate.path.name)
+            if log := log_of(matrix, candidate):
+                files.link_or_copy(log, part / "logs" / f"{candidate.configs[0]}.log")
+        files.write_bytes(part / "provenance" / "chain.jsonl", attested.seal(""))
+        bills = {f"{sha256}.spdx.json": bill for sha256, bill in attested.boms.items()}
+        files.write_all(part / "provenance" / "sbom", bills)
+        paths = sorted(file for file in part.rglob("*") if file.is_file())
+        sums = "".join(f"{files.sha256(file)}  {file.relative_to(part)}\n" for file in paths)
+        files.write_text(part / "SHA256SUMS", sums)

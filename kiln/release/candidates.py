@@ -1,0 +1,277 @@
+"""Find the candidates of a release in the ledger, judge them, and test them from staging."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln import expand, files, limits, render, repodata
+from kiln.errors import BrokenPackage, UsageError
+from kiln.executor import conda_forge_env
+from kiln.job.outline import channels_for, file_name
+from kiln.ledger import Ledger
+from kiln.model.artifact import Artifact, TestVerdict
+from kiln.model.release import Candidate, Release
+from kiln.package_test import PackageTester
+from kiln.publish import contents, require_release
+from kiln.store.layout import ArtifactLayout
+from kiln.variants.cuda import offered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from kiln.channel import VirtualPackages
+    from kiln.model.artifact import PackageReport
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.rendered import Output, Rendered
+    from kiln.model.run import ConfigRun, MatrixReport
+    from kiln.publish.contents import ForbiddenText
+
+ALLOWED = "outputs.txt"  # in the feedstock: globs of the names that it may publish, one per line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltMatrix:
+    """A feedstock's configs, rendered now, and their last runs, by name."""
+
+    feedstock: Feedstock
+    rendered: Mapping[str, Rendered]
+    runs: Mapping[str, tuple[MatrixReport, ConfigRun]]
+    history: tuple[MatrixReport, ...]
+
+    @classmethod
+    def of(cls, feedstock: Feedstock) -> BuiltMatrix:
+        """Render every config and find its last run in the ledger."""
+        names = sorted(file.stem for file in feedstock.configs.glob("*.yaml"))
+        configs = limits.bounded(
+            lambda: {name: render.finalise(render.render(feedstock, expand.read(feedstock, name))) for name in names}
+        )
+        history = builds(feedstock)
+        return cls(feedstock=feedstock, rendered=configs, runs=last_runs(history), history=history)
+
+    def release(
+        self,
+        packages: Sequence[Path],
+        *,
+        partial: Iterable[str] = (),
+        published: Mapping[str, str],
+        tokens: Sequence[str] = (),
+    ) -> Release:
+        """Return the release of all configs' packages, or of the named ones, whatever made them."""
+        searched = contents.forbidden_texts(self._build_folders(), tokens)
+        packages_made = self._packages_made()
+        if packages:
+            by_name = {path.name: reports for path, reports in packages_made.items()}
+            selected = {path: by_name.get(path.name, ()) for path in packages}
+        else:
+            selected = dict(packages_made)
+        return Release(
+            configs={name: self.runs[name][1].state if name in self.runs else None for name in self.rendered},
+            expected={} if packages else {name: _file_names(config) for name, config in self.rendered.items()},
+            candidates=tuple(self._candidate(path, reports, searched) for path, reports in selected.items()),
+            partial=frozenset(partial),
+            allowed=allowed(self.feedstock),
+            held=published,
+        )
+
+    def output(self, candidate: Candidate) -> tuple[Rendered, Output] | None:
+        """Return the config and the output that render a package."""
+        return self._output(candidate.path.name, candidate.configs)
+
+    def _packages_made(self) -> dict[Path, tuple[tuple[str, PackageReport], ...]]:
+        """Return every package file of the last runs, each with the configs that made it and their reports."""
+        reports_by_path: dict[Path, tuple[tuple[str, PackageReport], ...]] = {}
+        for name in self.rendered.keys() & self.runs.keys():
+            for report in (package for package in self.runs[name][1].packages if not package.artifact.is_wheel):
+                reports_by_path[report.artifact.path] = (*reports_by_path.get(report.artifact.path, ()), (name, report))
+        return {
+            path: tuple(sorted(reports_by_path[path], key=lambda entry: entry[0])) for path in sorted(reports_by_path)
+        }
+
+    def _candidate(
+        self, path: Path, reports: Sequence[tuple[str, PackageReport]], searched: Sequence[ForbiddenText]
+    ) -> Candidate:
+        configs = tuple(name for name, _ in reports)
+        try:
+            package_contents, broken = contents.read(path, searched), ""
+        except BrokenPackage as error:
+            package_contents, broken = None, f"{error.what}: {error.why}"
+        except OSError as error:
+            package_contents, broken = None, f"it cannot be read: {error.strerror}"
+        rendered = self._output(path.name, configs)
+        report = _report_of_file(reports, package_contents.sha256 if package_contents else "")
+        return Candidate(
+            path=path,
+            configs=configs,
+            artifact=report.artifact if report else _unknown(path, package_contents.sha256 if package_contents else ""),
+            verdict=report.tests.verdict if report else TestVerdict.NONE,
+            contents=package_contents,
+            broken=broken,
+            output=rendered and rendered[1],
+            needs_nothing_else=rendered is not None and _needs_nothing_else(*rendered),
+        )
+
+    def _output(self, name: str, configs: Iterable[str]) -> tuple[Rendered, Output] | None:
+        for config in configs:
+            for output in self.rendered[config].outputs:
+                if not output.skip and file_name(output) == name:
+                    return self.rendered[config], output
+        return None
+
+    def _build_folders(self) -> tuple[str, ...]:
+        return (
+            str(self.feedstock.root),
+            str(conda_forge_env.ROOT),
+            str(conda_forge_env.RECIPE),
+            str(conda_forge_env.WORKER_ROOT),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingTest:
+    """The test of staged packages: each is installed from there into a clean prefix, and its tests run.
+
+    ``channels`` have the packages that were published before.
+    """
+
+    matrix: BuiltMatrix
+    candidates: tuple[Candidate, ...]
+    channels: tuple[str, ...]
+    machine: VirtualPackages
+    environment: Mapping[str, str]
+    on_line: Callable[[str], None]
+
+    def __call__(self, staged: str) -> None:
+        """Test all packages.
+
+        Raises:
+            SolveFailed, TestsFailed: for the first that fails.
+        """
+        for candidate in self.candidates:
+            output = self.matrix.output(candidate)
+            assert output is not None, "the gate refuses packages that no config renders"
+            self.on_line(f"test {candidate.path.name}")
+            self._one(*output, staged)
+
+    def _one(self, rendered: Rendered, output: Output, staged: str) -> None:
+        layout = ArtifactLayout.of(self.matrix.feedstock)
+        folder = layout.root / "publish"
+        tester = PackageTester(
+            recipe=self.matrix.feedstock.recipe,
+            folder=folder,
+            channels=(staged, *self.channels, *channels_for(rendered)),
+            cache=folder / "cache",
+            machine=offered(self.machine, rendered.config),
+        )
+        tester.run(tester.plan(output), environment=self.environment)
+
+
+def judged(release: Release) -> tuple[list[Path], list[repodata.IndexEntry]]:
+    """Return the packages of a release with their index entries; refuse an invalid release.
+
+    Raises:
+        ReleaseRefused: with every reason.
+    """
+    require_release(release)
+    paths = [candidate.path for candidate in release.candidates]
+    return paths, [repodata.read(path) for path in paths]
+
+
+def trial(
+    matrix: BuiltMatrix,
+    release: Release,
+    *,
+    channels: tuple[str, ...],
+    environment: Mapping[str, str],
+    on_line: Callable[[str], None],
+) -> StagingTest:
+    """Return the test of the packages of a release that are new in its channel."""
+    from kiln.channel import machine_virtual_packages
+
+    files.remove(ArtifactLayout.of(matrix.feedstock).place("publish"))  # an earlier package may have had the same name
+    return StagingTest(
+        matrix=matrix,
+        candidates=new_of(release),
+        channels=channels,
+        machine=machine_virtual_packages(),
+        environment=environment,
+        on_line=on_line,
+    )
+
+
+def new_of(release: Release) -> tuple[Candidate, ...]:
+    """Return the packages that are new in the channel."""
+    return tuple(
+        candidate
+        for candidate in release.candidates
+        if f"{candidate.artifact.subdir}/{candidate.path.name}" not in release.held
+    )
+
+
+def builds(feedstock: Feedstock) -> tuple[MatrixReport, ...]:
+    """Return all runs of the ledger, the latest first, except rehearsals."""
+    place = ArtifactLayout.of(feedstock).ledger
+    if not place.is_file():  # opening a ledger creates it
+        return ()
+    with Ledger(place) as ledger:
+        reports = (ledger.report(number) for number in ledger.runs())
+        return tuple(report for report in reports if report and not report.rehearsal)
+
+
+def last_runs(history: Iterable[MatrixReport]) -> dict[str, tuple[MatrixReport, ConfigRun]]:
+    """Return the last run of each config, even one that only reused it."""
+    runs: dict[str, tuple[MatrixReport, ConfigRun]] = {}
+    for report in history:
+        for config in report.configs:
+            runs.setdefault(config.config, (report, config))
+    return runs
+
+
+def allowed(feedstock: Feedstock) -> tuple[str, ...]:
+    """Return the names that a feedstock may publish, as globs.
+
+    Raises:
+        UsageError: when the feedstock has no list of them.
+    """
+    file = feedstock.root / ALLOWED
+    if not file.is_file():
+        raise UsageError(
+            f"{file} is missing",
+            why="it lists the names of the packages that this feedstock may publish",
+            hint="write one name or glob per line; 'kiln render' lists the names",
+        )
+    lines = (line.split("#")[0].strip() for line in file.read_text().splitlines())
+    return tuple(line for line in lines if line)
+
+
+def _report_of_file(reports: Sequence[tuple[str, PackageReport]], sha256: str) -> PackageReport | None:
+    """Return the report of the file in the channel: several configs may make a package, one of them is stored."""
+    candidates = [report for _, report in reports]
+    return next((report for report in candidates if report.artifact.sha256 == sha256), next(iter(candidates), None))
+
+
+def _file_names(rendered: Rendered) -> tuple[str, ...]:
+    return tuple(file_name(output) for output in rendered.outputs if not output.skip)
+
+
+def _needs_nothing_else(rendered: Rendered, output: Output) -> bool:
+    """Return whether no build requirement can have added run requirements."""
+    both = (rendered.compile_requirements, output.requirements)
+    return not any(needs.build or needs.host for needs in both) and not output.noarch
+
+
+def _unknown(path: Path, sha256: str) -> Artifact:
+    """Return the artifact of a package that is not in the ledger."""
+    name, version, build = [*path.stem.rsplit("-", 2), "", ""][:3]
+    subdir = path.parent.name
+    return Artifact(
+        path=path,
+        sha256=sha256,
+        size=path.stat().st_size if path.is_file() else 0,
+        config="",
+        name=name,
+        version=version,
+        build_string=build,
+        subdir=subdir,
+    )

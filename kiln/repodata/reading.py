@@ -1,0 +1,158 @@
+"""The reading of a subdir's index, whichever tool wrote it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from kiln.compression import zstd
+from kiln.errors import BrokenIndex
+from kiln.repodata.document import FAULTS, IndexDocument, require_known
+from kiln.repodata.names import BASE, CURRENT, EXPORTS, INSTRUCTIONS, LISTING, REPODATA, VARIANTS
+from kiln.repodata.subdir import Subdir, new_instructions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kiln.repodata.document import Record
+
+    Reader = Callable[[str], bytes | None]
+
+HINT = "index the channel again with the tool that wrote it, or publish into another channel"
+
+
+def loaded(name: str, read: Reader) -> Subdir:
+    """Return the whole index of a subdir; ``read`` returns a file below it by name, None for a missing one.
+
+    Raises:
+        BrokenIndex: when one of them is invalid, or has content that kiln could not keep.
+    """
+    packages = visible(name, read)
+    current, exports = (_parsed(name, file, read) for file in (CURRENT, EXPORTS))
+    listing = _listing(name, read)
+    return dataclasses.replace(
+        packages,
+        exports=exports or packages.exports.with_records(_exports(name, packages, listing, read)),
+        current=frozenset(current.records()) if current else frozenset(),
+        listing={key: value for key, value in listing.items() if key != "shards"},
+        variants=frozenset(file for file in VARIANTS if read(file) is not None),
+    )
+
+
+def visible(name: str, read: Reader) -> Subdir:
+    """Return the index of a subdir with its packages alone; the rest is empty.
+
+    Raises:
+        BrokenIndex: as ``loaded`` does.
+    """
+    offered = _repodata(name, read)
+    if offered is None:
+        return Subdir.empty(name)
+    require_known(name, offered)
+    base = _parsed(name, BASE, read)
+    instructions = _parsed(name, INSTRUCTIONS, read) or new_instructions()
+    version = instructions.value.get("patch_instructions_version", 1)
+    if version != 1:
+        raise BrokenIndex(f"{name}/{INSTRUCTIONS} has the version {version!r}, kiln knows 1", hint=HINT)
+    subdir = dataclasses.replace(Subdir.empty(name), repodata=offered, instructions=instructions)
+    return dataclasses.replace(subdir, base=_updated_base(base or _of_packages(offered), offered, subdir.removed))
+
+
+def adopted(name: str, repodata: bytes) -> Subdir:
+    """Return the index that has ``repodata.json`` alone.
+
+    Raises:
+        BrokenIndex: as ``loaded`` does.
+    """
+    return visible(name, {REPODATA: repodata}.get)
+
+
+def _updated_base(base: IndexDocument, offered: IndexDocument, removed: frozenset[str]) -> IndexDocument:
+    """Return the packages' own records, updated to what clients see, where another tool did not change them.
+
+    Records of replaced or removed files are dropped; missing ones are added from what clients see.
+    """
+    visible_records, own = offered.records(), base.records()
+    valid = {file for file, record in own.items() if file in removed or _same(record, visible_records.get(file))}
+    return base.without(own.keys() - valid).taking(offered, visible_records.keys() - valid)
+
+
+def _same(record: Record, other: Record | None) -> bool:
+    """Return whether two records are of the same file."""
+    return other is not None and all(record.get(key) == other.get(key) for key in ("sha256", "md5", "size"))
+
+
+def _of_packages(offered: IndexDocument) -> IndexDocument:
+    return dataclasses.replace(offered, value={**offered.value, "removed": []})
+
+
+def _repodata(name: str, read: Reader) -> IndexDocument | None:
+    if (plain := _parsed(name, REPODATA, read)) is not None:
+        return plain
+    packed = read(f"{REPODATA}.zst")
+    if packed is not None:
+        data = _unpacked(name, f"{REPODATA}.zst", packed)
+        return _parsed(name, REPODATA, {REPODATA: data}.get)
+    if read(LISTING) is not None:
+        raise BrokenIndex(f"{name} has shards, but no {REPODATA}", why="kiln reads the whole index there", hint=HINT)
+    return None
+
+
+def _parsed(name: str, file: str, read: Reader) -> IndexDocument | None:
+    data = read(file)
+    try:
+        return None if data is None else IndexDocument.parse(data)
+    except FAULTS as error:
+        raise BrokenIndex(f"the index of {name} in the channel cannot be read", why=f"{file}: {error}") from error
+
+
+def _exports(name: str, subdir: Subdir, listing: Mapping[str, Any], read: Reader) -> Mapping[str, Record]:
+    """Return the run exports in records or shards; builders read those of other packages themselves."""
+    records = subdir.repodata.records()
+    sharded = {} if all("run_exports" in record for record in records.values()) else _sharded(name, listing, read)
+    exports = {file: record.get("run_exports", sharded.get(file)) for file, record in records.items()}
+    return {file: {"run_exports": value} for file, value in exports.items() if isinstance(value, dict)}
+
+
+def _sharded(name: str, listing: Mapping[str, Any], read: Reader) -> Mapping[str, Any]:
+    """Return the run exports in a channel's shards, where these are below the subdir."""
+    place = str(listing.get("info", {}).get("shards_base_url", "")).removeprefix("./")
+    if ":" in place or place.startswith("/") or ".." in place.split("/"):
+        return {}
+    exports: dict[str, Any] = {}
+    for digest in listing.get("shards", {}).values():
+        file = f"{place}{digest.hex()}.msgpack.zst"
+        if (data := read(file)) is not None:
+            shard = _unpacked_object(name, file, data)
+            records = IndexDocument(value=shard).records()
+            exports.update({key: record["run_exports"] for key, record in records.items() if "run_exports" in record})
+    return exports
+
+
+def _listing(name: str, read: Reader) -> Mapping[str, Any]:
+    data = read(LISTING)
+    listing = {} if data is None else _unpacked_object(name, LISTING, data)
+    if not all(isinstance(listing.get(key, {}), dict) for key in ("info", "shards")):
+        raise BrokenIndex(f"{name}/{LISTING} cannot be read", why="it is not a list of shards")
+    if listing.get("version", 1) != 1:
+        raise BrokenIndex(f"{name}/{LISTING} has the version {listing['version']!r}, kiln knows 1", hint=HINT)
+    return listing
+
+
+def _unpacked_object(name: str, file: str, data: bytes) -> dict[str, Any]:
+    import msgpack
+
+    try:
+        value = msgpack.unpackb(_unpacked(name, file, data))
+    except (ValueError, msgpack.UnpackException) as error:
+        raise BrokenIndex(f"{name}/{file} cannot be read", why=str(error) or type(error).__name__) from error
+    if not isinstance(value, dict):
+        raise BrokenIndex(f"{name}/{file} cannot be read", why="it is not an object")
+    return value
+
+
+def _unpacked(name: str, file: str, data: bytes) -> bytes:
+    try:
+        return zstd.decompress(data)
+    except zstd.ZstdError as error:
+        raise BrokenIndex(f"{name}/{file} cannot be read", why=str(error)) from error

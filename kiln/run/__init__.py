@@ -1,0 +1,111 @@
+"""Run the matrix: options in, a plan, one process per config, a report out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln import expand, limits, render
+from kiln.builder.rehearsal_inputs import config_of_machine as config_of_machine
+from kiln.errors import RecipeFault
+from kiln.executor.conda_forge_env import PASSED_ON as CONTRACT
+from kiln.job.machine import HostMachine
+from kiln.job.options import BuildOptions
+from kiln.ledger import Ledger
+from kiln.model.location import Place
+from kiln.recipe_v1.choice import is_v1
+from kiln.run.options import RunOptions, run_arguments
+from kiln.run.plan import RunPlan, as_text, prepare
+from kiln.store.layout import ArtifactLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from kiln.errors import KilnError
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.observer import RunObserver
+    from kiln.model.run import ConfigState, MatrixReport
+
+__all__ = [
+    "CONTRACT",
+    "BuildOptions",
+    "HostMachine",
+    "RunOptions",
+    "RunPlan",
+    "as_text",
+    "build",
+    "callers_variables",
+    "config_of_machine",
+    "debug",
+    "last_states",
+    "plan",
+    "run_arguments",
+]
+
+
+def plan(
+    feedstock: Feedstock, options: RunOptions, machine: HostMachine, *, on_line: Callable[[str], None] | None = None
+) -> RunPlan:
+    """Return the plan of a run, see `kiln.run.plan.prepare`; ``on_line`` gets the progress of fetched images."""
+    require_v0(feedstock)
+    layout = ArtifactLayout.of(feedstock, rehearsal=options.build.rehearsal)
+    with Ledger(layout.ledger) as ledger:
+        return prepare(feedstock, options, machine=machine, ledger=ledger, layout=layout, on_line=on_line)
+
+
+def callers_variables(feedstock: Feedstock, configs: Iterable[str]) -> frozenset[str]:
+    """Return the names of the caller's variables that the recipe passes to its scripts, see ``build/script_env``."""
+    from kiln.build import callers_variables as of
+
+    require_v0(feedstock)
+    if "script_env" not in feedstock.meta.read_text(encoding="utf-8", errors="replace"):
+        return frozenset()
+    return limits.bounded(
+        lambda: frozenset(
+            name for config in configs for name in of(render.render(feedstock, expand.read(feedstock, config)))
+        )
+    )
+
+
+def require_v0(feedstock: Feedstock) -> None:
+    """Refuse to build a feedstock whose recipe is recipe.yaml, which is expanded and rendered alone so far.
+
+    Raises:
+        RecipeFault: its recipe is one.
+    """
+    if limits.bounded(lambda: is_v1(feedstock)):
+        at = Place(file="recipe/recipe.yaml")
+        hint = "rattler-build build --recipe recipe -m .ci_support/CONFIG.yaml"
+        what = "kiln builds from meta.yaml alone; of recipe.yaml it makes the matrix, and renders it"
+        raise RecipeFault(what, at=at, hint=hint)
+
+
+def build(feedstock: Feedstock, planned: RunPlan, watcher: RunObserver) -> tuple[MatrixReport, Mapping[str, KilnError]]:
+    """Build a plan; return the report, and the errors of failed configs.
+
+    Raises:
+        KeyboardInterrupt: when the run was stopped; finished configs are kept.
+    """
+    from kiln.run.runner import MatrixRun
+
+    layout = ArtifactLayout.of(feedstock, rehearsal=planned.options.build.rehearsal)
+    with Ledger(layout.ledger) as ledger:
+        run = MatrixRun(planned, ledger=ledger, layout=layout, watcher=watcher)
+        try:
+            return run.execute(), run.errors
+        finally:
+            layout.compile_caches.trim(planned.options.cache_bound)
+
+
+def debug(
+    feedstock: Feedstock, planned: RunPlan, *, terminal: Mapping[str, str] | None, show: Callable[[str], None]
+) -> int:
+    """Open a shell where an output's script runs, see `kiln.run.debug`, and return its exit code."""
+    from kiln.run.debug import debug as open_shell
+
+    return open_shell(feedstock, planned, terminal=terminal, show=show)
+
+
+def last_states(feedstock: Feedstock, *, rehearsal: bool) -> Mapping[str, ConfigState]:
+    """Return the state of each config in its last run, of rehearsals or of builds."""
+    with Ledger(ArtifactLayout.of(feedstock).ledger) as ledger:
+        return ledger.states(rehearsal=rehearsal)

@@ -1,0 +1,74 @@
+"""Check that a config's versions are compatible, by the doctor's rules, before it is built."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from kiln import compat, expand, limits, render
+from kiln.compat import recipe
+from kiln.compat.results import Verdict
+from kiln.errors import IncompatibleVersions
+from kiln.variants.cuda import cuda_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kiln.compat import Combination, DoctorResult
+    from kiln.model.build_config import BuildConfig
+    from kiln.model.feedstock import Feedstock
+
+# The outputs that have TensorFlow's version, and Serving's.
+TENSORFLOW = ("tensorflow", "tensorflow-base", "libtensorflow_framework")
+SERVING = ("tensorflow-serving",)
+
+
+def combinations(feedstock: Feedstock, config: str) -> tuple[Combination, ...]:
+    """Return the combinations of versions of a config, one for each of its Pythons.
+
+    Raises:
+        UnknownConfig: when the config is not found.
+    """
+    return _of_config(feedstock, expand.read(feedstock, config))
+
+
+def require(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> None:
+    """Refuse configs that cannot work.
+
+    Raises:
+        IncompatibleVersions: with the rows of the tables, and combinations that work.
+    """
+    faults = limits.bounded(lambda: [fault for config in configs for fault in _faults(feedstock, config)])
+    if faults:
+        first, *others = faults
+        raise IncompatibleVersions(first.what, why=first.why, hint=first.hint, others=others)
+
+
+def _faults(feedstock: Feedstock, config: BuildConfig) -> list[IncompatibleVersions]:
+    results = [compat.judge(combination) for combination in _of_config(feedstock, config)]
+    return [_fault(config.name, result) for result in results if result.verdict is Verdict.CANNOT]
+
+
+def _fault(name: str, result: DoctorResult) -> IncompatibleVersions:
+    worst = [finding for finding in result.findings if finding.verdict is Verdict.CANNOT]
+    rows = "; ".join(f"{row.place}, {row.source}" for finding in worst for row in finding.rows[:1])
+    instead = "; or ".join(suggestion.combination.text for suggestion in result.nearest[:2])
+    return IncompatibleVersions(
+        f"{name} cannot work: {'; '.join(finding.reason for finding in worst)}",
+        why=rows,
+        hint=f"kiln doctor {name}" + (f"; {instead} would work" if instead else ""),
+    )
+
+
+def _of_config(feedstock: Feedstock, config: BuildConfig) -> tuple[Combination, ...]:
+    versions = {output.name: output.version for output in render.render(feedstock, config).outputs}
+    combinations = compat.of_variant(
+        config.variant,
+        tf=next((versions[name] for name in TENSORFLOW if name in versions), None),
+        serving=next((versions[name] for name in SERVING if name in versions), None),
+    )
+    listed = recipe.built_for(feedstock.recipe, cuda_of(config) or "")
+    return tuple(
+        combination if combination.built_for else dataclasses.replace(combination, built_for=listed)
+        for combination in combinations
+    )

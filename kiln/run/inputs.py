@@ -1,0 +1,118 @@
+"""Look up the inputs of a run's plan: its configs, the machine, images and engines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln import expand
+from kiln.builder import rehearsal_inputs
+from kiln.job.outline import require_step
+from kiln.run import compatibility, location, preflight
+from kiln.run.options import HOST
+from kiln.store import build_cache
+from kiln.store.compile_cache import cache_key
+from kiln.store.layout import ArtifactLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kiln.builder.rehearsal_inputs import RehearsalInputs
+    from kiln.container import Engine
+    from kiln.job.machine import HostMachine
+    from kiln.model.build_config import BuildConfig
+    from kiln.model.feedstock import Feedstock
+    from kiln.resources import Resources
+    from kiln.run.location import BuildLocation
+    from kiln.run.options import RunOptions
+    from kiln.run.preflight import ResourceShare
+    from kiln.store.build_cache import BuildInputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInputs:
+    """The inputs of a run's plan: its configs, with the location, inputs and compile cache of each, and its share.
+
+    ``rehearsals`` is empty for a build.
+    """
+
+    feedstock: Feedstock
+    options: RunOptions
+    machine: HostMachine
+    configs: tuple[BuildConfig, ...]
+    engine: Engine | None
+    places: Mapping[str, BuildLocation]
+    rehearsals: Mapping[str, RehearsalInputs]
+    inputs: Mapping[str, BuildInputs]
+    caches: Mapping[str, str]
+    share: ResourceShare
+    notes: tuple[str, ...]
+
+    @property
+    def container(self) -> str:
+        """The engine's name in the report."""
+        return HOST if self.engine is None else self.engine.kind.value
+
+
+def look_up(
+    feedstock: Feedstock,
+    options: RunOptions,
+    machine: HostMachine,
+    resources: Resources,
+    on_line: Callable[[str], None] | None,
+) -> RunInputs:
+    """Look up the inputs of a run's plan; ``on_line`` gets the progress of images that are fetched.
+
+    Raises:
+        KilnError: see `kiln.run.plan.prepare`.
+    """
+    share = preflight.share(resources, jobs=options.jobs, cores=options.cores, memory=options.memory)
+    configs = expand.read_all(feedstock, options.configs)
+    if options.build.from_step is not None:
+        require_step(feedstock, configs, options.build.from_step, engine=options.build.engine)
+    compatibility.require(feedstock, configs)
+    choice = location.choose(options)
+    places, notes = location.of_configs(
+        configs, options, choice.engine, on_line and (lambda line: on_line(f"image: {line}"))
+    )
+    on_host = options.container in {None, HOST}
+    pythons = rehearsal_inputs.Pythons(
+        machine=machine,
+        folder=ArtifactLayout.of(feedstock).pythons,
+        channel=options.python_channel,
+        fetch=options.fetch,
+        show=on_line or (lambda _: None),
+    )
+    rehearsals, notes_on_rehearsals = (
+        rehearsal_inputs.require_python(configs, pythons, on_host=on_host) if options.build.rehearsal else ({}, ())
+    )
+    return RunInputs(
+        feedstock=feedstock,
+        options=options,
+        machine=machine,
+        configs=configs,
+        engine=choice.engine,
+        places=places,
+        rehearsals=rehearsals,
+        inputs=_inputs(feedstock, places, rehearsals, engine=options.build.engine),
+        caches={config.name: cache_key(config, where=places[config.name].compilers(machine)) for config in configs},
+        share=share,
+        notes=(*choice.notes, *notes, *notes_on_rehearsals),
+    )
+
+
+def _inputs(
+    feedstock: Feedstock, places: Mapping[str, BuildLocation], rehearsals: Mapping[str, RehearsalInputs], *, engine: str
+) -> dict[str, BuildInputs]:
+    recipe = build_cache.recipe_digest(feedstock)
+    return {
+        config: build_cache.inputs(
+            feedstock,
+            config,
+            recipe=recipe,
+            engine=engine,
+            where=place.digest,
+            rehearsed_with=rehearsals[config].key if config in rehearsals else None,
+        )
+        for config, place in places.items()
+    }

@@ -1,0 +1,115 @@
+"""Choose where configs are built: on this machine, or in containers, each in which image."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln import container, image
+from kiln.container import EngineChoice, images, trial
+from kiln.errors import UsageError
+from kiln.run.options import HOST
+from kiln.store.compile_cache import toolchain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from kiln.container import Engine
+    from kiln.job.machine import HostMachine
+    from kiln.model.build_config import BuildConfig
+    from kiln.run.options import RunOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildLocation:
+    """The location of a config's build: its image's name, and its digest if known; no name on the host."""
+
+    image: str | None = None
+    digest: str = "host"
+
+    @property
+    def pinned(self) -> str:
+        """The image's name with its digest, as far as known."""
+        name = self.image or ""
+        return f"{name}@{self.digest}" if name and "@" not in name and ":" in self.digest else name
+
+    def compilers(self, machine: HostMachine) -> str:
+        """Return the digest of the image that a config is compiled in, or a hash of the machine's own compilers."""
+        return self.digest if self.image else toolchain(machine.environment.get("PATH", os.defpath))
+
+
+def choose(options: RunOptions) -> EngineChoice:
+    """Return the engine of the builds; a rehearsal runs on the host unless a container is requested.
+
+    Raises:
+        UsageError: for a rehearsal by another engine, whose compile cannot be replaced.
+        MissingTool: when the requested engine is missing or does not answer.
+    """
+    if options.build.rehearsal and options.build.engine != "rattler-build":
+        raise UsageError("--rehearse requires --engine rattler-build", hint="remove --engine, or --rehearse")
+    if options.build.rehearsal and options.container in {None, HOST}:
+        return EngineChoice(engine=None, notes=())
+    return container.choose(options.container, env=options.client, executable=options.build.executable)
+
+
+def of_configs(
+    configs: Iterable[BuildConfig], options: RunOptions, engine: Engine | None, on_line: Callable[[str], None] | None
+) -> tuple[dict[str, BuildLocation], tuple[str, ...]]:
+    """Return the location of each config's build, and notes on the images; missing images are fetched.
+
+    Raises:
+        UsageError: for a config without an image.
+        DownloadFailed: for an image that cannot be fetched.
+    """
+    if engine is None:
+        return {config.name: BuildLocation() for config in configs}, ()
+    options, notes = _with_base_image(options, engine)
+    names = {config.name: _image_of(config, options) for config in configs}
+    digests = {name: _digest(name, options, engine, on_line) for name in sorted(set(names.values()))}
+    absent = (f"the image {name} is missing and would be fetched" for name in digests if digests[name] == "unknown")
+    return {config: BuildLocation(image=name, digest=digests[name]) for config, name in names.items()}, (
+        *notes,
+        *absent,
+    )
+
+
+def _digest(name: str, options: RunOptions, engine: Engine, on_line: Callable[[str], None] | None) -> str:
+    described = images.inspect(engine, name)
+    if described is not None:
+        return images.digest_of(described)
+    return images.pull(engine, name, on_line=on_line) if options.fetch else "unknown"
+
+
+def _with_base_image(options: RunOptions, engine: Engine) -> tuple[RunOptions, tuple[str, ...]]:
+    """Use kiln's base image for a rehearsal if it is present: conda-forge's images lack the engine."""
+    base = image.default_tag(image.SUITE)
+    if not options.build.rehearsal or options.image is not None or images.inspect(engine, base) is None:
+        return options, ()
+    note = f"rehearsing in {base}, which is present (DOCKER_IMAGE names another)"
+    return dataclasses.replace(options, image=base), (note,)
+
+
+def _image_of(config: BuildConfig, options: RunOptions) -> str:
+    name = options.image or config.image
+    if name is None:
+        raise UsageError(
+            f"{config.name} names no image to build in",
+            hint="docker_image in recipe/conda_build_config.yaml, the variable DOCKER_IMAGE, or --container none",
+        )
+    return name
+
+
+def images_of(places: Mapping[str, BuildLocation]) -> str | None:
+    """Return all images of a run as its report names them; None on the host."""
+    return ", ".join(sorted({place.pinned for place in places.values()} - {""})) or None
+
+
+def settled(engine: Engine | None, place: BuildLocation) -> Engine | None:
+    """Return an engine with the options that it needs on this machine, tried with an image; None on the host.
+
+    Raises:
+        ContainerFault: when it refuses for an unknown reason.
+    """
+    return None if engine is None else trial.workable(engine, str(place.image))

@@ -1,0 +1,55 @@
+"""The options of a run, as the user gave them."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kiln.errors import UsageError
+from kiln.job.options import BuildOptions
+from kiln.rehearse.python_download import DEFAULT_CHANNEL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+HOST = "none"
+CACHE_BOUND = 200_000_000_000  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """The options of a run: ``memory`` in bytes and ``cores`` for each job, ``jobs`` at a time.
+
+    ``image`` is conda-forge's DOCKER_IMAGE, ``caller_variables`` further variables of the caller that a build sees,
+    ``client`` the variables of a container engine's client, and of pip for a rehearsal. ``python_channel`` is the
+    channel of a rehearsal's Python that the machine lacks. ``remote_cache`` is the address of Bazel's remote cache,
+    which may contain a password, ``cache_bound`` the bytes of all caches on the disk. ``build`` goes to each job.
+    """
+
+    configs: tuple[str, ...]
+    command: str
+    jobs: int = 1
+    container: str | None = None
+    image: str | None = None
+    cores: int | None = None
+    memory: int | None = None
+    fetch: bool = True
+    python_channel: str = DEFAULT_CHANNEL
+    caller_variables: Mapping[str, str] = field(default_factory=dict)
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    remote_cache: str | None = field(default=None, repr=False)
+    cache_bound: int = CACHE_BOUND
+    build: BuildOptions = field(default_factory=BuildOptions)
+
+
+def run_arguments(text: str) -> tuple[str, ...]:
+    """Return the words of CONDA_FORGE_DOCKER_RUN_ARGS.
+
+    Raises:
+        UsageError: when a quote is not closed.
+    """
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"CONDA_FORGE_DOCKER_RUN_ARGS is {text!r}", why=str(error)) from error

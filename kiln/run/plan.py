@@ -1,0 +1,210 @@
+"""Plan a run over the matrix, or refuse it, before anything is built."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kiln import files, render
+from kiln.build import is_single
+from kiln.console import duration
+from kiln.executor import conda_forge_env
+from kiln.job.records import ConfigJob
+from kiln.model.run import ConfigRun, ConfigState
+from kiln.resources import Resources
+from kiln.run import inputs, location, preflight
+from kiln.run.options import HOST
+from kiln.scheduling import local
+from kiln.store import build_cache
+from kiln.store.compile_cache import REMOTE_CACHE, group_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kiln.job.machine import HostMachine
+    from kiln.ledger import Ledger
+    from kiln.model.build_config import BuildConfig
+    from kiln.model.feedstock import Feedstock
+    from kiln.run.inputs import RunInputs
+    from kiln.run.options import RunOptions
+    from kiln.run.preflight import ResourceShare
+    from kiln.scheduling.local import ScheduledConfig
+    from kiln.store.build_cache import BuildInputs, FinishedBuild
+    from kiln.store.layout import ArtifactLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """A run that may start: all configs in the order of builds, those to build, and the jobs of these.
+
+    ``notes`` are sentences for the user, ``secrets`` variables for the compile steps alone, ``compiles`` when there are
+    compile steps, whose results the configs of a group share in a cache.
+    """
+
+    options: RunOptions
+    cores: int
+    container: str
+    image: str | None
+    configs: tuple[ConfigRun, ...]
+    waiting: tuple[ScheduledConfig, ...]
+    jobs_of: Mapping[str, ConfigJob]
+    seconds: float | None
+    disk: int
+    share: ResourceShare
+    notes: tuple[str, ...]
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    compiles: bool = False
+
+
+def prepare(
+    feedstock: Feedstock,
+    options: RunOptions,
+    *,
+    machine: HostMachine,
+    ledger: Ledger,
+    layout: ArtifactLayout,
+    on_line: Callable[[str], None] | None = None,
+) -> RunPlan:
+    """Plan which configs to build, where and with which inputs; find the finished ones.
+
+    ``on_line`` gets the progress of images that are fetched.
+
+    Raises:
+        KilnError: UnknownConfig, UsageError and OutOfMemory when the machine has less than requested,
+            IncompatibleVersions for a config that cannot work, DiskFull, DownloadFailed for an image that cannot be
+            fetched, MissingTool for an engine.
+    """
+    resources = Resources.here()
+    run_inputs = inputs.look_up(feedstock, options, machine, resources, on_line)
+    finished = {} if options.build.builds_finished else _finished(run_inputs.inputs, ledger, layout)
+    groups = {config.name: group_of(config) for config in run_inputs.configs if config.name not in finished}
+    waiting = local.arrange(
+        groups, ledger.estimates(rehearsal=options.build.rehearsal), shared=not options.build.rehearsal
+    )
+    compiles = bool(waiting) and not options.build.rehearsal and _compiles(run_inputs)
+    disk = _required_disk(run_inputs, tuple(config.config for config in waiting), ledger, layout)
+    return RunPlan(
+        options=options,
+        cores=resources.cores,
+        container=run_inputs.container,
+        image=location.images_of(run_inputs.places),
+        configs=(
+            *(_cached(config, finished[config.name]) for config in run_inputs.configs if config.name in finished),
+            *map(_waiting, waiting),
+        ),
+        waiting=waiting,
+        jobs_of=_jobs(run_inputs, [config for config in run_inputs.configs if config.name in groups]),
+        seconds=local.total_seconds(waiting, options.jobs, shared=compiles),
+        disk=disk,
+        share=run_inputs.share,
+        notes=run_inputs.notes,
+        compiles=compiles,
+        secrets={} if options.remote_cache is None else {REMOTE_CACHE: options.remote_cache},
+    )
+
+
+def _finished(inputs: Mapping[str, BuildInputs], ledger: Ledger, layout: ArtifactLayout) -> dict[str, FinishedBuild]:
+    builds = {config: build_cache.finished(ledger, layout, build_inputs) for config, build_inputs in inputs.items()}
+    return {config: finished for config, finished in builds.items() if finished is not None}
+
+
+def _required_disk(run_inputs: RunInputs, waiting: tuple[str, ...], ledger: Ledger, layout: ArtifactLayout) -> int:
+    """Return the bytes of disk that configs take; refuse them when the machine lacks memory or disk."""
+    if not waiting:
+        return 0
+    caches = set(run_inputs.caches.values())
+    return preflight.require(
+        waiting,
+        run_inputs.options,
+        run_inputs.share,
+        ledger=ledger,
+        layout=layout,
+        rehearsals=run_inputs.rehearsals,
+        caches=caches,
+    )
+
+
+def _compiles(run_inputs: RunInputs) -> bool:
+    """Return whether a recipe has a compile that its outputs share."""
+    return not is_single(render.render(run_inputs.feedstock, run_inputs.configs[0]))
+
+
+def _cached(config: BuildConfig, finished: FinishedBuild) -> ConfigRun:
+    return ConfigRun(
+        config=config.name,
+        state=ConfigState.CACHED,
+        group=group_of(config),
+        reason=build_cache.FOUND,
+        packages=finished.packages,
+    )
+
+
+def _waiting(planned: ScheduledConfig) -> ConfigRun:
+    return ConfigRun(
+        config=planned.config,
+        state=ConfigState.WAITING,
+        group=planned.group,
+        cold=planned.cold,
+        estimate=planned.estimate,
+    )
+
+
+def _jobs(run_inputs: RunInputs, configs: list[BuildConfig]) -> dict[str, ConfigJob]:
+    """Return the jobs of configs, with the engine as tried in one of their images."""
+    engine = (
+        location.settled(run_inputs.engine, run_inputs.places[configs[0].name])
+        if configs and run_inputs.options.fetch
+        else None
+    )
+    engine_data = None if engine is None else engine.as_json()
+    return {config.name: _job(run_inputs, config, engine_data) for config in configs}
+
+
+def _job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[str, Any] | None) -> ConfigJob:
+    options, share, inputs = run_inputs.options, run_inputs.share, run_inputs.inputs[config.name]
+    rehearsal = run_inputs.rehearsals.get(config.name)
+    return ConfigJob(
+        root=str(run_inputs.feedstock.root),
+        config=config.name,
+        key=inputs.key,
+        shared=inputs.shared,
+        sources=build_cache.sources_digest(run_inputs.feedstock, config.name),
+        options=options.build,
+        container=run_inputs.container,
+        engine_data=engine_data,
+        image=run_inputs.places[config.name].image,
+        cores=share.cores,
+        memory=options.memory if run_inputs.engine is None else share.memory,
+        variables=conda_forge_env.variables(
+            run_inputs.feedstock, config.name, caller=options.caller_variables, cores=share.cores, uid=os.getuid()
+        ),
+        environment=dict(run_inputs.machine.environment),
+        log="",
+        group=group_of(config),
+        cache_key=run_inputs.caches[config.name],
+        compile_memory=share.memory,
+        **({} if rehearsal is None else rehearsal.python_fields()),
+    )
+
+
+def as_text(plan: RunPlan) -> str:
+    """Return a plan as text: the order of builds, then the resources."""
+    lines = [f"{_state(config)}  {config.config}" for config in plan.configs]
+    if plan.waiting:
+        time = "unknown, no similar config was built here yet" if plan.seconds is None else duration(plan.seconds)
+        where = "on the host" if plan.container == HOST else f"in {plan.container}"
+        share = f"{plan.share.cores} cores and {files.size_text(plan.share.memory)} of memory"
+        lines += [
+            "",
+            f"{len(plan.waiting)} to build, {plan.options.jobs} at a time, {where}: each has {share}",
+            f"temporary disk: {files.size_text(plan.disk)}; time: {time}",
+        ]
+    return "\n".join(lines)
+
+
+def _state(config: ConfigRun) -> str:
+    if config.state is ConfigState.CACHED:
+        return "done   "
+    took = "" if config.estimate is None else f" {duration(config.estimate)}"
+    return f"build{took}{' first of ' + config.group if config.cold else ''}"

@@ -1,0 +1,126 @@
+"""Check that this machine has the resources of a run, before it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln import files
+from kiln.builder.rehearsal_inputs import missing_size, rehearsal_disk
+from kiln.errors import OutOfMemory, UsageError
+from kiln.store import build_cache
+from kiln.store.rehearsal_layout import RehearsalLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from kiln.builder.rehearsal_inputs import RehearsalInputs
+    from kiln.ledger import Ledger
+    from kiln.resources import Resources
+    from kiln.run.options import RunOptions
+    from kiln.store.layout import ArtifactLayout
+
+SPARED = 0.9  # of the machine's memory, the rest is the system's
+LEAST_DISK = 500_000_000  # bytes for each job, without earlier runs
+MARGIN = 1.25  # over a config's earlier use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceShare:
+    """The resources of each of several parallel builds: cores, bytes of memory."""
+
+    cores: int
+    memory: int
+
+
+def share(resources: Resources, *, jobs: int, cores: int | None, memory: int | None) -> ResourceShare:
+    """Divide a machine among jobs; ``cores`` and ``memory`` are requested for each.
+
+    Raises:
+        UsageError: when there are more jobs than cores, or zero of something is requested.
+        OutOfMemory: when the jobs' memory exceeds the machine's.
+    """
+    if jobs < 1:
+        raise UsageError(f"invalid number of jobs: -j {jobs}", hint="-j 1")
+    if cores is not None and cores < 1:
+        raise UsageError(f"invalid number of cores: --cores {cores}", hint=f"--cores {max(1, resources.cores // jobs)}")
+    if memory == 0:
+        raise UsageError(
+            "invalid amount of memory: --memory 0", hint=f"--memory {files.size_text(resources.memory // jobs)}"
+        )
+    if jobs * (cores or 1) > resources.cores:
+        raise UsageError(
+            f"{jobs} jobs of {cores or 1} cores each need {jobs * (cores or 1)} cores, this machine has "
+            f"{resources.cores}",
+            hint=f"-j {max(1, resources.cores // (cores or 1))}",
+        )
+    if memory is not None and jobs * memory > resources.memory:
+        fitting = resources.memory // memory
+        raise OutOfMemory(
+            f"{jobs} jobs of {files.size_text(memory)} each need {files.size_text(jobs * memory)} of memory",
+            why=f"this machine has {files.size_text(resources.memory)}",
+            hint=f"-j {fitting}" if fitting else f"--memory {files.size_text(resources.memory)}",
+        )
+    return ResourceShare(
+        cores=cores or max(1, resources.cores // jobs), memory=memory or int(SPARED * resources.memory / jobs)
+    )
+
+
+def require_memory(peaks: Mapping[str, int], share: ResourceShare, *, jobs: int) -> None:
+    """Refuse configs that used more memory before than each job may use now.
+
+    Raises:
+        OutOfMemory: with the largest of them.
+    """
+    config, peak = max(peaks.items(), key=lambda item: item[1], default=("", 0))
+    if peak > share.memory:
+        raise OutOfMemory(
+            f"{config} used {files.size_text(peak)} of memory when it was last built",
+            why=f"each of {jobs} jobs may have {files.size_text(share.memory)}",
+            hint="fewer jobs with -j, or more for each with --memory",
+        )
+
+
+def disk_needed(used: Mapping[str, int], configs: tuple[str, ...], *, jobs: int) -> int:
+    """Return the bytes of disk that a run takes temporarily, from its configs' earlier use."""
+    largest = sorted((int(MARGIN * used.get(config, 0)) for config in configs), reverse=True)
+    return sum(max(LEAST_DISK, size) for size in largest[:jobs])
+
+
+def require(
+    configs: tuple[str, ...],
+    options: RunOptions,
+    share: ResourceShare,
+    *,
+    ledger: Ledger,
+    layout: ArtifactLayout,
+    rehearsals: Mapping[str, RehearsalInputs],
+    caches: Collection[str],
+) -> int:
+    """Require enough memory and disk for these configs; return the bytes of disk that the run takes.
+
+    ``caches`` are the keys of the compile caches that the run uses: others are removed when the disk is full.
+
+    Raises:
+        OutOfMemory: with the largest config.
+        DiskFull: with the needed and the free space.
+    """
+    peaks = ledger.peaks(rehearsal=options.build.rehearsal)
+    require_memory({config: peaks[config] for config in configs if config in peaks}, share, jobs=options.jobs)
+    if options.build.rehearsal:
+        return _require_rehearsal_disk(layout, {config: rehearsals[config] for config in configs}, options.jobs)
+    used = {step.config: int(step.detail.get("disk", 0)) for step in reversed(ledger.latest(build_cache.TITLE))}
+    disk = disk_needed(used, configs, jobs=options.jobs)
+    if options.fetch:
+        layout.compile_caches.make_room(disk, keep=set(caches))
+    files.require_space(layout.root, disk, for_what=f"building {options.jobs} at a time")
+    return disk
+
+
+def _require_rehearsal_disk(layout: ArtifactLayout, rehearsals: Mapping[str, RehearsalInputs], jobs: int) -> int:
+    missing_bytes = missing_size(rehearsals, RehearsalLayout(config=layout.work(min(rehearsals))).wheels)
+    upstream = max(rehearsal.wheels.upstream.size for rehearsal in rehearsals.values())
+    disk = rehearsal_disk(missing_bytes, upstream, jobs=min(jobs, len(rehearsals)))
+    fetched = f" with {files.size_text(missing_bytes)} to fetch" if missing_bytes else ""
+    files.require_space(layout.root, disk, for_what=f"rehearsing {', '.join(rehearsals)}{fetched}")
+    return disk

@@ -1,0 +1,241 @@
+"""Run a plan over the matrix: each config in a separate process, several at a time, every change recorded at once."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import platform
+import queue
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kiln import command, files
+from kiln.errors import BuildFailed, DiskFull, KilnError
+from kiln.executor import conda_forge_env
+from kiln.job.failures import error_from
+from kiln.job.machine import processor
+from kiln.job.messages import MARK, parse_message
+from kiln.ledger import records
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport
+from kiln.scheduling import local
+from kiln.store import build_cache
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kiln.job.records import ConfigJob
+    from kiln.ledger import Ledger
+    from kiln.model.fleet import JobEstimate
+    from kiln.model.observer import RunObserver
+    from kiln.run.plan import RunPlan
+    from kiln.store.layout import ArtifactLayout
+
+RESERVE = 1 << 20  # bytes of disk, to record that it is full
+STOP_TIMEOUT = 30.0  # seconds for a stopped config to clean up
+
+
+@dataclass(slots=True, kw_only=True)
+class RunningConfig:
+    """The state of a config's process, from its messages."""
+
+    config: ConfigRun
+    pid: int | None = None
+    step: str = ""
+    result: dict[str, Any] = field(default_factory=dict)
+
+
+class MatrixRun:
+    """A run of a plan: this thread alone decides, records and reports; other threads only read from the processes."""
+
+    def __init__(self, plan: RunPlan, *, ledger: Ledger, layout: ArtifactLayout, watcher: RunObserver) -> None:
+        self.plan = plan
+        self.ledger = ledger
+        self.layout = layout
+        self.watcher = watcher
+        self.events: queue.Queue[tuple[str, str | command.Result | KilnError]] = queue.Queue()
+        self.running: dict[str, RunningConfig] = {}
+        self.queue = local.queue_of(plan.waiting, shared=plan.compiles)
+        self.planned = {planned.config: planned for planned in plan.waiting}
+        self.errors: dict[str, KilnError] = {}
+        self.number = 0
+        self.stopping = False
+        self.configs: dict[str, ConfigRun] = {config.config: config for config in plan.configs}
+        self.started = time.time()
+
+    def execute(self) -> MatrixReport:
+        """Build all waiting configs, and return the report.
+
+        Raises:
+            KeyboardInterrupt: when the run was stopped; its state is recorded.
+        """
+        self.reserve = files.Reserve(self.layout.root, RESERVE)
+        self.number = self.ledger.begin(self.report())
+        self.watcher.run_began(self.report())
+        cached = [name for name, config in self.configs.items() if config.state is ConfigState.CACHED]
+        build_cache.remove_leftovers(self.layout, cached)
+        try:
+            self._work()
+        except KeyboardInterrupt:
+            self._stop()
+            raise
+        finally:
+            self._record(lambda: self.ledger.end(self.number))
+            self.reserve.release()
+            self.watcher.run_ended(self.report(finished=time.time()))
+        return self.report(finished=time.time())
+
+    def report(self, finished: float | None = None) -> MatrixReport:
+        """Return the current state of the run."""
+        plan = self.plan
+        return MatrixReport(
+            run=self.number,
+            command=plan.options.command,
+            started=self.started,
+            finished=finished,
+            machine=f"{platform.node()}, {processor()}",
+            cores=plan.cores,
+            jobs=plan.options.jobs,
+            engine=plan.options.build.engine,
+            container=plan.container,
+            image=plan.image,
+            rehearsal=plan.options.build.rehearsal,
+            configs=tuple(self.configs.values()),
+        )
+
+    def _work(self) -> None:
+        while self.queue or self.running:
+            while len(self.running) < self.plan.options.jobs and (job := self.queue.next("", time.time())):
+                self._begin(job)
+            self._take(*self.events.get())
+
+    def _begin(self, estimate: JobEstimate) -> None:
+        """Start the process of a config."""
+        name = estimate.config
+        self.queue.begin(name, estimate, time.time())
+        cold = self.queue.is_cold(name) if self.plan.compiles else self.planned[name].cold
+        log = self.layout.log(self.number, name)
+        config = dataclasses.replace(self.configs[name], state=ConfigState.RUNNING, started=time.time(), log=log)
+        self._change(dataclasses.replace(config, cold=cold))
+        self.running[name] = RunningConfig(config=self.configs[name])
+        job = dataclasses.replace(self.plan.jobs_of[name], log=str(log), parent=os.getpid(), cold=cold)
+        threading.Thread(target=self._listen, args=(job,), daemon=True).start()
+
+    def _listen(self, job: ConfigJob) -> None:
+        """Run a config's process and queue its lines; the last event is its result or error."""
+        config = job.config
+        try:
+            result = command.run(
+                (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_process")),
+                stdin=job.as_text(),
+                env={**self.plan.options.client, **self.plan.secrets},
+                secrets=tuple(self.plan.secrets.values()),
+                cwd=conda_forge_env.PACKAGE_ROOT,
+                on_line=lambda line: self.events.put((config, line)),
+                own=MARK,
+            )
+        except KilnError as error:
+            self.events.put((config, error))
+        except OSError as error:
+            self.events.put((config, BuildFailed(f"the config's process cannot be started: {error}")))
+        else:
+            self.events.put((config, result))
+
+    def _take(self, config: str, event: str | command.Result | KilnError) -> None:
+        config_run = self.running[config]
+        if not isinstance(event, str):
+            self._end(config, config_run, event)
+            return
+        message = parse_message(event)
+        if message is None:
+            self.watcher.config_line(config, config_run.step, event)
+        else:
+            self._receive(config, config_run, message)
+
+    def _receive(self, config: str, config_run: RunningConfig, message: Mapping[str, Any]) -> None:
+        """Handle a message of a config's process."""
+        match message["kind"]:
+            case "hello":
+                config_run.pid = message["pid"]
+                if self.stopping:
+                    self._signal(signal.SIGTERM)
+            case "step":
+                config_run.step = str(message["title"])
+                self.watcher.config_line(config, config_run.step, "")
+            case "progress":
+                self.watcher.config_progress(config, records.progress(message))
+            case "done":
+                step = records.step({name: value for name, value in message.items() if name not in {"kind", "failed"}})
+                self._change(dataclasses.replace(self.configs[config], steps=(*self.configs[config].steps, step)))
+            case "result":
+                config_run.result = dict(message)
+
+    def _end(self, config: str, config_run: RunningConfig, outcome: command.Result | KilnError) -> None:
+        """Record the result of a config; a process without one was killed."""
+        del self.running[config]
+        state = ConfigState.INTERRUPTED if self.stopping else ConfigState.FAILED
+        result = config_run.result or {"state": state.value, "reason": _silent(outcome)}
+        if result.get("error"):
+            self.errors[config] = error_from(result["error"])
+        self.queue.end(config, ok=result["state"] in {ConfigState.DONE.value, ConfigState.CACHED.value})
+        self._change(
+            dataclasses.replace(
+                self.configs[config],
+                state=ConfigState(result["state"]),
+                finished=time.time(),
+                reason=result["reason"],
+                peak_memory=result.get("peak_memory"),
+                packages=tuple(records.package(package) for package in result.get("packages", ())),
+            )
+        )
+
+    def _change(self, config: ConfigRun) -> None:
+        self.configs[config.config] = config
+        self._record(lambda: self.ledger.change(self.number, config))
+        self.watcher.config_changed(config)
+
+    def _record(self, write: Callable[[], None]) -> None:
+        """Write to the ledger, even on a disk that a build has filled: in the reserved space.
+
+        If that is not enough either, the run continues; the config later counts as interrupted.
+        """
+        try:
+            write()
+        except DiskFull:
+            self.reserve.release()
+            with contextlib.suppress(DiskFull):
+                write()
+
+    def _stop(self) -> None:
+        """Stop every process, and record the results; each cleans up after itself."""
+        self.stopping = True
+        until = time.monotonic() + STOP_TIMEOUT
+        self._signal(signal.SIGTERM)
+        while self.running:
+            try:
+                self._take(*self.events.get(timeout=1.0))
+                if time.monotonic() > until:
+                    self._signal(signal.SIGKILL)
+            except queue.Empty:
+                if time.monotonic() > until:
+                    self._signal(signal.SIGKILL)
+            except KeyboardInterrupt:
+                self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for config in self.running.values():
+            if config.pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(config.pid, number)
+
+
+def _silent(outcome: command.Result | KilnError) -> str:
+    if isinstance(outcome, KilnError):
+        return outcome.what
+    if outcome.exit_code < 0:
+        return f"its process was killed by {signal.Signals(-outcome.exit_code).name}"
+    return f"its process ended with exit code {outcome.exit_code}: {outcome.tail[-500:]}"

@@ -1,0 +1,175 @@
+"""The queue from which a free worker takes its next config: one rule for the plan and for the run.
+
+A config compiles in full (a cold build), unless its group's compile is in the worker's reach: on its own disk, or in a
+cache that all workers share. Cold builds come first, the longest first among equals (LPT: Graham, Bounds on
+multiprocessing timing anomalies, 1969).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import insort
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kiln.model.fleet import JobEstimate
+
+WORTH = 1.1  # a compile is repeated only if that ends its group's builds a tenth of a compile sooner
+
+
+class Queue:
+    """The configs that wait, and the location of each group's compile.
+
+    With ``cache`` a finished compile is in reach of every worker. With ``wait_for_cold`` warm builds then wait for a
+    cold build of their group that is running; otherwise they compile in full. With ``always_share`` the configs of a
+    group share a compile even if the estimates show no saving.
+    """
+
+    def __init__(
+        self,
+        jobs: Iterable[JobEstimate],
+        *,
+        cache: bool = False,
+        wait_for_cold: bool = True,
+        always_share: bool = False,
+    ) -> None:
+        self._cache = cache
+        self._always_share = always_share
+        self._wait_for_cold = wait_for_cold
+        self._waiting: dict[str, list[JobEstimate]] = {}
+        self._cold_groups: list[tuple[float, str, str]] = []  # heap of the groups without a compile, the longest first
+        self._compiling: dict[str, set[str]] = {}  # group -> workers that compile it now
+        self._on_disk: dict[str, set[str]] = {}  # group -> workers that have it
+        self._reach: dict[str, set[str]] = {}  # worker -> groups on its disk
+        self._cached: set[str] = set()
+        self._busy: dict[str, tuple[JobEstimate, float]] = {}  # worker -> its job, and the job's expected end
+        self._count = 0
+        for job in jobs:
+            self.add(job)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[JobEstimate]:
+        return (job for jobs in self._waiting.values() for job in jobs)
+
+    def add(self, job: JobEstimate) -> None:
+        """Add a config, perhaps again."""
+        group = self._group(job)
+        insort(self._waiting.setdefault(group, []), job, key=lambda other: (-other.cold, other.config))
+        self._count += 1
+        self._requeue_cold(group)
+
+    def next(self, worker: str, now: float) -> JobEstimate | None:
+        """Return the config that a free worker should build, None when it should wait; ``now`` is in seconds."""
+        if not self._count:
+            return None
+        group = self._next_cold_group() or self._next_warm_group(worker) or self._group_worth_repeating(now)
+        return None if group is None else self._waiting[group][0]
+
+    def compiles(self, worker: str, job: JobEstimate) -> bool:
+        """Return whether a config has to be compiled in full on a worker."""
+        group = self._group(job)
+        return group not in self._cached and worker not in self._on_disk.get(group, ())
+
+    def is_cold(self, worker: str) -> bool:
+        """Return whether the build that runs on a worker is cold."""
+        return worker in self._compiling.get(self._group(self._busy[worker][0]), ())
+
+    def expected(self, worker: str) -> float:
+        """Return the expected duration of the build that runs on a worker."""
+        job = self._busy[worker][0]
+        return job.cold if self.is_cold(worker) else job.warm
+
+    def seconds(self, worker: str, job: JobEstimate) -> float:
+        """Return the expected duration of a config on a worker."""
+        return job.cold if self.compiles(worker, job) else job.warm
+
+    def begin(self, worker: str, job: JobEstimate, now: float) -> None:
+        """Remove a config from the queue and assign it to a worker, from ``now`` on."""
+        self._waiting[self._group(job)].remove(job)
+        self._count -= 1
+        self.resume(worker, job, now)
+
+    def resume(self, worker: str, job: JobEstimate, now: float) -> None:
+        """Assign a config to a worker that builds it already."""
+        self._busy[worker] = (job, now + self.seconds(worker, job))
+        if self.compiles(worker, job):
+            self._compiling.setdefault(self._group(job), set()).add(worker)
+
+    def end(self, worker: str, *, ok: bool = True) -> None:
+        """End the build of a worker; its compile can be reused when it was ``ok``."""
+        group = self._group(self._busy.pop(worker)[0])
+        self._compiling.get(group, set()).discard(worker)
+        if ok:
+            self.add_compile(worker, group)
+            if self._cache:
+                self._cached.add(group)
+        self._requeue_cold(group)
+
+    def add_compile(self, worker: str, group: str) -> None:
+        """Record that a worker's disk holds a group's compile."""
+        self._on_disk.setdefault(group, set()).add(worker)
+        self._reach.setdefault(worker, set()).add(group)
+
+    def lose_cache(self) -> None:
+        """Record that the shared cache is lost."""
+        self._cache = False
+        self._cached.clear()
+        for group in self._waiting:
+            self._requeue_cold(group)
+
+    def remove_worker(self, worker: str) -> None:
+        """Record that a worker is gone, with all that was on its disk."""
+        if worker in self._busy:
+            self.end(worker, ok=False)
+        for group in self._reach.pop(worker, set()):
+            self._on_disk[group].discard(worker)
+            self._requeue_cold(group)
+
+    def _group(self, job: JobEstimate) -> str:
+        """Return the group whose compile a config reuses: the config itself when that saves nothing."""
+        return job.group if self._always_share or job.warm < job.cold else job.config
+
+    def _requeue_cold(self, group: str) -> None:
+        """Schedule a cold build of a group, perhaps again, when its compile is neither stored nor running."""
+        if self._waiting.get(group) and not self._has_compile(group):
+            first = self._waiting[group][0]
+            heapq.heappush(self._cold_groups, (-first.cold, first.config, group))
+
+    def _has_compile(self, group: str) -> bool:
+        return bool(self._compiling.get(group) or self._on_disk.get(group)) or group in self._cached
+
+    def _next_cold_group(self) -> str | None:
+        while self._cold_groups:
+            group = self._cold_groups[0][2]
+            if self._waiting.get(group) and not self._has_compile(group):
+                return group
+            heapq.heappop(self._cold_groups)
+        return None
+
+    def _next_warm_group(self, worker: str) -> str | None:
+        groups = [group for group in self._reach.get(worker, set()) | self._cached if self._waiting.get(group)]
+        return min(groups, key=self._warm_order, default=None)
+
+    def _warm_order(self, group: str) -> tuple[float, str]:
+        return -self._waiting[group][0].warm, self._waiting[group][0].config
+
+    def _group_worth_repeating(self, now: float) -> str | None:
+        """Return the group whose compile should be repeated on another worker rather than waited for."""
+        if self._cache:
+            others = [] if self._wait_for_cold else [group for group, jobs in self._waiting.items() if jobs]
+            return min(others, key=lambda group: (-len(self._waiting[group]), group), default=None)
+        ends = [(self._end_of(group), group) for group, jobs in self._waiting.items() if jobs]
+        end, group = max(ends, default=(0.0, None))
+        return group if group and now + WORTH * self._waiting[group][0].cold < end else None
+
+    def _end_of(self, group: str) -> float:
+        """Return when the workers that have or run a group's compile would have built its waiting configs."""
+        holders = self._compiling.get(group, set()) | self._on_disk.get(group, set())
+        free = min((self._busy[worker][1] if worker in self._busy else 0.0 for worker in holders), default=0.0)
+        waiting = self._waiting[group]
+        return free + math.ceil(len(waiting) / max(1, len(holders))) * waiting[0].warm

@@ -1,0 +1,58 @@
+"""Simulate a queue of builds: the placement of each config on a worker, if every build takes its estimated time."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kiln.scheduling.queue import Queue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """A config on a worker (counted from 0): ``start`` counts in seconds from the beginning of the run."""
+
+    config: str
+    group: str
+    worker: int
+    start: float
+    seconds: float
+    cold: bool
+
+
+def simulate(queue: Queue, workers: int, *, startup: float = 0.0) -> Iterator[Placement]:
+    """Yield the placements of all configs; each of up to ``workers`` workers is ready ``startup`` after its request."""
+    count = 0
+    idle: list[int] = []
+    building: list[tuple[float, int]] = []
+    now = 0.0
+    while queue:
+        waiting = []
+        for worker in sorted(idle):
+            placement = _begin_next(queue, worker, now)
+            if placement is None:
+                waiting.append(worker)
+            else:
+                yield placement
+                heapq.heappush(building, (placement.start + placement.seconds, worker))
+        idle = waiting
+        while count < workers and (placement := _begin_next(queue, count, now + startup)):
+            yield placement
+            heapq.heappush(building, (placement.start + placement.seconds, count))
+            count += 1
+        now, worker = heapq.heappop(building)
+        queue.end(str(worker))
+        idle.append(worker)
+
+
+def _begin_next(queue: Queue, worker: int, now: float) -> Placement | None:
+    job = queue.next(str(worker), now)
+    if job is None:
+        return None
+    cold, seconds = queue.compiles(str(worker), job), queue.seconds(str(worker), job)
+    queue.begin(str(worker), job, now)
+    return Placement(config=job.config, group=job.group, worker=worker, start=now, seconds=seconds, cold=cold)

@@ -1,0 +1,104 @@
+"""Convert frozen dataclasses to JSON values and back, checked against their types."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+Value = TypeVar("Value")
+Names = tuple[type, ...]
+
+SCALARS = (str, bool, int, type(None))
+
+
+def to_json(value: Any) -> Any:
+    """Return a value as JSON values: dataclasses as objects, tuples as lists, paths and enums as strings."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: to_json(item) for key, item in value.items()}
+    return [to_json(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def from_json(kind: type[Value], data: Any, names: Names = ()) -> Value:
+    """Return the value of a type that JSON values stand for.
+
+    ``names`` are the classes that a dataclass imports for its annotations alone.
+
+    Raises:
+        TypeError: when a value has another type, or a field is missing or unknown.
+        ValueError: when a value is not one of an enum.
+    """
+    value: Value = _convert(kind, data, names)
+    return value
+
+
+def _convert(kind: Any, data: Any, names: Names) -> Any:
+    origin = get_origin(kind)
+    if origin in {Union, types.UnionType}:
+        return _convert_union(get_args(kind), data, names)
+    if origin is tuple:
+        return _convert_tuple(get_args(kind), _require(data, list, tuple), names)
+    if origin is Mapping:
+        return {key: _convert(get_args(kind)[1], item, names) for key, item in _require(data, Mapping).items()}
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        hints = _hints(kind, names)
+        fields = _require(data, Mapping).items()
+        return kind(**{name: _convert(hints[name], item, names) if name in hints else item for name, item in fields})
+    return data if kind is Any else _convert_scalar(kind, data)
+
+
+def _convert_scalar(kind: type, data: Any) -> Any:
+    if issubclass(kind, Enum):
+        return kind(data)
+    if kind is Path:
+        return Path(_require(data, str))
+    if kind is float:
+        return _require_number(data)
+    if kind in SCALARS and type(data) is kind:
+        return data
+    raise TypeError(f"{data!r} is not of type {kind.__name__}")
+
+
+def _convert_union(kinds: tuple[Any, ...], data: Any, names: Names) -> Any:
+    for kind in kinds[:-1]:
+        try:
+            return _convert(kind, data, names)
+        except (TypeError, ValueError):
+            continue
+    return _convert(kinds[-1], data, names)
+
+
+def _convert_tuple(kinds: tuple[Any, ...], data: Any, names: Names) -> tuple[Any, ...]:
+    if kinds[1:] == (...,):
+        return tuple(_convert(kinds[0], item, names) for item in data)
+    return tuple(_convert(kind, item, names) for kind, item in zip(kinds, data, strict=True))
+
+
+def _require(data: Any, *kinds: type) -> Any:
+    if not isinstance(data, kinds):
+        raise TypeError(f"{data!r} is not of type {' or '.join(kind.__name__ for kind in kinds)}")
+    return data
+
+
+def _require_number(data: Any) -> float:
+    if isinstance(data, bool) or not isinstance(data, int | float):
+        raise TypeError(f"{data!r} is not a number")
+    return float(data)
+
+
+@functools.cache
+def _hints(kind: type, names: Names) -> dict[str, Any]:
+    """Return the types of a dataclass's fields."""
+    scope = {"Mapping": Mapping, "Path": Path, **vars(typing), **{name.__name__: name for name in names}}
+    return get_type_hints(kind, localns=scope)

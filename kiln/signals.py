@@ -1,0 +1,83 @@
+"""Handle signals to this process: end it with its parent and its descendants, and interrupt it for a clean exit."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from kiln.processes import end_below
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+TOGETHER = 1.0  # seconds within which two signals count as one
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def die_with_parent(number: signal.Signals = signal.SIGKILL, *, parent: int | None = None) -> None:
+    """Have the kernel send this process a signal when its parent ends, even by SIGKILL.
+
+    ``parent`` is the number of that process, if known: if it has ended while this process was starting, exit.
+    """
+    import ctypes  # slow to import, and rarely needed
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+    if parent is not None and os.getppid() != parent:
+        os._exit(128 + number)
+
+
+def end_with_descendants(number: signal.Signals = signal.SIGTERM) -> None:
+    """Have a signal end this process and its descendants at once, scripts among them.
+
+    Python's own handlers wait until a library's call has returned, which may take long; a thread does not.
+    """
+    wakeup, trigger = os.pipe()
+    os.set_blocking(trigger, False)
+
+    def end() -> None:
+        os.read(wakeup, 1)
+        end_below(os.getpid())
+        os._exit(128 + number)
+
+    threading.Thread(target=end, daemon=True).start()
+    signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(trigger, warn_on_full_buffer=False)
+
+
+@contextlib.contextmanager
+def termination_as_interrupt() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP end the block as Ctrl-C does, so that processes are stopped and files cleaned up.
+
+    A SIGHUP that was ignored when this process was started, as by nohup, stays ignored, as does a SIGINT.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupt = _interrupter()
+    numbers = [signal.SIGTERM]
+    numbers += [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupter() -> Callable[[int, FrameType | None], None]:
+    """Return a handler that merges signals in quick succession: timeout(1) signals a process, then its group."""
+    last = -math.inf
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        nonlocal last
+        before, last = last, time.monotonic()
+        if last - before >= TOGETHER:
+            raise KeyboardInterrupt(signal.Signals(number).name)
+
+    return interrupt

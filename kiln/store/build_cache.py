@@ -1,0 +1,282 @@
+"""Find finished configs: same inputs, and every package unchanged in the channel."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from kiln import __version__, files
+from kiln.errors import AlreadyRunning
+from kiln.ledger import StoredArtifact, records
+from kiln.store.step_cache import digest, folder_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from kiln.ledger import Ledger
+    from kiln.model.artifact import PackageReport
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.rendered import Output
+    from kiln.store.layout import ArtifactLayout
+
+TITLE = "config"  # the ledger's title of a finished config
+REHEARSED = "rehearsed config"
+FOUND = "same recipe, variant, engine and image as before"
+WAIT, LONG = 0.05, 86_400.0  # seconds between two attempts at a lock, and until one that is held for long times out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildInputs:
+    """Hashes of a config's inputs: ``shared`` is the same for all configs of an image, ``key`` this config's own."""
+
+    shared: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedBuild:
+    """A finished config in the ledger; ``seconds`` is its duration."""
+
+    packages: tuple[PackageReport, ...]
+    seconds: float
+
+
+def recipe_digest(feedstock: Feedstock) -> str:
+    """Return a hash over the recipe and the feedstock's settings."""
+    settings = feedstock.root / "conda-forge.yml"
+    return digest([folder_digest(feedstock.recipe), files.sha256(settings) if settings.is_file() else ""])
+
+
+def sources_digest(feedstock: Feedstock, config: str) -> str:
+    """Return a hash over all files of the feedstock that decide a config's packages."""
+    return digest([recipe_digest(feedstock), files.sha256(feedstock.configs / f"{config}.yaml")])
+
+
+def inputs(
+    feedstock: Feedstock, config: str, *, recipe: str, engine: str, where: str, rehearsed_with: str | None = None
+) -> BuildInputs:
+    """Return the hashes of a config's inputs: recipe, engine, image (``where``: its digest, or the host), variant.
+
+    ``rehearsed_with`` is a hash of a rehearsal's wheels and Python, which separates rehearsals from builds.
+    """
+    engines = (version("py-rattler-build"), __version__) if engine == "rattler-build" else ()
+    rehearsal = () if rehearsed_with is None else (REHEARSED, rehearsed_with)
+    shared = digest([recipe, engine, engines, where, *rehearsal])
+    return BuildInputs(shared=shared, key=digest([shared, config, files.sha256(feedstock.configs / f"{config}.yaml")]))
+
+
+def finished(ledger: Ledger, layout: ArtifactLayout, inputs: BuildInputs) -> FinishedBuild | None:
+    """Return a finished config; None when it is not finished, or a package is missing or changed."""
+    record = ledger.finished(inputs.key)
+    if record is None:
+        return None
+    try:
+        packages = tuple(records.package(package) for package in record.detail["packages"])
+    except (ValueError, LookupError, TypeError):  # an unreadable record does not count
+        return None
+    if not all(_is_unchanged(ledger, layout, report.artifact.path, inputs) for report in packages):
+        return None
+    reports = tuple(
+        dataclasses.replace(
+            report,
+            reused=True,
+            artifact=dataclasses.replace(report.artifact, path=layout.root / report.artifact.path),
+        )
+        for report in packages
+    )
+    return FinishedBuild(packages=reports, seconds=record.seconds)
+
+
+def remove_work(layout: ArtifactLayout, config: str) -> None:
+    """Remove the folders of a config that was finished; to be called with the config's lock held.
+
+    A folder without the mark of a finished build is kept: a build from a later step left it for the next one.
+    """
+    mark = layout.published(config)
+    if mark.exists():
+        files.remove(layout.staging(config))
+        files.remove(layout.work(config))
+        files.remove(mark)
+
+
+def remove_leftovers(layout: ArtifactLayout, configs: Iterable[str]) -> None:
+    """Remove the folders of finished configs that a killed process left, but for configs that are being built."""
+    for config in configs:
+        if layout.published(config).exists():
+            with contextlib.suppress(AlreadyRunning), files.locked(layout.lock(config)):
+                remove_work(layout, config)
+
+
+def _is_unchanged(ledger: Ledger, layout: ArtifactLayout, path: Path | str, inputs: BuildInputs) -> bool:
+    """Return whether the channel has a package unchanged; it is hashed again only when its time has changed."""
+    artifact, place = ledger.artifact(str(path)), layout.root / path
+    if artifact is None or artifact.inputs != inputs.shared or not place.is_file():
+        return False
+    status = place.stat()
+    if status.st_size != artifact.size:
+        return False
+    return status.st_mtime_ns == artifact.modified or files.sha256(place) == artifact.sha256
+
+
+def publish(
+    ledger: Ledger,
+    layout: ArtifactLayout,
+    config: str,
+    packages_made: Sequence[tuple[Path, dict[str, Any]]],
+    inputs: BuildInputs,
+    *,
+    seconds: float,
+    disk: int,
+) -> tuple[PackageReport, ...]:
+    """Put a finished config's packages into the channel, its wheels next to it, and record the config as finished.
+
+    ``packages_made`` are package files with their reports, ``disk`` the bytes that the build took. A package of that
+    name that another config has put there, from the same recipe and engine, stays: packages that depend on it may have
+    been tested with it.
+    """
+    with waiting(layout.lock("channel")):
+        layout.channel.repair()
+        reports = [records.package(fields) for _, fields in packages_made]
+        sources = [source for source, _ in packages_made]
+        paths = [_place(report) for report in reports]
+        stays = [_artifact_of_other(ledger, layout, path, inputs, config) for path in paths]
+        fresh = [(source, path) for source, path, other in zip(sources, paths, stays, strict=True) if other is None]
+        packages = [(source, path.split("/")[0]) for source, path in fresh if source.suffix != ".whl"]
+        if packages:
+            layout.channel.add(packages)
+        for source, path in fresh:
+            if source.suffix == ".whl":
+                files.link_or_copy(source, layout.place(path))
+        artifacts = [
+            _artifact(layout, path, report, config, inputs) for path, report in zip(paths, reports, strict=True)
+        ]
+        artifacts_stored = [other or new_artifact for other, new_artifact in zip(stays, artifacts, strict=True)]
+        ledger.keep(*artifacts_stored)
+    stored = tuple(
+        _with_location(layout, report, artifact) for report, artifact in zip(reports, artifacts_stored, strict=True)
+    )
+    detail = {"disk": disk, "packages": [records.package_as_json(_relative(layout, report)) for report in stored]}
+    ledger.record(inputs.key, config=config, title=TITLE, seconds=seconds, detail=detail)
+    ledger.keep_finished(inputs.key, *artifacts_stored)
+    return stored
+
+
+def remember(
+    ledger: Ledger,
+    layout: ArtifactLayout,
+    config: str,
+    packages_made: Sequence[tuple[Path, dict[str, Any]]],
+    inputs: BuildInputs,
+    *,
+    seconds: float,
+) -> tuple[PackageReport, ...]:
+    """Record a rehearsed config as finished; its packages stay in its own channel."""
+    stored, placed = [], []
+    for source, fields in packages_made:
+        report = records.package(fields)
+        path = str(source.relative_to(layout.root))
+        artifact = _artifact(layout, path, report, config, inputs)
+        ledger.keep(artifact)
+        placed.append(artifact)
+        stored.append(_with_location(layout, report, artifact))
+    detail = {"packages": [records.package_as_json(_relative(layout, report)) for report in stored]}
+    ledger.record(inputs.key, config=config, title=REHEARSED, seconds=seconds, detail=detail)
+    ledger.keep_finished(inputs.key, *placed)
+    return tuple(stored)
+
+
+def shared_packages(
+    ledger: Ledger, layout: ArtifactLayout, outputs: Sequence[Output], inputs: BuildInputs, config: str
+) -> tuple[PackageReport, ...]:
+    """Return the packages of a config that another config has made and tested, from the same recipe and engine.
+
+    Their reports are the other config's, with a note.
+    """
+    places = {
+        f"{output.subdir}/{output.name}-{output.version}-{output.build_string}.conda"
+        for output in outputs
+        if not output.skip
+    }
+    artifacts = [
+        artifact for place in sorted(places) if (artifact := _artifact_of_other(ledger, layout, place, inputs, config))
+    ]
+    reports = [(artifact, _report_of(ledger, artifact)) for artifact in artifacts]
+    return tuple(_shared_report(layout, report, artifact) for artifact, report in reports if report is not None)
+
+
+def _report_of(ledger: Ledger, artifact: StoredArtifact) -> PackageReport | None:
+    """Return the report of a package by the config that made it."""
+    fields = (package for record in ledger.latest(TITLE, artifact.config) for package in record.detail["packages"])
+    reports = (records.package(report) for report in fields)
+    same = (
+        report
+        for report in reports
+        if (str(report.artifact.path), report.artifact.sha256) == (artifact.path, artifact.sha256)
+    )
+    return next(same, None)
+
+
+def _shared_report(layout: ArtifactLayout, report: PackageReport, artifact: StoredArtifact) -> PackageReport:
+    note = f"made and tested by {artifact.config}"
+    tests = dataclasses.replace(report.tests, notes=(*report.tests.notes, note))
+    return dataclasses.replace(_with_location(layout, report, artifact), reused=True, tests=tests)
+
+
+def _place(report: PackageReport) -> str:
+    return f"{report.artifact.subdir}/{report.artifact.path.name}"
+
+
+def _artifact_of_other(
+    ledger: Ledger, layout: ArtifactLayout, path: str, inputs: BuildInputs, config: str
+) -> StoredArtifact | None:
+    artifact = ledger.artifact(path)
+    if artifact is None or artifact.config == config or not _is_unchanged(ledger, layout, path, inputs):
+        return None
+    return artifact
+
+
+def _artifact(
+    layout: ArtifactLayout, path: str, report: PackageReport, config: str, inputs: BuildInputs
+) -> StoredArtifact:
+    status = (layout.root / path).stat()
+    return StoredArtifact(
+        path=path,
+        sha256=report.artifact.sha256,
+        size=status.st_size,
+        modified=status.st_mtime_ns,
+        config=config,
+        inputs=inputs.shared,
+    )
+
+
+def _with_location(layout: ArtifactLayout, report: PackageReport, artifact: StoredArtifact) -> PackageReport:
+    stored = dataclasses.replace(
+        report.artifact, path=layout.root / artifact.path, sha256=artifact.sha256, size=artifact.size
+    )
+    return dataclasses.replace(report, artifact=stored)
+
+
+def _relative(layout: ArtifactLayout, report: PackageReport) -> PackageReport:
+    artifact = dataclasses.replace(report.artifact, path=report.artifact.path.relative_to(layout.root))
+    return dataclasses.replace(report, artifact=artifact)
+
+
+@contextlib.contextmanager
+def waiting(lock: Path, *, while_true: Callable[[], bool] = lambda: True, seconds: float = 600.0) -> Iterator[None]:
+    """Wait for a lock and hold it; raises AlreadyRunning after ``seconds``, or when ``while_true`` returns False."""
+    until = time.monotonic() + seconds
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(files.locked(lock))
+                break
+            except AlreadyRunning:
+                if time.monotonic() > until or not while_true():
+                    raise
+            time.sleep(WAIT)
+        yield

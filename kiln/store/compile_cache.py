@@ -1,0 +1,71 @@
+"""The caches that configs' compiles share, and the variables of a recipe's compile step.
+
+The names of the variables are the contract with the recipe's compile step; a recipe may ignore them.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln.store.step_cache import digest
+from kiln.variants.cuda import cuda_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.model.build_config import BuildConfig
+
+DISK_CACHE, REMOTE_CACHE, EVENTS = "BAZEL_DISK_CACHE", "BAZEL_REMOTE_CACHE", "BAZEL_BUILD_EVENTS"
+CPUS, MEMORY, DISTDIR, CACHE_KEY = "BAZEL_CPUS", "BAZEL_MEMORY_MB", "BAZEL_DISTDIR", "BAZEL_CACHE_KEY"
+SECRETS = (REMOTE_CACHE,)  # its address may contain a password
+
+# Variant keys that may differ between configs that share a cache: Python and related keys, the image, whose digest
+# counts instead of its name, and the channels.
+PYTHONS = frozenset({"python", "python_impl", "python_min", "is_python_min", "numpy", "interpreter"})
+ELSEWHERE = frozenset({"docker_image", "channel_sources", "channel_targets", "build_number_decrement"})
+COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "ld", "as", "nvcc", "bazel")
+
+
+def group_of(config: BuildConfig) -> str:
+    """Return the group that shares a config's compile: its CUDA version, or ``cpu``."""
+    cuda = cuda_of(config)
+    return "cpu" if cuda is None else f"cuda{cuda}"
+
+
+def cache_key(config: BuildConfig, *, where: str) -> str:
+    """Return the name of the cache that a config's compile uses: a hash of the inputs other than sources.
+
+    ``where`` is the digest of the image, or the hash of a machine's own compilers. All of the variant counts (compiler,
+    CUDA, flags, platform) except the keys that differ between Pythons. Sources, command lines and environment are in
+    Bazel's own keys, inside a cache.
+    """
+    zipped = {key for group in config.zip_keys if "python" in group for key in group}
+    zipped = zipped - {"cuda_compiler_version"}  # it counts even where CUDA and Python are zipped
+    left_out = PYTHONS | ELSEWHERE | zipped
+    variant = {key: values for key, values in config.variant.items() if key not in left_out}
+    return digest([config.platform, variant, where])[:16]
+
+
+def toolchain(path: str) -> str:
+    """Return a hash of the compilers on a PATH: their paths, sizes and modification times."""
+    programs = [shutil.which(name, path=path) for name in COMPILERS]
+    return digest([_identity(Path(program).resolve()) for program in programs if program])
+
+
+def _identity(program: Path) -> tuple[str, int, int]:
+    status = program.stat()
+    return str(program), status.st_size, status.st_mtime_ns
+
+
+def settings(variables: Mapping[str, str]) -> str:
+    """Return the shell lines that set a compile step's variables."""
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items()))
+
+
+def secrets(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return the names of the secret variables that are set."""
+    return tuple(name for name in SECRETS if environment.get(name))

@@ -1,0 +1,127 @@
+"""The folders of builds, below build_artifacts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln import command, files
+from kiln.bazel.cache import DiskCaches
+from kiln.channel import Channel
+from kiln.errors import MissingTool, NotWritable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.model.feedstock import Feedstock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactLayout:
+    """The paths of builds; the folder itself is the channel of finished packages.
+
+    A ``rehearsal`` has separate paths for everything but the ledger and the logs.
+    """
+
+    root: Path
+    rehearsal: bool = False
+
+    @classmethod
+    def of(cls, feedstock: Feedstock, *, rehearsal: bool = False) -> ArtifactLayout:
+        """Return the folders of a feedstock."""
+        require_own_folder(feedstock)
+        return cls(root=feedstock.artifacts, rehearsal=rehearsal)
+
+    def place(self, *names: str) -> Path:
+        """Return a path below the folder, without links; raises NotWritable."""
+        return files.inside(self.root.joinpath(*names), self.root)
+
+    @property
+    def channel(self) -> Channel:
+        """The channel of finished packages."""
+        return Channel(root=self.root)
+
+    @property
+    def ledger(self) -> Path:
+        """The ledger of all runs."""
+        return self.root / "ledger.sqlite"
+
+    @property
+    def cache(self) -> Path:
+        """Fetched packages, shared by all configs and runs on the host."""
+        return self.place("cache")
+
+    @property
+    def container_cache(self) -> Path:
+        """Fetched packages, shared by containers; the host runs no files that containers have written."""
+        return self.place("container-cache")
+
+    @property
+    def engines(self) -> Path:
+        """The engine for images that have none, a folder for each Python."""
+        return self.place("engines")
+
+    @property
+    def pythons(self) -> Path:
+        """The interpreters that were fetched for rehearsals."""
+        return self.root / "pythons"
+
+    @property
+    def compile_caches(self) -> DiskCaches:
+        """Bazel's caches, one for each key."""
+        return DiskCaches(root=self.place("compile-cache"))
+
+    def lock(self, name: str) -> Path:
+        """Return the lock file of a config's build, or of the channel."""
+        return self.place("locks", f"{'rehearsal-' if self.rehearsal else ''}{name}.lock")
+
+    def work(self, config: str) -> Path:
+        """Return the folder of a config's build; removed at its end, except a rehearsal's with its channel."""
+        return self.place("rehearsal" if self.rehearsal else "work", config)
+
+    def staging(self, config: str) -> Path:
+        """Return the folder of a config's packages between its work folder and the channel."""
+        return self.work(config).with_name(f"{config}.packages")
+
+    def in_container(self, config: str) -> Path:
+        """Return the file that marks a config's folder as a container's."""
+        return self.work(config).with_name(f"{config}.in-container")
+
+    def published(self, config: str) -> Path:
+        """A file that exists from just before a config is recorded as finished until its folder is removed."""
+        return self.work(config).with_name(f"{config}.published")
+
+    def log(self, run: int, config: str) -> Path:
+        """Return the log of a config's build in a run."""
+        return self.place("logs", f"{run:04d}", f"{config}.log")
+
+    def canary(self, config: str) -> Path:
+        """Return the file that conda-forge's scripts look for after a build."""
+        return self.place(f"conda-forge-build-done-{config}")
+
+
+def require_own_folder(feedstock: Feedstock) -> None:
+    """Refuse a ``build_artifacts`` that is a link which came with the feedstock.
+
+    A user's own link to another disk is not tracked by git, which ignores the folder.
+
+    Raises:
+        NotWritable: for a link that git tracks, or where git fails.
+    """
+    link = feedstock.artifacts
+    if link.is_symlink() and _is_tracked(link) is not False:
+        raise NotWritable(
+            f"{link} is a link that came with the feedstock, and nothing is written through it",
+            why=f"it leads to {link.readlink()}; a link of your own is followed where git does not track it",
+            hint=f"git rm --cached {link.name}, if it is to stay, or rm {link}",
+        )
+
+
+def _is_tracked(link: Path) -> bool | None:
+    """Return whether git tracks a file; None where git fails."""
+    try:
+        result = command.capture(("git", "ls-files", "--", link.name), env=os.environ, cwd=link.parent)
+    except MissingTool:
+        return None
+    return bool(result.stdout) if result.ok else None

@@ -1,0 +1,74 @@
+"""The folders of a rehearsal, below build_artifacts/rehearsal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln import files
+from kiln.channel import Channel
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SIGN = "REHEARSAL.txt"
+SIGN_TEXT = """\
+The packages in this channel are a rehearsal of a release, not a release: what is compiled in them was published by
+TensorFlow's own project as a wheel, and the Python in them comes from the machine, or the container's image, that they
+were made on. They are for trying this feedstock there. kiln refuses to publish them.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RehearsalLayout:
+    """The paths of one config's rehearsal: ``config`` is its own folder.
+
+    A rehearsal that is ``apart``, in a container, shares only the wheels with others, read-only.
+    """
+
+    config: Path
+    apart: bool = False
+
+    @property
+    def root(self) -> Path:
+        """The folder that all configs share."""
+        return self.config if self.apart else self.config.parent
+
+    @property
+    def lock(self) -> Path:
+        """The lock file of fetching and converting wheels."""
+        return files.inside(self.root / ".lock", self.root)
+
+    @property
+    def wheels(self) -> Path:
+        """The fetched wheels, shared by all configs."""
+        return files.inside(self.config.parent / "wheels", self.config.parent)
+
+    @property
+    def converted(self) -> Path:
+        """Packages made from wheels and interpreters, shared by all configs and named by their content."""
+        return files.inside(self.root / "converted", self.root)
+
+    @property
+    def cache(self) -> Path:
+        """The package cache, from which prefixes are linked."""
+        return files.inside(self.root / "cache", self.root)
+
+    @property
+    def channel(self) -> Channel:
+        """The channel of this config: its own packages and their dependencies."""
+        return Channel(root=files.inside(self.config / "channel", self.config))
+
+    @property
+    def work(self) -> Path:
+        """The folder in which packages are made and tested."""
+        return files.inside(self.config / "work", self.config)
+
+    def open(self) -> None:
+        """Make the folders, remove leftovers of killed runs, and mark the channel as a rehearsal's."""
+        for folder in (self.wheels, self.converted, self.work):
+            folder.mkdir(parents=True, exist_ok=True)
+            if folder.parent == self.config:
+                files.remove_leftovers(folder)
+        self.channel.repair()
+        files.write_text(self.channel.root / SIGN, SIGN_TEXT)

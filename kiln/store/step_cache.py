@@ -1,0 +1,160 @@
+"""Run each step once; reuse its result while its inputs and files are unchanged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from kiln import files
+from kiln.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from contextlib import AbstractContextManager
+
+    from kiln.ledger import Ledger
+
+
+class StepDisplay(Protocol):
+    """The display of a running step."""
+
+    def reuse(self) -> None:
+        """Record that an earlier run's result is used."""
+
+    def note(self, text: str) -> None:
+        """Add a note for people."""
+
+
+Step_co = TypeVar("Step_co", bound=StepDisplay, covariant=True)
+
+
+class StepObserver(Protocol[Step_co]):
+    """A display of steps: the console, or a config's process that reports to another one."""
+
+    def step(self, title: str) -> AbstractContextManager[Step_co]:
+        """Show a step from its start to its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """The result of a step: ``paths`` are files with their hashes, ``detail`` further JSON values.
+
+    ``outdated`` when it is reused although its inputs have changed since.
+    """
+
+    paths: Mapping[Path, str]
+    detail: Mapping[str, Any]
+    seconds: float
+    reused: bool
+    outdated: bool = False
+
+
+OUTDATED = "reused, though its inputs have changed since"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCache(Generic[Step_co]):
+    """The cache of a config's steps, each of which runs through ``once``.
+
+    The last results of the steps in ``settled`` are reused even if their inputs have changed; the results of those in
+    ``again`` are dropped when the first of them is reached.
+    """
+
+    config: str
+    ledger: Ledger
+    console: StepObserver[Step_co]
+    settled: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
+    began: float = field(default_factory=time.time)
+
+    def once(
+        self,
+        title: str,
+        inputs: Mapping[str, Any],
+        do: Callable[[Step_co], tuple[Iterable[Path], Mapping[str, Any]]],
+        leaves: str = "",
+    ) -> StepResult:
+        """Run a step, or reuse its result if its ``inputs`` (JSON values) are unchanged.
+
+        ``do`` returns the files that it made and further details, which are recorded when it returns. ``leaves`` is the
+        name of one of the files, if known beforehand: a settled step must have it.
+
+        Raises:
+            UsageError: when a settled step was never finished.
+        """
+        key = digest({"title": title, **inputs})
+        with self.console.step(title) as step:
+            if title in self.again:
+                self._forget()
+            result = self._settled(title, key, leaves) if title in self.settled else self._remembered(key)
+            if result is not None:
+                step.reuse()
+                if result.outdated:
+                    step.note(OUTDATED)
+                return result
+            start = time.monotonic()
+            paths_made, detail = do(step)
+            paths = {path: files.sha256(path) for path in paths_made}
+            seconds = time.monotonic() - start
+            record = {"files": {str(path): hashed for path, hashed in paths.items()}, "detail": dict(detail)}
+            self.ledger.record(key, config=self.config, title=title, seconds=seconds, detail=record)
+            return StepResult(paths=paths, detail=detail, seconds=seconds, reused=False)
+
+    def unfinished(self, title: str) -> UsageError:
+        """Return the error for starting after a step that was never finished, or whose files are gone."""
+        return UsageError(
+            f"cannot start at {self.again[0]!r}: the step {title!r} before it is not finished",
+            why="no recorded attempt finished with the files that it would make now; a finished config keeps no steps",
+            hint=f"--from-step {title!r}, or build without --from-step",
+        )
+
+    def _settled(self, title: str, key: str, leaves: str) -> StepResult:
+        """Return a step's last result."""
+        for finished in self.ledger.latest(title, self.config):
+            result = self._remembered(finished.key)
+            if result is not None and (not leaves or leaves in {path.name for path in result.paths}):
+                return replace(result, outdated=finished.key != key)
+        raise self.unfinished(title)
+
+    def _forget(self) -> None:
+        """Drop earlier results of the steps that run again."""
+        for title in self.again:
+            for finished in self.ledger.latest(title, self.config):
+                if finished.finished < self.began:
+                    self.ledger.forget(finished.key)
+
+    def _remembered(self, key: str) -> StepResult | None:
+        """Return an earlier run's result if all its files are unchanged."""
+        finished = self.ledger.finished(key)
+        if finished is None:
+            return None
+        try:
+            paths = {Path(path): str(hashed) for path, hashed in finished.detail["files"].items()}
+            detail = dict(finished.detail["detail"])
+        except (LookupError, TypeError, ValueError, AttributeError):  # an unreadable record does not count
+            return None
+        if any(not path.is_file() or files.sha256(path) != hashed for path, hashed in paths.items()):
+            self.ledger.forget(key)
+            return None
+        return StepResult(paths=paths, detail=detail, seconds=finished.seconds, reused=True)
+
+
+def digest(value: object) -> str:
+    """Return the SHA-256 of a JSON value, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def folder_digest(folder: Path, *, without: Iterable[str] = ()) -> str:
+    """Return a hash over the names and contents of all files below a folder, without some names at its top level."""
+    left_out = {folder / name for name in without}
+    paths = sorted(file for file in folder.rglob("*") if file.is_file() and file not in left_out)
+    return digest([(str(file.relative_to(folder)), files.sha256(file)) for file in paths])
+
+
+def file_or_folder_digest(path: Path) -> str:
+    """Return a hash over the content of a file, or of all files below a folder, if any."""
+    return files.sha256(path) if path.is_file() else folder_digest(path)

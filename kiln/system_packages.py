@@ -1,0 +1,78 @@
+"""Find the package of the operating system that has a program, and the command that installs it.
+
+The table ``system_packages.csv`` has the names in the archives of Debian, Fedora and Homebrew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import functools
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+TABLE = Path(__file__).with_suffix(".csv")
+# The package manager of each family of systems, by the names that os-release gives them in ID and ID_LIKE.
+MANAGERS = {"debian": "apt", "ubuntu": "apt", "fedora": "dnf", "rhel": "dnf", "centos": "dnf"}
+INSTALL = {"apt": "sudo apt install", "dnf": "sudo dnf install", "brew": "brew install"}
+
+
+def os_release() -> dict[str, str]:
+    """Return the values of this machine's os-release file; empty when there is none."""
+    for file in ("/etc/os-release", "/usr/lib/os-release"):
+        with contextlib.suppress(OSError):
+            return parsed(Path(file).read_text(encoding="utf-8"))
+    return {}
+
+
+def parsed(os_release: str) -> dict[str, str]:
+    """Return the values of an os-release file."""
+    return dict(re.findall(r"^(\w+)=[\"']?([^\"'\n]*)[\"']?$", os_release, re.MULTILINE))
+
+
+def manager(release: Mapping[str, str] | None = None, platform: str = sys.platform) -> str | None:
+    """Return the package manager of a system, ``apt``, ``dnf`` or ``brew``; None for a system of another family.
+
+    The system is this machine unless its os-release values are given.
+    """
+    if platform == "darwin":
+        return "brew"
+    release = os_release() if release is None else release
+    names = (release.get("ID", ""), *release.get("ID_LIKE", "").split())
+    return next((MANAGERS[name] for name in names if name in MANAGERS), None)
+
+
+def package(program: str, manager: str = "apt") -> str:
+    """Return the name of the package that has a program; empty when unknown."""
+    return _table().get(program, {}).get(manager, "")
+
+
+def packages(programs: Iterable[str], manager: str = "apt") -> tuple[str, ...]:
+    """Return the names of the packages that have programs, as far as known."""
+    return tuple(sorted({package(program, manager) for program in programs} - {""}))
+
+
+def command(names: Iterable[str], manager: str) -> str:
+    """Return the command that installs packages."""
+    return " ".join((INSTALL[manager], *names))
+
+
+def advice(program: str, release: Mapping[str, str] | None = None, platform: str = sys.platform) -> str:
+    """Return how to install a program on this system: a command, or the package's name on Debian, or an empty text."""
+    here = manager(release, platform)
+    if here is not None and (name := package(program, here)):
+        return command([name], here)
+    if here is None and (name := package(program)):
+        return f"install it with this system's package manager (Debian's package is {name})"
+    return ""
+
+
+@functools.cache
+def _table() -> dict[str, dict[str, str]]:
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        return {row["program"]: row for row in csv.DictReader(file)}
