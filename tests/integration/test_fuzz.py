@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import random
 import resource
-import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import expand, render
+from kiln import expand, limits, render
 from kiln.errors import KilnError
 from tests.feedstocks import NAMES, PINNING, copied, expected
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ROUNDS = 200  # for each of the seeds below
 SEEDS = range(10)
 SECONDS = 2.0  # of processor time, for several platforms; the slowest sound fixture takes a quarter of that
-MEGABYTES = 400
+MEGABYTES = 200  # beyond what the tests' process has
 
 BITS = """
 {{|}}|{%|%}|[|]|{|}|#|'|"|:|-|&a|*a|!!python/object:os.system|>|{{ x }}|{% if %}|{% endif %}|{% for i in range(9999) %}
@@ -76,10 +76,19 @@ def broken(folder: Path, dice: random.Random) -> Feedstock:
     return feedstock
 
 
-def use(feedstock: Feedstock) -> None:
+def use(feedstock: Feedstock, grown: Path) -> None:
+    """Read a feedstock in every way, and write by how many kilobytes this process, a fork, has grown at most."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # of a new fork: what the tests' process has now
+    try:
+        read(feedstock)
+    finally:
+        grown.write_text(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+
+
+def read(feedstock: Feedstock) -> None:
     """Everything that reads a feedstock."""
-    for cell in expand.cells(feedstock, PINNING):
-        expand.text(cell)
+    for config in expand.configs(feedstock, PINNING):
+        expand.text(config)
     for path in sorted(feedstock.configs.glob("*.yaml"))[:1]:
         found = render.render(feedstock, expand.read(feedstock, path.stem))
         render.as_json(found)
@@ -91,12 +100,18 @@ def test_only_kilns_own_errors_come_of_broken_feedstocks(seed: int, tmp_path: Pa
     dice = random.Random(seed)
     sound = 0
     for number in range(ROUNDS):
-        feedstock = broken(tmp_path / str(number), dice)
-        begin = time.process_time()
+        feedstock, grown = broken(tmp_path / str(number), dice), tmp_path / f"{number}.grown"
+        begin = used()
         with contextlib.suppress(KilnError):
-            use(feedstock)
+            limits.bounded(partial(use, feedstock, grown))
             sound += 1
-        took = time.process_time() - begin
+        took = used() - begin
         assert took < SECONDS, f"{feedstock.root} took {took:.1f} s"
+        kilobytes = int(grown.read_text())
+        assert kilobytes < MEGABYTES * 1024, f"{feedstock.root} took {kilobytes} kB"
     assert 0 < sound < ROUNDS  # some mutations harm nothing, most do
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < MEGABYTES * 1024
+
+
+def used() -> float:
+    """Return the processor time that this process and those that it waited for have used."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
