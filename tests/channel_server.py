@@ -6,7 +6,7 @@ at once; a label of anaconda.org is a channel. Each change takes a line of FOLDE
 FOLDER/removal-faults), if there is one: a status to answer with, ``cut`` to hang up in the middle, ``lost`` to make
 the change and hang up, ``slow`` to take its time, ``later`` to index it with the next change. Each request of an
 index takes one of FOLDER/index-faults, ``cut`` being half of it, each of a package one of FOLDER/package-faults.
-FOLDER/requests tells what came.
+FOLDER/requests logs the requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
-from kiln import archive, repodata
+from kiln import repodata
+from kiln.conda_package import reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,7 +133,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         for name, data in found:
             part = self.root.parent / f"{name}.part"
             part.write_bytes(data)
-            subdir = archive.read_info(part, "index.json")["subdir"]
+            subdir = reader.read_info(part, "index.json")["subdir"]
             (self.root / channel / subdir).mkdir(parents=True, exist_ok=True)
             (self.root / channel / subdir / name).write_bytes(data)
             part.unlink()
@@ -195,7 +196,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def parted(data: bytes) -> list[tuple[str, bytes]]:
-    """The files in a form of several parts."""
+    """Return the files in a form of several parts."""
     boundary = data.split(b"\r\n")[0]
     found = []
     for part in data.split(boundary)[1:-1]:
@@ -208,14 +209,14 @@ def parted(data: bytes) -> list[tuple[str, bytes]]:
 
 
 def named(package: bytes) -> str:
-    """The name of a package that came without one."""
+    """Return the name of a package that came without one."""
     found = re.search(rb"info-([^/]+)\.tar\.zst", package)
     assert found is not None
     return f"{found[1].decode()}.conda"
 
 
 def packages(channel: Path) -> list[str]:
-    """The paths of the packages in a channel."""
+    """Return the paths of the packages in a channel."""
     return sorted(f"{subdir}/{file.name}" for subdir in SUBDIRS for file in (channel / subdir).glob("*.conda"))
 
 

@@ -1,19 +1,26 @@
-"""What all tests share: a test names what it needs of the machine, and is skipped by that name where it is missing."""
+"""Hooks of all tests: a test names the programs that it needs, and is skipped with their names where one is missing."""
 
 from __future__ import annotations
 
 import atexit
 import functools
 import shutil
+import signal
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
+from kiln import system_packages
 from kiln.__main__ import leave
+from tests import left_out
 
-# How to see that a program does more than lie there: a docker without its daemon is no docker.
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+# Commands that show that a program works: docker without its daemon does not.
 PROBES = {"docker": ("docker", "info"), "podman": ("podman", "info"), "unshare": ("unshare", "--mount", "true")}
 
 
@@ -23,36 +30,48 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("kiln")
 
-_ended: list[int] = []  # the exit code, once the session knows it
+_exit_codes: list[int] = []  # the session's exit code, once it is known
 
 
-def pytest_sessionfinish(exitstatus: int) -> None:
-    _ended.append(int(exitstatus))
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> Generator[None, object, object]:
+    """Print the skipped tests in the very last line, after pytest's own output."""
+    _exit_codes.append(int(exitstatus))
+    outcome = yield
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and reporter.stats:  # not when tests are only listed, nor in a worker
+        reasons = [report.longrepr[2] for report in reporter.stats.get("skipped", ())]
+        reporter.write_line(left_out.summary(reasons, system_packages.manager() or "apt"))
+    return outcome
 
 
 @atexit.register
 def _past_the_tear_down() -> None:
-    """Leave as kiln does: threads of a loaded py-rattler can crash a Python that ends, though every test passed."""
-    if _ended and "rattler" in sys.modules:
-        leave(_ended[-1])
+    """Exit as kiln does: threads of a loaded py-rattler can crash Python at its exit, though every test passed."""
+    if _exit_codes and "rattler" in sys.modules:
+        leave(_exit_codes[-1])
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # The caller (nohup, or a script's `&`) ignores Ctrl-C, and every process inherits that. Here it stays without
+        # effect; but programs that tests start must receive it: a handler, unlike SIG_IGN, is reset in a new program.
+        signal.signal(signal.SIGINT, lambda *_: None)
     config.addinivalue_line("markers", "needs(*programs): skipped where one of the programs is missing or fails")
     config.addinivalue_line("markers", "processes: a unit test that may start processes, small local ones")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    lacking = [reason for mark in item.iter_markers("needs") for name in mark.args if (reason := lack_of(name))]
-    if lacking:
-        pytest.skip("; ".join(lacking))
+    reasons = [reason for mark in item.iter_markers("needs") for name in mark.args if (reason := lack_of(name))]
+    if reasons:
+        pytest.skip("; ".join(reasons))
 
 
 @functools.cache
 def lack_of(program: str) -> str:
-    """Why a program cannot be used on this machine, or nothing when it can."""
+    """Return why a program cannot be used on this machine; empty when it can."""
     if shutil.which(program) is None:
-        return f"{program} is not on this machine"
+        return f"{program} {left_out.MISSING}"
     if program in PROBES and subprocess.run(PROBES[program], capture_output=True, check=False, timeout=60).returncode:
         return f"{program} is here, but '{' '.join(PROBES[program])}' fails"
     return ""

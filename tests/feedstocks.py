@@ -1,4 +1,4 @@
-"""The feedstocks of the fixtures, and small ones written on the spot."""
+"""The feedstocks of the fixtures, and small generated ones."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LINUX_ONLY = "provider:\n  osx_64: null\n  win_64: null\n"
 
 
 def expected(name: str) -> dict[str, Any]:
-    """What the reference tools make of a fixture."""
-    found: dict[str, Any] = json.loads((FIXTURES / "feedstocks" / name / "expected.json").read_text())
-    return found
+    """Return the reference tools' results for a fixture."""
+    results: dict[str, Any] = json.loads((FIXTURES / "feedstocks" / name / "expected.json").read_text())
+    return results
 
 
 def copied(name: str, folder: Path) -> Feedstock:
-    """A fixture, copied to where it may be written."""
+    """Return a fixture, copied to where it may be written."""
     shutil.copytree(FIXTURES / "feedstocks" / name, folder / name)
     return load.find(folder / name)
 
@@ -35,7 +35,7 @@ def copied(name: str, folder: Path) -> Feedstock:
 def written(
     folder: Path, meta: str, variants: str = "", forge: str = LINUX_ONLY, files: Mapping[str, str] | None = None
 ) -> Feedstock:
-    """A feedstock of one recipe, its variants, its settings and further files by their paths from the feedstock."""
+    """Return a feedstock of one recipe, its variants, its settings, and other files by their paths in the feedstock."""
     texts = {"recipe/meta.yaml": meta, "recipe/conda_build_config.yaml": variants, "conda-forge.yml": forge}
     for name, text in {**texts, **(files or {})}.items():
         path = folder / name

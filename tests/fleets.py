@@ -1,6 +1,6 @@
-"""A fleet that is simulated: machines that come, build, die and go under a clock of their own, with chosen faults.
+"""A simulated fleet: workers that are provisioned, build and fail under a simulated clock, with injected faults.
 
-What decides is kiln's own planner and supervisor; only what they give orders to is made up here.
+kiln's own planner and supervisor decide; only the executor of their commands is simulated.
 """
 
 from __future__ import annotations
@@ -11,47 +11,52 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kiln.fleet.orders import (
-    AllGone,
-    Attend,
-    Began,
-    Bring,
+from kiln.fleet.protocol import (
+    BuildFinished,
+    BuildStarted,
     Collect,
-    Down,
-    Ended,
-    Failed,
-    Heard,
-    Home,
-    Left,
-    Look,
-    Looked,
-    NoRoom,
-    NotHome,
+    Collected,
+    CollectFailed,
+    CommandFailed,
+    ControllerDiskFull,
+    FollowBuild,
+    Heartbeat,
+    JobsListed,
     Prepare,
     Prepared,
-    Refused,
-    Remove,
-    Removed,
+    Probe,
+    Probed,
+    Provision,
+    Provisioned,
+    ProvisionFailed,
+    QueryJobs,
     Renew,
-    Silent,
-    Start,
-    Up,
-    Watch,
+    Renewed,
+    StartBuild,
+    TearDown,
+    TearDownFailed,
+    Terminate,
+    Terminated,
+    TornDown,
+    Unreachable,
+    Unreached,
+    WatchCache,
 )
-from kiln.model.fleet import Flavour, Work
+from kiln.model.fleet import JobEstimate, MachineType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from kiln.fleet.orders import Event, Order
+    from kiln.fleet.protocol import Command, Event
     from kiln.model.compile import Progress
-    from kiln.model.run import CellRun, MatrixReport
+    from kiln.model.run import ConfigRun, MatrixReport
 
 HOUR = 3600.0
 POLL = 15.0
+LEASE = 1.5 * HOUR  # of new and prepared workers
 NEVER = float("inf")
 
-FLAVOUR = Flavour(
+MACHINE = MachineType(
     provider="local",
     type="compute-16",
     name="made-up.16",
@@ -68,26 +73,26 @@ FLAVOUR = Flavour(
 )
 
 
-def works(cells: int, *, hours: float = 3.0, follower: float = 1.0, groups: int = 3) -> tuple[Work, ...]:
-    """Cells that all take as long, or less after the first of their group."""
+def estimates(configs: int, *, hours: float = 3.0, warm: float = 1.0, groups: int = 3) -> tuple[JobEstimate, ...]:
+    """Return configs with equal durations, shorter after the first of their group."""
     return tuple(
-        Work(
-            config=f"cell{number:02d}",
+        JobEstimate(
+            config=f"config{number:02d}",
             group=f"cuda{number % groups}",
-            full=hours * HOUR,
-            follower=hours * HOUR * follower,
+            cold=hours * HOUR,
+            warm=hours * HOUR * warm,
         )
-        for number in range(cells)
+        for number in range(configs)
     )
 
 
 class Killed(BaseException):
-    """The controller is killed: nothing of it runs after this."""
+    """The controller is killed; nothing of it runs after this."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Box:
-    """A machine of the simulation; ``jobs`` are until when each cell is built, ``disk`` the groups that it compiled."""
+class SimulatedWorker:
+    """A simulated worker; ``jobs`` are the end times of its builds, ``disk`` the groups that it has compiled."""
 
     born: float
     dies: float
@@ -99,11 +104,13 @@ class Box:
 
 @dataclass(slots=True, kw_only=True)
 class Faults:
-    """What goes wrong: each by the name of a machine or a cell, how often, or at what second of the run.
+    """The injected faults: by the name of a worker or a config, with a count or a second of the run.
 
-    ``preemption`` is the share of machines that die in an hour; ``codes`` are the exit codes of cells that fail,
-    ``full`` the machines whose disk is full, ``no_room`` from when to when the controller's is; ``stopped`` when Ctrl-C
-    is pressed.
+    ``preemption`` is the share of workers that die in an hour; ``codes`` are the exit codes of configs that fail,
+    ``foreign`` configs whose first results have other inputs, ``full`` the workers whose disk is full, ``no_room`` the
+    span in which the controller's is; ``stopped`` are the times of Ctrl-C. In the spans ``offline`` the controller has
+    no network, in ``blocked`` it cannot reach its workers; ``cut`` is the time from which a single worker cannot be
+    reached. A tear-down fails (``stays``) this many times, with or without a list of workers (``listed``).
     """
 
     preemption: float = 0.0
@@ -115,17 +122,22 @@ class Faults:
     full: frozenset[str] = frozenset()
     no_room: tuple[float, float] = (NEVER, NEVER)
     corrupt: Mapping[str, int] = field(default_factory=dict)
+    foreign: set[str] = field(default_factory=set)
     stays: int = 0
+    listed: bool = True
     killed: float = NEVER
     stopped: Sequence[float] = ()
+    offline: Sequence[tuple[float, float]] = ()
+    blocked: Sequence[tuple[float, float]] = ()
+    cut: Mapping[str, float] = field(default_factory=dict)
 
 
-class World:
-    """The machines, and the controller's hands on them: see `kiln.fleet.orders.Hands`."""
+class Simulation:
+    """The simulated workers, and the executor of commands to them: see `kiln.fleet.protocol.WorkerExecutor`."""
 
     def __init__(
         self,
-        works: Sequence[Work],
+        estimates: Sequence[JobEstimate],
         *,
         faults: Faults | None = None,
         up: float = 240.0,
@@ -134,15 +146,15 @@ class World:
         seed: int = 0,
         cache: bool = False,
     ) -> None:
-        self.works = {work.config: work for work in works}
+        self.estimates = {estimate.config: estimate for estimate in estimates}
         self.faults = faults or Faults()
         self.up, self.home, self.down, self.cache = up, home, down, cache
         self.cached: set[str] = set()
         self.random = random.Random(seed)
         self.clock = self.began = 1_790_000_000.0
-        self.boxes: dict[str, Box] = {}
+        self.workers: dict[str, SimulatedWorker] = {}
         self.paid: list[tuple[str, float, float]] = []
-        self.orders: list[Order] = []
+        self.commands: list[Command] = []
         self.built: list[tuple[str, str]] = []
         self._due: list[tuple[float, int, Event | Callable[[], Event | None]]] = []
         self._serial = itertools.count(1)
@@ -151,12 +163,12 @@ class World:
         self._stays = self.faults.stays
         self._unwatched: set[str] = set()
 
-    # The hands
+    # The executor
 
     def now(self) -> float:
         return self.clock
 
-    def hear(self, until: float) -> Event | None:
+    def next_event(self, until: float) -> Event | None:
         while True:
             when = min(until, self._due[0][0] if self._due else NEVER)
             self._interrupt(when)
@@ -178,188 +190,234 @@ class World:
             raise KeyboardInterrupt
 
     def revive(self) -> None:
-        """Let another controller take the place of one that was killed; what goes on without it, has gone on."""
+        """Let a new controller replace a killed one; builds went on meanwhile."""
         self.faults.killed = NEVER
         self._due.clear()
 
-    def begin(self, order: Order) -> None:
+    def submit(self, command: Command) -> None:
         if self.clock - self.began >= self.faults.killed:
             raise Killed
-        self.orders.append(order)
-        if isinstance(order, Bring):
-            for name in order.machines:
+        self.commands.append(command)
+        if isinstance(command, Provision):
+            for name in command.workers:
                 self._bring(name)
-        elif isinstance(order, Renew):
-            self._renew(order)
-        elif isinstance(order, Attend):
-            self._soon(0.0, lambda: self._attended(order.machine))
-        elif isinstance(order, Down):
-            self._due = [due for due in self._due if isinstance(due[2], Refused)]  # what a provider says, it says
+        elif isinstance(command, WatchCache):
+            self._soon(0.0, lambda: self._attended(command.worker))
+        elif isinstance(command, TearDown):
+            self._due = [
+                due for due in self._due if isinstance(due[2], ProvisionFailed)
+            ]  # the provider's refusals still arrive
             heapq.heapify(self._due)
             self._soon(self.down, self._all_gone)
         else:
             since, until = self.faults.no_room
-            if isinstance(order, Prepare | Start | Collect) and since <= self.clock - self.began < until:
-                self._soon(1.0, NoRoom(order=order, reason="0 B are free"))
+            if isinstance(command, Prepare | StartBuild | Collect) and since <= self.clock - self.began < until:
+                self._soon(1.0, ControllerDiskFull(command=command, reason="0 B are free"))
                 return
-            seconds, what = self._carried_out(order)
+            seconds, what = self._carried_out(command)
             self._soon(seconds, what)
 
-    def _renew(self, order: Renew) -> None:
-        if (box := self._box(order.machine)) is not None:
-            box.lease = self.clock + order.seconds
+    def _renewed(self, command: Renew) -> Event:
+        worker = self._alive(command.worker)
+        if worker is None or self._unreachable(command.worker):
+            return Unreachable(worker=command.worker, reason="no route to host")
+        worker.lease = self.clock + command.seconds
+        return Renewed(worker=command.worker)
 
-    def _carried_out(
-        self, order: Prepare | Look | Start | Watch | Collect | Remove
+    def _probed(self, workers: Sequence[str]) -> Event:
+        alive = frozenset(name for name in list(self.workers) if self._alive(name) is not None)
+        answers = frozenset(name for name in alive & set(workers) if not self._unreachable(name))
+        return Probed(answers=answers, listed=None if self._within(self.faults.offline) else alive)
+
+    def _within(self, spans: Sequence[tuple[float, float]]) -> bool:
+        return any(since <= self.clock - self.began < until for since, until in spans)
+
+    def _unreachable(self, name: str) -> bool:
+        cut = self.clock - self.began >= self.faults.cut.get(name, NEVER)
+        return cut or self._within(self.faults.offline) or self._within(self.faults.blocked)
+
+    def _quiet_for(self, worker: SimulatedWorker) -> float:
+        """Return for how long neither a worker nor its network will change."""
+        changes = [*self.faults.offline, *self.faults.blocked, *((since, NEVER) for since in self.faults.cut.values())]
+        turns = [self.began + each for each in itertools.chain(*changes) if self.began + each > self.clock]
+        return max(min(worker.dies, worker.lease, self.clock + HOUR / 4, *turns) - self.clock, 0.001)
+
+    def _carried_out(  # noqa: C901, PLR0911 - one return for each command
+        self, command: Prepare | QueryJobs | StartBuild | FollowBuild | Collect | Terminate | Renew | Probe
     ) -> tuple[float, Callable[[], Event | None]]:
-        """How long an order to one machine takes, and what becomes of it then."""
-        match order:
+        """Return the duration of a command to a worker, and its effect."""
+        match command:
             case Prepare():
-                return self.up / 2, lambda: self._prepared(order.machine)
-            case Look():
-                return 2.0, lambda: self._looked(order.machine)
-            case Start():
-                return 2.0, lambda: self._started(order.machine, order.config)
-            case Watch():
-                return 0.0, lambda: self._watched(order.machine, order.config)
+                return self.up / 2, lambda: self._prepared(command.worker)
+            case QueryJobs():
+                return 2.0, lambda: self._looked(command.worker)
+            case StartBuild():
+                return 2.0, lambda: self._started(command.worker, command.config)
+            case Renew():
+                return 0.5, lambda: self._renewed(command)
+            case Probe():
+                return 5.0, lambda: self._probed(command.workers)
+            case FollowBuild():
+                return 0.0, lambda: self._watched(command.worker, command.config)
             case Collect():
-                return self.home, lambda: self._collected(order.machine, order.config)
-            case Remove():
-                self._unwatched.add(order.machine)
-                return self.down, lambda: self._removed(order.machine)
+                return self.home, lambda: self._collected(command.worker, command.config)
+            case Terminate():
+                self._unwatched.add(command.worker)
+                return self.down, lambda: self._removed(command.worker)
 
-    # What becomes of orders
+    # The effects of commands
 
     def _soon(self, seconds: float, what: Event | Callable[[], Event | None]) -> None:
         heapq.heappush(self._due, (self.clock + seconds, next(self._serial), what))
 
-    def _box(self, name: str) -> Box | None:
-        """A machine that lives: dead ones, and those whose lease is over, do not."""
-        box = self.boxes.get(name)
-        if box is not None and self.clock >= min(box.dies, box.lease):
-            self._bury(name, min(box.dies, box.lease))
+    def _alive(self, name: str) -> SimulatedWorker | None:
+        """Return a worker unless it has died or its lease is over."""
+        worker = self.workers.get(name)
+        if worker is not None and self.clock >= min(worker.dies, worker.lease):
+            self._bury(name, min(worker.dies, worker.lease))
             return None
-        return box
+        return worker
 
     def _bury(self, name: str, when: float) -> None:
-        box = self.boxes.pop(name)
-        self.paid.append((name, box.born, when))
+        worker = self.workers.pop(name)
+        self.paid.append((name, worker.born, when))
 
     def _bring(self, name: str) -> None:
-        if self._box(name) is not None:
-            self._soon(5.0, Up(machine=name, id=str(self.boxes[name].serial)))
+        if self._within(self.faults.offline):
+            self._soon(20.0, Unreached(command=Provision(workers=(name,)), reason="could not connect"))
+        elif self._alive(name) is not None:
+            self._soon(5.0, Provisioned(worker=name, id=str(self.workers[name].serial)))
         elif self.faults.credentials:
-            self._soon(2.0, Refused(machine=name, reason="not authorized", credentials=True))
+            self._soon(2.0, ProvisionFailed(worker=name, reason="not authorized", credentials=True))
         elif name in self.faults.refused:
-            self._soon(10.0, Refused(machine=name, reason="quota exceeded"))
+            self._soon(10.0, ProvisionFailed(worker=name, reason="quota exceeded"))
         else:
             rate = self.faults.preemption
             life = self.random.expovariate(rate / HOUR) if rate else NEVER
             dies = self.faults.dies.get(name)
-            self.boxes[name] = Box(
+            self.workers[name] = SimulatedWorker(
                 born=self.clock,
                 dies=self.clock + life if dies is None else self.began + dies,
-                lease=self.clock + HOUR,
+                lease=self.clock + LEASE,
                 serial=next(self._serial),
             )
             self._soon(self.up / 2, lambda: self._is_up(name))
 
     def _is_up(self, name: str) -> Event:
-        box = self._box(name)
-        return Failed(machine=name, reason="never came up") if box is None else Up(machine=name, id=str(box.serial))
+        worker = self._alive(name)
+        return (
+            CommandFailed(worker=name, reason="never came up")
+            if worker is None
+            else Provisioned(worker=name, id=str(worker.serial))
+        )
 
     def _prepared(self, name: str) -> Event:
-        if self._box(name) is None or name in self.faults.unprepared:
-            return Failed(machine=name, reason="cannot be prepared")
-        return Prepared(machine=name, cache="http://cache" if name.endswith("cache") else "")
+        if self._unreachable(name):
+            return Unreached(command=Prepare(worker=name), reason="no route to host")
+        if self._alive(name) is None or name in self.faults.unprepared:
+            return CommandFailed(worker=name, reason="cannot be prepared")
+        self.workers[name].lease = self.clock + LEASE
+        return Prepared(worker=name, cache="http://cache" if name.endswith("cache") else "")
 
     def _attended(self, name: str) -> Event | None:
-        box = self._box(name)
+        worker = self._alive(name)
         if name in self._unwatched:
             return None
-        soon = POLL if box is None else min(box.dies, box.lease, self.clock + HOUR / 4) - self.clock
-        self._soon(max(soon, 0.001), lambda: self._attended(name))
-        return Silent(machine=name, reason="no route to host") if box is None else Heard(machine=name)
+        if worker is None or self._unreachable(name):
+            self._soon(POLL, lambda: self._attended(name))
+            return Unreachable(worker=name, reason="no route to host")
+        self._soon(self._quiet_for(worker), lambda: self._attended(name))
+        return Heartbeat(worker=name)
 
     def _looked(self, name: str) -> Event:
-        box = self._box(name)
-        if box is None:
-            return Failed(machine=name, reason="no answer")
-        states = {config: "running" if end > self.clock else "ended" for config, end in box.jobs.items()}
-        return Looked(machine=name, jobs=states)
+        worker = self._alive(name)
+        if worker is None or self._unreachable(name):
+            return Unreached(command=QueryJobs(worker=name), reason="no answer")
+        states = {config: "running" if end > self.clock else "ended" for config, end in worker.jobs.items()}
+        return JobsListed(worker=name, jobs=states)
 
     def _started(self, name: str, config: str) -> Event:
-        box = self._box(name)
-        if box is None:
-            return Failed(machine=name, reason="no answer")
-        work = self.works[config]
-        quick = work.group in (box.disk | self.cached) and work.follower < work.full
-        seconds = 600.0 if name in self.faults.full else work.follower if quick else work.full
-        box.jobs.setdefault(config, self.clock + seconds)
-        return Began(machine=name, config=config)
+        worker = self._alive(name)
+        if worker is None or self._unreachable(name):
+            return Unreached(command=StartBuild(worker=name, config=config), reason="no answer")
+        estimate = self.estimates[config]
+        quick = estimate.group in (worker.disk | self.cached) and estimate.warm < estimate.cold
+        seconds = 600.0 if name in self.faults.full else estimate.warm if quick else estimate.cold
+        worker.jobs.setdefault(config, self.clock + seconds)
+        return BuildStarted(worker=name, config=config)
 
     def _watched(self, name: str, config: str) -> Event | None:
-        box = self._box(name)
+        worker = self._alive(name)
         if name in self._unwatched:
             return None
-        if box is None:
+        if worker is None or self._unreachable(name):
             self._soon(POLL, lambda: self._watched(name, config))
-            return Silent(machine=name, reason="no route to host")
-        if box.jobs[config] > self.clock:
-            sooner = min(box.jobs[config], box.dies, box.lease, self.clock + HOUR / 4)
-            self._soon(max(sooner - self.clock, 0.001), lambda: self._watched(name, config))
-            return Heard(machine=name)
-        return self._ended(name, box, config)
+            return Unreachable(worker=name, reason="no route to host")
+        if config not in worker.jobs:  # a new worker of the same name
+            return BuildFinished(worker=name, config=config, exit_code=None)
+        if worker.jobs[config] > self.clock:
+            soon = min(worker.jobs[config] - self.clock, self._quiet_for(worker))
+            self._soon(max(soon, 0.001), lambda: self._watched(name, config))
+            return Heartbeat(worker=name)
+        return self._ended(name, worker, config)
 
-    def _ended(self, name: str, box: Box, config: str) -> Event:
+    def _ended(self, name: str, worker: SimulatedWorker, config: str) -> Event:
         code = 16 if name in self.faults.full else self.faults.codes.get(config, 0)
         if code == 0:
             self.built.append((config, name))
-            box.disk.add(self.works[config].group)
-            self.cached |= {self.works[config].group} if self.cache else set()
-        return Ended(machine=name, config=config, exit_code=code)
+            worker.disk.add(self.estimates[config].group)
+            self.cached |= {self.estimates[config].group} if self.cache else set()
+        return BuildFinished(worker=name, config=config, exit_code=code)
 
     def _collected(self, name: str, config: str) -> Event:
-        if self._box(name) is None:
-            return NotHome(machine=name, config=config, reason="no route to host")
+        if self._alive(name) is None or self._unreachable(name):
+            return Unreached(command=Collect(worker=name, config=config), reason="no route to host")
+        if config in self.faults.foreign:
+            self.faults.foreign.remove(config)
+            self.workers[name].jobs.pop(config)
+            return CollectFailed(worker=name, config=config, reason="it is of other inputs", foreign=True)
         if self._corrupt.get(config, 0) > 0:
             self._corrupt[config] -= 1
-            return NotHome(machine=name, config=config, reason="its hash is another", corrupt=True)
-        return Home(machine=name, config=config)
+            return CollectFailed(worker=name, config=config, reason="its hash is another", corrupt=True)
+        return Collected(worker=name, config=config)
 
     def _removed(self, name: str) -> Event:
-        if self._box(name) is not None:
+        if self._within(self.faults.offline):
+            return CommandFailed(worker=name, reason="could not connect")
+        if self._alive(name) is not None:
             self._bury(name, self.clock)
-        return Removed(machine=name)
+        return Terminated(worker=name)
 
     def _all_gone(self) -> Event:
         if self._stays > 0:
             self._stays -= 1
-            return Left(reason="the provider does not answer")
-        for name in list(self.boxes):
+            return TearDownFailed(reason="the provider does not answer", unknown=not self.faults.listed)
+        if self._within(self.faults.offline):
+            return TearDownFailed(reason="could not connect", unknown=True)
+        for name in list(self.workers):
             self._removed(name)
-        return AllGone()
+        return TornDown()
 
 
-class NoBook:
-    """A ledger that forgets, for when many runs are simulated."""
+class NullStore:
+    """A run store that keeps nothing, for many simulated runs."""
 
     def begin(self, report: MatrixReport) -> int:
         return 1
 
-    def change(self, run: int, cell: CellRun) -> None: ...
+    def change(self, run: int, config: ConfigRun) -> None: ...
     def end(self, run: int) -> None: ...
     def begin_fleet(self, run: object) -> None: ...
     def end_fleet(self, run: str) -> None: ...
-    def keep_machine(self, run: str, machine: object) -> None: ...
+    def keep_worker(self, run: str, worker: object) -> None: ...
     def keep_job(self, run: str, job: object) -> None: ...
 
 
-class Nobody:
-    """A watcher that looks away."""
+class NullObserver:
+    """An observer that shows nothing."""
 
     def run_began(self, report: MatrixReport) -> None: ...
-    def cell_changed(self, cell: CellRun) -> None: ...
-    def cell_line(self, config: str, step: str, line: str) -> None: ...
-    def cell_progress(self, config: str, progress: Progress) -> None: ...
+    def config_changed(self, config: ConfigRun) -> None: ...
+    def config_line(self, config: str, step: str, line: str) -> None: ...
+    def config_progress(self, config: str, progress: Progress) -> None: ...
     def run_ended(self, report: MatrixReport) -> None: ...

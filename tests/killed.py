@@ -4,7 +4,7 @@
 
 calls FUNCTION(folder) on a fresh copy of FOLDER for each step, below COPIES/1, COPIES/2, ..., each in a process of its
 own that is killed before its step of that number; the last copy is the one where nothing was left to kill. It prints
-the steps, one a line. No code is changed for this: Python itself tells of each change before it is made.
+the steps, one a line. No code is changed for this: Python's audit events report each change before it is made.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def main(module: str, function: str, folder: str, copies: str) -> None:
     work = getattr(importlib.import_module(module), function)
     importlib.import_module("rattler")  # once, before the processes part
     number = 0
-    ended = -signal.SIGKILL
-    while ended == -signal.SIGKILL:
+    exit_code = -signal.SIGKILL
+    while exit_code == -signal.SIGKILL:
         number += 1
         copy = Path(copies) / str(number)
         shutil.copytree(folder, copy, symlinks=True)
-        ended = run(functools.partial(work, copy), copy, number)
-    sys.exit(0 if ended == 0 else f"step {number} ended with {ended}")
+        exit_code = run(functools.partial(work, copy), copy, number)
+    sys.exit(0 if exit_code == 0 else f"step {number} ended with {exit_code}")
 
 
 def run(work: Callable[[], object], folder: Path, fatal: int) -> int:
@@ -56,16 +56,16 @@ def run(work: Callable[[], object], folder: Path, fatal: int) -> int:
 
 def kill_before(fatal: int, folder: str) -> None:
     """Have this process end just before a change of a file below a folder, the fatal-th."""
-    seen = 0
+    count_of_changes = 0
 
     def count(event: str, args: tuple[object, ...]) -> None:
-        nonlocal seen
+        nonlocal count_of_changes
         if not (event in CHANGES or (event == "open" and isinstance(args[2], int) and args[2] & WRITING)):
             return
         if not any(isinstance(arg, (str, os.PathLike)) and os.fspath(arg).startswith(folder) for arg in args[:2]):
             return
-        seen += 1
-        if seen == fatal:
+        count_of_changes += 1
+        if count_of_changes == fatal:
             os.write(1, f"{event} {args[0]}\n".encode())
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -25,11 +25,16 @@ Answer = tuple[int, Any]
 PROJECT = "11111111111111111111111111111111"
 OWNER = {"project_id": PROJECT, "tenant_id": PROJECT}
 USER = "22222222222222222222222222222222"
+EXTERNAL, PRIVATE = "33333333-3333-3333-3333-333333333333", "55555555-5555-5555-5555-555555555555"
 
 
 @dataclass
 class Cloud:
-    """What the cloud has; ``refused`` are names of servers for which there is no room."""
+    """The state of the cloud; ``refused`` are names of servers that exceed its capacity.
+
+    Servers get addresses of ``fixed``; where that is a private network, those of ``floating`` can be reached, of which
+    there are ``pool``. An address stays, and is paid for, when its server is gone.
+    """
 
     password: str
     servers: dict[str, Row] = field(default_factory=dict)
@@ -41,6 +46,9 @@ class Cloud:
     tokens: set[str] = field(default_factory=set)
     url: str = ""
     flavors: tuple[str, ...] = ("c3-32", "c3-64")
+    fixed: str = "Ext-Net"
+    pool: int = 4
+    addresses: dict[str, Row] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.groups["default"] = {"id": "default", "name": "default", "description": "", "security_group_rules": []}
@@ -130,13 +138,21 @@ class Cloud:
         return 200, {"servers": [] if "marker" in query else rows}
 
     def _build(self, row: Row) -> None:
-        """Who looks again finds a server that was being built active."""
+        """Return a server; one that was being built is active at the next request."""
         if row["status"] == "BUILD":
             number = len(self.servers)
             address = {"addr": f"198.51.100.{number}", "version": 4, "OS-EXT-IPS:type": "fixed"}
-            row.update({"status": "ACTIVE", "addresses": {"Ext-Net": [address]}, "OS-EXT-STS:task_state": None})
+            row.update({"status": "ACTIVE", "addresses": {self.fixed: [address]}, "OS-EXT-STS:task_state": None})
+
+    def shut_off(self, name: str) -> None:
+        """Let a server be as one is that has shut itself down: there, and charged for."""
+        (row,) = (each for each in self.servers.values() if each["name"] == name)
+        row.update({"status": "SHUTOFF", "OS-EXT-STS:vm_state": "stopped", "OS-EXT-STS:power_state": 4})
 
     def delete_server(self, key: str) -> Answer:
+        for address in self.addresses.values():
+            if address["port_id"] == self._port(key):
+                address.update({"port_id": None, "fixed_ip_address": None, "status": "DOWN"})
         return (204, None) if self.servers.pop(key, None) else (404, {"itemNotFound": {"code": 404, "message": key}})
 
     def server_groups(self, key: str) -> Answer:
@@ -186,14 +202,88 @@ class Cloud:
         self.groups[row["security_group_id"]]["security_group_rules"].append(row)
         return row
 
+    def delete_rule(self, key: str) -> Answer:
+        for group in self.groups.values():
+            group["security_group_rules"] = [each for each in group["security_group_rules"] if each["id"] != key]
+        return 204, None
+
     def list_rules(self, query: Row) -> Answer:
         rows = [rule for group in self.groups.values() for rule in group["security_group_rules"]]
         group = query.get("security_group_id")
         return 200, {"security_group_rules": [row for row in rows if group in (None, row["security_group_id"])]}
 
     def list_networks(self, query: Row) -> Answer:
-        row = {"id": "33333333-3333-3333-3333-333333333333", "name": "Ext-Net", "status": "ACTIVE", "subnets": []}
-        return 200, {"networks": [row] if query.get("name", "Ext-Net") == "Ext-Net" else []}
+        rows = [
+            {"id": EXTERNAL, "name": "Ext-Net", "status": "ACTIVE", "subnets": [], "router:external": True, **OWNER},
+            {"id": PRIVATE, "name": "private", "status": "ACTIVE", "subnets": [], "router:external": False, **OWNER},
+        ]
+        return 200, {"networks": [row for row in rows if query.get("name", row["name"]) == row["name"]]}
+
+    def show_network(self, key: str) -> Answer:
+        rows = self.list_networks({})[1]["networks"]
+        found = [row for row in rows if row["id"] == key]
+        return (200, {"network": found[0]}) if found else (404, {"NeutronError": {"type": "NetworkNotFound"}})
+
+    @staticmethod
+    def _port(server: str) -> str:
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, server))
+
+    def list_ports(self, query: Row) -> Answer:
+        rows = [
+            {
+                "id": self._port(key),
+                "device_id": key,
+                "network_id": PRIVATE,
+                "fixed_ips": [{"ip_address": each["addr"], "subnet_id": PRIVATE}],
+                "status": "ACTIVE",
+                "name": "",
+                **OWNER,
+            }
+            for key, row in self.servers.items()
+            for network in row["addresses"].values()
+            for each in network
+            if each["OS-EXT-IPS:type"] == "fixed"
+        ]
+        return 200, {"ports": [row for row in rows if query.get("device_id", row["device_id"]) == row["device_id"]]}
+
+    def create_address(self, body: Row) -> Answer:
+        asked = body["floatingip"]
+        if asked["floating_network_id"] != EXTERNAL:
+            text = f"Bad floatingip request: Network {asked['floating_network_id']} is not a valid external network."
+            return 400, {"NeutronError": {"type": "BadRequest", "message": text, "detail": ""}}
+        if len(self.addresses) >= self.pool:
+            text = f"No more IP addresses available on network {EXTERNAL}."
+            return 409, {"NeutronError": {"type": "IpAddressGenerationFailure", "message": text, "detail": ""}}
+        row = {
+            "id": str(uuid.uuid4()),
+            "floating_ip_address": f"203.0.113.{len(self.addresses) + 1}",
+            "fixed_ip_address": None,
+            "description": "",
+            "router_id": None,
+            "status": "DOWN",
+            **OWNER,
+            **asked,
+        }
+        self.addresses[row["id"]] = row
+        for key, server in self.servers.items():
+            if self._port(key) == row["port_id"]:
+                (network,) = server["addresses"].values()
+                row.update({"status": "ACTIVE", "fixed_ip_address": network[0]["addr"]})
+                floating = {"addr": row["floating_ip_address"], "version": 4, "OS-EXT-IPS:type": "floating"}
+                server["addresses"] = {next(iter(server["addresses"])): [*network, floating]}
+        return 201, {"floatingip": row}
+
+    def list_addresses(self, query: Row) -> Answer:
+        named = {name: value for name, value in query.items() if name not in {"limit", "marker", "fields"}}
+        rows = [row for row in self.addresses.values() if all(row.get(name) == text for name, text in named.items())]
+        return 200, {"floatingips": rows}
+
+    def show_address(self, key: str) -> Answer:
+        found = self.addresses.get(key)
+        return (200, {"floatingip": found}) if found else (404, {"NeutronError": {"type": "FloatingIPNotFound"}})
+
+    def delete_address(self, key: str) -> Answer:
+        return (204, None) if self.addresses.pop(key, None) else (404, {"NeutronError": {"type": "FloatingIPNotFound"}})
 
     # image
     def list_images(self, query: Row) -> Answer:
@@ -215,7 +305,7 @@ class Cloud:
 
 
 def _versions(cloud: Cloud, path: str, *, query: Row, body: Row) -> Answer:
-    """What each service says of its versions."""
+    """Return each service's versions."""
     kind = path.strip("/").split("/")[0]
     link = [{"rel": "self", "href": f"{cloud.url}{path if path.endswith('/') else path + '/'}"}]
     if kind == "v3":
@@ -239,7 +329,7 @@ def _call(call: Callable[..., Answer], takes: str = "") -> Callable[..., Answer]
 
 
 SERVERS, GROUPS = "/compute/v2.1/servers", "/network/v2.0/security-groups"
-RULES = "/network/v2.0/security-group-rules"
+RULES, ADDRESSES = "/network/v2.0/security-group-rules", "/network/v2.0/floatingips"
 CALLS: tuple[tuple[str, str, Callable[..., Answer]], ...] = (
     ("GET", r"(/v3/?|/compute/v2\.1/?|/network/?|/network/v2\.0/?|/image/?|/image/v2/?)", _versions),
     ("POST", "/v3/auth/tokens", _call(Cloud.token, "body")),
@@ -255,8 +345,15 @@ CALLS: tuple[tuple[str, str, Callable[..., Answer]], ...] = (
     ("GET", f"{GROUPS}/([0-9a-f-]{{36}})", _call(Cloud.show_group)),
     ("DELETE", f"{GROUPS}/([0-9a-f-]{{36}})", _call(Cloud.delete_group)),
     ("POST", RULES, _call(Cloud.create_rule, "body")),
+    ("DELETE", f"{RULES}/([0-9a-f-]{{36}})", _call(Cloud.delete_rule)),
     ("GET", RULES, _call(Cloud.list_rules, "query")),
     ("GET", "/network/v2.0/networks", _call(Cloud.list_networks, "query")),
+    ("GET", "/network/v2.0/networks/([0-9a-f-]{36})", _call(Cloud.show_network)),
+    ("GET", "/network/v2.0/ports", _call(Cloud.list_ports, "query")),
+    ("POST", ADDRESSES, _call(Cloud.create_address, "body")),
+    ("GET", ADDRESSES, _call(Cloud.list_addresses, "query")),
+    ("GET", f"{ADDRESSES}/([0-9a-f-]{{36}})", _call(Cloud.show_address)),
+    ("DELETE", f"{ADDRESSES}/([0-9a-f-]{{36}})", _call(Cloud.delete_address)),
     ("GET", "/image/v2/images", _call(Cloud.list_images, "query")),
 )
 

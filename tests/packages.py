@@ -9,25 +9,34 @@ import tarfile
 import zipfile
 from typing import TYPE_CHECKING
 
-from backports import zstd
+from kiln.compression import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 
-def release_package(folder: Path, name: str, version: str = "1", build: str = "0", **more: object) -> Path:
+def release_package(
+    folder: Path,
+    name: str,
+    version: str = "1",
+    build: str = "0",
+    *,
+    payload: Mapping[str, bytes] | None = None,
+    **more: object,
+) -> Path:
     """Write a package that is fit to be published, with a file of its own; ``more`` goes into its index.json."""
+    payload = {f"share/{name}": name.encode()} if payload is None else payload
     folder.mkdir(parents=True, exist_ok=True)
     index = {"name": name, "version": version, "build": build, "build_number": 0, "subdir": "linux-64", "depends": []}
     info = {
         "index.json": {**index, **more},
         "about.json": {"license": "CC0-1.0"},
-        "paths.json": {"paths": [_path(f"share/{name}", name.encode())], "paths_version": 1},
+        "paths.json": {"paths": [_path(path, data) for path, data in payload.items()], "paths_version": 1},
         "run_exports.json": {"weak": [f"{name} >={version}"]},
         "licenses/LICENCE": "do as you like",
     }
-    return conda_package(folder / f"{name}-{version}-{build}.conda", info, payload={f"share/{name}": name.encode()})
+    return conda_package(folder / f"{name}-{version}-{build}.conda", info, payload=payload)
 
 
 def hostile_package(
@@ -55,7 +64,7 @@ def conda_package(
 ) -> Path:
     """Write a .conda file whose metadata is ``info``: file names below info/ with their JSON values.
 
-    ``payload`` are the files that it installs, all of the moment ``mtime``, ``links`` symbolic links beside them.
+    ``payload`` are the files that it installs, all of the moment ``mtime``, ``links`` additional symbolic links.
     """
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:

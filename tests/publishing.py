@@ -6,12 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import msgpack
-from backports import zstd
 
 from kiln import provenance, repodata
+from kiln.compression import zstd
 from kiln.model.provenance import Attestation, Provenance
-from kiln.publish.channel import ChannelTarget
-from kiln.publish.folder import Folder
+from kiln.publish import transaction
+from kiln.publish.stores import maintenance
+from kiln.publish.stores.folder import Folder
+from kiln.publish.stores.target import StoreTarget
 from tests.packages import release_package
 
 if TYPE_CHECKING:
@@ -21,9 +23,9 @@ OLD = ("old", "kept")
 NEW = ("fresh", "app")
 
 
-def target(folder: Path) -> ChannelTarget:
-    """The channel in ``folder``."""
-    return ChannelTarget(store=Folder(root=folder / "channel"))
+def target(folder: Path) -> StoreTarget:
+    """Return the channel in ``folder``."""
+    return StoreTarget(store=Folder(root=folder / "channel"))
 
 
 def packages(folder: Path, names: tuple[str, ...]) -> list[Path]:
@@ -43,11 +45,11 @@ def put(folder: Path, names: tuple[str, ...]) -> None:
     attested = Attestation(
         seal=lambda previous: provenance.sealed(records, previous), boms={entry.sha256: b"{}" for entry in entries}
     )
-    target(folder).publish(paths, entries, lambda _: None, attested)
+    transaction.publish(target(folder), paths, entries, lambda _: None, attested)
 
 
 def record(file: str, **changed: Any) -> Provenance:
-    """A record of a package's making."""
+    """Return a record of a package's making."""
     name, version, build = file.removesuffix(".conda").rsplit("-", 2)
     fields: dict[str, Any] = {
         "file": file,
@@ -57,9 +59,9 @@ def record(file: str, **changed: Any) -> Provenance:
         "name": name,
         "version": version,
         "build": build,
-        "licence": "MIT",
+        "license": "MIT",
         "depends": ("python >=3.11", "__glibc >=2.17"),
-        "cell": "cell",
+        "config": "config",
         "variant": {"python": ("3.11",)},
         "recipe": "cd" * 32,
         "commit": None,
@@ -94,16 +96,16 @@ def publish_new(folder: Path) -> None:
 
 def abort(folder: Path) -> None:
     """Take the publication back."""
-    target(folder).abort()
+    transaction.abort(target(folder))
 
 
 def yank(folder: Path) -> None:
     """Withdraw an old package."""
-    target(folder).yank(["old-1-0.conda"], delete=True)
+    maintenance.yank(target(folder), ["old-1-0.conda"], delete=True)
 
 
 def seen(channel: Path) -> set[str]:
-    """What a reader sees: the same names by every form of the index, and each of their files as the index says.
+    """Return the packages that a reader sees, after checking that all forms of the index agree with the files.
 
     The subdirs change together, so this is the state before or after, of all.
     """
@@ -113,13 +115,13 @@ def seen(channel: Path) -> set[str]:
 
 
 def recorded(channel: Path) -> set[str]:
-    """The packages that a channel has records of, which follow one another."""
+    """Return the packages that a channel has records of, which follow one another."""
     chain = channel / "provenance" / "chain.jsonl"
     return {link.record["file"] for link in provenance.parsed(chain.read_bytes())} if chain.is_file() else set()
 
 
 def offered(channel: Path, form: str) -> set[str]:
-    """The names that one form of the index offers, their files being there."""
+    """Return the names that one form of the index offers, their files being there."""
     names = set()
     for subdir in ("linux-64", "noarch"):
         for file, digest in listed(channel / subdir, form).items():
@@ -132,7 +134,7 @@ def offered(channel: Path, form: str) -> set[str]:
 
 
 def listed(subdir: Path, form: str) -> dict[str, str]:
-    """The files that one form of a subdir's index names, with their hashes where it tells them."""
+    """Return the files that one form of a subdir's index names, with their hashes where it has them."""
     if form == "shards":
         listing = msgpack.unpackb(zstd.decompress((subdir / "repodata_shards.msgpack.zst").read_bytes()))
         shards = [

@@ -58,7 +58,7 @@ for executable in sys.argv[2:]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """What the feedstock needs besides itself, in a folder that stays: Bazel's downloads, and a channel of Pythons."""
+    """The feedstock's other inputs, in a folder that is kept: Bazel's downloads, and a channel of Pythons."""
 
     downloads: Path
     channel: Path

@@ -44,7 +44,7 @@ def record(
     number: int = 0,
     features: str = "",
 ) -> Record:
-    """One package as an index has it."""
+    """Return one package as an index has it."""
     found = {
         "name": name,
         "version": version,
@@ -72,15 +72,15 @@ def write(channel: Path, records: Iterable[Record]) -> Path:
 
 
 def rendered(root: Path = ROOT) -> list[Record]:
-    """Every output of every cell of this feedstock, as its package's index.json will say."""
+    """Return every output of every config of this feedstock, as its package's index.json will say."""
     feedstock = load.find(root)
-    cells = (expand.read(feedstock, path.stem) for path in sorted(feedstock.configs.glob("*.yaml")))
-    outputs = (each for cell in cells for each in render.finalise(render.render(feedstock, cell)).outputs)
+    configs = (expand.read(feedstock, path.stem) for path in sorted(feedstock.configs.glob("*.yaml")))
+    outputs = (each for config in configs for each in render.finalise(render.render(feedstock, config)).outputs)
     return list({(each.name, each.build_string): of_output(each) for each in outputs}.values())
 
 
 def of_output(output: Output) -> Record:
-    """One output as an index has it."""
+    """Return one output as an index has it."""
     return record(
         output.name,
         output.version,
@@ -93,7 +93,7 @@ def of_output(output: Output) -> Record:
 
 
 def stand_ins(records: Iterable[Record]) -> Iterator[Record]:
-    """What the packages need: Pythons, NumPys, CUDA, and each other package at the oldest version that is asked for."""
+    """Return the dependencies of the packages: Pythons, NumPys, CUDA, and each other package at its oldest version."""
     records = list(records)
     yield from _foundations()
     made = {each["name"] for each in records} | {"python", "numpy", "cuda-version"}
@@ -142,7 +142,7 @@ def _of_python(minor: str) -> tuple[str, ...]:
 
 
 def older(version: str, cuda: str) -> list[Record]:
-    """An older release in the shape that conda-forge gave it: a bare ``__cuda``, and CPU builds weighed down."""
+    """Return an older release in the shape that conda-forge gave it: a bare ``__cuda``, and CPU builds weighed down."""
     found: list[Record] = []
     above = int(cuda.partition(".")[0]) + 1
     library = "cudatoolkit >=11.8,<12" if cuda == "11.8" else f"cuda-version >={cuda},<{above}"
@@ -157,7 +157,7 @@ def older(version: str, cuda: str) -> list[Record]:
 def _release(
     version: str, build: str, python: Iterable[str], gpu: Iterable[str] = (), number: int = 0, features: str = ""
 ) -> Iterator[Record]:
-    """One build of an older release: the package, the one that people ask for, and the one that insists on its kind."""
+    """Yield the packages of one build of an older release: base, plain, and the one that requires its kind."""
     driver = [spec for spec in gpu if spec.startswith("__")]
     needs = (*python, *gpu, "numpy >=1.22.3,<3")
     yield record("tensorflow-base", version, build, needs, number=number, features=features)
@@ -168,6 +168,6 @@ def _release(
 
 
 def machine(cuda: str | None) -> Mapping[str, tuple[str, str]]:
-    """The virtual packages of a machine whose driver runs CUDA up to ``cuda``, or of one without."""
+    """Return the virtual packages of a machine whose driver runs CUDA up to ``cuda``, or of one without."""
     offered = {"__unix": ("0", "0"), "__linux": ("6.1", "0"), "__glibc": ("2.36", "0"), "__archspec": ("1", "x86_64")}
     return offered if cuda is None else {**offered, "__cuda": (cuda, "0")}

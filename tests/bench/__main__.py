@@ -10,12 +10,14 @@ from importlib import import_module
 
 from kiln.__main__ import leave
 from kiln.console import table
-from kiln.pipeline.machine import processor
+from kiln.job.machine import processor
 
 SECTIONS = (
     "start",
     "matrix",
+    "hostile",
     "finished",
+    "pairs",
     "ledger",
     "view",
     "container",

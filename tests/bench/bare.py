@@ -18,17 +18,17 @@ from rattler.index import index_fs
 from kiln import build, load, render
 from kiln import rehearse as parts
 from kiln.build.worker import run_engine
+from kiln.builder.rehearsal_inputs import cpu_config, python_of
 from kiln.channel import SUBDIRS
-from kiln.pipeline.choice import cpu_cell, python_of
-from kiln.pipeline.layout import Layout
-from kiln.pipeline.workshop import Workshop
+from kiln.store.layout import ArtifactLayout
+from kiln.store.rehearsal_layout import RehearsalLayout
 
 if TYPE_CHECKING:
     from kiln.model.plan import BuildStep
 
 
 def main(root: Path) -> None:
-    """Do in a fresh folder what the rehearsal of the running Python's CPU cell did, without a word or a check."""
+    """Do in a fresh folder what the rehearsal of the running Python's CPU config did, without a word or a check."""
     bare = root / "bare"
     os.environ["RATTLER_CACHE_DIR"] = str(bare / "cache")
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -46,14 +46,14 @@ def main(root: Path) -> None:
 def planned(root: Path, bare: Path) -> tuple[Path, tuple[BuildStep, ...]]:
     """Return the channel of the rehearsal and the very recipes that it handed to the engine."""
     feedstock = load.find(root)
-    cell = cpu_cell(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}")
-    shop = Workshop(cell=Layout.of(feedstock, rehearsal=True).work(cell.name))
+    config = cpu_config(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}")
+    shop = RehearsalLayout(config=ArtifactLayout.of(feedstock, rehearsal=True).work(config.name))
     return shop.channel.root, build.plan_rehearsal(
-        render.finalise(render.render(feedstock, cell)),
+        render.finalise(render.render(feedstock, config)),
         recipe_folder=feedstock.recipe,
         folder=bare / "work",
         channels=((bare / "channel").as_uri(),),
-        wheel=parts.upstream_wheel(parts.plan(python=python_of(cell)), shop.wheels),
+        wheel=parts.upstream_wheel(parts.plan(python=python_of(config)), shop.wheels),
     )
 
 

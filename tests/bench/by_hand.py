@@ -1,4 +1,4 @@
-"""What the fleet adds to building by hand: the same cells on the same two machines, over plain ssh and by the fleet.
+"""The overhead of the fleet over building by hand: the same configs on two machines, over plain ssh and by the fleet.
 
 The machines are containers that boot as machines do. Each run finds them as the one before did: up, with kiln's
 environment in place, and with nothing of a run on them.
@@ -53,7 +53,7 @@ def rows() -> list[Row]:
     hand, fleet = (statistics.median(each) for each in zip(*took, strict=True))
     added = statistics.median(one - other for other, one in took)
     return [
-        (f"{len(site.cells)} small cells on two machines by hand", f"{hand:.1f} s", ""),
+        (f"{len(site.configs)} small configs on two machines by hand", f"{hand:.1f} s", ""),
         ("  by kiln fleet run, machines prepared and left again", f"{fleet:.1f} s", ""),
         ("  which adds", f"{added:.1f} s", f"{MOST:.0f} s"),
     ]
@@ -65,7 +65,7 @@ class Machines:
     def __init__(self, folder: Path) -> None:
         self.run = folder / "run"
         self.feedstock = Path(shutil.copytree(SMALL, folder / "small-feedstock"))
-        self.cells = sorted(file.stem for file in (self.feedstock / ".ci_support").glob("*.yaml"))
+        self.configs = sorted(file.stem for file in (self.feedstock / ".ci_support").glob("*.yaml"))
         self.home = folder / "home"
         self.home.mkdir()
 
@@ -98,22 +98,22 @@ class Machines:
         return seconds(way)
 
     def by_hand(self) -> None:
-        """Send, build and fetch on both machines at once, each with every other cell."""
+        """Send, build and fetch on both machines at once, each with every other config."""
         with ThreadPoolExecutor() as pool:
-            list(pool.map(self._on_one, NAMES, (self.cells[::2], self.cells[1::2])))
+            list(pool.map(self._on_one, NAMES, (self.configs[::2], self.configs[1::2])))
 
-    def _on_one(self, name: str, cells: list[str]) -> None:
+    def _on_one(self, name: str, configs: list[str]) -> None:
         self.send(name)
-        for cell in cells:
-            self.ssh(name, AS_KILN % f"{cell} --container none --json >/dev/null")
+        for config in configs:
+            self.ssh(name, AS_KILN % f"{config} --container none --json >/dev/null")
         self.rsync(f"{name}:{PROJECT}/build_artifacts/linux-64", self.home / name, name=name)
 
     def by_fleet(self) -> None:
-        """The same by one command; the machines are told as a user would who has them."""
-        told = self.feedstock.parent / "told.json"
+        """The same by one command; the machines are configured as by a user who owns them."""
+        told = self.feedstock.parent / "machines.json"
         told.write_text(json.dumps({"kiln_static_hosts": [self._host(name) for name in NAMES]}))
         argv = (sys.executable, "-m", "kiln", "-C", self.feedstock, "fleet", "run", "--provider", "static", "--all")
-        quiet([*argv, "--machines", "2", "--container", "none", "--vars", told])
+        quiet([*argv, "--workers", "2", "--container", "none", "--vars", told])
 
     def _host(self, name: str) -> dict[str, str]:
         known = json.loads((self.run / "inventory" / f"{name}.json").read_text())
@@ -129,11 +129,11 @@ class Machines:
 
 @contextmanager
 def machines(folder: Path) -> Iterator[Machines]:
-    """Two machines that answer, and are given back."""
+    """Provide two machines that answer, and tear them down afterwards."""
     engine = choose("docker", env=os.environ).engine
     assert engine is not None
     images = Feedstock(root=ROOT).artifacts / "images"
-    image.base(engine, image.machine_recipe(), tag=image.machine_tag("bookworm"), folder=images, env=os.environ)
+    image.base(engine, image.worker_recipe(), tag=image.worker_tag("bookworm"), folder=images, env=os.environ)
     site = Machines(folder)
     try:
         site.play("provision")

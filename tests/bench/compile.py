@@ -1,7 +1,7 @@
-"""What the compiles of a matrix cost together: C CUDA versions x P Pythons over C x 1, on the small workspace.
+"""The total cost of a matrix's compiles: C CUDA versions x P Pythons over C x 1, on the small workspace.
 
 The recipe's own script runs in the image as kiln runs it, with one cache for each CUDA. Work is the time of all
-actions, which Bazel's profile has; what Bazel itself takes to start, some seconds of each cell, is left out. Debian
+actions, which Bazel's profile has; what Bazel itself takes to start, some seconds of each config, is left out. Debian
 has headers of two Pythons; those of 3.13 stand for the other two, whose modules are compiled under names of their own.
 """
 
@@ -29,7 +29,7 @@ MAY_BE = {2: 1.15, 4: 1.3}
 
 
 def rows() -> list[Row]:
-    """Compile every cell; tell the ratios, what they are made of, and what jobs without a shared cache would do."""
+    """Compile every config; return the ratios, their terms, and the cost of jobs without a shared cache."""
     engine = choose("docker", env=os.environ).engine
     assert engine is not None, "the small workspace compiles in Docker"
     store = small_tensorflow.ready(engine)
@@ -62,7 +62,7 @@ def compiled(scratch: Path, cuda: str, store: small_tensorflow.Store) -> list[Co
     for python in PYTHONS:
         if not (downloads / f"python-{python}.tar").exists():
             headers_for(python, downloads)
-    return [compile_cell(scratch / cuda, cuda, python, downloads) for python in PYTHONS]
+    return [compile_config(scratch / cuda, cuda, python, downloads) for python in PYTHONS]
 
 
 def headers_for(python: str, downloads: Path) -> None:
@@ -74,7 +74,7 @@ def headers_for(python: str, downloads: Path) -> None:
     shutil.rmtree(folder)
 
 
-def compile_cell(scratch: Path, cuda: str, python: str, downloads: Path) -> CompileReport:
+def compile_config(scratch: Path, cuda: str, python: str, downloads: Path) -> CompileReport:
     """Run the recipe's compile step in the image, and return what Bazel says of it."""
     place, cache, events = scratch / python, scratch / "cache", scratch / f"{python}.json"
     recipe = small_tensorflow.FIXTURE / "recipe"

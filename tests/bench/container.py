@@ -1,4 +1,4 @@
-"""What a container adds to a cell: small ones built afresh on the host, and in each engine that answers."""
+"""The overhead of a container: small configs built on the host, and in each engine that answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.bench.timing import Row
 
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
-CELLS = len(list((SMALL / ".ci_support").glob("*.yaml")))
+CONFIGS = len(list((SMALL / ".ci_support").glob("*.yaml")))
 WORDS = ("--all", "--rebuild", "--container")
 ROUNDS, MOST = 3, 3.0
 
@@ -38,10 +38,10 @@ def rows() -> list[Row]:
             call()  # warms the file system's cache, and finds out how the engine is to be run
         took = [{place: seconds(call) for place, call in once.items()} for _ in range(ROUNDS)]
     host, *others = once
-    alone = statistics.median(each[host] for each in took) / CELLS
-    added = {place: statistics.median(each[place] - each[host] for each in took) / CELLS for place in others}
+    alone = statistics.median(each[host] for each in took) / CONFIGS
+    added = {place: statistics.median(each[place] - each[host] for each in took) / CONFIGS for place in others}
     return [
-        (f"a small cell {host}, of {CELLS}", f"{alone:.2f} s", ""),
+        (f"a small config {host}, of {CONFIGS}", f"{alone:.2f} s", ""),
         *((f"  {place}, added", f"{more:.2f} s", f"{MOST:.0f} s") for place, more in added.items()),
     ]
 
@@ -54,7 +54,7 @@ def with_scripts_apart(feedstock: Path) -> Path:
 
 
 def usable(name: str) -> bool:
-    """Whether an engine answers; it has kiln's base image then, found or made."""
+    """Return whether an engine answers, after making sure that it has kiln's base image."""
     try:
         engine = choose(name, env=os.environ).engine
         assert engine is not None

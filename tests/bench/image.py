@@ -1,4 +1,4 @@
-"""How large a lean image is next to the naive one: slim Debian, its Python, and ``pip install tensorflow``.
+"""The size of a slim image next to the naive one: slim Debian, its Python, and ``pip install tensorflow``.
 
 Sizes are those of all files unpacked, as engines show them. Needs mmdebstrap, root, and what a rehearsal needs.
 """
@@ -25,30 +25,30 @@ PRODUCTS = ("tensorflow", "tensorflow-cpu")
 
 
 def rows() -> list[Row]:
-    """Make the lean image of this clone's rehearsal, and the naive ones of upstream's two wheels."""
+    """Make the slim image of this clone's rehearsal, and the naive ones of upstream's two wheels."""
     channel, version = rehearsed()
     with tempfile.TemporaryDirectory() as folder:
-        words = ("--from", channel, "--output", f"{folder}/lean.tar", "--json")
+        words = ("--from", channel, "--output", f"{folder}/slim.tar", "--json")
         argv = (sys.executable, "-m", "kiln", "-C", str(ROOT), "image", "tensorflow", *words)
         made: list[str] = []
         took = seconds(lambda: made.append(subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True).stdout))
-        lean = sum(size for _, size in json.loads(made[0])["layers"])
-        found = [("lean image, made", f"{took:.0f} s", ""), ("lean image, unpacked", size_text(lean), "")]
+        slim = sum(size for _, size in json.loads(made[0])["layers"])
+        found = [("slim image, made", f"{took:.0f} s", ""), ("slim image, unpacked", size_text(slim), "")]
         for product in PRODUCTS:
             size = naive(Path(folder), f"{product}=={version}")
             limit = "0.60" if product == "tensorflow" else ""
             found += [
                 (f"pip install {product} on slim Debian", size_text(size), ""),
-                ("lean : this", f"{lean / size:.2f}", limit),
+                ("slim : this", f"{slim / size:.2f}", limit),
             ]
     return found
 
 
 def rehearsed() -> tuple[str, str]:
-    """The channel of this clone's rehearsal, and TensorFlow's version in it."""
+    """Return the channel of this clone's rehearsal, and TensorFlow's version in it."""
     argv = (sys.executable, "-m", "kiln", "-C", str(ROOT), "build", "--rehearse", "--json")
-    (cell,) = json.loads(subprocess.run(argv, check=True, stdout=subprocess.PIPE).stdout)["cells"]
-    path = Path(cell["packages"][0]["artifact"]["path"])
+    (config,) = json.loads(subprocess.run(argv, check=True, stdout=subprocess.PIPE).stdout)["configs"]
+    path = Path(config["packages"][0]["artifact"]["path"])
     return str(path.parents[1]), path.name.rsplit("-", 2)[1]
 
 

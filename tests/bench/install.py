@@ -1,4 +1,4 @@
-"""What choosing packages costs in a large channel: a solve, the command around it, a refusal and its reason."""
+"""The cost of a solve in a large channel: the solve, the whole command, and the explanation of a failed solve."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from kiln import channel
 from kiln.errors import SolveFailed
-from kiln.pipeline.installing import Request, plan
-from kiln.pipeline.refusal import Machine
+from kiln.install.install import InstallRequest, plan
+from kiln.install.solve_diagnosis import TargetMachine
 from tests.bench.timing import ROOT, seconds
 from tests.solving import machine, record, rendered, stand_ins, write
 
@@ -38,13 +38,13 @@ def packages() -> list[dict[str, object]]:
 
 
 def solves(place: Path) -> list[Row]:
-    """A solve, the whole command, and a refusal with its reason."""
+    """Return a solve, the whole command, and a refusal with its reason."""
     url = place.as_uri()
-    asked = Request(
+    asked = InstallRequest(
         prefix=place / "prefix",
         specs=("tensorflow-gpu",),
         channels=(url,),
-        machine=Machine(virtual_packages=machine("11.8")),
+        machine=TargetMachine(virtual_packages=machine("11.8")),
     )
 
     def solve() -> None:

@@ -1,4 +1,4 @@
-"""How many changes of state the ledger takes from eight processes at once, and whether it keeps every one of them."""
+"""The rate of state changes that the ledger records from eight processes at once, and whether it keeps all of them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.ledger import Ledger
-from kiln.model.run import CellRun, CellState, MatrixReport
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from tests.bench.timing import ROOT
 
 if TYPE_CHECKING:
     from tests.bench.timing import Row
 
 WRITERS, CHANGES, LEAST = 8, 500, 1_000  # changes of each writer; a second
-STATES = (CellState.RUNNING, CellState.WAITING)
+STATES = (ConfigState.RUNNING, ConfigState.WAITING)
 
 
 def rows() -> list[Row]:
-    """Let each writer change a cell of its own; the clock runs from when all are ready until the last has ended."""
+    """Let each writer change a config of its own; the clock runs from when all are ready until the last has ended."""
     with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
         place = Path(folder) / "ledger.sqlite"
         with Ledger(place) as ledger:
@@ -37,13 +37,13 @@ def rows() -> list[Row]:
 
 
 def names() -> list[str]:
-    """Return the cells' names."""
-    return [f"cell{number}" for number in range(WRITERS)]
+    """Return the configs' names."""
+    return [f"config{number}" for number in range(WRITERS)]
 
 
 def report() -> MatrixReport:
-    """Return a run that begins, with a cell for each writer."""
-    cells = tuple(CellRun(config=name, state=CellState.WAITING, group="cpu") for name in names())
+    """Return a run that begins, with a config for each writer."""
+    configs = tuple(ConfigRun(config=name, state=ConfigState.WAITING, group="cpu") for name in names())
     return MatrixReport(
         run=0,
         command="",
@@ -54,7 +54,7 @@ def report() -> MatrixReport:
         jobs=WRITERS,
         engine="",
         container="",
-        cells=cells,
+        configs=configs,
     )
 
 
@@ -81,7 +81,7 @@ def written(place: Path, run: int) -> float:
     return took
 
 
-def ordered(states: list[CellState]) -> int:
+def ordered(states: list[ConfigState]) -> int:
     """Return how many changes of one writer stand in the ledger, in their order; the first is the run's beginning."""
     wanted = [STATES[number % 2] for number in range(CHANGES)]
     return CHANGES if states[1:] == wanted else len(states) - 1
@@ -93,7 +93,7 @@ def write(place: Path, run: int, name: str) -> None:
         print(flush=True)
         sys.stdin.read()
         for number in range(CHANGES):
-            ledger.change(run, CellRun(config=name, state=STATES[number % 2], group="cpu", started=float(number)))
+            ledger.change(run, ConfigRun(config=name, state=STATES[number % 2], group="cpu", started=float(number)))
 
 
 if __name__ == "__main__":

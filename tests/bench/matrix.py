@@ -1,7 +1,7 @@
 """Rerendering, whole process.
 
-Real feedstocks are timed where the reference answers lie beside the house, next to a twentieth of what conda-smithy
-took for the same work; a generated matrix shows how time and memory grow with the number of cells.
+Real feedstocks are timed if the reference answers are next to the project, along with a twentieth of what conda-smithy
+took for the same work; a generated matrix shows how time and memory grow with the number of configs.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def rerender(case: Path, folder: Path) -> Row:
     shutil.copytree(case, tree, ignore=shutil.ignore_patterns("expected", "case.json"))
     pinning = GOLDEN / "pinning" / info["pinning"] / "conda_build_config.yaml"
     took = median(partial(kiln, tree, "rerender", "-e", str(pinning)), rounds=ROUNDS)
-    cells = len(list((tree / ".ci_support").glob("*.yaml")))
+    configs = len(list((tree / ".ci_support").glob("*.yaml")))
     limit = min(2.0, CONDA_SMITHY.get(case.name, 40) / 20)
-    return f"rerender {case.name}, {cells} cells", f"{took:.2f} s", f"{limit:.2f} s"
+    return f"rerender {case.name}, {configs} configs", f"{took:.2f} s", f"{limit:.2f} s"
 
 
 def generated(size: int, folder: Path) -> Row:
-    """Time a matrix of one zipped group with as many rows, and tell the memory of the largest so far."""
+    """Time a matrix of one zipped group with as many rows, and return the memory of the largest so far."""
     recipe = "package:\n  name: big\n  version: 1\nrequirements:\n  host:\n    - alpha\n    - beta\n"
     alphas = "".join(f"  - a{index}\n" for index in range(size))
     betas = "".join(f"  - b{index % 7}\n" for index in range(size))
@@ -60,7 +60,7 @@ def generated(size: int, folder: Path) -> Row:
     root = written(folder / f"generated-{size}", recipe, variants, LINUX_ONLY).root
     took = seconds(partial(kiln, root, "matrix", "--json"))
     memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
-    return f"a generated matrix, {size:,} cells", f"{took:.2f} s, {memory} MB", "300 MB"
+    return f"a generated matrix, {size:,} configs", f"{took:.2f} s, {memory} MB", "300 MB"
 
 
 def kiln(root: Path, *words: str) -> None:

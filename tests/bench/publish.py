@@ -1,6 +1,6 @@
-"""What publishing costs: packages to a folder, next to a plain copy and its hash, and the index of a large channel.
+"""The cost of publishing: packages to a folder, next to a plain copy and its hash, and the index of a large channel.
 
-What takes a second or less is the best of three.
+A time of a second or less is the best of three.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files, repodata
-from kiln.publish import contents
-from kiln.publish.channel import ChannelTarget
-from kiln.publish.folder import Folder
+from kiln.publish import contents, transaction
+from kiln.publish.stores import maintenance
+from kiln.publish.stores.folder import Folder
+from kiln.publish.stores.target import StoreTarget
 from tests.bench.timing import ROOT, seconds
 from tests.packages import release_package
 
@@ -33,7 +34,7 @@ def rows() -> list[Row]:
 
 
 def publishing(folder: Path) -> list[Row]:
-    """A release of large packages, in a folder of the same file system as where they were built."""
+    """Return a release of large packages, in a folder of the same file system as where they were built."""
     gigabytes = float(os.environ.get("KILN_BENCH_GB", "10"))
     built = [large_package(folder / "built", number, int(gigabytes * 1e9 / COUNT)) for number in range(COUNT)]
     os.sync()
@@ -53,14 +54,14 @@ def publishing(folder: Path) -> list[Row]:
 
 def publish(packages: list[Path], folder: Path) -> None:
     """Stage, promote and index packages."""
-    target = ChannelTarget(store=Folder(root=folder))
-    target.publish(packages, [repodata.read(package) for package in packages], lambda _: None)
+    target = StoreTarget(store=Folder(root=folder))
+    transaction.publish(target, packages, [repodata.read(package) for package in packages], lambda _: None)
 
 
 def judge(packages: list[Path]) -> None:
     """Read packages as the gate does."""
     for package in packages:
-        contents.read(package, contents.sought([str(ROOT)]))
+        contents.read(package, contents.forbidden_texts([str(ROOT)]))
 
 
 def copied_and_hashed(packages: list[Path], folder: Path) -> None:
@@ -72,7 +73,7 @@ def copied_and_hashed(packages: list[Path], folder: Path) -> None:
 
 
 def large_package(folder: Path, number: int, size: int) -> Path:
-    """A package with this many bytes that do not compress."""
+    """Return a package with this many bytes that do not compress."""
     package = release_package(folder, f"large{number}")
     with zipfile.ZipFile(package, "a") as file, file.open("pkg-more.bin", "w", force_zip64=True) as stream:
         block = os.urandom(1 << 20)
@@ -82,14 +83,14 @@ def large_package(folder: Path, number: int, size: int) -> Path:
 
 
 def indexing(folder: Path) -> list[Row]:
-    """The index of a channel of thousands of packages: from nothing, again, and with one more."""
+    """Return the index of a channel of thousands of packages: from nothing, again, and with one more."""
     channel = folder / "large"
     for number in range(LARGE):
         release_package(channel / "linux-64", f"p{number}", depends=["python >=3.10", f"p{number // 2} >=1"])
-    target = ChannelTarget(store=Folder(root=channel))
+    target = StoreTarget(store=Folder(root=channel))
 
     def index() -> None:
-        target.reindex(lambda path: repodata.read(channel / path))
+        maintenance.reindex(target, lambda path: repodata.read(channel / path))
 
     first, again = seconds(index), min(seconds(index) for _ in range(3))
     more = [release_package(folder / "more", f"one-more{number}") for number in range(3)]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def rows() -> list[Row]:
-    """A rehearsal from wheels in pip's cache, next to the bare calls of the engine, and then once more."""
+    """Return a rehearsal from wheels in pip's cache, next to the bare calls of the engine, and then once more."""
     with scratch_feedstock() as feedstock:
         rehearse(feedstock)  # fills pip's cache, and the file system's
         shutil.rmtree(feedstock / "build_artifacts")
@@ -43,8 +43,8 @@ def rehearse(feedstock: Path) -> tuple[float, float]:
     argv = (sys.executable, "-m", "kiln", "-C", str(feedstock), "build", "--rehearse", "--json")
     began = time.monotonic()
     ended = subprocess.run(argv, cwd=ROOT, check=True, stdout=subprocess.PIPE)
-    (cell,) = json.loads(ended.stdout)["cells"]
-    return time.monotonic() - began, sum(package["tests"]["seconds"] for package in cell["packages"])
+    (config,) = json.loads(ended.stdout)["configs"]
+    return time.monotonic() - began, sum(package["tests"]["seconds"] for package in config["packages"])
 
 
 def bare_engine(feedstock: Path) -> float:

@@ -1,4 +1,4 @@
-"""How soon commands answer."""
+"""The time until commands answer."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def rows() -> list[Row]:
     commands = {
         "build-locally.py --help": ((python, str(ROOT / "build-locally.py"), "--help"), "0.3 s"),
         "kiln matrix": ((*kiln, "matrix"), "0.3 s"),
-        f"kiln render, {len(configs)} cells": ((*kiln, "render", "--json", *configs), "1 s"),
+        f"kiln render, {len(configs)} configs": ((*kiln, "render", "--json", *configs), "1 s"),
     }
     return [(name, f"{median(partial(run, *argv)):.2f} s", limit) for name, (argv, limit) in commands.items()]

@@ -1,4 +1,4 @@
-"""What all sections share: the rows of the table, and calls timed in processes of their own."""
+"""Helpers of all sections: the rows of the table, and calls timed in separate processes."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def run(*argv: str) -> None:
 
 
 def build(root: Path, *words: str) -> None:
-    """Run ``kiln build`` on a feedstock; what it says is thrown away."""
+    """Run ``kiln build`` on a feedstock and discard its output."""
     argv = (sys.executable, "-m", "kiln", "-C", str(root), "build", *words)
     subprocess.run(argv, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

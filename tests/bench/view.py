@@ -1,4 +1,4 @@
-"""What the live view costs: a run of twelve cells with busy logs, shown on a real terminal that somebody reads."""
+"""The cost of the live view: a run of twelve configs with busy logs, shown on a real terminal that somebody reads."""
 
 from __future__ import annotations
 
@@ -9,32 +9,34 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln.console import LiveView
-from kiln.model.run import CellRun, CellState, MatrixReport
-from tests.fleets import Nobody
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport
+from tests.fleets import NullObserver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import IO
 
-    from kiln.model.watch import Watcher
+    from kiln.model.observer import RunObserver
     from tests.bench.timing import Row
 
-CELLS, SECONDS, LINES = 12, 6.0, 100  # lines a second of each cell
+CONFIGS, SECONDS, LINES = 12, 6.0, 100  # lines a second of each config
 
 
 def rows() -> list[Row]:
-    """The share of one core that the live view takes, next to telling the same to nobody."""
+    """Return the share of one core that the live view takes, next to reporting the same to nobody."""
     with terminal() as stream, LiveView(stream) as view:
-        cost = share_of_core(view) - share_of_core(Nobody())  # which looks away: what is left is the cost of telling
-    what = f"live view, {CELLS} cells, {CELLS * LINES:,} lines/s"
+        cost = share_of_core(view) - share_of_core(
+            NullObserver()
+        )  # which looks away: what is left is the cost of reporting
+    what = f"live view, {CONFIGS} configs, {CONFIGS * LINES:,} lines/s"
     return [(what, f"{100 * cost:.2f} % of a core", "1 % of a core")]
 
 
-def share_of_core(watcher: Watcher) -> float:
-    """Processor time per second while a run is told."""
-    cells = tuple(
-        CellRun(config=f"cell{number}", state=CellState.RUNNING, group="", started=time.time(), estimate=600.0)
-        for number in range(CELLS)
+def share_of_core(watcher: RunObserver) -> float:
+    """Processor time per second while a run is reported."""
+    configs = tuple(
+        ConfigRun(config=f"config{number}", state=ConfigState.RUNNING, group="", started=time.time(), estimate=600.0)
+        for number in range(CONFIGS)
     )
     report = MatrixReport(
         run=1,
@@ -43,19 +45,19 @@ def share_of_core(watcher: Watcher) -> float:
         finished=None,
         machine="",
         cores=1,
-        jobs=CELLS,
+        jobs=CONFIGS,
         engine="",
         container="",
-        cells=cells,
+        configs=configs,
     )
     watcher.run_began(report)
     began, used = time.monotonic(), time.process_time()
     told = 0
     while (passed := time.monotonic() - began) < SECONDS:
         while told < passed * LINES:
-            for cell in cells:
-                watcher.cell_line(
-                    cell.config, "compile", f"[{told} / 9,999] Compiling \x1b[32msome/long/path/{told}.cc"
+            for config in configs:
+                watcher.config_line(
+                    config.config, "compile", f"[{told} / 9,999] Compiling \x1b[32msome/long/path/{told}.cc"
                 )
             told += 1
         time.sleep(0.01)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import urllib.request
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +15,11 @@ from kiln.container import Engine, choose
 from kiln.errors import MissingTool
 from kiln.model.feedstock import Feedstock
 from tests.conftest import lack_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kiln.publish.stores.target import StoreTarget
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -60,3 +67,29 @@ def fleet_python() -> Path:
     if sys.version_info < bootstrap.OLDEST_FOR_THE_FLEET:
         pytest.skip("Ansible needs Python 3.11 or newer")
     return bootstrap.fleet(ROOT)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreTarget]:
+    """A channel in a bucket of a moto server."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    from kiln.publish.stores.target import StoreTarget
+    from kiln.publish.targets import target
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    server = ThreadedMotoServer(port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    try:
+        urllib.request.urlopen(urllib.request.Request(f"http://{host}:{port}/moto-api/reset", method="POST")).close()
+        boto3.client("s3").create_bucket(Bucket="wheels", ACL="public-read")
+        channel = target("s3://wheels/channel", os.environ, journals=Path("unused"))
+        assert isinstance(channel, StoreTarget)
+        yield channel
+    finally:
+        server.stop()

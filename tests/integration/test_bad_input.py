@@ -100,7 +100,7 @@ def test_a_fault_of_the_feedstock(
     assert not (tmp_path / ".ci_support").exists()
 
 
-def test_an_unknown_cell_names_those_near(tmp_path: Path) -> None:
+def test_an_unknown_config_names_those_near(tmp_path: Path) -> None:
     root = feedstock(tmp_path, META, "")
     assert kiln(root, "rerender").returncode == 0
     ended = kiln(root, "build", "--rehearse", "linux_46_")
@@ -108,7 +108,7 @@ def test_an_unknown_cell_names_those_near(tmp_path: Path) -> None:
     assert "linux_64_" in ended.stderr
 
 
-def test_a_folder_that_is_no_feedstock_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_feedstock_is_reported(tmp_path: Path) -> None:
     ended = kiln(tmp_path, "matrix")
     assert ended.returncode == errors.FeedstockNotFound.exit_code
     assert "recipe/meta.yaml" in ended.stderr

@@ -48,7 +48,7 @@ def breaking(tmp_path: Path) -> Iterator[str]:
         server.shutdown()
 
 
-def test_a_download_that_breaks_off_is_told_as_a_failure_of_the_network(breaking: str, tmp_path: Path) -> None:
+def test_a_download_that_breaks_off_is_a_failure_of_the_network(breaking: str, tmp_path: Path) -> None:
     records = solve([breaking], ["little"], virtual_packages={})
     with pytest.raises(DownloadFailed, match=r"failed to fetch little-1-0\.conda") as caught:
         install(records, tmp_path / "prefix", cache=tmp_path / "cache")

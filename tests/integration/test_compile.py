@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from backports import zstd
 
 from kiln import files
-from kiln.archive import read_info
+from kiln.compression import zstd
+from kiln.conda_package.reader import read_info
 from kiln.container import choose
 from kiln.errors import BuildFailed, MissingTool
 from kiln.image import apt
@@ -43,13 +43,13 @@ pytestmark = pytest.mark.needs("docker", "mmdebstrap", "apt-get", "dpkg-deb")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feedstock:
-    """The copy that is built, and what its compiles did, by cell."""
+    """The copy that is built, and what its compiles did, by config."""
 
     root: Path
     store: small_tensorflow.Store
 
     def build(self, config: str, *more: str) -> subprocess.CompletedProcess[str]:
-        """Build a cell in Docker."""
+        """Build a config in Docker."""
         words = (sys.executable, "-m", "kiln", "-C", str(self.root), "build", config, "--container", "docker")
         given = (*words, "--distdir", str(self.store.downloads), "--json", *more)
         return subprocess.run(given, cwd=ROOT, text=True, capture_output=True, check=False)
@@ -103,7 +103,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote | None]:
 
 @pytest.fixture(scope="module")
 def compiles(feedstock: Feedstock, remote: Remote | None) -> dict[str, dict[str, Any]]:
-    """What the compile of three cells did, by Bazel's own event file: both Pythons of a CUDA, then the other CUDA.
+    """What the compile of three configs did, by Bazel's own event file: both Pythons of a CUDA, then the other CUDA.
 
     The last one also fills the remote cache.
     """
@@ -117,14 +117,14 @@ def compiles(feedstock: Feedstock, remote: Remote | None) -> dict[str, dict[str,
 
 
 def compile_of(report: dict[str, Any], config: str) -> dict[str, Any]:
-    """Return what the report of a run has on the compile of a cell."""
-    (cell,) = (each for each in report["cells"] if each["config"] == config)
-    (step,) = (each for each in cell["steps"] if each["title"] == "compile")
+    """Return what the report of a run has on the compile of a entry."""
+    (entry,) = (each for each in report["configs"] if each["config"] == config)
+    (step,) = (each for each in entry["steps"] if each["title"] == "compile")
     compiled: dict[str, Any] = step["compile"]
     return compiled
 
 
-def test_the_first_cell_compiles_everything(compiles: dict[str, dict[str, Any]]) -> None:
+def test_the_first_config_compiles_everything(compiles: dict[str, dict[str, Any]]) -> None:
     first = compiles[CUDA_12_PY_311]
     assert first["hits"] == 0
     assert first["misses"] > 5 * PYTHONS_OWN
@@ -158,7 +158,7 @@ def test_the_wheel_is_split_into_packages_by_the_recipes_own_scripts(
 ) -> None:
     assert compiles
     packages = {each.name: each for each in (feedstock.root / "build_artifacts" / "linux-64").glob("*.conda")}
-    # One of each library for a CUDA, whichever Python led; the rest once per cell. All passed their tests there.
+    # One of each library for a CUDA, whichever Python led; the rest once per config. All passed their tests there.
     counts = {
         name: len([each for each in packages if each.startswith(f"{name}-2.0.1-")])
         for name in ("libtensorflow_framework", "libtensorflow_cc", "tensorflow-base", "tensorflow")
@@ -170,7 +170,7 @@ def test_the_wheel_is_split_into_packages_by_the_recipes_own_scripts(
     assert "lib/python3.13/site-packages/tensorflow-2.0.1.dist-info/METADATA" in files
 
 
-def test_the_wheel_is_kept_under_a_tag_that_it_keeps_and_works_in_a_plain_venv(
+def test_the_wheel_has_the_tag_of_its_binaries_and_works_in_a_plain_venv(
     feedstock: Feedstock, compiles: dict[str, dict[str, Any]]
 ) -> None:
     assert compiles
@@ -181,9 +181,9 @@ def test_the_wheel_is_kept_under_a_tag_that_it_keeps_and_works_in_a_plain_venv(
         "cuda13.0/tensorflow-2.0.1-cp311-cp311-manylinux_2_NN_x86_64.whl",
     ]
     with Ledger(feedstock.artifacts / "ledger.sqlite") as ledger:
-        (known,) = ledger.latest("cell", CUDA_12_PY_313)
+        (known,) = ledger.latest("config", CUDA_12_PY_313)
         told = known.detail["packages"][-1]
-        kept = ledger.kept(told["artifact"]["path"])
+        kept = ledger.artifact(told["artifact"]["path"])
     assert kept is not None
     wheel = wheels["cuda12.4/" + Path(kept.path).name]
     assert kept.sha256 == told["artifact"]["sha256"] == files.sha256(wheel)
@@ -204,9 +204,9 @@ def test_the_message_of_a_failing_action_stands_at_the_end(
     finally:
         source.write_text(text)
     assert ended.returncode == BuildFailed.exit_code
-    (cell,) = json.loads(ended.stdout)["cells"]
-    assert cell["reason"].startswith("compile: CppCompile of //tensorflow/core")
-    assert 'error: #error "no luck with this one"' in cell["reason"]
+    (config,) = json.loads(ended.stdout)["configs"]
+    assert config["reason"].startswith("compile: CppCompile of //tensorflow/core")
+    assert 'error: #error "no luck with this one"' in config["reason"]
 
 
 @pytest.mark.needs("nginx")
@@ -260,9 +260,9 @@ def test_a_capability_that_nvcc_does_not_know_is_refused_by_its_own_word(
     with tarfile.open(feedstock.store.downloads / "cuda_nvcc-12.4.1.tar") as tar:
         tar.extract("./bin/nvcc", tmp_path)
     words = (sys.executable, "-B", str(settings.parent / "compile_plan.py"), str(settings))
-    cell = {"cuda_compiler_version": "12.4", "cudnn": "9.3", "PY_VER": "3.11"}
+    config = {"cuda_compiler_version": "12.4", "cudnn": "9.3", "PY_VER": "3.11"}
     asked = (*words, "--nvcc", str(tmp_path / "bin" / "nvcc"))
-    ended = subprocess.run(asked, env={**os.environ, **cell}, text=True, capture_output=True, check=False)
+    ended = subprocess.run(asked, env={**os.environ, **config}, text=True, capture_output=True, check=False)
     assert ended.returncode == 1
     assert "sm_88 is not accepted by" in ended.stderr
 

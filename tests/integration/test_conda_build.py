@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from kiln import expand, load, render
-from kiln.archive import read_info
 from kiln.channel import Channel
+from kiln.conda_package.reader import read_info
 from kiln.errors import TestsFailed
-from kiln.pipeline.outline import file_name
+from kiln.job.outline import file_name
 from tests.packages import release_package
 from tests.waiting import CEILING
 
@@ -70,10 +70,10 @@ def test_conda_build_makes_what_kiln_has_rendered(small: Path) -> None:
         assert read_info(file, "hash_input.json") == outputs[name].used
         assert read_info(file, "about.json")["extra"]["sha"] == "abc"
     again = build(small, *for_cpu, "--json")
-    assert {cell["state"] for cell in json.loads(again.stdout)["cells"]} == {"found"}
+    assert {entry["state"] for entry in json.loads(again.stdout)["configs"]} == {"cached"}
 
 
-def test_a_package_whose_tests_fail_in_conda_build_is_not_taken(small: Path) -> None:
+def test_a_package_with_failed_tests_in_conda_build_is_not_published(small: Path) -> None:
     recipe = small / "recipe" / "meta.yaml"
     recipe.write_text(recipe.read_text().replace("bash check.sh", "echo looking; false; bash check.sh"))
     config = min(file.stem for file in (small / ".ci_support").glob("*.yaml"))

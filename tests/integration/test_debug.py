@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.model.feedstock import Feedstock
-from kiln.pipeline.layout import Layout
-from tests.integration.test_matrix import CPU_311, SMALL, packages, usable, words
+from kiln.store.layout import ArtifactLayout
+from tests.integration.matrix.helpers import CPU_311, SMALL, packages, usable, words
 from tests.waiting import CEILING
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ def test_an_outputs_script_runs_by_hand_with_what_was_compiled(small: Path, wher
     assert "run the script with ./conda_build.sh" in ended.stdout
     assert "- build libsmall" in ended.stderr
     assert packages(small) == set()
-    assert Layout.of(Feedstock(root=small)).work(CPU_311).is_dir(), "the compile stays for the build"
+    assert ArtifactLayout.of(Feedstock(root=small)).work(CPU_311).is_dir(), "the compile stays for the build"
 
 
-def test_an_output_that_there_is_not_is_told_with_those_that_there_are(small: Path) -> None:
+def test_an_unknown_output_is_refused_with_the_valid_ones(small: Path) -> None:
     ended = debug(small, "none", "", "--output-id", "smal")
     assert ended.returncode == 2
     assert "no output matches 'smal'" in ended.stderr

@@ -37,7 +37,7 @@ def feedstock(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_compile_that_stands_still_is_told_and_then_goes_on(feedstock: Path) -> None:
+def test_a_stalled_compile_is_reported_and_continues(feedstock: Path) -> None:
     words = ("build", CONFIG, "--container", "none", "--stall", "0.03", "--json")
     run = (sys.executable, "-m", "kiln", "-C", str(feedstock), *words)
     with subprocess.Popen(run, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -52,9 +52,9 @@ def test_a_compile_that_stands_still_is_told_and_then_goes_on(feedstock: Path) -
         out, err = process.communicate()
     assert process.returncode == 0, err
     assert "compiled 6 actions: 6 from the cache, 0 run, 2 internal" in err
-    (cell,) = json.loads(out)["cells"]
-    (step,) = (step for step in cell["steps"] if step["title"] == "compile")
+    (config,) = json.loads(out)["configs"]
+    (step,) = (step for step in config["steps"] if step["title"] == "compile")
     assert (step["compile"]["hits"], step["compile"]["misses"]) == (6, 0)
-    log = Path(cell["log"]).read_text()
+    log = Path(config["log"]).read_text()
     assert "stalled at" in log
     assert "Bazel: 6 actions: 6 from the cache, 0 run, 2 internal" in log

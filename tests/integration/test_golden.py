@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from kiln.cli import run
+from kiln.errors import PinningNeeded
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT.parent / "shared" / "golden"
@@ -24,3 +28,16 @@ def test_a_real_feedstock_is_rerendered_and_rendered_as_the_reference_tools_do(c
     figures = json.loads((tmp_path / "figures.json").read_text())["totals"]
     assert figures["files_equal"] == figures["files"] > 0
     assert figures["configs_equal"] == figures["configs"]
+
+
+@pytest.mark.skipif(not CASES, reason="shared/golden, the reference answers on real feedstocks, is not here")
+@pytest.mark.parametrize("committed", [True, False], ids=["committed", "bare"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_real_feedstock_is_left_as_it_is_without_its_pinning(case: str, committed: bool, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    shutil.copytree(GOLDEN / case, tree, ignore=shutil.ignore_patterns("expected", "case.json"))
+    if committed:
+        shutil.copytree(GOLDEN / case / "expected" / "ci_support", tree / ".ci_support", dirs_exist_ok=True)
+    before = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+    assert run(["-C", str(tree), "rerender"]) == PinningNeeded.exit_code
+    assert {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()} == before

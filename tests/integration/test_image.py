@@ -24,7 +24,7 @@ STRANGER = User(uid=54321, gid=54321)
 
 def test_the_image_is_found_again(engine: Engine, base_image: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["-C", str(ROOT), "image", "base", "--container", engine.kind.value]) == 0
-    assert capsys.readouterr().out == f"{base_image} {images.digest(engine, base_image)} (found)\n"
+    assert capsys.readouterr().out == f"{base_image} {images.digest(engine, base_image)} (cached)\n"
 
 
 def test_the_archive_of_the_first_engine_serves_the_second(engine: Engine, base_image: str, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import rattler.package_streaming
 
 from kiln import cli
 from kiln.channel import Channel
-from kiln.cli.install import here
+from kiln.cli.install import target_machine
 from kiln.errors import (
     BrokenIndex,
     BrokenPackage,
@@ -26,7 +26,7 @@ from kiln.errors import (
     UnsafePackage,
     UsageError,
 )
-from kiln.pipeline.installing import Request, plan
+from kiln.install.install import InstallRequest, plan
 from tests.packages import hostile_package, release_package
 from tests.solving import record, rendered, stand_ins, write
 
@@ -76,7 +76,7 @@ def state(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(prefix)): path.read_bytes() for path in prefix.rglob("*") if path.is_file()}
 
 
-def test_a_new_prefix_is_made_and_the_table_says_of_what(channel: Path, tmp_path: Path) -> None:
+def test_a_new_prefix_is_made_and_the_table_lists_its_packages(channel: Path, tmp_path: Path) -> None:
     done = kiln(tmp_path, "app", "--from", str(channel))
     assert done.returncode == 0, done.stderr
     assert installed(tmp_path) == {"app-1-0", "library-2-0"}
@@ -87,7 +87,7 @@ def test_a_new_prefix_is_made_and_the_table_says_of_what(channel: Path, tmp_path
     assert not list(tmp_path.glob(".*")), "nothing else is left beside it"
 
 
-def test_a_dry_run_tells_programs_the_same_and_writes_nothing(channel: Path, tmp_path: Path) -> None:
+def test_a_dry_run_has_the_same_json_and_writes_nothing(channel: Path, tmp_path: Path) -> None:
     done = kiln(tmp_path, "app", "--from", str(channel), "--dry-run", "--json")
     told = json.loads(done.stdout)
     assert [(each["action"], each["name"], each["version"]) for each in told["packages"]] == [
@@ -98,7 +98,7 @@ def test_a_dry_run_tells_programs_the_same_and_writes_nothing(channel: Path, tmp
     assert not (tmp_path / "prefix").exists()
 
 
-def test_a_prefix_is_updated_and_what_else_lies_there_stays(channel: Path, tmp_path: Path) -> None:
+def test_a_prefix_is_updated_and_other_files_stay(channel: Path, tmp_path: Path) -> None:
     assert kiln(tmp_path, "app", "--from", str(channel)).returncode == 0
     mine = tmp_path / "prefix/share/mine"
     mine.write_text("my own")
@@ -108,12 +108,12 @@ def test_a_prefix_is_updated_and_what_else_lies_there_stays(channel: Path, tmp_p
     assert "was 2 0" in done.stdout
     assert mine.read_text() == "my own"
     again = kiln(tmp_path, "other", "--from", str(channel))
-    assert "has all of it" in again.stdout
+    assert "is up to date" in again.stdout
 
 
 @pytest.mark.parametrize("exists", [False, True])
 @pytest.mark.parametrize("damage", ["garbage", "cut off", "a byte more", "another package"])
-def test_a_package_that_is_not_the_one_of_the_index_is_told_and_the_prefix_stays(
+def test_a_package_that_differs_from_the_index_is_refused_and_the_prefix_stays(
     channel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str, *, exists: bool
 ) -> None:
     if exists:
@@ -135,7 +135,50 @@ def test_a_package_that_is_not_the_one_of_the_index_is_told_and_the_prefix_stays
     assert (tmp_path / "prefix").exists() == exists
 
 
-def test_a_package_that_was_renamed_and_indexed_so_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def rewritten(channel: Path, without: set[str], **changed: object) -> Path:
+    """The channel with its index telling less of each package, or otherwise; returns a package of it."""
+    for packed in (channel / "linux-64").glob("repodata*"):
+        if packed.name != "repodata.json":
+            packed.unlink()
+    place = channel / "linux-64/repodata.json"
+    told = json.loads(place.read_text())
+    for each in told["packages.conda"].values():
+        each.update(changed)
+        for key in without:
+            each.pop(key, None)
+    place.write_text(json.dumps(told))
+    return channel / "linux-64/library-2-0.conda"
+
+
+def test_where_an_index_has_md5_alone_packages_are_compared_by_that(
+    channel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewritten(channel, {"sha256"})
+    assert quickly(tmp_path, "app", "--from", str(channel)) == 0
+    assert "an MD5 alone" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "prefix")
+    shutil.rmtree(tmp_path / "cache")
+    rewritten(channel, {"sha256"}, md5="0" * 32)
+    assert quickly(tmp_path, "app", "--from", str(channel)) == HashMismatch.exit_code
+    assert f"the index has {'0' * 32}" in capsys.readouterr().err
+    assert not (tmp_path / "prefix").exists()
+
+
+def test_a_truncated_package_in_a_folder_is_reported_as_damaged(
+    channel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where no hash tells it before: the way to the channel is not what is wrong."""
+    package = rewritten(channel, {"sha256", "md5", "size"})
+    good = package.read_bytes()
+    package.unlink()
+    package.write_bytes(good[: len(good) // 2])
+    assert quickly(tmp_path, "app", "--from", str(channel)) == BrokenPackage.exit_code
+    assert "it is damaged" in capsys.readouterr().err
+
+
+def test_a_package_that_was_renamed_and_indexed_so_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     package = release_package(tmp_path / "built", "library", "1")
     package = package.rename(package.with_name("library-2-0.conda"))
     indexed = record("library", "2") | {"sha256": hashlib.sha256(package.read_bytes()).hexdigest()}
@@ -144,7 +187,7 @@ def test_a_package_that_was_renamed_and_indexed_so_is_told(tmp_path: Path, capsy
     code = quickly(tmp_path, "library", "--from", str(place))
     assert code == BrokenPackage.exit_code
     told = capsys.readouterr().err
-    assert "it says of itself that it is library 1 0, the channel's index calls it library 2 0" in told
+    assert "its metadata says library 1 0, the channel's index library 2 0" in told
     assert not (tmp_path / "prefix").exists()
 
 
@@ -153,6 +196,9 @@ HOSTILE: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
     "up": ((OUT,), {}, OUT),
     "up after a name": ((f"share/../{OUT}",), {}, f"share/../{OUT}"),
     "absolute": (("/etc/kiln-was-here",), {}, "/etc/kiln-was-here"),
+    "a history": (("conda-meta/history",), {}, "conda-meta/history"),
+    "pins": (("conda-meta/pinned",), {}, "conda-meta/pinned"),
+    "one path again and again": (("share/evil",) * 1000, {}, "share/evil, twice"),
     "a record": (("conda-meta/other-1-0.json",), {}, "conda-meta/other-1-0.json"),
     "an absolute link": (("share/evil",), {"link": "/etc/passwd"}, "link -> /etc/passwd"),
     "a link up": (("share/evil",), {"lib/link": "../../../etc"}, "lib/link -> ../../../etc"),
@@ -215,7 +261,7 @@ def test_links_that_stay_inside_are_installed(tmp_path: Path) -> None:
     assert {name: str((tmp_path / "prefix" / name).readlink()) for name in links} == links
 
 
-def test_a_prefix_whose_records_reach_out_of_it_is_left_alone(channel: Path, tmp_path: Path) -> None:
+def test_a_prefix_with_records_of_paths_outside_is_refused(channel: Path, tmp_path: Path) -> None:
     """With a package, the files that its record names are removed."""
     assert kiln(tmp_path, "app", "--from", str(channel)).returncode == 0
     letter = tmp_path / "letter"
@@ -231,7 +277,7 @@ def test_a_prefix_whose_records_reach_out_of_it_is_left_alone(channel: Path, tmp
     assert letter.read_text() == "dear"
 
 
-def test_a_folder_of_something_else_is_left_alone(channel: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_prefix_is_refused(channel: Path, tmp_path: Path) -> None:
     (tmp_path / "prefix").mkdir()
     (tmp_path / "prefix/letter").write_text("dear")
     done = kiln(tmp_path, "app", "--from", str(channel))
@@ -239,13 +285,13 @@ def test_a_folder_of_something_else_is_left_alone(channel: Path, tmp_path: Path)
     assert state(tmp_path) == {"letter": b"dear"}
 
 
-def test_a_channel_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_channel_is_reported(tmp_path: Path) -> None:
     done = kiln(tmp_path, "app", "--from", (tmp_path / "nowhere").as_uri())
     assert done.returncode == DownloadFailed.exit_code, done.stderr
 
 
 @pytest.mark.parametrize("index", ["", "{", "[]", '{"packages": {}, "packages.conda": {"app-1-0.conda": {}}}'])
-def test_an_index_that_is_none_is_told(
+def test_an_invalid_index_is_reported(
     channel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], index: str
 ) -> None:
     (channel / "linux-64/repodata.json").write_text(index)
@@ -268,18 +314,18 @@ def test_a_place_below_a_file_cannot_be_written(
 
 @pytest.fixture(scope="module")
 def tensorflow(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """This feedstock's twelve cells as an index."""
+    """This feedstock's twelve configs as an index."""
     own = rendered()
     return write(tmp_path_factory.mktemp("tensorflow"), [*own, *stand_ins(own)])
 
 
 def refusal(tensorflow: Path, folder: Path, *specs: str, cuda: str) -> str:
     """What is said when specs are refused on a machine."""
-    asked = Request(
+    asked = InstallRequest(
         prefix=folder / "prefix",
         specs=specs,
         channels=(tensorflow.as_uri(),),
-        machine=here({"CONDA_OVERRIDE_CUDA": cuda}),
+        machine=target_machine({"CONDA_OVERRIDE_CUDA": cuda}),
     )
     with pytest.raises(SolveFailed) as refused:
         plan(asked)
@@ -295,15 +341,15 @@ def test_without_a_new_enough_driver_the_one_that_is_needed_is_named(
     told = refusal(tensorflow, tmp_path, "tensorflow-gpu", cuda=cuda)
     assert "tensorflow-gpu cannot run here: this needs an NVIDIA driver 525.60.13 or newer, for CUDA 12.0" in told
     assert f"CONDA_OVERRIDE_CUDA says that this machine has {'CUDA 11.8' if cuda else 'no driver'}" in told
-    assert "ask for tensorflow-cpu, which needs no GPU" in told
+    assert "request tensorflow-cpu, which needs no GPU" in told
     assert "on a login node" in told
 
 
 @pytest.mark.parametrize("cuda", ["", "11.8", "12.9"])
-def test_both_flavours_together_are_refused_with_both_named(tensorflow: Path, tmp_path: Path, cuda: str) -> None:
+def test_the_cpu_and_gpu_builds_together_are_refused_by_name(tensorflow: Path, tmp_path: Path, cuda: str) -> None:
     told = refusal(tensorflow, tmp_path, "tensorflow-gpu", "tensorflow-cpu", cuda=cuda)
     assert "tensorflow-gpu and tensorflow-cpu exclude each other, on any machine" in told
-    assert "tensorflow alone takes the build that fits the machine" in told
+    assert "tensorflow alone selects the build for the machine" in told
 
 
 def test_of_many_specs_those_are_named_that_exclude_each_other(tensorflow: Path, tmp_path: Path) -> None:
@@ -311,16 +357,18 @@ def test_of_many_specs_those_are_named_that_exclude_each_other(tensorflow: Path,
     assert "python 3.13.* and numpy <2 exclude each other" in told
 
 
-def test_a_python_that_no_build_is_for_is_told(tensorflow: Path, tmp_path: Path) -> None:
-    assert "no machine can have python 3.9.*" in refusal(tensorflow, tmp_path, "tensorflow", "python 3.9.*", cuda="")
+def test_a_python_without_builds_is_reported(tensorflow: Path, tmp_path: Path) -> None:
+    assert "python 3.9.* cannot be installed from" in refusal(
+        tensorflow, tmp_path, "tensorflow", "python 3.9.*", cuda=""
+    )
 
 
-def test_a_spec_that_is_none_is_told(channel: Path, tmp_path: Path) -> None:
+def test_an_invalid_spec_is_reported(channel: Path, tmp_path: Path) -> None:
     done = kiln(tmp_path, "app >>1", "--from", str(channel))
     assert done.returncode == UsageError.exit_code, done.stderr
-    assert "one of app >>1 is no match spec" in done.stderr
+    assert "one of app >>1 is not a match spec" in done.stderr
 
 
-def test_an_override_that_is_no_version_is_told(tensorflow: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="CONDA_OVERRIDE_CUDA='twelve' is no version"):
+def test_an_invalid_override_is_reported(tensorflow: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="CONDA_OVERRIDE_CUDA='twelve' is not a version"):
         refusal(tensorflow, tmp_path, "tensorflow", cuda="twelve")

@@ -1,4 +1,4 @@
-"""Who reaches the network in a cell's build: the engine, and those scripts to which the recipe grants it."""
+"""Who reaches the network in a config's build: the engine, and those scripts to which the recipe grants it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from kiln.errors import BuildFailed
 from kiln.ledger import Ledger
-from kiln.model.run import CellState
-from tests.integration.test_matrix import CPU_311, SMALL, kiln, replace, states, usable
+from kiln.model.run import ConfigState
+from tests.integration.matrix.helpers import CPU_311, SMALL, kiln, replace, states, usable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ def seen(root: Path) -> dict[str, set[str]]:
     with Ledger(root / "build_artifacts" / "ledger.sqlite") as ledger:
         report = ledger.report()
     assert report is not None
-    log = report.cells[0].log
+    log = report.configs[0].log
     assert log is not None
     lines = [line.split()[2:] for line in log.read_text().splitlines() if " sees " in line]
     return {words[0]: set(words[2:]) for words in lines if words[0] != "+"}
@@ -49,7 +49,7 @@ def test_of_the_scripts_only_those_reach_the_network_that_the_recipe_grants_it(s
     assert networks == {"small": {"lo"}, "test": {"lo"}}
 
 
-def test_all_scripts_reach_it_when_asked_for(small: Path) -> None:
+def test_all_scripts_have_the_network_on_request(small: Path) -> None:
     replace(small, "meta.yaml", "extra:\n", "extra:\n  network: nothing\n")
     ended = kiln(small, CPU_311, "--container", usable("docker"), "--network", "always")
     assert ended.returncode == 0, ended.stderr
@@ -58,17 +58,17 @@ def test_all_scripts_reach_it_when_asked_for(small: Path) -> None:
     )
 
 
-def test_a_script_that_fails_for_want_of_the_network_is_told_how_to_get_it(small: Path) -> None:
+def test_a_script_that_fails_without_network_has_a_hint_to_grant_it(small: Path) -> None:
     replace(small, "meta.yaml", "extra:\n", "extra:\n  network: nothing\n")
     fails = "echo >/dev/tcp/192.0.2.1/9 || exit 9\n"
     replace(small, "install-app.sh", "mkdir", f"{fails}mkdir")
     ended = kiln(small, CPU_311, "--container", usable("docker"))
     assert ended.returncode == BuildFailed.exit_code, ended.stderr
-    assert states(small) == {CPU_311: CellState.FAILED}
+    assert states(small) == {CPU_311: ConfigState.FAILED}
     assert "grant it in recipe/meta.yaml (extra: network: [build small]), or --network always" in ended.stderr
 
 
-def test_a_compile_that_fails_so_is_told_the_same_where_its_cause_is_known_too(small: Path) -> None:
+def test_a_compile_without_network_is_reported_even_with_a_known_cause(small: Path) -> None:
     """Bazel's words for an address that it cannot look up stand in the table of causes, with a hint of their own."""
     replace(small, "meta.yaml", "extra:\n", "extra:\n  network: nothing\n")
     fails = "echo 'class java.net.UnknownHostException Unknown host: example.org'; exit 9\n"

@@ -10,6 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.request import Request, urlopen
 
 import boto3
 import pytest
@@ -41,7 +42,7 @@ def play(fleet_python: Path, tmp_path: Path) -> Callable[..., subprocess.Complet
     def run(
         *books: str, env: dict[str, str] | None = None, ceiling: int = CEILING, **more: object
     ) -> subprocess.CompletedProcess[str]:
-        variables.write_text(json.dumps({"kiln_run_dir": str(tmp_path / "run"), "kiln_look_every": 1, **more}))
+        variables.write_text(json.dumps({"kiln_run_dir": str(tmp_path / "run"), "kiln_poll_interval": 1, **more}))
         argv = [str(fleet_python.with_name("ansible-playbook")), "-vv", "--extra-vars", f"@{variables}"]
         done = subprocess.run(
             [*argv, *(str(ROOT / "ansible" / f"{book}.yml") for book in books)],
@@ -88,8 +89,8 @@ def local(tmp_path: Path) -> Iterator[dict[str, object]]:
     try:
         engine = choose("docker", env=os.environ).engine
         assert engine is not None
-        tag, folder = image.machine_tag("bookworm"), Feedstock(root=ROOT).artifacts / "images"
-        image.base(engine, image.machine_recipe(), tag=tag, folder=folder, env=os.environ)
+        tag, folder = image.worker_tag("bookworm"), Feedstock(root=ROOT).artifacts / "images"
+        image.base(engine, image.worker_recipe(), tag=tag, folder=folder, env=os.environ)
     except MissingTool as missing:
         pytest.skip(missing.what)
     run = f"t{os.getpid()}"
@@ -98,9 +99,9 @@ def local(tmp_path: Path) -> Iterator[dict[str, object]]:
         "kiln_run": run,
         "kiln_count": 2,
         "kiln_feedstock": str(SMALL),
-        "kiln_cells": [CPU, CUDA],
+        "kiln_configs": [CPU, CUDA],
         "kiln_build_options": ["--container", "none"],
-        "kiln_build_look_every": 1,
+        "kiln_build_poll_interval": 1,
         "kiln_pip": {"PIP_EXTRA_INDEX_URL": f"https://me:{SECRET}@127.0.0.1:9/simple"},
     }
     if containers(run):
@@ -108,7 +109,7 @@ def local(tmp_path: Path) -> Iterator[dict[str, object]]:
 
 
 @pytest.mark.needs("docker", "rsync", "ssh")
-def test_two_machines_build_a_cell_each_and_are_gone(
+def test_two_machines_build_a_config_each_and_are_gone(
     play: Callable[..., subprocess.CompletedProcess[str]], local: dict[str, object], tmp_path: Path
 ) -> None:
     run, name = tmp_path / "run", str(local["kiln_run"])
@@ -116,8 +117,8 @@ def test_two_machines_build_a_cell_each_and_are_gone(
     succeed(play("provision", "prepare", "build", "collect", **local))
     assert containers(name) == [first, second]
 
-    for machine, cell in ((first, CPU), (second, CUDA)):
-        home = run / "collected" / machine / cell
+    for machine, config in ((first, CPU), (second, CUDA)):
+        home = run / "collected" / machine / config
         verified = json.loads((home / "verified.json").read_text())
         assert {each["path"].partition("/")[2].split("-")[0] for each in verified} == {"libsmall", "small"}
         assert all(files.sha256(home / "packages" / each["path"]) == each["sha256"] for each in verified)
@@ -169,16 +170,16 @@ def virtual() -> Iterator[dict[str, object]]:
         "kiln_type": "qemu-2",
         "kiln_boot_timeout": EMULATED,
         "kiln_feedstock": str(SMALL),
-        "kiln_cells": [CPU],
+        "kiln_configs": [CPU],
         "kiln_build_options": ["--container", "none"],
-        "kiln_build_look_every": 5,
+        "kiln_build_poll_interval": 5,
     }
     for pid in processes(run).values():
         os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.needs("qemu-system-x86_64", "qemu-img", "xorrisofs", "rsync", "ssh", "pgrep")
-def test_a_virtual_machine_builds_a_cell_and_its_lease_ends_it(
+def test_a_virtual_machine_builds_a_config_and_its_lease_ends_it(
     play: Callable[..., subprocess.CompletedProcess[str]], virtual: dict[str, object], tmp_path: Path
 ) -> None:
     run, name = tmp_path / "run", str(virtual["kiln_run"])
@@ -209,7 +210,7 @@ def test_virtual_machines_that_nobody_knows_any_more_are_found_by_their_tags_and
 
     succeed(play("list", **virtual))
     (found,) = json.loads((run / "found.json").read_text())
-    assert (found["name"], found["flavour"], found["port"]) == (f"kiln-{name}-1", "qemu", port)
+    assert (found["name"], found["flavor"], found["port"]) == (f"kiln-{name}-1", "qemu", port)
     succeed(play("sweep", **{**virtual, "kiln_run": "another"}))
     assert processes(name) == {}
     succeed(play("down", **virtual))
@@ -221,6 +222,8 @@ def moto(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, object]]:
     server = ThreadedMotoServer(port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
+    with urlopen(Request(f"http://{host}:{port}/moto-api/reset", method="POST")) as answer:
+        answer.read()  # all servers of a process have one Amazon: what another test left goes
     for name, value in (("AWS_ACCESS_KEY_ID", "kiln"), ("AWS_SECRET_ACCESS_KEY", SECRET), ("AWS_REGION", "us-east-1")):
         monkeypatch.setenv(name, value)
     yield {
@@ -260,6 +263,7 @@ def let_in(client: Any, name: str) -> list[tuple[int, int, str]]:
     ]
 
 
+@pytest.mark.needs("ssh-keygen")
 def test_machines_on_aws_end_themselves_and_are_given_back(
     play: Callable[..., subprocess.CompletedProcess[str]], moto: dict[str, object], tmp_path: Path
 ) -> None:
@@ -321,6 +325,7 @@ def cloud() -> Iterator[Cloud]:
     yield from serve(Cloud(password=SECRET))
 
 
+@pytest.mark.needs("ssh-keygen")
 def test_machines_on_openstack_are_brought_up_as_far_as_there_is_room_and_given_back(
     play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud, tmp_path: Path
 ) -> None:
@@ -329,7 +334,7 @@ def test_machines_on_openstack_are_brought_up_as_far_as_there_is_room_and_given_
     cloud.refused.add("kiln-two-2")
     done = play("provision", env=env, **told, kiln_count=2, kiln_cache_type="compute-8")
     assert done.returncode == 2
-    assert "1 of 3 machines were refused" in done.stdout
+    assert "1 of 3 workers were refused" in done.stdout
     refused = json.loads((tmp_path / "run" / "refused" / "kiln-two-2.json").read_text())
     assert "Quota exceeded" in refused["reason"]
     server, cache = sorted(cloud.servers.values(), key=lambda each: str(each["name"]))
@@ -352,3 +357,122 @@ def test_machines_on_openstack_are_brought_up_as_far_as_there_is_room_and_given_
     succeed(play("down", env=env, **told))
     assert cloud.servers == {}
     assert [row["name"] for row in cloud.groups.values()] == ["default"]
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_machines_on_openstack_have_floating_addresses_which_are_released_with_them(
+    play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud, tmp_path: Path
+) -> None:
+    """The pool has two addresses for three machines; one machine goes by itself, and one by the provider's console."""
+    told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_controller": "192.0.2.7", "kiln_type": "compute-8"}
+    networks = {"kiln_openstack_network": "private", "kiln_openstack_floating_network": "Ext-Net"}
+    env = cloud.environment(SECRET)
+    cloud.fixed, cloud.pool = "private", 2
+    done = play("provision", env=env, **told, **networks, kiln_count=3)
+    assert done.returncode == 2
+    (refused,) = (tmp_path / "run" / "refused").glob("*.json")
+    assert "No more IP addresses available" in json.loads(refused.read_text())["reason"]
+    names = sorted(str(each["name"]) for each in cloud.servers.values())
+    assert len(names) == 2, "what has no address is given back at once"
+    assert sorted(inventory(tmp_path / "run", name)["address"] for name in names) == ["203.0.113.1", "203.0.113.2"]
+    notes = {f"address of {name} of run two of kiln" for name in names}
+    assert {each["description"] for each in cloud.addresses.values()} == notes
+
+    succeed(play("provision", env=env, **told, **networks, kiln_count=3, kiln_names=names))
+    assert len(cloud.addresses) == 2, "a machine that has an address gets no other"
+
+    gone = next(key for key, each in cloud.servers.items() if each["name"] == names[0])
+    cloud.delete_server(gone)
+    kept = {"id": "99999999-9999-9999-9999-999999999999", "description": "address of kiln-six-1 of run six of kiln"}
+    cloud.addresses[kept["id"]] = {**kept, "floating_ip_address": "203.0.113.9", "port_id": None}
+    succeed(play("down", env=env, **told))
+    assert cloud.servers == {}
+    assert list(cloud.addresses.values()) == [{**kept, "floating_ip_address": "203.0.113.9", "port_id": None}]
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_a_server_that_has_shut_itself_down_is_replaced_and_of_whichever_run_deleted_at_once(
+    play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud, tmp_path: Path
+) -> None:
+    """A server is charged for as long as it is there, and none can delete itself."""
+    told = {"kiln_provider": "openstack", "kiln_controller": "192.0.2.0/24", "kiln_type": "compute-8"}
+    env = cloud.environment(SECRET)
+    succeed(play("provision", env=env, kiln_run="two", **told))
+    (group,) = (row for row in cloud.groups.values() if row["name"] == "kiln-two")
+    assert "192.0.2.0/24" in {rule["remote_ip_prefix"] for rule in group["security_group_rules"]}
+    (first,) = cloud.servers
+    cloud.shut_off("kiln-two-1")
+    succeed(play("provision", env=env, kiln_run="two", **told))
+    (second,) = cloud.servers
+    assert second != first
+    assert inventory(tmp_path / "run", "kiln-two-1")["id"] == second
+
+    cloud.shut_off("kiln-two-1")
+    succeed(play("down", env=env, kiln_run="one", **told))
+    assert cloud.servers == {}
+
+    succeed(play("provision", env=env, kiln_run="two", **told, kiln_count=2))
+    cloud.shut_off("kiln-two-2")
+    succeed(play("list", env=env, kiln_run="one", **told))
+    assert len(cloud.servers) == 2, "whoever only looks changes nothing"
+    succeed(play("sweep", env=env, kiln_run="one", **told))
+    assert [each["name"] for each in cloud.servers.values()] == ["kiln-two-1"], "its time is not over"
+    succeed(play("down", env=env, kiln_run="two", **told))
+    assert cloud.servers == {}
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_the_group_opens_to_the_address_that_the_controller_has_now(
+    play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud, moto: dict[str, object]
+) -> None:
+    told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_type": "compute-8"}
+    env = cloud.environment(SECRET)
+    succeed(play("provision", env=env, **told, kiln_controller="192.0.2.7"))
+    succeed(play("admit", env=env, **told, kiln_controller="198.51.100.9"))
+    (group,) = (row for row in cloud.groups.values() if row["name"] == "kiln-two")
+    opened = [rule["remote_ip_prefix"] for rule in group["security_group_rules"] if rule["direction"] == "ingress"]
+    assert opened == ["198.51.100.9/32"]
+
+    client = ec2(moto)
+    some = client.describe_images(Filters=[{"Name": "architecture", "Values": ["x86_64"]}])["Images"][0]["ImageId"]
+    succeed(play("provision", **moto, kiln_machines=[{"name": "kiln-one-1", "type": "compute-8"}], kiln_aws_image=some))
+    succeed(play("admit", **{**moto, "kiln_controller": "198.51.100.0/24"}))
+    assert let_in(client, "kiln-one") == [(22, 22, "198.51.100.0/24")]
+    before = client.describe_security_groups(Filters=[{"Name": "group-name", "Values": ["kiln-one"]}])
+    tags = {tag["Key"] for tag in before["SecurityGroups"][0]["Tags"]}
+    assert {"kiln-run", "kiln-expires"} <= tags
+    refused = play("admit", **{**moto, "kiln_controller": "<html>"})
+    assert refused.returncode == 2
+    assert "is not an IPv4 address" in refused.stdout
+    succeed(play("down", **moto))
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_machines_of_another_run_of_the_same_name_are_left_alone(
+    play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud, moto: dict[str, object], tmp_path: Path
+) -> None:
+    """Two people call their runs the same; each run is known by its folder and computer, too."""
+    one, two = ({"kiln_run_dir": str(tmp_path / each)} for each in ("one", "two"))
+    told = {"kiln_provider": "openstack", "kiln_run": "try", "kiln_type": "compute-8", "kiln_controller": "192.0.2.7"}
+    env = cloud.environment(SECRET)
+    succeed(play("provision", env=env, **told, **one))
+    refused = play("provision", env=env, **told, **two)
+    assert refused.returncode == 2
+    assert "has workers (kiln-try-1)" in refused.stdout
+    play("down", env=env, **told, **two)
+    assert [each["name"] for each in cloud.servers.values()] == ["kiln-try-1"]
+    succeed(play("down", env=env, **told, **one))
+    assert cloud.servers == {}
+
+    client = ec2(moto)
+    some = client.describe_images(Filters=[{"Name": "architecture", "Values": ["x86_64"]}])["Images"][0]["ImageId"]
+    more = {"kiln_machines": [{"name": "kiln-one-1", "type": "compute-8"}], "kiln_aws_image": some}
+    succeed(play("provision", **moto, **more, **one))
+    assert "has workers (kiln-one-1)" in play("provision", **moto, **more, **two).stdout
+    play("down", **moto, **two)
+    assert list(running(client)) == ["kiln-one-1"]
+    client.stop_instances(InstanceIds=[running(client)["kiln-one-1"]["InstanceId"]])
+    succeed(play("provision", **moto, **more, **one))
+    assert list(running(client)) == ["kiln-one-1"], "a stopped machine is replaced"
+    succeed(play("down", **moto, **one))
+    assert running(client) == {}

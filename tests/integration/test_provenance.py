@@ -17,8 +17,8 @@ from kiln.errors import BrokenIndex, NotReproduced, NotWritable, ProvenanceBroke
 
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
-CELLS = sorted(file.stem for file in (SMALL / ".ci_support").glob("*.yaml"))
-CELL, OTHERS = CELLS[2], (*CELLS[:2], CELLS[3])
+CONFIGS = sorted(file.stem for file in (SMALL / ".ci_support").glob("*.yaml"))
+CONFIG, OTHERS = CONFIGS[2], (*CONFIGS[:2], CONFIGS[3])
 
 
 def kiln(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -34,14 +34,14 @@ def done(ended: subprocess.CompletedProcess[str]) -> str:
 
 @pytest.fixture(scope="module")
 def feedstock(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small feedstock, fit to be released, with one of its cells built on this machine."""
+    """The small feedstock, fit to be released, with one of its configs built on this machine."""
     root = tmp_path_factory.mktemp("feedstock") / "small"
     shutil.copytree(SMALL, root)
     meta, script = root / "recipe" / "meta.yaml", root / "recipe" / "build.sh"
     meta.write_text(meta.read_text().replace("  summary:", "  license_file: LICENCE\n  summary:"))
     script.write_text(f"{script.read_text()}echo 'do as you like' >LICENCE\n")
     (root / "outputs.txt").write_text("small\nlibsmall  # both\n")
-    done(kiln(root, "build", CELL, "--container", "none"))
+    done(kiln(root, "build", CONFIG, "--container", "none"))
     return root
 
 
@@ -56,7 +56,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def channel(feedstock: Path, key: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A channel to which the cell was published."""
+    """A channel to which the config was published."""
     place = tmp_path_factory.mktemp("channels") / "channel"
     told = done(kiln(feedstock, *publish(place), "--sign-key", str(key), "--json"))
     assert len(json.loads(told)["published"]) == 2
@@ -64,17 +64,17 @@ def channel(feedstock: Path, key: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 def publish(place: Path) -> tuple[str, ...]:
-    return ("publish", "--to", str(place), *(word for cell in OTHERS for word in ("--partial", cell)))
+    return ("publish", "--to", str(place), *(word for config in OTHERS for word in ("--partial", config)))
 
 
 def packages(channel: Path) -> list[str]:
     return sorted(str(path) for path in channel.glob("linux-64/*.conda"))
 
 
-def test_a_matrix_with_cells_missing_is_refused_with_each_of_them(feedstock: Path, tmp_path: Path) -> None:
+def test_a_matrix_with_configs_missing_is_refused_with_each_of_them(feedstock: Path, tmp_path: Path) -> None:
     refused = kiln(feedstock, "publish", "--to", str(tmp_path / "channel"))
     assert refused.returncode == ReleaseRefused.exit_code
-    assert [cell for cell in CELLS if f"missing cell: {cell}" in refused.stderr] == sorted(OTHERS)
+    assert [config for config in CONFIGS if f"missing config: {config}" in refused.stderr] == sorted(OTHERS)
     assert not (tmp_path / "channel").exists()
     assert len(json.loads(done(kiln(feedstock, *publish(tmp_path / "channel"), "--check", "--json")))["ready"]) == 2
     assert not (tmp_path / "channel").exists()
@@ -88,15 +88,15 @@ def test_a_published_package_is_verified_and_built_again_byte_for_byte(
         told = done(kiln(feedstock, "verify", package, "--allowed-signers", str(key.parent / "allowed")))
         assert "signed by release@example.org" in told
         record = json.loads(done(kiln(feedstock, "verify", package, "--json")))
-        assert record["cell"] == CELL
+        assert record["config"] == CONFIG
         assert record["sources"][0]["digest"]
         again = done(kiln(feedstock, "rebuild", package))
         assert files.sha256(Path(package)) in again
-    assert not (feedstock / "build_artifacts" / "work" / CELL).exists()
+    assert not (feedstock / "build_artifacts" / "work" / CONFIG).exists()
 
 
 @pytest.mark.needs("ssh-keygen")
-def test_what_was_changed_afterwards_is_seen(channel: Path, feedstock: Path, tmp_path: Path) -> None:
+def test_later_changes_are_detected(channel: Path, feedstock: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(channel, tmp_path / "copy", symlinks=True))
     package = packages(copy)[0]
     (bill,) = copy.glob(f"provenance/sbom/{files.sha256(Path(package))}.spdx.json")
@@ -135,7 +135,7 @@ def test_a_bundle_holds_packages_logs_hashes_and_records_that_can_be_verified(
     assert not (tmp_path / "nowhere").exists()
     subprocess.run(("sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"), cwd=place, check=True)
     listed = {line.split(maxsplit=1)[1] for line in (place / "SHA256SUMS").read_text().splitlines()}
-    assert f"logs/{CELL}.log" in listed
+    assert f"logs/{CONFIG}.log" in listed
     for package in packages(place):
         assert "follow one another" in done(kiln(feedstock, "verify", package))
     assert kiln(feedstock, *publish(tmp_path / "c"), "--bundle", str(place)).returncode == NotWritable.exit_code
@@ -167,7 +167,7 @@ def index(channel: Path) -> dict[str, Any]:
     return told
 
 
-# The last, since it builds the cell from another recipe
+# The last, since it builds the config from another recipe
 
 
 @pytest.mark.needs("ssh-keygen")
@@ -180,7 +180,7 @@ def test_another_recipe_or_a_build_that_depends_on_the_hour_is_not_the_same(
     try:
         script.write_text(f"{before}date +%s%N >$PREFIX/when\n")
         assert "is not the one that" in broken(kiln(feedstock, "rebuild", package))
-        done(kiln(feedstock, "build", CELL, "--container", "none"))
+        done(kiln(feedstock, "build", CONFIG, "--container", "none"))
         done(kiln(feedstock, *publish(tmp_path / "channel")))
         other = kiln(feedstock, "rebuild", packages(tmp_path / "channel")[1])
         assert other.returncode == NotReproduced.exit_code

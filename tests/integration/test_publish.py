@@ -15,6 +15,8 @@ import pytest
 
 from kiln import files, repodata
 from kiln.errors import AlreadyRunning, DiskFull, HashMismatch, PublicationPending
+from kiln.publish import transaction
+from kiln.publish.stores import maintenance
 from tests import publishing
 from tests.packages import release_package
 from tests.publishing import NEW, OLD, packages, publish_new, publish_old, put, recorded, seen, target
@@ -79,7 +81,7 @@ def test_a_publication_killed_at_any_step_leaves_the_channel_as_before_or_as_aft
         assert states[-1] in (BEFORE, AFTER), step
         assert recorded(copy / "channel") == states[-1], "the records change with the index"
         back = Path(shutil.copytree(copy, quick / "back", symlinks=True))
-        if publishing.target(back).abort():
+        if transaction.abort(publishing.target(back)):
             assert listing(back / "channel") == before, step
         assert seen(back / "channel") in (BEFORE, AFTER), step
         shutil.rmtree(back)
@@ -97,7 +99,7 @@ def test_taking_back_and_withdrawing_can_be_killed_at_any_step_too(folder: Path,
         broken = publishing.target(folder)
         paths = packages(folder, NEW)
         with pytest.raises(HashMismatch):
-            broken.publish(paths, [repodata.read(path) for path in paths], refuse)
+            transaction.publish(broken, paths, [repodata.read(path) for path in paths], refuse)
     after = BEFORE if function == "abort" else BEFORE - {"old-1-0.conda"}
     steps = killed(function, folder, quick / "copies")
     for number, step in enumerate([*steps, "none"], 1):
@@ -127,21 +129,21 @@ def test_a_channel_that_another_tool_indexed_is_taken_over(tmp_path: Path) -> No
     assert "last-1-0.conda" in publishing.listed(channel / "linux-64", "shards")
 
 
-def test_another_publication_waits_until_the_first_is_finished_or_taken_back(folder: Path) -> None:
+def test_another_publication_waits_until_the_first_is_finished_or_aborted(folder: Path) -> None:
     paths = packages(folder, NEW)
     with pytest.raises(HashMismatch):
-        target(folder).publish(paths, [repodata.read(path) for path in paths], refuse)
+        transaction.publish(target(folder), paths, [repodata.read(path) for path in paths], refuse)
     assert seen(folder / "channel") == BEFORE
     with pytest.raises(PublicationPending, match="2 packages"):
         put(folder, ("other",))
     with pytest.raises(PublicationPending):
         publishing.yank(folder)
-    assert target(folder).abort() == ("linux-64/fresh-1-0.conda", "noarch/app-1-0.conda")
+    assert transaction.abort(target(folder)) == ("linux-64/fresh-1-0.conda", "noarch/app-1-0.conda")
     put(folder, ("other",))
     assert seen(folder / "channel") == BEFORE | {"other-1-0.conda"}
 
 
-def test_of_two_publishers_at_once_one_is_told_to_wait(folder: Path) -> None:
+def test_of_two_publishers_at_once_one_is_refused(folder: Path) -> None:
     staged, go_on = threading.Event(), threading.Event()
 
     def hold(_: str) -> None:
@@ -150,7 +152,7 @@ def test_of_two_publishers_at_once_one_is_told_to_wait(folder: Path) -> None:
 
     paths = packages(folder, NEW)
     entries = [repodata.read(path) for path in paths]
-    first = threading.Thread(target=lambda: target(folder).publish(paths, entries, hold))
+    first = threading.Thread(target=lambda: transaction.publish(target(folder), paths, entries, hold))
     first.start()
     try:
         assert staged.wait(CEILING)
@@ -163,7 +165,7 @@ def test_of_two_publishers_at_once_one_is_told_to_wait(folder: Path) -> None:
     assert seen(folder / "channel") == AFTER
 
 
-def test_what_was_staged_and_then_damaged_is_not_promoted(folder: Path) -> None:
+def test_a_package_damaged_in_staging_is_not_promoted(folder: Path) -> None:
     paths = packages(folder, NEW)
     entries = [repodata.read(path) for path in paths]
 
@@ -172,9 +174,9 @@ def test_what_was_staged_and_then_damaged_is_not_promoted(folder: Path) -> None:
         files.write_bytes(staged, b"something else")
 
     with pytest.raises(HashMismatch, match="fresh"):
-        target(folder).publish(paths, entries, damage)
+        transaction.publish(target(folder), paths, entries, damage)
     assert seen(folder / "channel") == BEFORE
-    target(folder).abort()
+    transaction.abort(target(folder))
     publish_new(folder)
     assert seen(folder / "channel") == AFTER
 
@@ -204,23 +206,23 @@ def test_a_full_disk_leaves_the_channel_as_before_and_the_same_command_finishes(
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(1 << 20))
     with pytest.raises(DiskFull, match="disk became full"):
-        target(small_disk).publish(paths, entries, lambda _: None)
+        transaction.publish(target(small_disk), paths, entries, lambda _: None)
     assert seen(small_disk / "channel") == BEFORE
     ballast.unlink()
-    target(small_disk).publish(paths, entries, lambda _: None)
+    transaction.publish(target(small_disk), paths, entries, lambda _: None)
     assert seen(small_disk / "channel") == BEFORE | {"large-1-0.conda"}
 
 
-def test_reindexing_reads_only_what_is_not_known_and_drops_what_is_gone(folder: Path) -> None:
+def test_reindexing_reads_only_unknown_files_and_drops_missing_ones(folder: Path) -> None:
     channel = folder / "channel"
     release_package(channel / "linux-64", "dropped-in")
     (channel / "linux-64" / "old-1-0.conda").unlink()
     read = []
 
-    def one(path: str) -> repodata.Entry:
+    def one(path: str) -> repodata.IndexEntry:
         read.append(path)
         return repodata.read(channel / path)
 
-    assert target(folder).reindex(one) == 1
+    assert maintenance.reindex(target(folder), one) == (1, ())
     assert read == ["linux-64/dropped-in-1-0.conda"]
     assert seen(channel) == {"kept-1-0.conda", "dropped-in-1-0.conda"}

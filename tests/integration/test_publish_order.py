@@ -9,7 +9,7 @@ import pytest
 
 from kiln.channel import solve
 from kiln.publish.order import in_order
-from kiln.repodata import Entry
+from kiln.repodata import IndexEntry
 from tests.solving import Record, machine, rendered, stand_ins, write
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ NEW, OLD = "2.21.0", "2.20.0"
 CUDA, CPU = "cuda", "cpu"
 
 
-def entry(record: Record) -> Entry:
+def entry(record: Record) -> IndexEntry:
     """A package as it is published."""
     file = f"{record['name']}-{record['version']}-{record['build']}.conda"
-    return Entry(file=file, subdir="linux-64", record=record, run_exports={})
+    return IndexEntry(file=file, subdir="linux-64", record=record, run_exports={})
 
 
 def before(record: Record) -> Record:
@@ -32,13 +32,13 @@ def before(record: Record) -> Record:
 
 
 @pytest.fixture(scope="module")
-def release() -> list[Entry]:
+def release() -> list[IndexEntry]:
     """All packages of a release in the order in which they are published."""
     return in_order(map(entry, rendered()))
 
 
 @pytest.fixture(scope="module")
-def moments(release: list[Entry], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def moments(release: list[IndexEntry], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The channel at each moment: the release before, then with one package more each time."""
     folder = tmp_path_factory.mktemp("moments")
     new = [dict(each.record) for each in release]
@@ -64,7 +64,9 @@ def test_a_reader_in_between_gets_the_old_release_or_all_of_the_new_one(
     assert found == [OLD] * change + [NEW] * (len(found) - change), "there is one moment for each reader"
 
 
-def test_a_package_can_be_installed_from_the_moment_that_it_appears(release: list[Entry], moments: list[Path]) -> None:
+def test_a_package_can_be_installed_from_the_moment_that_it_appears(
+    release: list[IndexEntry], moments: list[Path]
+) -> None:
     for new, channel in zip(release, moments[1:], strict=True):
         asked = f"{new.record['name']} =={NEW} {new.record['build']}"
         assert solve([channel.as_uri()], [asked], virtual_packages=machine("12.9"))

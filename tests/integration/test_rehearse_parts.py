@@ -19,8 +19,8 @@ from kiln import rehearse
 from kiln.channel import Channel
 from kiln.errors import DownloadFailed, HashMismatch, UnsupportedPython
 from kiln.rehearse import wheels
-from kiln.rehearse.lock import LockedWheel, plan
-from kiln.rehearse.wheel_package import Target, convert_all
+from kiln.rehearse.lock import PYTHONS, LockedWheel, plan
+from kiln.rehearse.wheel_package import PackageTarget, convert_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,8 +55,8 @@ os._exit(0)
 CONVERT = """
 import sys
 from pathlib import Path
-from kiln.rehearse.wheel_package import Target, convert
-convert(Path(sys.argv[1]), "0" * 64, Path(sys.argv[2]), Target(python="3.11"))
+from kiln.rehearse.wheel_package import PackageTarget, convert
+convert(Path(sys.argv[1]), "0" * 64, Path(sys.argv[2]), PackageTarget(python="3.11"))
 """
 ROOT = Path(__file__).parents[2]
 
@@ -73,7 +73,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def interpreters() -> list[Path]:
     """The interpreters of this machine, each once: one per version and the system's."""
     found = {}
-    for python in ("3.10", "3.11", "3.12", "3.13"):
+    for python in PYTHONS:
         for first in ([], [Path(f"/usr/bin/python{python}")]):
             try:
                 interpreter = rehearse.find(python, first=first, env=ENV)
@@ -86,7 +86,7 @@ def interpreters() -> list[Path]:
 def installed(packages: Sequence[Path], folder: Path) -> Path:
     """Put packages into a channel, and from there into a fresh prefix."""
     channel = Channel(root=folder / "channel")
-    channel.mend()
+    channel.repair()
     channel.add((package, rehearse.SUBDIR) for package in packages)
     specs = [package.name.rsplit("-", 2)[0] for package in packages]
     argv = [sys.executable, "-c", INSTALL, channel.url, str(folder / "prefix"), str(folder / "cache"), *specs]
@@ -98,7 +98,7 @@ def ran(prefix: Path, *words: str) -> str:
     """Run a program of a prefix with nothing of this environment; return what it says."""
     done = subprocess.run(
         [prefix / "bin" / words[0], *words[1:]],
-        env={"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"},
+        env={"PATH": "/usr/bin:/bin", "HOME": ENV["HOME"], "PYTHONDONTWRITEBYTECODE": "1"},
         cwd=prefix,
         capture_output=True,
         text=True,
@@ -115,7 +115,7 @@ def test_an_interpreter_and_real_wheels_run_in_a_fresh_prefix(executable: Path, 
     paths = wheels.fetch(chosen, store, env=ENV)
     made = rehearse.python_packages(interpreter, tmp_path / "made", env=ENV)
     fetched = [(path, wheel.sha256) for path, wheel in zip(paths, chosen, strict=True)]
-    made += convert_all(fetched, tmp_path / "made", Target(python=interpreter.python))
+    made += convert_all(fetched, tmp_path / "made", PackageTarget(python=interpreter.python))
     prefix = installed(made, tmp_path)
 
     answer: dict[str, Any] = json.loads(ran(prefix, "python", "-c", STANDARD_LIBRARY))
@@ -138,16 +138,16 @@ def test_a_virtual_environment_of_the_systems_python_answers_as_that_does(execut
 
 
 def test_a_second_run_fetches_and_makes_nothing(store: Path, tmp_path: Path) -> None:
-    python = "{}.{}".format(*sys.version_info)
+    python = PYTHONS[-1]
     chosen = some(python)
     lines: list[str] = []
     paths = wheels.fetch(chosen, store, env=ENV)
     assert wheels.fetch(chosen, store, env=ENV, on_line=lines.append) == paths
     assert lines == []
     fetched = [(path, wheel.sha256) for path, wheel in zip(paths, chosen, strict=True)]
-    first = convert_all(fetched, tmp_path, Target(python=python))
+    first = convert_all(fetched, tmp_path, PackageTarget(python=python))
     inodes = [package.stat().st_ino for package in first]
-    assert convert_all(fetched, tmp_path, Target(python=python)) == first
+    assert convert_all(fetched, tmp_path, PackageTarget(python=python)) == first
     assert [package.stat().st_ino for package in first] == inodes
 
 
@@ -181,11 +181,12 @@ def test_pip_refuses_a_wheel_whose_hash_differs(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.whl")) == []
 
 
-def test_without_a_network_that_is_told_and_no_password(tmp_path: Path) -> None:
+def test_without_a_network_the_error_says_so_without_a_password(tmp_path: Path) -> None:
     (six,) = (wheel for wheel in some("3.11") if wheel.name == "six")
     lines: list[str] = []
     env = {
         "PATH": ENV["PATH"],
+        "HOME": ENV["HOME"],
         "PIP_CONFIG_FILE": os.devnull,
         "PIP_INDEX_URL": "http://user:hunter2@127.0.0.1:9/simple",
         "PIP_RETRIES": "0",

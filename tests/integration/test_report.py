@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.model.run import CellState
+from kiln.model.run import ConfigState
 from kiln.report import as_html
 from tests import runs
 
@@ -65,8 +65,8 @@ def measured(text: str, tmp_path: Path, *, width: int) -> dict[str, Any]:
     return told
 
 
-def a_page(count: int, folder: Path, until: float | None = None, bad: dict[int, CellState] | None = None) -> str:
-    """A page of so many cells, all of them with a log."""
+def a_page(count: int, folder: Path, until: float | None = None, bad: dict[int, ConfigState] | None = None) -> str:
+    """A page of so many configs, all of them with a log."""
     log = folder / "build.log"
     log.write_text("".join(f"[{number} / 400] " + "a/long/path/" * 20 + "\n" for number in range(400)))
     cudas, levels = {1: (1, 1), 4: (2, 1), 12: (3, 1), 192: (8, 4)}[count]
@@ -82,13 +82,13 @@ def a_page(count: int, folder: Path, until: float | None = None, bad: dict[int, 
     [
         (1, None, {}),
         (1, 1, {}),
-        (4, None, {2: CellState.FAILED}),
-        (12, 3, {1: CellState.FOUND, 2: CellState.OUT_OF_MEMORY}),
-        (192, 20, {9: CellState.FAILED, 40: CellState.DISK_FULL, 41: CellState.INTERRUPTED}),
+        (4, None, {2: ConfigState.FAILED}),
+        (12, 3, {1: ConfigState.CACHED, 2: ConfigState.OUT_OF_MEMORY}),
+        (192, 20, {9: ConfigState.FAILED, 40: ConfigState.DISK_FULL, 41: ConfigState.INTERRUPTED}),
     ],
 )
 def test_a_report_fits_its_window_and_shows_each_state(
-    count: int, hours: int | None, bad: dict[int, CellState], width: int, tmp_path: Path
+    count: int, hours: int | None, bad: dict[int, ConfigState], width: int, tmp_path: Path
 ) -> None:
     text = a_page(count, tmp_path, until=hours and hours * runs.HOUR, bad=bad)
     seen = measured(text, tmp_path, width=width)
@@ -104,7 +104,7 @@ def test_a_report_fits_its_window_and_shows_each_state(
 
 def test_a_report_loads_without_a_complaint(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    page.write_text(a_page(12, tmp_path, bad={2: CellState.FAILED}))
+    page.write_text(a_page(12, tmp_path, bad={2: ConfigState.FAILED}))
     assert complaints(browse(page, tmp_path / "profile")) == []
 
 

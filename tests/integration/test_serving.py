@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from kiln import build, check, expand, load, render
-from kiln.archive import read_info
+from kiln import build, expand, load, render
 from kiln.channel import Channel, machine_virtual_packages
-from kiln.model.artifact import Verdict
+from kiln.conda_package.reader import read_info
+from kiln.model.artifact import TestVerdict
+from kiln.package_test import PackageTester
 from kiln.rehearse import wheels
-from kiln.rehearse.lock import LockedWheel
+from kiln.rehearse.lock import PYTHONS, LockedWheel
 
 ROOT = Path(__file__).parents[2]
 SERVING = ROOT / "serving"
-CELL = "linux_64_cuda_compiler_versionNoneserving_version2.20.0"
+CONFIG = "linux_64_cuda_compiler_versionNoneserving_version2.20.0"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 API = LockedWheel(
     name="tensorflow-serving-api",
@@ -31,7 +32,7 @@ API = LockedWheel(
     pythons=("3.10", "3.11", "3.12", "3.13"),
 )
 
-pytestmark = pytest.mark.skipif(not (3, 10) <= sys.version_info[:2] <= (3, 13), reason="no cell has this Python")
+pytestmark = pytest.mark.skipif(PYTHON not in PYTHONS, reason=f"TensorFlow has no wheels for Python {PYTHON}")
 
 
 @pytest.fixture(scope="session")
@@ -40,14 +41,14 @@ def tensorflow() -> Path:
     words = (sys.executable, "-m", "kiln", "-C", str(ROOT), "build", "--rehearse", "--json")
     ended = subprocess.run(words, cwd=ROOT, text=True, capture_output=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    (cell,) = json.loads(ended.stdout)["cells"]
-    return Path(cell["packages"][0]["artifact"]["path"]).parents[1]
+    (config,) = json.loads(ended.stdout)["configs"]
+    return Path(config["packages"][0]["artifact"]["path"]).parents[1]
 
 
 def test_the_api_is_packaged_installed_and_speaks_with_a_server(tensorflow: Path, tmp_path: Path) -> None:
     feedstock = load.find(SERVING)
-    cell = expand.read(feedstock, CELL)
-    here = dataclasses.replace(cell, variant={**cell.variant, "python": (f"{PYTHON}.*",)})
+    config = expand.read(feedstock, CONFIG)
+    here = dataclasses.replace(config, variant={**config.variant, "python": (f"{PYTHON}.*",)})
     rendered = render.finalise(render.render(feedstock, here))
     (output,) = (each for each in rendered.outputs if each.name == "tensorflow-serving-api")
     # The licence lies in the sources, which nothing is compiled of here.
@@ -71,21 +72,15 @@ def test_the_api_is_packaged_installed_and_speaks_with_a_server(tensorflow: Path
 
     own = Channel(root=tmp_path / "channel")
     own.add([(package, "noarch")])
-    test = check.plan(
-        output,
-        recipe_folder=feedstock.recipe,
+    tester = PackageTester(
+        recipe=feedstock.recipe,
         folder=tmp_path / "test",
-        prefix=tmp_path / "prefix",
-    )
-    report = check.execute(
-        test,
         channels=(own.url, Channel(root=tensorflow).url),
         cache=tensorflow.parents[1] / "cache" / "pkgs",
-        virtual_packages=machine_virtual_packages(),
-        environment={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        log=tmp_path / "log",
+        machine=machine_virtual_packages(),
     )
-    assert report.verdict is Verdict.PASSED
-    assert (
-        "the API of TensorFlow Serving speaks with a server, beside TensorFlow 2.21.0" in (tmp_path / "log").read_text()
-    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    report = tester.run(tester.plan(output), environment=environment)
+    assert report.verdict is TestVerdict.PASSED
+    assert report.log is not None
+    assert "the API of TensorFlow Serving works with a server and TensorFlow 2.21.0" in report.log.read_text()

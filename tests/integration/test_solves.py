@@ -73,7 +73,7 @@ def solver(request: pytest.FixtureRequest, tmp_path: Path) -> Solver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channels:
-    """``own``: the twelve cells; ``base``: what they need; ``old``: that, with older releases as others made them."""
+    """``own``: the twelve configs; ``base``: what they need; ``old``: that, with older releases as others made them."""
 
     own: Path
     base: Path
@@ -200,7 +200,7 @@ def test_a_pinned_numpy_is_kept(channels: Channels, solver: Solver, numpy: str, 
 
 
 @pytest.mark.parametrize(("cuda", "gets"), [("12.9", "2.18.0 cuda126"), (None, "2.18.0 cpu")])
-def test_an_older_release_can_be_pinned_beside_this_one(
+def test_an_older_release_can_be_pinned_along_with_this_one(
     channels: Channels, solver: Solver, tmp_path: Path, cuda: str | None, gets: str
 ) -> None:
     one = merged(channels, tmp_path)
@@ -209,7 +209,7 @@ def test_an_older_release_can_be_pinned_beside_this_one(
 
 
 @pytest.mark.parametrize("cuda", ["12.9", "12.0", "11.8", None])
-def test_the_library_for_cpp_is_the_one_of_tensorflow_beside_it(
+def test_the_library_for_cpp_is_that_of_the_installed_tensorflow(
     channels: Channels, solver: Solver, cuda: str | None
 ) -> None:
     places = (channels.own, channels.base)

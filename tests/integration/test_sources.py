@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
-CELL = min(file.stem for file in (SMALL / ".ci_support").glob("*None*.yaml"))
+CONFIG = min(file.stem for file in (SMALL / ".ci_support").glob("*None*.yaml"))
 # A name that no resolver knows (RFC 6761): what is not elsewhere is nowhere.
 URL = "https://sources.invalid/small/archive/v1.2.tar.gz"
 
@@ -64,7 +64,7 @@ def mirror(tmp_path: Path, archive: bytes) -> Iterator[str]:
 
 
 def build(root: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    words = (sys.executable, "-m", "kiln", "-C", str(root), "build", CELL, "--container", "none", *more)
+    words = (sys.executable, "-m", "kiln", "-C", str(root), "build", CONFIG, "--container", "none", *more)
     return subprocess.run(words, cwd=ROOT, text=True, capture_output=True, check=False)
 
 
@@ -72,7 +72,7 @@ def made(root: Path) -> set[str]:
     return {file.name.split("-1.2-")[0] for file in (root / "build_artifacts").glob("linux-64/*.conda")}
 
 
-def test_sources_are_taken_from_a_folder_and_patched(feedstock: Path, archive: bytes, tmp_path: Path) -> None:
+def test_sources_come_from_a_folder_and_are_patched(feedstock: Path, archive: bytes, tmp_path: Path) -> None:
     (tmp_path / "downloads").mkdir()
     (tmp_path / "downloads" / "v1.2.tar.gz").write_bytes(archive)
     ended = build(feedstock, "--distdir", str(tmp_path / "downloads"))
@@ -80,7 +80,7 @@ def test_sources_are_taken_from_a_folder_and_patched(feedstock: Path, archive: b
     assert made(feedstock) == {"libsmall", "small"}  # its test reads what the patch has changed
 
 
-def test_sources_are_taken_from_a_mirror(feedstock: Path, mirror: str) -> None:
+def test_sources_come_from_a_mirror(feedstock: Path, mirror: str) -> None:
     ended = build(feedstock, "--mirror", mirror)
     assert ended.returncode == 0, ended.stderr
     assert made(feedstock) == {"libsmall", "small"}

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln import limits
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -58,5 +60,7 @@ def guarded(*, processes: bool) -> Iterator[None]:
 def guard(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, CLOSED_PORT)
-    with guarded(processes=request.node.get_closest_marker("processes") is not None):
+    processes = request.node.get_closest_marker("processes") is not None
+    monkeypatch.setattr(limits._Bounds, "inside", not processes)  # as in a process that has its limits, so none is made
+    with guarded(processes=processes):
         yield

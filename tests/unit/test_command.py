@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -49,7 +47,7 @@ def test_a_signal_gives_a_negative_exit_code() -> None:
     assert command.run(["sh", "-c", "kill -9 $$"], env=ENV).exit_code == -signal.SIGKILL
 
 
-def test_only_the_given_environment_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_has_exactly_the_given_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KILN_OUTSIDE", "seen")
     result = command.capture(["env"], env={**ENV, "KILN_INSIDE": "given"})
     names = {line.partition("=")[0] for line in result.stdout.splitlines()}
@@ -77,7 +75,7 @@ def test_a_file_that_cannot_be_run_is_a_missing_tool(tmp_path: Path) -> None:
     assert "Permission denied" in str(caught.value)
 
 
-def test_a_missing_folder_is_not_taken_for_a_missing_program(tmp_path: Path) -> None:
+def test_a_missing_folder_is_not_reported_as_a_missing_program(tmp_path: Path) -> None:
     with pytest.raises(NotADirectoryError, match="nowhere"):
         command.run(["true"], env=ENV, cwd=tmp_path / "nowhere")
 
@@ -149,7 +147,7 @@ def test_what_will_not_listen_is_killed(monkeypatch: pytest.MonkeyPatch) -> None
     assert (result.exit_code, result.tail) == (command.TIMED_OUT, "deaf")
 
 
-def test_a_child_left_in_the_background_holds_nothing_up() -> None:
+def test_a_child_in_the_background_does_not_delay_the_result() -> None:
     result = command.run(["sh", "-c", "sleep 60 & echo $!"], env=ENV)
     with suppress(ProcessLookupError):
         os.kill(int(result.tail), signal.SIGKILL)
@@ -167,64 +165,3 @@ def test_an_interruption_ends_the_whole_group(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         command.run(["sh", "-c", "sleep 600 & echo $!; wait"], env=ENV, on_line=interrupt)
     assert has_ended(pids[0])
-
-
-def test_being_terminated_is_an_interruption_inside_the_block_only() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt, match="SIGTERM"), command.termination_as_interrupt():
-        signal.raise_signal(signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_outside_the_main_thread_signals_are_left_alone() -> None:
-    outcome: list[str] = []
-
-    def work() -> None:
-        with command.termination_as_interrupt():
-            outcome.append(command.run(["echo", "done"], env=ENV).tail)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert outcome == ["done"]
-
-
-ORPHANED = """
-import os, sys, signal
-from kiln.command import die_with_parent
-parent = os.getppid()
-print(flush=True)
-sys.stdin.read()  # until the parent's end of the pipe is closed, with the parent
-while os.getppid() == parent:
-    pass
-die_with_parent(signal.SIGTERM, parent=parent)
-open(sys.argv[1], "w").close()
-"""
-PARENT = """
-import subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]], stdin=subprocess.PIPE)
-sys.stdin.read()
-"""
-
-
-def test_a_process_whose_parent_was_killed_while_it_still_started_ends(tmp_path: Path) -> None:
-    words = (sys.executable, "-c", PARENT, ORPHANED, str(tmp_path / "went-on"))
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        parent.stdout.readline()
-        parent.kill()
-        assert parent.stdout.read() == b"", "the orphan has closed its end of the pipe"
-    assert not (tmp_path / "went-on").exists()
-
-
-def test_two_requests_to_end_that_come_together_are_one() -> None:
-    """The second one would else end what the first has begun: stopping children, writing down how things stand."""
-    began = ended = 0
-    with command.termination_as_interrupt():
-        try:
-            began += 1
-            os.kill(os.getpid(), signal.SIGTERM)
-        except KeyboardInterrupt:
-            os.kill(os.getpid(), signal.SIGTERM)
-            ended += 1
-    assert (began, ended) == (1, 1)

@@ -1,4 +1,4 @@
-"""What the documentation says of the house is so: its links lead somewhere, its floor plan is the one that is held."""
+"""The documentation is consistent: its links, its index, and its tables of layers and commands."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_floors import FILES, FLOOR_OF, room_of
+from kiln import __version__
+from kiln.cli import COMMANDS
+from tests.unit.test_layers import FILES, LAYER_OF, part_of
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def name_of(page: Path) -> str:
@@ -18,10 +20,24 @@ def name_of(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_link_inside_the_project_leads_to_a_file(page: Path) -> None:
+def test_every_link_within_the_project_leads_to_a_file(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
-    missing = [each for each in targets if "://" not in each and not (page.parent / each).exists()]
+    missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
     assert missing == []
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"(?ms)^```.*?^```", "", page.read_text())
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_anchor_is_a_heading(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text())
+    pages = {target: page.parent / target if target else page for target, _ in links}
+    assert [link for link in links if link[0].endswith((".md", "")) and link[1] not in anchors(pages[link[0]])] == []
 
 
 def test_every_page_is_in_the_index() -> None:
@@ -30,6 +46,19 @@ def test_every_page_is_in_the_index() -> None:
     assert [page for page in pages if page != "README.md" and f"({page})" not in index] == []
 
 
-def test_the_floor_plan_shows_every_room_on_its_floor() -> None:
+def test_the_table_of_layers_is_the_one_that_is_tested() -> None:
     rows = re.findall(r"^\| (\d) \| `(\w+)` \|", (ROOT / "docs/explanation/design.md").read_text(), re.MULTILINE)
-    assert {room: int(floor) for floor, room in rows} == {room: FLOOR_OF.get(room) for room in map(room_of, FILES)}
+    assert {part: int(layer) for layer, part in rows} == {part: LAYER_OF.get(part) for part in map(part_of, FILES)}
+
+
+def test_the_table_of_commands_is_complete() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| ", (ROOT / "docs/reference/commands.md").read_text(), re.MULTILINE)
+    assert dict(rows) == COMMANDS
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    project = re.search(r'(?m)^version = "(.+)"$', (ROOT / "pyproject.toml").read_text())
+    release = re.search(r"(?m)^## (\S+) - ", (ROOT / "CHANGELOG.md").read_text())
+    assert project
+    assert release
+    assert project[1] == release[1] == __version__

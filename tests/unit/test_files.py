@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kiln import files
-from kiln.errors import AlreadyRunning, DiskFull
+from kiln.errors import AlreadyRunning, DiskFull, KilnError, NotWritable, SystemFault
 
 
 def names(folder: Path) -> list[str]:
@@ -26,7 +26,7 @@ def test_a_file_is_written_with_its_folders_and_nothing_else(tmp_path: Path) -> 
     assert names(tmp_path / "a") == ["b.txt"]
 
 
-def test_a_failure_leaves_the_old_content_and_no_rest(tmp_path: Path) -> None:
+def test_a_failure_leaves_the_old_content_and_no_partial_file(tmp_path: Path) -> None:
     target = tmp_path / "file"
     target.write_text("old")
 
@@ -56,7 +56,7 @@ def test_a_folder_is_put_in_place_as_a_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_a_killed_writer_leaves_a_rest_that_is_found_and_removed(tmp_path: Path) -> None:
+def test_a_killed_writers_partial_file_is_removed(tmp_path: Path) -> None:
     code = (
         "import os, signal; from pathlib import Path; from kiln import files\n"
         f"with files.replacing(Path({str(tmp_path)!r}) / 'file') as part:\n"
@@ -69,7 +69,7 @@ def test_a_killed_writer_leaves_a_rest_that_is_found_and_removed(tmp_path: Path)
     assert names(tmp_path) == []
 
 
-def test_other_files_are_no_leftovers(tmp_path: Path) -> None:
+def test_other_files_are_kept(tmp_path: Path) -> None:
     for name in ("file", ".hidden", "model.part"):
         (tmp_path / name).write_text(name)
     files.remove_leftovers(tmp_path)
@@ -113,38 +113,38 @@ def test_where_links_cannot_be_made_the_file_is_copied(tmp_path: Path, monkeypat
     ("size", "text"),
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (340_400, "340 kB"), (999_900, "1.0 MB"), (3_400_000_000, "3.4 GB")],
 )
-def test_sizes_are_told_for_people(size: int, text: str) -> None:
+def test_sizes_have_units(size: int, text: str) -> None:
     assert files.size_text(size) == text
 
 
-def test_enough_room_is_silent_and_too_little_is_told_with_numbers(tmp_path: Path) -> None:
-    files.require_room(tmp_path / "not" / "yet" / "there", 1, for_what="the rehearsal")
+def test_too_little_space_is_an_error_with_numbers(tmp_path: Path) -> None:
+    files.require_space(tmp_path / "not" / "yet" / "there", 1, for_what="the rehearsal")
     with pytest.raises(DiskFull, match=r"the rehearsal needs 1000000 TB in ") as caught:
-        files.require_room(tmp_path, 10**18, for_what="the rehearsal")
+        files.require_space(tmp_path, 10**18, for_what="the rehearsal")
     assert "are free there" in str(caught.value)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_has_its_own_error(number: int, tmp_path: Path) -> None:
-    with pytest.raises(DiskFull, match=r"model\.bin"), files.no_room_as_disk_full(tmp_path):
+    with pytest.raises(DiskFull, match=r"model\.bin"), files.full_disk_as_error(tmp_path):
         raise OSError(number, os.strerror(number), "model.bin")
 
 
 def test_a_device_without_room_is_a_full_disk(tmp_path: Path) -> None:
     with (
         pytest.raises(DiskFull, match="No space left"),
-        files.no_room_as_disk_full(tmp_path),
+        files.full_disk_as_error(tmp_path),
         Path("/dev/full").open("wb", buffering=0) as full,
     ):
         full.write(b"x")
 
 
 def test_other_errors_pass(tmp_path: Path) -> None:
-    with pytest.raises(PermissionError), files.no_room_as_disk_full(tmp_path):
+    with pytest.raises(PermissionError), files.full_disk_as_error(tmp_path):
         raise PermissionError(errno.EACCES, "denied")
 
 
-def test_a_second_holder_is_refused_and_told_who_holds_the_lock(tmp_path: Path) -> None:
+def test_a_second_holder_is_refused_with_the_firsts_number(tmp_path: Path) -> None:
     lock = tmp_path / "artifacts" / ".lock"
     with files.locked(lock), pytest.raises(AlreadyRunning, match=f"process {os.getpid()} holds"), files.locked(lock):
         pytest.fail("the lock was given twice")
@@ -153,7 +153,7 @@ def test_a_second_holder_is_refused_and_told_who_holds_the_lock(tmp_path: Path) 
 
 
 @pytest.mark.processes
-def test_a_lock_goes_with_the_process_that_held_it(tmp_path: Path) -> None:
+def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     code = (
         "import os, signal; from pathlib import Path; from kiln import files\n"
@@ -186,3 +186,81 @@ def test_a_folder_is_changed_as_a_whole_and_a_failure_changes_nothing(tmp_path: 
     assert (folder / "conda-meta/record.json").read_text() == "new"
     assert (folder / "link").readlink() == Path("kept")
     assert [path.name for path in tmp_path.iterdir()] == ["prefix"]
+
+
+def test_a_place_below_a_folder_is_refused_past_a_link_on_the_way(tmp_path: Path) -> None:
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    (root / "own").mkdir(parents=True)
+    elsewhere.mkdir()
+    (root / "away").symlink_to(elsewhere)
+    (root / "near").symlink_to("own")
+    assert files.inside(root / "own" / "new", root) == root / "own" / "new"
+    assert files.inside(root / "near" / "new", root, links=True) == root / "near" / "new"
+    for path, links in (("away/new", False), ("away", True), ("near/new", False), ("own/../../elsewhere", True)):
+        with pytest.raises(NotWritable, match=r"is a link.*\n.*it leads to|leads out of"):
+            files.inside(root / path, root, links=links)
+
+
+def test_a_folder_may_itself_be_reached_by_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    assert files.inside(tmp_path / "link" / "new", tmp_path / "link") == tmp_path / "link" / "new"
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.EROFS, NotWritable), (errno.EPERM, NotWritable), (errno.EDQUOT, DiskFull), (errno.EISDIR, SystemFault)],
+)
+def test_what_the_system_refuses_is_a_failure_that_names_the_file(number: int, kind: type[KilnError]) -> None:
+    found = files.refusal(OSError(number, os.strerror(number), "/a/file"))
+    assert isinstance(found, kind)
+    assert "/a/file" in found.what
+
+
+def test_reserved_space_has_no_name_and_is_freed(tmp_path: Path) -> None:
+    reserve = files.Reserve(tmp_path / "new", 1 << 16)
+    assert names(tmp_path / "new") == []
+    reserve.release()
+
+
+@pytest.mark.processes
+def test_folders_that_their_owner_may_not_change_are_removed_and_no_link_followed(tmp_path: Path) -> None:
+    """As Go leaves its modules; root may do without, so it is run as one that may not."""
+    locked, outside = tmp_path / "work" / "locked" / "inner", tmp_path / "outside"
+    locked.mkdir(parents=True)
+    (locked / "file").touch()
+    outside.mkdir(mode=0o500)
+    (locked / "link").symlink_to(outside)
+    locked.chmod(0o500)
+    locked.parent.chmod(0)
+    code = "import pathlib, sys; from kiln import files; files.remove(pathlib.Path(sys.argv[1]))"
+    rights = ("setpriv", "--bounding-set=-all", "--inh-caps=-all") if os.getuid() == 0 else ()
+    words = (*rights, sys.executable, "-c", code, str(tmp_path / "work"))
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert not (tmp_path / "work").exists()
+    assert outside.stat().st_mode & 0o777 == 0o500
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_the_parts_of_a_file_are_its_content(tmp_path: Path, size: int) -> None:
+    content = bytes(range(256)) * 3
+    (tmp_path / "file").write_bytes(content)
+    with (tmp_path / "file").open("rb") as file:
+        parts = list(files.chunks(file, size))
+    assert b"".join(parts) == content
+    assert all(len(part) <= size for part in parts)
+    with (tmp_path / "file").open("rb") as file:
+        assert files.sha256_of(file) == files.sha256(tmp_path / "file") == hashlib.sha256(content).hexdigest()
+
+
+def test_an_empty_file_is_created_in_one_step_and_not_through_a_link(tmp_path: Path) -> None:
+    mark = tmp_path / "new" / "mark"
+    files.create_empty(mark)
+    files.create_empty(mark)
+    assert [path.name for path in mark.parent.iterdir()] == ["mark"]
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "target")
+    with pytest.raises(OSError, match="symbolic links"):
+        files.create_empty(link)
+    assert not (tmp_path / "target").exists()

@@ -25,9 +25,13 @@ def test_a_folder_inside_a_feedstock_names_it(tmp_path: Path) -> None:
     assert caught.value.hint == f"-C {tmp_path}"
 
 
-def test_the_other_format_is_told(tmp_path: Path) -> None:
+def test_a_feedstock_is_found_by_its_recipe_in_the_other_format(tmp_path: Path) -> None:
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe" / "recipe.yaml").touch()
+    assert load.find(tmp_path).recipe_v1 == tmp_path / "recipe" / "recipe.yaml"
+
+
+def test_a_folder_without_a_recipe_names_both_formats(tmp_path: Path) -> None:
     with pytest.raises(FeedstockNotFound) as caught:
         load.find(tmp_path)
-    assert "recipe.yaml" in caught.value.hint
+    assert caught.value.why == "it has neither recipe/meta.yaml nor recipe/recipe.yaml"

@@ -1,4 +1,4 @@
-"""The playbooks' own modules and filters: what they write and what they refuse, as plain functions."""
+"""The modules and filters of the playbooks, tested as plain functions."""
 
 from __future__ import annotations
 
@@ -6,22 +6,28 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import json
+import re
+import subprocess
+import sys
+import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import yaml
 
-from kiln.fleet.orphans import MARK
+from kiln.fleet.stale_processes import MARK
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import ModuleType
 
 ANSIBLE = Path(__file__).parents[2] / "ansible"
 
 
 def load(name: str) -> ModuleType:
-    """A module of the playbooks', or a program that they send, which are no package of kiln's."""
+    """Load a module of the playbooks, or a program that they copy, neither of which is in a package of kiln."""
     file = ANSIBLE / name
     loader = importlib.machinery.SourceFileLoader(file.stem.replace("-", "_"), str(file))
     spec = importlib.util.spec_from_loader(loader.name, loader)
@@ -31,6 +37,23 @@ def load(name: str) -> ModuleType:
     return module
 
 
+def load_module_utils(*names: str) -> tuple[ModuleType, ...]:
+    """Load modules where Ansible puts them; without Ansible, its packages are empty."""
+    package = "ansible.module_utils"
+    for parent in ("ansible", package):
+        if parent not in sys.modules:
+            try:
+                importlib.import_module(parent)
+            except ImportError:
+                sys.modules[parent] = types.ModuleType(parent)
+    modules = tuple(load(f"module_utils/{name}.py") for name in names)
+    for name, module in zip(names, modules, strict=True):
+        sys.modules[f"{package}.{name}"] = module
+        setattr(sys.modules[package], name, module)
+    return modules
+
+
+SSH, NOTE = load_module_utils("kiln_ssh", "kiln_host_note")
 RUN, COLLECT = load("library/kiln_run.py"), load("library/kiln_collect.py")
 QEMU = load("library/kiln_qemu.py")
 MACHINES = load("filter_plugins/kiln_machines.py")
@@ -49,34 +72,34 @@ def test_ssh_trusts_one_key_and_forwards_nothing(tmp_path: Path) -> None:
     assert settings["ProxyJump"] == "gate"
 
 
-def test_a_machine_is_born_with_its_host_key_and_a_lease() -> None:
+def test_the_first_boot_data_of_a_worker_has_its_host_key_and_a_lease() -> None:
     files = {"/usr/local/sbin/kiln-lease": "#!/bin/sh\n", "/etc/kiln-lease": "LAST=1\n"}
     text = RUN.user_data(user="fleet", run_key="ssh-ed25519 R", host_key="SECRET", host_public="PUBLIC", files=files)
     first, rest = text.split("\n", 1)
-    told = json.loads(rest)
+    parameters = json.loads(rest)
     assert first == "#cloud-config"
-    assert told["ssh_keys"] == {"ed25519_private": "SECRET", "ed25519_public": "PUBLIC"}
-    assert told["ssh_pwauth"] is False
-    assert {each["path"]: each["permissions"] for each in told["write_files"]} == {
+    assert parameters["ssh_keys"] == {"ed25519_private": "SECRET", "ed25519_public": "PUBLIC"}
+    assert parameters["ssh_pwauth"] is False
+    assert {each["path"]: each["permissions"] for each in parameters["write_files"]} == {
         "/usr/local/sbin/kiln-lease": "0755",
         "/etc/kiln-lease": "0644",
     }
-    assert ["systemctl", "enable", "--now", "kiln-lease.timer"] in told["runcmd"]
+    assert ["systemctl", "enable", "--now", "kiln-lease.timer"] in parameters["runcmd"]
     assert len(text) < 16384  # what EC2 takes, https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html
 
 
-def report(path: str, sha256: str = "0" * 64, log: str = "/x/build_artifacts/logs/0001/cell.log") -> dict[str, Any]:
+def report(path: str, sha256: str = "0" * 64, log: str = "/x/build_artifacts/logs/0001/config.log") -> dict[str, Any]:
     artifact = {"path": path, "sha256": sha256, "size": 3}
-    return {"cells": [{"config": "cell", "log": log, "packages": [{"artifact": artifact}]}]}
+    return {"configs": [{"config": "config", "log": log, "packages": [{"artifact": artifact}]}]}
 
 
 def test_a_report_names_packages_and_logs_below_the_folder_of_finished_ones() -> None:
-    packages, logs = COLLECT.expected(report("/home/x/build_artifacts/linux-64/a-1-0.conda"), "cell")
+    packages, logs = COLLECT.expected(report("/home/x/build_artifacts/linux-64/a-1-0.conda"), "config")
     assert packages == [{"path": "linux-64/a-1-0.conda", "sha256": "0" * 64, "size": 3}]
-    assert logs == ["logs/0001/cell.log"]
+    assert logs == ["logs/0001/config.log"]
     assert COLLECT.expected(report("/home/x/build_artifacts/linux-64/a-1-0.conda"), "another") == ([], [])
     wheel = "wheels/cuda12.9/a-1-cp311-cp311-manylinux_2_27_x86_64.whl"
-    (found,), _ = COLLECT.expected(report(f"/home/x/build_artifacts/{wheel}"), "cell")
+    (found,), _ = COLLECT.expected(report(f"/home/x/build_artifacts/{wheel}"), "config")
     assert found["path"] == wheel
 
 
@@ -93,16 +116,16 @@ def test_a_report_names_packages_and_logs_below_the_folder_of_finished_ones() ->
     ],
 )
 def test_a_report_cannot_name_another_file(path: str) -> None:
-    with pytest.raises(COLLECT.Refused, match="is no path of a package"):
-        COLLECT.expected(report(path), "cell")
+    with pytest.raises(COLLECT.Refused, match="is not the path of a package"):
+        COLLECT.expected(report(path), "config")
 
 
 @pytest.mark.parametrize("log", ["/etc/shadow", "/x/build_artifacts/logs/1/../../../etc/x.log"])
-def test_a_log_elsewhere_is_left_where_it_is(log: str) -> None:
-    assert COLLECT.expected(report("/x/build_artifacts/noarch/a-1-0.conda", log=log), "cell")[1] == []
+def test_a_log_outside_of_the_folder_of_logs_is_not_collected(log: str) -> None:
+    assert COLLECT.expected(report("/x/build_artifacts/noarch/a-1-0.conda", log=log), "config")[1] == []
 
 
-def test_what_has_another_hash_or_is_a_link_is_wrong(tmp_path: Path) -> None:
+def test_a_file_with_another_hash_and_a_link_are_wrong(tmp_path: Path) -> None:
     (tmp_path / "good").write_bytes(b"abc")
     (tmp_path / "bad").write_bytes(b"abd")
     (tmp_path / "link").symlink_to(tmp_path / "good")
@@ -148,19 +171,113 @@ def test_machines_of_every_provider_have_one_shape() -> None:
     assert [each["id"] for each in found] == ["i-1", "c1", "s1"]
 
 
-def test_machines_that_exist_keep_their_names_and_others_get_those_that_are_free() -> None:
-    hosts = [{"address": "a"}, {"address": "a", "port": 2222}, {"address": "b"}]
-    first, second = MACHINES.from_static(hosts, "r", ["m-1", "m-2"], [])
-    assert [(each["name"], each["address"], each.get("port")) for each in (first, second)] == [
-        ("m-1", "a", None),
-        ("m-2", "a", 2222),
-    ]
-    assert MACHINES.from_static(hosts, "r", [], [second]) == [second]
-    known, third, fourth = MACHINES.from_static(hosts, "r", ["m-2", "m-3", "m-4", "m-5"], [second])
-    assert known == second
-    assert [(each["name"], each["address"]) for each in (third, fourth)] == [("m-3", "a"), ("m-4", "b")]
-    (inside,) = MACHINES.from_static([{"address": "a", "private": "10.0.0.2"}], "r", ["m-1"], [])
-    assert (third["private"], inside["private"]) == ("a", "10.0.0.2")
+STATIC = load("library/kiln_static.py")
+
+
+class FakeHosts(STATIC.Hosts):  # type: ignore[name-defined,misc] # a module that is loaded by its path
+    """Hosts whose notes are in a dictionary: ``setdefault`` does what a link does on a real one."""
+
+    notes: ClassVar[dict[str, str]] = {}
+    unreachable: ClassVar[dict[str, bool]] = {}
+
+    def ask(self, host: dict[str, Any], name: str, script: str) -> str:
+        address = host["address"]
+        if address in self.unreachable:
+            raise STATIC.Unreached(f"{address}: no route to host", unknown=self.unreachable[address])
+        if "ln -T" in script:
+            (text,) = re.findall(r"printf '%s' '(.*?)' >", script, re.DOTALL)
+            return self.notes.setdefault(address, text)
+        if "rm -f /etc/kiln-owner" in script:
+            (owner,) = re.findall(r'"\$owner" != (\S+) ', script)
+            if NOTE.parse(self.notes.get(address, "")).get("owner") == owner:
+                del self.notes[address]
+            return ""
+        return self.notes.get(address, "")
+
+
+@pytest.fixture
+def fake_hosts() -> Iterator[type[FakeHosts]]:
+    yield FakeHosts
+    FakeHosts.notes.clear()
+    FakeHosts.unreachable.clear()
+
+
+def hosts_of(kind: type[FakeHosts], folder: Path, run: str, *names: str, **more: Any) -> FakeHosts:
+    (folder / "claims").mkdir(parents=True, exist_ok=True)
+    machines = [{"name": name, "type": "static"} for name in names]
+    hosts = [{"address": "a"}, {"address": "a2", "port": 2222}, {"address": "b", "private": "10.0.0.2"}]
+    parameters = {"folder": str(folder), "run": run, "owner": run, "machines": machines, "hosts": hosts, "expires": 7}
+    return kind({**parameters, "everywhere": False, "leave": "true", "user": "fleet", "ssh_options": {}, **more})
+
+
+def test_an_existing_host_belongs_to_one_run_at_a_time(fake_hosts: type[FakeHosts], tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    first, refused = hosts_of(fake_hosts, one, "one", "m-1", "m-2").claim_all()
+    assert ([each["name"] for each in first], refused) == (["m-1", "m-2"], [])
+    assert len({each["address"] for each in first}) == 2
+    others, refused = hosts_of(fake_hosts, two, "two", "n-1", "n-2").claim_all()
+    assert len(others) == 1
+    assert others[0]["address"] not in {each["address"] for each in first}
+    assert "belongs to the run one of" in refused[0]["reason"]
+    assert "sudo rm /etc/kiln-owner" in refused[0]["reason"]
+    again, _ = hosts_of(fake_hosts, one, "one", "m-1", "m-2").claim_all()
+    assert {each["name"]: each["address"] for each in again} == {each["name"]: each["address"] for each in first}
+    assert {each["name"] for each in hosts_of(fake_hosts, one, "one").list_all()} == {"m-1", "m-2"}
+    everyone = hosts_of(fake_hosts, one, "one", everywhere=True).list_all()
+    assert {each["run"] for each in everyone} == {"one", "two"}
+    assert {each["expires"] for each in everyone} == {7}
+
+    stolen = [{**first[0], "owner": "two"}]
+    hosts_of(fake_hosts, two, "two", machines=stolen).release_all()
+    assert len(fake_hosts.notes) == 3, "whoever is another run leaves it alone"
+    left, refused = hosts_of(fake_hosts, one, "one", machines=first).release_all()
+    assert (len(left), refused, len(fake_hosts.notes)) == (2, [], 1)
+    assert hosts_of(fake_hosts, one, "one").list_all() == []
+
+
+def test_an_unreachable_host_is_skipped_unless_it_may_have_been_claimed(
+    fake_hosts: type[FakeHosts], tmp_path: Path
+) -> None:
+    fake_hosts.unreachable.update({"a": False, "a2": False})
+    (taken,), _ = hosts_of(fake_hosts, tmp_path, "one", "m-1").claim_all()
+    assert (taken["address"], taken["private"], taken["state"]) == ("b", "10.0.0.2", "running")
+    fake_hosts.unreachable.update({"b": False})
+    (found,) = hosts_of(fake_hosts, tmp_path, "one").list_all()
+    assert found["state"] == "unreachable"
+    left, (refused,) = hosts_of(fake_hosts, tmp_path, "one", machines=[taken]).release_all()
+    assert (left, refused["reason"]) == ([], "b: no route to host")
+
+    fake_hosts.unreachable.update({"a": True})
+    (perhaps,), _ = hosts_of(fake_hosts, tmp_path / "two", "two", "n-1").claim_all()
+    assert (perhaps["address"], perhaps["state"]) == ("a", "unreachable")
+    assert [each["name"] for each in hosts_of(fake_hosts, tmp_path / "two", "two").list_all()] == ["n-1"]
+
+
+@pytest.mark.processes
+def test_of_many_claims_of_a_host_at_the_same_moment_one_succeeds(tmp_path: Path) -> None:
+    """The script that takes it, by a real shell, in the place of /etc/kiln-owner a file of this test's."""
+    here = tmp_path / "kiln-owner"
+    for _ in range(5):
+        here.unlink(missing_ok=True)
+        scripts = [
+            NOTE.CLAIM.format(text=f"'owner={number}'").replace("/etc/kiln-owner", str(here)) for number in range(12)
+        ]
+        with ThreadPoolExecutor(len(scripts)) as pool:
+            said = list(pool.map(lambda text: subprocess.check_output(["sh", "-c", text], text=True), scripts))
+        assert len(set(said)) == 1
+        assert re.fullmatch(r"owner=\d+", said[0])
+        assert [each.name for each in tmp_path.iterdir()] == ["kiln-owner"]
+
+
+def test_a_server_that_is_shut_off_has_ended_and_one_of_another_owner_is_a_stranger() -> None:
+    def server(name: str, status: str, owner: str) -> dict[str, Any]:
+        tags = {"kiln-fleet": "true", "kiln-run": "r", "kiln-machine": name, "kiln-owner": owner}
+        return {"id": name, "name": name, "status": status, "metadata": tags}
+
+    found = MACHINES.from_openstack([server("a", "ACTIVE", "x"), server("b", "SHUTOFF", "y"), server("c", "ERROR", "")])
+    assert {each["name"]: each["ended"] for each in found} == {"a": False, "b": True, "c": True}
+    assert [each["name"] for each in MACHINES.own(found, "x")] == ["a", "c"]
+    assert [each["name"] for each in MACHINES.foreign(found, "x")] == ["b"]
 
 
 def test_a_cache_knows_its_password_as_servers_read_it(tmp_path: Path) -> None:
@@ -178,9 +295,9 @@ def test_a_cache_knows_its_password_as_servers_read_it(tmp_path: Path) -> None:
     assert not list((tmp_path / "keys").iterdir())
 
 
-def test_every_flavour_has_a_price_with_its_source_and_date() -> None:
-    rows = yaml.safe_load((ANSIBLE / "group_vars" / "all" / "flavours.yml").read_text())["kiln_flavours"]
-    keys = {"provider", "type", "flavour", "cores", "memory", "disk", "gpus", "gpu", "hourly", "spot_hourly", "billed"}
+def test_every_machine_type_has_a_price_with_its_source_and_date() -> None:
+    rows = yaml.safe_load((ANSIBLE / "group_vars" / "all" / "machine_types.yml").read_text())["kiln_machine_types"]
+    keys = {"provider", "type", "flavor", "cores", "memory", "disk", "gpus", "gpu", "hourly", "spot_hourly", "billed"}
     assert all(row.keys() == keys | {"currency", "region", "source", "date"} for row in rows)
     assert all(row["source"] and row["date"] for row in rows)
     assert len({(row["provider"], row["type"]) for row in rows}) == len(rows)
@@ -205,7 +322,7 @@ def started(**more: Any) -> list[str]:
     return words
 
 
-def test_a_virtual_machine_is_what_its_type_says_and_is_reached_from_this_computer_alone() -> None:
+def test_a_virtual_machine_has_the_size_of_its_type_and_is_reachable_from_this_computer_only() -> None:
     assert started() == [
         *("qemu-system-x86_64", "-daemonize", "-no-user-config", "-nodefaults", "-display", "none"),
         *("-sandbox", "on,resourcecontrol=deny", "-name", "kiln-one-1", "-uuid", IDENTITY, "-smbios"),
@@ -239,11 +356,11 @@ def test_a_virtual_machine_is_read_back_from_its_command_line() -> None:
     known = QEMU.machine(["/usr/bin/qemu-system-x86_64", *started()[1:], ""])
     assert known == {"id": IDENTITY, "tags": ASKED["tags"], "port": 2222, "accelerator": "kvm"}
     (found,) = MACHINES.from_qemu([known])
-    assert (found["name"], found["run"], found["type"], found["flavour"]) == ("kiln-one-1", "one", "qemu-2", "qemu")
+    assert (found["name"], found["run"], found["type"], found["flavor"]) == ("kiln-one-1", "one", "qemu-2", "qemu")
     assert (found["address"], found["port"]) == ("127.0.0.1", 2222)
 
 
-def test_processes_that_are_no_machine_of_kilns_are_left_alone() -> None:
+def test_other_processes_are_not_machines_of_kiln() -> None:
     assert QEMU.machine(["grep", *started()[1:]]) is None
     assert QEMU.machine(started(tags={**ASKED["tags"], "kiln-fleet": "false"})) is None
     assert QEMU.machine(["qemu-system-x86_64", "-netdev", "user,id=n0,hostfwd=tcp::2222-:22"]) is None
@@ -270,7 +387,7 @@ def test_a_machine_that_begins_is_two_processes_and_one_machine(tmp_path: Path) 
         ("tcg", True, False, "tcg"),
     ],
 )
-def test_kvm_runs_a_machine_where_it_is_the_computers_own(asked: str, kvm: bool, nested: bool, runs: str) -> None:
+def test_kvm_is_used_unless_it_is_nested(asked: str, kvm: bool, nested: bool, runs: str) -> None:
     accel, word = QEMU.accelerator(asked, kvm=kvm, nested=nested)
     assert accel == runs
     assert ("emulated, and slow" in word) == (runs == "tcg" and asked == "auto")
@@ -278,7 +395,7 @@ def test_kvm_runs_a_machine_where_it_is_the_computers_own(asked: str, kvm: bool,
 
 @pytest.mark.parametrize("tag", ["a,value=b", "a b", ""])
 def test_a_tag_that_would_be_read_back_as_another_is_refused(tag: str) -> None:
-    with pytest.raises(QEMU.Refused, match="is no tag"):
+    with pytest.raises(QEMU.Refused, match="is not a valid tag"):
         QEMU.started({**ASKED, "tags": {**ASKED["tags"], "kiln-run": tag}, "accelerator": "auto"})
 
 
@@ -288,19 +405,19 @@ def test_without_a_disk_the_command_that_makes_it_is_named(tmp_path: Path) -> No
 
 
 @pytest.mark.processes
-def test_a_program_that_is_missing_is_told_with_its_package_and_nothing_is_left(
+def test_a_missing_program_is_reported_with_its_package_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "disk.raw").touch()
     (tmp_path / "seed" / "kiln-one-1").mkdir(parents=True)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(QEMU.Refused, match="qemu-img is not on this computer; Debian's package is qemu-utils"):
+    with pytest.raises(QEMU.Refused, match="qemu-img is not installed; Debian's package is qemu-utils"):
         QEMU.started({**ASKED, "folder": str(tmp_path), "image": str(tmp_path), "accelerator": "tcg"})
     assert list((tmp_path / "seed" / "kiln-one-1").iterdir()) == []
 
 
 @pytest.mark.processes
-def test_what_a_virtual_machine_is_started_with_holds_nothing_of_who_starts_it(
+def test_a_virtual_machine_is_started_without_secrets_and_marks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a secret, nor the mark by which a run of the fleet ends all that it had started."""
@@ -310,8 +427,8 @@ def test_what_a_virtual_machine_is_started_with_holds_nothing_of_who_starts_it(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
     monkeypatch.setenv(MARK, "/run")
     QEMU._run([str(tell)])
-    told = dict(line.split("=", 1) for line in (tmp_path / "environment").read_text().splitlines())
-    assert told.keys() - {"_", "PWD", "SHLVL", "OLDPWD"} == {"PATH", "LC_ALL"}
+    parameters = dict(line.split("=", 1) for line in (tmp_path / "environment").read_text().splitlines())
+    assert parameters.keys() - {"_", "PWD", "SHLVL", "OLDPWD"} == {"PATH", "LC_ALL"}
 
 
 @pytest.fixture
@@ -323,7 +440,7 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return JOB
 
 
-def test_a_wait_for_a_build_is_over_when_it_ends_and_none_is_begun_for_one_that_does_not_run(jobs: ModuleType) -> None:
+def test_waiting_for_a_build_ends_with_the_build_and_at_once_if_none_runs(jobs: ModuleType) -> None:
     looks = iter(["running", "running", "ended"])
     jobs.begun("a")
 
@@ -343,3 +460,35 @@ def test_a_wait_for_a_build_that_goes_on_ends_in_time(jobs: ModuleType) -> None:
     jobs.begun("a")
     jobs.wait("a", 0.0)
     assert jobs.recall("a")["state"] == "running"
+
+
+@pytest.mark.processes
+def test_a_program_of_ssh_that_is_missing_is_named_with_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    folder = RUN.Folder(tmp_path / "run", user="fleet", options={})
+    folder.make()
+    with pytest.raises(RUN.MissingProgram, match="ssh-keygen is not installed; the package is openssh-client"):
+        folder.key("run", "one")
+    folder.record(MACHINE)
+    folder.forget(MACHINE["name"])
+    assert not list((tmp_path / "run" / "ssh").iterdir())
+
+
+@pytest.mark.processes
+def test_a_missing_rsync_is_named_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(COLLECT.Refused, match="rsync is not installed; the package is rsync"):
+        COLLECT.fetch({"folder": str(tmp_path), "machine": "one"}, "/home", tmp_path / "target", ["log"])
+
+
+def test_a_job_keeps_the_hash_over_what_it_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(JOB, "JOBS", tmp_path / "jobs")
+    monkeypatch.setattr(JOB, "MEMORY", tmp_path / "memory")
+    (tmp_path / "jobs" / "config").mkdir(parents=True)
+    (tmp_path / "jobs" / "config" / "environment").write_text("A=1\nKILN_FLEET_KEY=abc\n")
+    JOB.begun("config")
+    JOB.ended("config")
+    assert JOB.recall("config")["key"] == "abc"
+    assert JOB.state_of("config")["key"] == "abc"

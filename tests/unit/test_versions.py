@@ -3,6 +3,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
+import rattler
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from kiln.versions import Version, pinned, version_or_none
 
@@ -65,3 +68,36 @@ def test_no_versions(text: str) -> None:
 )
 def test_a_pin_makes_a_range(version: str, min_pin: str | None, max_pin: str | None, wanted: str) -> None:
     assert pinned(version, min_pin, max_pin) == wanted
+
+
+WORDS = ("0", "1", "2", "10", "007", "a", "b", "rc", "dev", "post", "DEV")
+COMPONENTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map("".join)  # rattler's numbers have 64 bits
+
+
+@st.composite
+def versions(draw: st.DrawFn) -> str:
+    """Return versions of every form, except a word with an underscore at its end, where rattler differs from conda."""
+    epoch = draw(st.sampled_from(["", "", "1!", "2!"]))
+    separator = draw(st.sampled_from([".", "_"]))
+    release = separator.join(draw(st.lists(COMPONENTS, min_size=1, max_size=4)))
+    underscore = "_" if release[-1].isdigit() and draw(st.booleans()) else ""
+    local = draw(st.lists(COMPONENTS, max_size=2))
+    return f"{epoch}{release}{underscore}{'+' if local else ''}{'.'.join(local)}"
+
+
+# Every pair of a list is compared, because drawing a version takes far longer than comparing two. A list is not shrunk,
+# which takes minutes: the assertion names the pair.
+@settings(max_examples=40, phases=[Phase.generate])
+@given(texts=st.lists(versions(), min_size=20, max_size=30, unique=True))
+def test_the_order_is_rattlers(texts: list[str]) -> None:
+    pairs = [(Version(text), rattler.Version(text)) for text in texts]
+    for (left, their_left), (right, their_right) in itertools.combinations(pairs, 2):
+        expected = (their_left < their_right, their_left == their_right)
+        assert (left < right, left == right) == expected, f"{left.text} and {right.text}"
+
+
+@given(text=versions())
+def test_a_version_is_equal_to_itself_with_zeros_added_as_in_rattler(text: str) -> None:
+    release, plus, local = text.partition("+")
+    longer = f"{release}.0{plus}{local}" if not release.endswith("_") else text
+    assert (Version(text) == Version(longer)) == (rattler.Version(text) == rattler.Version(longer))

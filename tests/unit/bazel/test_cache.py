@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.bazel.cache import Caches, Entry, to_remove
+from kiln.bazel.cache import CacheEntry, DiskCaches, to_remove
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,9 +16,9 @@ MB = 1 << 20
 
 
 @pytest.fixture
-def caches(tmp_path: Path) -> Caches:
+def caches(tmp_path: Path) -> DiskCaches:
     """Three caches of two files of a megabyte each, ``a`` the one used last, ``c`` the one used longest ago."""
-    found = Caches(root=tmp_path / "compile-cache")
+    found = DiskCaches(root=tmp_path / "compile-cache")
     for age, key in enumerate("abc"):
         with found.using(key, f"for {key}") as folder:
             for number in range(2):
@@ -30,23 +30,23 @@ def caches(tmp_path: Path) -> Caches:
     return found
 
 
-def keys(caches: Caches) -> list[str]:
+def keys(caches: DiskCaches) -> list[str]:
     return [entry.key for entry in caches.entries()]
 
 
-def test_caches_are_told_with_what_they_are_for(caches: Caches) -> None:
+def test_caches_are_told_with_what_they_are_for(caches: DiskCaches) -> None:
     assert [(entry.key, entry.label) for entry in caches.entries()] == [("a", "for a"), ("b", "for b"), ("c", "for c")]
     assert all(2 * MB <= entry.size < 3 * MB for entry in caches.entries())
 
 
-def test_whole_caches_go_the_least_used_first(caches: Caches) -> None:
+def test_whole_caches_go_the_least_used_first(caches: DiskCaches) -> None:
     freed = caches.trim(5 * MB)
     assert keys(caches) == ["a", "b"]
     assert freed >= 2 * MB
     assert not (caches.root / "c").exists()
 
 
-def test_a_cache_in_use_stays_whole(caches: Caches) -> None:
+def test_a_cache_in_use_stays_whole(caches: DiskCaches) -> None:
     with caches.using("c", "for c"):
         assert caches.trim(3 * MB) >= 2 * MB
         assert "c" in keys(caches)
@@ -54,26 +54,43 @@ def test_a_cache_in_use_stays_whole(caches: Caches) -> None:
         assert len(list((caches.root / "c" / "cas").iterdir())) == 2
 
 
-def test_of_a_cache_that_stays_the_oldest_entries_go(caches: Caches) -> None:
+def test_of_a_cache_that_stays_the_oldest_entries_go(caches: DiskCaches) -> None:
     caches.trim(MB + MB // 2, keep={"a", "b", "c"})
     left = sorted(str(file.relative_to(caches.root)) for file in caches.root.rglob("cas/*"))
     assert left == ["a/cas/1"]
 
 
-def test_room_is_made_of_what_the_run_does_not_use(caches: Caches) -> None:
+def test_room_is_made_of_what_the_run_does_not_use(caches: DiskCaches) -> None:
     assert caches.make_room(0, keep=()) == 0
     caches.make_room(1 << 60, keep={"b"})
     assert keys(caches) == ["b"]
 
 
-def test_to_use_a_cache_makes_it_the_one_used_last(caches: Caches) -> None:
+def test_to_use_a_cache_makes_it_the_one_used_last(caches: DiskCaches) -> None:
     with caches.using("c", "for c"):
         pass
     assert keys(caches)[0] == "c"
 
 
 def test_no_more_is_removed_than_needed() -> None:
-    entries = tuple(Entry(key=key, label="", size=10, used=used) for key, used in (("a", 3.0), ("b", 1.0), ("c", 2.0)))
+    entries = tuple(
+        CacheEntry(key=key, label="", size=10, used=used) for key, used in (("a", 3.0), ("b", 1.0), ("c", 2.0))
+    )
     assert [entry.key for entry in to_remove(entries, 11)] == ["b", "c"]
     assert to_remove(entries, 0) == ()
     assert [entry.key for entry in to_remove(entries, 5, keep={"b"})] == ["c"]
+
+
+def test_a_cache_that_another_process_has_removed_meanwhile_is_passed_over(caches: DiskCaches) -> None:
+    seen = caches.entries()
+    assert caches.remove(seen[1]) > 0
+    assert caches.remove(seen[1]) == 0
+    assert not (caches.root / "b.json").exists()
+    assert keys(caches) == ["a", "c"]
+
+
+def test_two_users_of_a_new_cache_keep_what_it_is_for(tmp_path: Path) -> None:
+    caches = DiskCaches(root=tmp_path)
+    with caches.using("k", "cuda12.9"), caches.using("k", "cuda12.9"):
+        assert [entry.label for entry in caches.entries()] == ["cuda12.9"]
+        assert caches.trim(0) == 0

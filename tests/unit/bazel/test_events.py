@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiln.bazel.events import Build, action_seconds, processes
+from kiln.bazel.events import BazelBuild, action_seconds, processes
 from kiln.model.compile import CompileReport
 
 EVENTS = Path(__file__).parents[2] / "fixtures" / "bazel-events"
 
 
-def built(name: str) -> Build:
+def built(name: str) -> BazelBuild:
     """A build whose whole event file was read."""
-    build = Build()
+    build = BazelBuild()
     for line in (EVENTS / f"{name}.json").read_bytes().splitlines():
         build.take(line)
     return build
@@ -37,13 +37,13 @@ def test_a_newer_bazel_counts_in_its_metrics() -> None:
     counts = {"total": 12, "disk cache hit": 5, "remote cache hit": 1, "internal": 2, "processwrapper-sandbox": 4}
     rows = [{"name": name, "count": count, "execKind": "Local"} for name, count in counts.items()]
     metrics = {"actionSummary": {"runnerCount": rows}, "timingMetrics": {"wallTimeInMs": "2500"}}
-    build = Build()
+    build = BazelBuild()
     build.take(json.dumps({"id": {"buildMetrics": {}}, "buildMetrics": metrics}).encode())
     assert build.report() == CompileReport(hits=6, misses=4, internal=2, seconds=2.5)
 
 
 def test_no_report_before_bazel_has_counted() -> None:
-    build = Build()
+    build = BazelBuild()
     for line in (EVENTS / "first.json").read_bytes().splitlines()[:-1]:
         build.take(line)
     assert build.report() is None
@@ -59,7 +59,7 @@ def test_what_an_action_said_is_read_from_where_bazel_put_it(tmp_path: Path) -> 
     said = tmp_path / "std err"
     noise = "1795.1: src/main/tools/linux-sandbox.cc:233: child exited normally"
     said.write_text(f"{noise}\nbad.cc:1:21: error: 'nothing' was not declared\n")
-    build = Build()
+    build = BazelBuild()
     action = {"type": "CppCompile", "label": "//:bad", "exitCode": 1, "stderr": {"uri": said.as_uri()}}
     build.take(json.dumps({"id": {"actionCompleted": {}}, "action": action}).encode())
     assert [failure.text for failure in build.failures] == ["bad.cc:1:21: error: 'nothing' was not declared"]
@@ -100,7 +100,7 @@ JSON = st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.list
 
 @given(st.lists(JSON.map(lambda value: json.dumps(value).encode()) | st.binary()))
 def test_no_line_of_a_broken_file_stops_the_reading(lines: list[bytes]) -> None:
-    build = Build()
+    build = BazelBuild()
     for line in lines:
         build.take(line)
     build.take(b'{"id": {"started": {}}, "started": {"serverPid": 7}}')

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.bazel.processes import at_work, below, parse
-from kiln.bazel.watch import EventFile, Pace, Stall, Watch, watched
+from kiln.bazel.watch import BuildWatch, EventFile, Pace, Stall, at_work, watched
 from kiln.errors import BuildFailed
+from kiln.processes import below, parse
 from tests.unit.bazel.test_events import EVENTS
 
 if TYPE_CHECKING:
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from kiln.model.compile import Progress
 
 
-def watch_of(name: str, told: list[Progress] | None = None) -> Watch:
-    return Watch(file=EventFile(EVENTS / f"{name}.json"), tell=([] if told is None else told).append, stall=Stall(60))
+def watch_of(name: str, told: list[Progress] | None = None) -> BuildWatch:
+    return BuildWatch(
+        file=EventFile(EVENTS / f"{name}.json"), on_progress=([] if told is None else told).append, stall=Stall(60)
+    )
 
 
 def test_a_file_is_read_as_it_grows_whole_lines_alone(tmp_path: Path) -> None:
@@ -95,7 +97,7 @@ def test_a_failure_is_told_by_the_action_and_by_its_cause() -> None:
 
 
 def test_a_failure_without_events_is_told_by_what_the_log_says_if_that_is_known() -> None:
-    watch = Watch(file=EventFile(EVENTS / "none.json"), tell=print, stall=Stall(60))
+    watch = BuildWatch(file=EventFile(EVENTS / "none.json"), on_progress=print, stall=Stall(60))
     unknown = BuildFailed("the script failed", why="no luck", hint="read the log")
     assert watch.explained(unknown) is unknown
     known = watch.explained(BuildFailed("the script failed", why="g++: error: unrecognized command-line option '-x'"))
@@ -104,28 +106,31 @@ def test_a_failure_without_events_is_told_by_what_the_log_says_if_that_is_known(
 
 def test_what_bazel_writes_last_is_read_before_it_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "events.json"
-    with watched(path, tell=lambda _: None, stall=60.0) as watch:
+    with watched(path, on_progress=lambda _: None, stall=60.0) as watch:
         path.write_bytes((EVENTS / "again.json").read_bytes())
         report = watch.report()
     assert report is not None
     assert report.hits == 6
 
 
-def test_processes_are_read_whatever_they_are_called() -> None:
-    stat = "42 (a) (b) S 7 42 42 0 -1 4194304 100 0 0 0 250 50 100 0 20 0 1 0 12345 0 0"
-    process = parse(stat)
-    assert (process.pid, process.parent, process.name, process.state) == (42, 7, "a) (b", "S")
-    assert process.busy == pytest.approx(400 / os.sysconf("SC_CLK_TCK"))
+def test_a_process_whose_children_have_all_ended_is_at_work() -> None:
+    parent, child = (
+        parse(f"{pid} (worker) {state} {parent}" + " 0" * 9 + " 0 0 0 0 0 0 0 0 100")
+        for pid, state, parent in ((7, "S", 1), (8, "Z", 7))
+    )
+    assert at_work([parent, child]).startswith("worker (process 7, since")
 
 
 def test_this_process_is_below_itself_and_at_work() -> None:
-    here = below({os.getpid()})
+    here = below(os.getpid())
     assert os.getpid() in {process.pid for process in here}
     assert f"(process {os.getpid()}, since" in at_work(here)
     assert at_work(here, without={process.pid for process in here}) == ""
 
 
 def test_a_build_in_another_container_is_judged_by_what_it_says(tmp_path: Path) -> None:
-    watch = Watch(file=EventFile(tmp_path / "none"), tell=lambda _: None, stall=Stall(60), beside=False)
+    watch = BuildWatch(
+        file=EventFile(tmp_path / "none"), on_progress=lambda _: None, stall=Stall(60), same_container=False
+    )
     assert [watch.stalled(now) for now in (0.0, 1.0, 30.0)] == [""] * 3
-    assert watch.stalled(130.0) == "Bazel has said nothing for 2 min"
+    assert watch.stalled(130.0) == "no output of Bazel for 2 min"

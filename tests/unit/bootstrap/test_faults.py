@@ -28,12 +28,12 @@ FULL = "ERROR: Could not install packages due to an OSError: [Errno 28] No space
     ("tail", "failure", "hint"),
     [
         (NO_ROUTE, DownloadFailed, "check the network"),
-        (NO_WHEEL, DownloadFailed, "use a Python from 3.10 to 3.13"),
+        (NO_WHEEL, DownloadFailed, "use a Python from 3.10 to 3.14"),
         (ALTERED, HashMismatch, "a mirror or a proxy may have altered it"),
         (FULL, DiskFull, "free some"),
     ],
 )
-def test_pips_last_words_tell_what_went_wrong(tail: str, failure: type[KilnError], hint: str, tmp_path: Path) -> None:
+def test_the_end_of_pips_output_gives_the_error(tail: str, failure: type[KilnError], hint: str, tmp_path: Path) -> None:
     with pytest.raises(failure) as caught:
         explain_pip(tail, tmp_path)
     assert hint in caught.value.hint
@@ -48,7 +48,7 @@ def test_venv_may_fail_of_a_full_disk_or_of_itself(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_seen_where_the_step_does_not_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "_LITTLE", 1 << 80)
+    monkeypatch.setattr(faults, "_MIN_FREE", 1 << 80)
     with pytest.raises(DiskFull) as caught:
         explain_venv("Error: exit status 1", Path("/usr/bin/python3"), tmp_path)
     assert caught.value.why.endswith(f" MB are left in {tmp_path}")
@@ -80,7 +80,7 @@ def test_a_message_gives_the_last_lines_of_pip_and_a_way_out(tmp_path: Path) -> 
         "  why: ERROR: Could not find a version that satisfies the requirement py-rattler==0.28.0"
         " (from versions: 0.27.0)\n"
         "       ERROR: No matching distribution found for py-rattler==0.28.0\n"
-        "  try: check that the index has these versions, and use a Python from 3.10 to 3.13"
+        "  try: check that the index has these versions, and use a Python from 3.10 to 3.14"
     )
 
 

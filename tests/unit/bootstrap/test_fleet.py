@@ -17,7 +17,7 @@ from kiln.errors import UnsupportedPython
 ROOT = Path(__file__).parents[3]
 
 
-def test_a_python_too_old_for_ansible_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_python_too_old_for_ansible_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 10, 14, "final", 0))
     with pytest.raises(UnsupportedPython, match=r"needs Python 3\.11 or newer") as caught:
         bootstrap.fleet(tmp_path)
@@ -44,7 +44,7 @@ def test_the_collections_are_one_wheel_with_its_hash() -> None:
 
 def test_who_brings_an_ansible_of_his_own_gets_the_same_collections() -> None:
     wanted = yaml.safe_load((ROOT / "ansible" / "requirements.yml").read_text())["collections"]
-    assert tuple(sorted(each["name"] for each in wanted)) == collections.WANTED
+    assert tuple(sorted(each["name"] for each in wanted)) == collections.NEEDED_COLLECTIONS
 
 
 def test_the_fleets_packages_are_those_of_a_run_and_more() -> None:

@@ -23,11 +23,11 @@ def test_the_way_to_the_network_is_the_users_and_the_rest_of_pips_settings_is_no
     assert make.step_environment({**kept, **strays, "PATH": "/bin"}) == {**kept, "PATH": "/bin"}
 
 
-def test_a_folder_that_is_no_environment_is_not_emptied(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_an_environment_is_not_emptied(tmp_path: Path) -> None:
     folder = tmp_path / ".venv"
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
-    with pytest.raises(NotWritable, match="is no environment of Python"):
+    with pytest.raises(NotWritable, match="is not a Python environment"):
         make.make(tmp_path / ".venv", (), print)
     assert (folder / "thesis.txt").read_text() == "years of work"
 

@@ -19,7 +19,7 @@ from kiln.errors import (
     SolveFailed,
     TestsFailed,
 )
-from kiln.model.cell import Cell
+from kiln.model.build_config import BuildConfig
 from kiln.model.rendered import Output, Rendered
 
 CALL = Call(
@@ -57,7 +57,7 @@ def test_the_command_line_is_conda_forges() -> None:
     )
 
 
-def test_mambabuild_is_told_the_same() -> None:
+def test_mambabuild_has_the_same_arguments() -> None:
     mamba = dataclasses.replace(CALL, engine="mambabuild")
     assert argv(mamba) == ("conda-mambabuild", *argv(CALL)[1:])
     assert "command -v conda-mambabuild >/dev/null || exit 97" in script(mamba)
@@ -75,7 +75,7 @@ def test_a_shell_is_opened_where_conda_debug_has_made_an_output_ready() -> None:
     assert "--output-id" not in script(CALL, debug="")
 
 
-def test_conda_is_told_where_to_work_and_which_channels_to_ask() -> None:
+def test_condas_settings_have_the_folders_and_the_channels() -> None:
     told = json.loads(condarc(CALL))
     assert told["conda-build"] == {"root-dir": "/w/croot", "pkg_format": "2", "zstd_compression_level": "16"}
     assert told["pkgs_dirs"] == ["/w/fetched", "/a/cache", "/opt/conda/pkgs"]
@@ -126,7 +126,7 @@ Traceback (most recent call last):
         ("OSError: [Errno 28] No space left on device", DiskFull),
     ],
 )
-def test_an_engines_last_words_tell_what_has_failed(last: str, error: type[KilnError]) -> None:
+def test_an_engines_last_exception_decides_the_error(last: str, error: type[KilnError]) -> None:
     found = failure("conda-build", 1, f"compiling\nthe compiler's last word\n{CALLS}{last}\n")
     assert type(found) is error
     assert "conda-build ended with exit code 1" in found.what
@@ -135,19 +135,19 @@ def test_an_engines_last_words_tell_what_has_failed(last: str, error: type[KilnE
     assert "sys.exit(execute())" not in found.why
 
 
-def test_a_scripts_own_traceback_is_told() -> None:
+def test_a_scripts_own_traceback_is_shown() -> None:
     own = 'Traceback (most recent call last):\n  File "setup.py", line 1\nValueError: the script\'s own\n'
     found = failure("conda-build", 1, f"{own}{CALLS}BuildScriptException: Command\n")
     assert "ValueError: the script's own" in found.why
 
 
-def test_an_engine_that_says_nothing_in_python_is_told_as_it_is() -> None:
+def test_output_without_a_traceback_is_shown_as_it_is() -> None:
     found = failure("mambabuild", 2, "usage: conda-build [-h]\nconda-build: error: no such argument")
     assert (type(found), found.what) == (BuildFailed, "mambabuild ended with exit code 2")
     assert "no such argument" in found.why
 
 
-def test_conda_is_told_not_to_change_itself() -> None:
+def test_conda_does_not_update_itself() -> None:
     told = json.loads(condarc(CALL))
     assert not told["auto_update_conda"]
     assert not told["add_pip_as_python_dependency"]
@@ -161,7 +161,7 @@ def test_the_build_number_is_clobbered_for_old_compilers_alone(
     decrement: str | None, number: int, expected: dict[str, object]
 ) -> None:
     variant = {} if decrement is None else {"build_number_decrement": (decrement,)}
-    cell = Cell(name="c", platform="linux-64", variant=variant, pin_run_as_build={})
+    config = BuildConfig(name="c", platform="linux-64", variant=variant, pin_run_as_build={})
     output = Output(
         name="a",
         version="1",
@@ -172,4 +172,4 @@ def test_the_build_number_is_clobbered_for_old_compilers_alone(
         about={},
         used={},
     )
-    assert json.loads(clobber(Rendered(cell=cell, outputs=(output,)))) == expected
+    assert json.loads(clobber(Rendered(config=config, outputs=(output,)))) == expected

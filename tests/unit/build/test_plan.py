@@ -1,4 +1,4 @@
-"""Given a rendered cell, exactly these packages are made, in this order, in this way."""
+"""Given a rendered config, exactly these packages are made, in this order, in this way."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.build import in_order, plan_compile, plan_outputs, plan_rehearsal
-from kiln.build.engine import recipe_of
+from kiln.build.engine import HANDED_OVER, UNPACK, handed_over, recipe_of, secrets_of
 from kiln.errors import BuildFailed
-from kiln.model.cell import Cell
-from kiln.model.rendered import Output, Rendered, Requirements, Script, Source, Tests
+from kiln.model.build_config import BuildConfig
+from kiln.model.rendered import Output, OutputTests, Rendered, Requirements, Script, Source
 
 if TYPE_CHECKING:
     from kiln.model.plan import BuildStep
 
-CPU = Cell(name="cpu", platform="linux-64", variant={"python": ("3.11.* *_cpython",)}, pin_run_as_build={})
-CUDA = Cell(name="cuda", platform="linux-64", variant={"cuda_compiler_version": ("12.9",)}, pin_run_as_build={})
+CPU = BuildConfig(name="cpu", platform="linux-64", variant={"python": ("3.11.* *_cpython",)}, pin_run_as_build={})
+CUDA = BuildConfig(name="cuda", platform="linux-64", variant={"cuda_compiler_version": ("12.9",)}, pin_run_as_build={})
 
 
 def output(name: str, *, host: tuple[str, ...] = (), run: tuple[str, ...] = (), skip: bool = False) -> Output:
@@ -31,7 +31,7 @@ def output(name: str, *, host: tuple[str, ...] = (), run: tuple[str, ...] = (), 
         requirements=Requirements(build=("gcc_linux-64 14.*",), host=host, run=run),
         track_features=("tensorflow-cpu",) if name == "app" else (),
         run_exports={"weak": ("lib 2.21.0",)} if name == "lib" else {},
-        tests=Tests(imports=("app",), commands=("app --help",), requires=("gcc 14",), files=("t.py",)),
+        tests=OutputTests(imports=("app",), commands=("app --help",), requires=("gcc 14",), files=("t.py",)),
         script=Script(file="split.sh"),
         entry_points=("app = app:main",) if name == "app" else (),
         about={"home": "https://example.org", "license": "Apache-2.0", "extra_key": "left out"},
@@ -53,13 +53,13 @@ def test_a_skipped_output_is_not_made() -> None:
     assert [each.name for each in in_order((output("gpu", skip=True), LIB))] == ["lib"]
 
 
-def test_outputs_in_a_circle_are_refused() -> None:
-    with pytest.raises(BuildFailed, match="circle"):
+def test_a_cycle_of_outputs_is_refused() -> None:
+    with pytest.raises(BuildFailed, match="depend on each other"):
         in_order((output("a", host=("b",)), output("b", host=("a",))))
 
 
 def test_the_plan_of_a_rehearsal() -> None:
-    rendered = Rendered(cell=CUDA, outputs=(APP, LIB))
+    rendered = Rendered(config=CUDA, outputs=(APP, LIB))
     lib, app = plan_rehearsal(
         rendered,
         recipe_folder=Path("/feedstock/recipe"),
@@ -107,7 +107,7 @@ def planned(rendered: Rendered, compiled: Path | None = None) -> tuple[BuildStep
 
 
 def test_the_plan_of_a_build_has_its_compilers_and_no_mark() -> None:
-    (step,) = planned(Rendered(cell=CPU, outputs=(LIB,)))
+    (step,) = planned(Rendered(config=CPU, outputs=(LIB,)))
     assert step.recipe["requirements"]["build"] == ["gcc_linux-64 14.*"]
     assert step.recipe["extra"] == {"sha": "1"}
     assert step.recipe["build"]["dynamic_linking"] == {"binary_relocation": True}
@@ -117,23 +117,23 @@ def test_the_plan_of_a_build_has_its_compilers_and_no_mark() -> None:
 
 def test_a_recipe_decides_what_becomes_of_its_binaries() -> None:
     as_is = dataclasses.replace(LIB, binary_relocation=False, detect_binary_files_with_prefix=False)
-    (step,) = planned(Rendered(cell=CPU, outputs=(as_is,)))
+    (step,) = planned(Rendered(config=CPU, outputs=(as_is,)))
     assert step.recipe["build"]["dynamic_linking"] == {"binary_relocation": False}
     assert step.recipe["build"]["prefix_detection"] == {"ignore_binary_files": True}
-    (step,) = planned(Rendered(cell=CPU, outputs=(dataclasses.replace(LIB, binary_relocation=("lib/a*",)),)))
+    (step,) = planned(Rendered(config=CPU, outputs=(dataclasses.replace(LIB, binary_relocation=("lib/a*",)),)))
     assert step.recipe["build"]["dynamic_linking"] == {"binary_relocation": ["lib/a*"]}
 
 
 def test_a_single_package_has_the_sources_itself() -> None:
-    rendered = Rendered(cell=CPU, outputs=(LIB,), sources=(Source(url=("https://a/b",), sha256="5"),))
+    rendered = Rendered(config=CPU, outputs=(LIB,), sources=(Source(url=("https://a/b",), sha256="5"),))
     assert plan_compile(rendered, recipe_folder=Path("/r"), folder=Path("/c"), channels=(), settings=Path("/s")) is None
     (step,) = planned(rendered)
     assert step.recipe["source"] == [{"url": ["https://a/b"], "sha256": "5"}]
 
 
-def test_several_packages_share_what_the_compile_step_left() -> None:
+def test_several_packages_share_the_compiles_work_directory() -> None:
     rendered = Rendered(
-        cell=CUDA,
+        config=CUDA,
         name="whole",
         version="2.21.0",
         build_number=200,
@@ -147,7 +147,7 @@ def test_several_packages_share_what_the_compile_step_left() -> None:
         recipe_folder=Path("/r"),
         folder=Path("/c"),
         channels=("x",),
-        settings=Path("/cell/compile.env"),
+        settings=Path("/config/compile.env"),
         secrets=("REMOTE",),
     )
     assert step is not None
@@ -156,10 +156,15 @@ def test_several_packages_share_what_the_compile_step_left() -> None:
     ]
     assert step.recipe["requirements"] == {"build": [], "host": ["python 3.11.*"]}
     content = step.recipe["build"]["script"]["content"]
-    assert content.index(". /cell/compile.env") < content.index("bash -e /r/build.sh")
+    assert content.index(". /config/compile.env") < content.index("bash -e /r/build.sh")
     assert {"export PKG_NAME=whole", "export PKG_VERSION=2.21.0", "export PKG_BUILDNUM=200"} <= set(content)
     assert "secrets" not in step.recipe["build"]["script"], "what a run is told in secret does not decide the result"
-    assert recipe_of(step)["build"]["script"] == {"content": content, "secrets": ["REMOTE"]}
+    assert recipe_of(step)["build"]["script"] == {
+        "content": [*UNPACK, *content],
+        "secrets": [HANDED_OVER],
+    }
+    given = handed_over(secrets_of(step), {"REMOTE": "it's\nhere", "PATH": "/bin"})
+    assert given == {"PATH": "/bin", HANDED_OVER: "export REMOTE='it'\"'\"'s\nhere'"}
     lib, app = planned(rendered, compiled=Path("/c"))
     assert "source" not in lib.recipe
     assert 'export SRC_DIR="$(cat /c/work_directory)"' in app.recipe["build"]["script"]["content"]
@@ -168,6 +173,6 @@ def test_several_packages_share_what_the_compile_step_left() -> None:
 
 def test_what_runs_for_each_of_several_pythons_is_made_for_each() -> None:
     both = [dataclasses.replace(APP, build_string=f"py{each}", variant={"python": each}) for each in ("310", "311")]
-    steps = planned(Rendered(cell=CPU, outputs=tuple(both)))
+    steps = planned(Rendered(config=CPU, outputs=tuple(both)))
     assert [step.folder.name for step in steps] == ["app-py310", "app-py311"]
     assert "export python=310" in steps[0].recipe["build"]["script"]["content"]

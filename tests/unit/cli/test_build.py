@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import build
 from kiln.errors import AlreadyRunning, BuildFailed, DiskFull, KilnError
-from kiln.model.run import CellRun, CellState, MatrixReport
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
 
-def code(states: Mapping[str, CellState], errors: Mapping[str, KilnError]) -> int:
+def code(states: Mapping[str, ConfigState], errors: Mapping[str, KilnError]) -> int:
     report = MatrixReport(
         run=1,
         command="",
@@ -24,19 +24,19 @@ def code(states: Mapping[str, CellState], errors: Mapping[str, KilnError]) -> in
         jobs=1,
         engine="e",
         container="none",
-        cells=tuple(CellRun(config=config, state=state, group="g") for config, state in states.items()),
+        configs=tuple(ConfigRun(config=config, state=state, group="g") for config, state in states.items()),
     )
     return build.exit_code(report, errors)
 
 
 def test_the_exit_code_is_that_of_what_failed() -> None:
-    done, failed, elsewhere = CellState.DONE, CellState.FAILED, CellState.ELSEWHERE
+    done, failed, elsewhere = ConfigState.DONE, ConfigState.FAILED, ConfigState.LOCKED
     busy, full = AlreadyRunning("busy"), DiskFull("full")
-    assert code({"a": done, "b": CellState.FOUND}, {}) == 0
-    assert code({"a": done, "b": CellState.DISK_FULL}, {"b": full}) == DiskFull.exit_code
-    assert code({"a": failed, "b": CellState.DISK_FULL}, {"a": BuildFailed("x"), "b": full}) == BuildFailed.exit_code
+    assert code({"a": done, "b": ConfigState.CACHED}, {}) == 0
+    assert code({"a": done, "b": ConfigState.DISK_FULL}, {"b": full}) == DiskFull.exit_code
+    assert code({"a": failed, "b": ConfigState.DISK_FULL}, {"a": BuildFailed("x"), "b": full}) == BuildFailed.exit_code
     assert code({"a": elsewhere, "b": done}, {"a": busy}) == AlreadyRunning.exit_code
-    assert code({"a": elsewhere, "b": CellState.DISK_FULL}, {"a": busy, "b": full}) == DiskFull.exit_code
+    assert code({"a": elsewhere, "b": ConfigState.DISK_FULL}, {"a": busy, "b": full}) == DiskFull.exit_code
     assert code({"a": failed}, {}) == BuildFailed.exit_code
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.cli import run
-from kiln.pipeline.layout import Layout
+from kiln.store.layout import ArtifactLayout
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ MB = 1 << 20
 def root(tmp_path: Path) -> Path:
     """A feedstock with three caches: two for CUDA 12.9, of which ``b`` is the older, and one without CUDA."""
     feedstock = written(tmp_path, "package:\n  name: a\n  version: 1\n")
-    caches = Layout.of(feedstock).compile_caches
+    caches = ArtifactLayout.of(feedstock).compile_caches
     for age, (key, label) in enumerate((("a", "cuda12.9, x:1"), ("b", "cuda12.9, x:1"), ("c", "cpu, x:1"))):
         with caches.using(key, label) as folder:
             (folder / "blob").write_bytes(os.urandom(MB))
@@ -62,4 +62,4 @@ def test_all_go_when_asked_for(root: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_a_size_that_is_none_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["-C", str(root), "cache", "--to", "a lot"]) == 2
-    assert "is no size" in capsys.readouterr().err
+    assert "invalid size" in capsys.readouterr().err

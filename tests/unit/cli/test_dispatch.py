@@ -1,14 +1,21 @@
-"""The command line tells its failures by exit codes and in words."""
+"""The command line reports errors by exit codes and messages."""
 
 from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kiln import cli
-from kiln.errors import Interrupted, MissingTool, UsageError
+from kiln.errors import DiskFull, Interrupted, MissingTool, NotWritable, SystemFault, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
-def test_a_mistyped_command_names_the_near_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistyped_command_is_answered_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["bild"]) == UsageError.exit_code
     assert "did you mean 'build'" in capsys.readouterr().err
 
@@ -18,7 +25,7 @@ def test_an_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) 
     assert "--nonsense" in capsys.readouterr().err
 
 
-def test_a_mistyped_option_names_the_near_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistyped_option_is_answered_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["doctor", "--cudda", "12.5"]) == UsageError.exit_code
     assert "did you mean '--cuda'" in capsys.readouterr().err
 
@@ -42,7 +49,7 @@ def test_an_interrupt_has_its_own_exit_code(
 
     monkeypatch.setattr(cli, "dispatch", interrupted)
     assert cli.run(["matrix"]) == Interrupted.exit_code
-    assert "goes on from there" in capsys.readouterr().err
+    assert "run the same command to continue" in capsys.readouterr().err
 
 
 def test_a_missing_dependency_says_how_to_get_it(
@@ -57,6 +64,48 @@ def test_a_missing_dependency_says_how_to_get_it(
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
-def test_each_command_has_a_module_that_offers_what_a_command_needs(name: str) -> None:
+def test_each_command_has_a_module_with_a_run_function(name: str) -> None:
     _, command = cli.parser_for(name)
     assert callable(command.run)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.EROFS, NotWritable.exit_code),
+        (errno.EACCES, NotWritable.exit_code),
+        (errno.ENOSPC, DiskFull.exit_code),
+        (errno.ENOTDIR, SystemFault.exit_code),
+    ],
+)
+def test_an_error_of_the_system_names_the_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, code: int
+) -> None:
+    def refused(_: object) -> int:
+        raise OSError(number, os.strerror(number), "/some/file")
+
+    monkeypatch.setattr(cli, "dispatch", refused)
+    assert cli.run(["build"]) == code
+    errors = capsys.readouterr().err
+    assert "/some/file" in errors
+    assert f"why: {os.strerror(number)}" in errors
+    assert "try: " in errors
+
+
+def test_an_error_without_a_file_is_a_bug_in_kiln(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(_: object) -> int:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr(cli, "dispatch", wrong)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        cli.run(["build"])
+
+
+def test_a_removed_working_directory_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert cli.run(["matrix"]) == SystemFault.exit_code
+    assert "the working directory was removed" in capsys.readouterr().err

@@ -26,17 +26,17 @@ def test_the_matrix_shows_what_varies(tmp_path: Path, capsys: pytest.CaptureFixt
     written(tmp_path, MIXED, VARIANTS)
     assert run(["-C", str(tmp_path), "matrix"]) == 0
     head, first, second, _, last = capsys.readouterr().out.splitlines()
-    assert head.split() == ["cell", "alpha"]
+    assert head.split() == ["config", "alpha"]
     assert [line.split() for line in (first, second)] == [["linux_64_alpha1", "1"], ["linux_64_alpha2", "2"]]
-    assert last == "2 cells; loop vary inside a cell"
+    assert last == "2 configs; loop vary inside a config"
 
 
 def test_the_matrix_as_json_holds_every_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(tmp_path, RECIPE, VARIANTS)
     assert run(["-C", str(tmp_path), "matrix", "--json"]) == 0
-    cells = json.loads(capsys.readouterr().out)
-    assert [cell["variant"]["loop"] for cell in cells] == [["x"], ["y"], ["x"], ["y"]]
-    assert cells[0]["image"] == cells[0]["variant"]["docker_image"][0]
+    configs = json.loads(capsys.readouterr().out)
+    assert [config["variant"]["loop"] for config in configs] == [["x"], ["y"], ["x"], ["y"]]
+    assert configs[0]["image"] == configs[0]["variant"]["docker_image"][0]
 
 
 @pytest.mark.processes
@@ -52,7 +52,7 @@ def test_a_change_is_shown_by_what_it_does_to_the_matrix(tmp_path: Path, capsys:
     assert changes["added"] == ["linux_64_alpha2", "linux_64_alpha3"]
     assert len(changes["removed"]) == 4
     assert run(["-C", str(tmp_path), "matrix", "--diff", "HEAD"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "2 cells; since HEAD: 2 added, 4 removed"
+    assert capsys.readouterr().out.splitlines()[-1] == "2 configs; since HEAD: 2 added, 4 removed"
     assert run(["-C", str(tmp_path), "matrix", "--diff", "nowhere"]) == UsageError.exit_code
 
 
@@ -91,7 +91,7 @@ def test_a_pinning_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.Capt
     assert "pin" in capsys.readouterr().err
 
 
-def test_a_cell_is_shown_as_a_maintainer_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_config_is_shown_as_a_maintainer_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     feedstock = copied("mega", tmp_path)
     run(["-C", str(feedstock.root), "rerender", "-e", str(PINNING)])
     config = next(path.stem for path in sorted(feedstock.configs.glob("linux_64*cuda_compiler_version12.9*")))
@@ -105,7 +105,7 @@ def test_a_cell_is_shown_as_a_maintainer_reads_it(tmp_path: Path, capsys: pytest
     assert "cuda_compiler_version 12.9" in shown
 
 
-def test_json_of_several_cells_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_of_several_configs_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(tmp_path, RECIPE, VARIANTS)
     run(["-C", str(tmp_path), "rerender"])
     capsys.readouterr()

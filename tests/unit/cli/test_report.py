@@ -20,7 +20,7 @@ CONFIG = "linux_64_python3.11.____cpython"
 
 @pytest.fixture
 def feedstock(tmp_path: Path) -> Path:
-    """A feedstock with one cell and two recorded runs."""
+    """A feedstock with one config and two recorded runs."""
     root = tmp_path / "some-feedstock"
     (root / "recipe").mkdir(parents=True)
     (root / "recipe" / "meta.yaml").write_text("package: {name: some}\n")
@@ -58,14 +58,14 @@ def test_json_alone_writes_no_page(feedstock: Path, capsys: pytest.CaptureFixtur
     assert not (feedstock / "build_artifacts" / "reports").exists()
 
 
-def test_a_cell_whose_file_is_gone_keeps_its_name(feedstock: Path) -> None:
+def test_a_config_whose_file_is_gone_keeps_its_name(feedstock: Path) -> None:
     (feedstock / ".ci_support" / f"{CONFIG}.yaml").unlink()
     assert kiln(feedstock) == 0
     assert CONFIG in (feedstock / "build_artifacts" / "reports" / "0002.html").read_text()
 
 
 def test_a_run_that_is_not_there_is_told_with_those_that_are(feedstock: Path) -> None:
-    with pytest.raises(UsageError, match="there is no run 9\n  try: the latest is 2, the first 1"):
+    with pytest.raises(UsageError, match="run 9 not found\n  try: the latest is 2, the first 1"):
         kiln(feedstock, "9")
 
 

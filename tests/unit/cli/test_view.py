@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kiln.cli.view import add_to_summary, view
 from kiln.console import GitHubView, LiveView, PlainView
+from kiln.model.run import ConfigState
 from tests import runs
 
 if TYPE_CHECKING:
@@ -35,6 +37,21 @@ class Terminal(io.StringIO):
 )
 def test_the_view_fits_its_surroundings(stream: io.StringIO, environment: dict[str, str], kind: type) -> None:
     assert type(view(stream, environment, {})) is kind
+
+
+@pytest.mark.parametrize("value", ["1", "true", "0"])
+def test_no_color_takes_the_colors_from_the_live_view(value: str) -> None:
+    texts = {}
+    for environment in ({"TERM": "xterm"}, {"TERM": "xterm", "NO_COLOR": value}, {"TERM": "xterm", "NO_COLOR": ""}):
+        shown = view(stream := Terminal(), environment, {})
+        with shown:
+            report = runs.worked_through(["a", "b"], bad={1: ConfigState.FAILED})
+            shown.run_began(report)
+            shown.run_ended(report)
+        texts[environment.get("NO_COLOR")] = re.findall(r"\x1b\[[0-9;]*m", stream.getvalue())
+    assert texts[value] == []
+    assert texts[None]
+    assert texts[""]
 
 
 def test_the_table_is_added_to_what_the_job_has_said_already(tmp_path: Path) -> None:

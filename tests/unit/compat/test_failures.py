@@ -45,11 +45,11 @@ def is_source(text: str) -> bool:
 
 
 def test_every_failure_that_is_known_has_an_example() -> None:
-    assert {each.name for each in failures.known()} == {example["failure"] for example in EXAMPLES.values()}
+    assert {each.name for each in failures.known_failures()} == {example["failure"] for example in EXAMPLES.values()}
 
 
-@pytest.mark.parametrize("each", failures.known(), ids=lambda each: each.name)
-def test_a_pattern_is_bounded_and_has_what_a_maintainer_needs(each: failures.Known) -> None:
+@pytest.mark.parametrize("each", failures.known_failures(), ids=lambda each: each.name)
+def test_a_pattern_is_bounded_and_complete(each: failures.KnownFailure) -> None:
     bare = re.sub(r"\\.|\[[^\]]*\]", "x", each.pattern.pattern)
     assert re.findall(r"[*+]|\{\d*,\}", bare) == []
     assert all(each.words)
@@ -112,7 +112,7 @@ def test_an_ordinary_error_has_no_known_cause(text: str) -> None:
     assert failures.cause(text) is None
 
 
-def test_a_log_of_countless_different_failures_is_told_in_part() -> None:
+def test_countless_different_failures_are_reported_in_part() -> None:
     log = b"".join(b"kernel version 1.%d does not match DSO version 2.0\n" % number for number in range(5000))
     found = failures.read(io.BytesIO(log * 2))
     assert len(found) == failures.MOST
@@ -124,7 +124,7 @@ def test_a_log_without_anything_known() -> None:
     assert failures.read(io.BytesIO(b"")) == ()
 
 
-def test_lines_are_counted_and_failures_told_once_in_the_order_of_the_log() -> None:
+def test_lines_are_counted_and_failures_reported_once_in_order() -> None:
     killed = b"gcc: fatal error: Killed signal terminated program cc1plus\n"
     log = b"\n".join([b"one", b"Illegal instruction (core dumped)", killed + killed + b"end"])
     found = failures.read(io.BytesIO(log))
@@ -164,14 +164,14 @@ def test_a_long_log_is_read_in_pieces() -> None:
     assert (found.line, found.name) == (400_001, "illegal instruction")
 
 
-def test_a_line_without_end_is_looked_at_around_what_matters() -> None:
+def test_an_endless_line_is_searched_around_the_words() -> None:
     log = b"x" * 700_000 + b" Illegal instruction " + b"y" * 700_000
     (found,) = failures.read(io.BytesIO(log))
     assert len(found.text) <= 400
 
 
-@pytest.mark.parametrize("each", failures.known(), ids=lambda each: each.name)
-def test_a_hostile_line_is_read_in_bounded_work(each: failures.Known) -> None:
+@pytest.mark.parametrize("each", failures.known_failures(), ids=lambda each: each.name)
+def test_a_hostile_line_is_read_in_bounded_work(each: failures.KnownFailure) -> None:
     """Lines of one kind of character around the words, as long as is looked at: where backtracking would show."""
     for filler in (b"(", b"a", b"1.", b"/", b"'", b"\xff", b" "):
         for word in each.words:

@@ -5,13 +5,23 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.compat import Verdict, outlook, probe
+from kiln.compat import Verdict, capabilities, probe
 from kiln.compat.probe import Card, MachineFacts
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 MACHINES = sorted((Path(__file__).parents[2] / "fixtures" / "machines").glob("*.json"))
+
+
+def facts_from(data: Mapping[str, Any]) -> MachineFacts:
+    """Return the facts that ``as_data`` made data of."""
+    cards = tuple(Card(**card) for card in data["cards"])
+    return MachineFacts(**{**data, "cards": cards, "notes": tuple(data["notes"])})
 
 
 def facts(**changes: object) -> MachineFacts:
@@ -33,15 +43,15 @@ def facts(**changes: object) -> MachineFacts:
         "engine_gpus": "",
         "notes": [],
     }
-    return MachineFacts.from_data({**known, **changes})
+    return facts_from({**known, **changes})
 
 
 def test_facts_survive_json() -> None:
     made = facts()
-    assert MachineFacts.from_data(json.loads(json.dumps(made.as_data()))) == made
+    assert facts_from(json.loads(json.dumps(made.as_data()))) == made
 
 
-def test_what_nvidia_smi_tells() -> None:
+def test_the_table_of_nvidia_smi_is_parsed() -> None:
     text = "535.104.05, Tesla V100-SXM2-16GB, 7.0, 16384\n535.104.05, NVIDIA GH200, 9.0, [N/A]\n"
     assert probe.smi_answer(text) == (
         "535.104.05",
@@ -90,30 +100,30 @@ def test_this_machine_is_looked_at() -> None:
     assert (found.driver is None) is any("CUDA's driver library" in note for note in found.notes)
 
 
-def test_a_v100_and_what_runs_on_it() -> None:
-    ranges = outlook.ranges(outlook.cudas(facts()))
+def test_capabilities_of_a_machine_with_a_v100() -> None:
+    ranges = capabilities.ranges(capabilities.cudas(facts()))
     assert ranges["works"] == "9.0 to 12.2"
     assert ranges["works with a cost"] == "12.3 to 12.9, 7.0 to 8.0"
     assert ranges["cannot work"].startswith("13.0 to 13.2")
 
 
 def test_the_newest_tensorflow_on_it() -> None:
-    answers = outlook.answers(facts())
+    answers = capabilities.answers(facts())
     assert answers["running"].combination.cuda == "12.5"
     assert answers["running"].verdict is Verdict.COSTS
     assert set(answers) == {"running", "building"}
-    assert set(outlook.answers(facts(gcc=None))) == {"running"}
+    assert set(capabilities.answers(facts(gcc=None))) == {"running"}
 
 
 def test_a_machine_without_gpu_runs_the_cpu_build() -> None:
     bare = facts(driver=None, loaded=None, cuda=None, cards=[])
-    assert outlook.cudas(bare) == {}
-    running = outlook.answers(bare)["running"]
+    assert capabilities.cudas(bare) == {}
+    running = capabilities.answers(bare)["running"]
     assert (running.combination.cuda, running.verdict) == (None, Verdict.WORKS)
 
 
 def test_a_driver_that_is_not_the_kernels() -> None:
-    answers = outlook.answers(facts(loaded="525.60.13"))
+    answers = capabilities.answers(facts(loaded="525.60.13"))
     assert answers["running"].verdict is Verdict.CANNOT
 
 
@@ -128,6 +138,6 @@ def test_the_h200() -> None:
 def test_a_real_machine_is_judged_today_as_it_was(file: Path) -> None:
     told = json.loads(file.read_text())
     own = {name: value for name, value in told["machine"].items() if name not in {"cores", "memory", "disk_free"}}
-    real = MachineFacts.from_data(own)
-    assert {cuda: verdict.value for cuda, verdict in outlook.cudas(real).items()} == told["cudas"]
-    assert outlook.answers(real)["running"].verdict.value == told["answers"]["running"]["verdict"]
+    real = facts_from(own)
+    assert {cuda: verdict.value for cuda, verdict in capabilities.cudas(real).items()} == told["cudas"]
+    assert capabilities.answers(real)["running"].verdict.value == told["answers"]["running"]["verdict"]

@@ -34,7 +34,7 @@ def cudas(compile_plan: Any) -> list[str]:
     return [name for name in names if name != "None"]
 
 
-def test_the_recipe_compiles_for_what_the_doctor_reads(compile_plan: Any) -> None:
+def test_the_doctor_reads_the_capabilities_that_the_recipe_compiles_for(compile_plan: Any) -> None:
     settings = compile_plan.read(RECIPE / recipe.SETTINGS)
     for cuda in cudas(compile_plan):
         assert recipe.built_for(RECIPE, cuda) == compile_plan.capabilities_for(settings, f"cuda {cuda}", "")

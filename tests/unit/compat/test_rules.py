@@ -38,7 +38,7 @@ def said(rule: str, **asked: str) -> Finding:
         ("TensorFlow and CUDA", {"tf": "2.18", "cuda": "11.8"}, UNKNOWN, "another major version", "tensorflow"),
         ("TensorFlow and CUDA", {"tf": "3.0", "cuda": "12.5"}, UNKNOWN, "no table has TensorFlow 3.0", None),
         ("TensorFlow and cuDNN", {"tf": "2.18", "cudnn": "9.3"}, WORKS, "tested with cuDNN 9.3", "tensorflow"),
-        ("TensorFlow and cuDNN", {"tf": "2.18", "cudnn": "9.10.2"}, WORKS, "takes a newer minor version", "tensorflow"),
+        ("TensorFlow and cuDNN", {"tf": "2.18", "cudnn": "9.10.2"}, WORKS, "newer minor version", "tensorflow"),
         ("TensorFlow and cuDNN", {"tf": "2.18", "cudnn": "9.0"}, COSTS, "refuses the older 9.0", "tensorflow"),
         ("TensorFlow and cuDNN", {"tf": "2.18", "cudnn": "8.9"}, UNKNOWN, "another major version", "tensorflow"),
         ("TensorFlow and Python", {"tf": "2.18", "python": "3.9.7"}, WORKS, "for Python 3.9-3.12", "tensorflow"),
@@ -55,7 +55,7 @@ def said(rule: str, **asked: str) -> Finding:
         ("TensorFlow and Python", {"tf": "1.3", "python": "3.6"}, UNKNOWN, "no table has the Pythons", None),
         ("TensorFlow and Bazel", {"tf": "2.18", "bazel": "6.5.0"}, WORKS, "built with Bazel 6.5.0", "tensorflow"),
         ("TensorFlow and Bazel", {"tf": "2.18", "bazel": "6.6.0"}, COSTS, "6.6.0 is untested", "tensorflow"),
-        ("TensorFlow and Bazel", {"tf": "2.18", "bazel": "7.4.1"}, UNKNOWN, "nobody has told", "tensorflow"),
+        ("TensorFlow and Bazel", {"tf": "2.18", "bazel": "7.4.1"}, UNKNOWN, "is not documented", "tensorflow"),
         ("TensorFlow and Bazel", {"tf": "1.7.0", "bazel": "0.10.0"}, WORKS, "built with Bazel 0.10.0", "tensorflow"),
         ("TensorFlow and Bazel", {"tf": "1.7.0", "bazel": "0.9.0", "cuda": "9"}, WORKS, "Bazel 0.9.0", "tensorflow"),
         ("TensorFlow and compiler", {"tf": "2.18", "compiler": "clang-17"}, WORKS, "clang 17.0.6", "tensorflow"),
@@ -63,7 +63,7 @@ def said(rule: str, **asked: str) -> Finding:
         ("Serving and Bazel", {"serving": "1.12", "bazel": "0.15.0"}, WORKS, "Bazel 0.15.0", "serving"),
         ("Serving and CUDA", {"serving": "1.12", "cuda": "9.0"}, WORKS, "built with CUDA 9.0", "serving"),
         ("Serving and CUDA", {"serving": "2.20", "cuda": "12.9"}, COSTS, "untested", "serving"),
-        ("Serving and CUDA", {"serving": "1.12", "cuda": "10.0"}, UNKNOWN, "nobody has told", "serving"),
+        ("Serving and CUDA", {"serving": "1.12", "cuda": "10.0"}, UNKNOWN, "is not documented", "serving"),
         ("Serving and cuDNN", {"serving": "1.12", "cudnn": "7"}, WORKS, "cuDNN 7.2.1.38", "serving"),
         ("Serving and TensorFlow", {"serving": "2.20"}, WORKS, "that TensorFlow is tested with", "serving"),
         (
@@ -166,7 +166,7 @@ def test_a_rule(rule: str, asked: dict[str, str], verdict: str, reason: str, tab
 
 
 @pytest.mark.parametrize("row", tables.table("tensorflow"), ids=lambda row: row["tf"])
-def test_every_release_works_with_what_it_is_tested_with(row: tables.Row) -> None:
+def test_every_release_works_with_its_tested_versions(row: tables.Row) -> None:
     pythons: list[str | None] = [*row["python"].replace("-", " ").split()] or [None]
     for python in pythons:
         asked = {name: row[name] or None for name in ("tf", "cuda", "cudnn", "bazel", "compiler")}
@@ -175,7 +175,7 @@ def test_every_release_works_with_what_it_is_tested_with(row: tables.Row) -> Non
 
 
 @pytest.mark.parametrize("row", tables.table("serving"), ids=lambda row: row["last"])
-def test_no_release_of_serving_is_refused_with_what_it_is_built_with(row: tables.Row) -> None:
+def test_no_release_of_serving_is_refused_with_its_own_versions(row: tables.Row) -> None:
     asked = {"serving": row["last"], **{name: row[name] for name in ("cuda", "cudnn", "bazel")}}
     assert judge(combination(asked), suggest=False).verdict in {Verdict.WORKS, Verdict.COSTS}
 
@@ -202,22 +202,22 @@ def test_the_worst_finding_decides() -> None:
 
 
 ALONE = {
-    "cuda": ("12.5", WORKS, "compiles for 5.0 to 9.0, and takes a GCC below 14"),
+    "cuda": ("12.5", WORKS, "compiles for 5.0 to 9.0, and accepts a GCC below 14"),
     "gpu": ("p3", WORKS, "CUDA 9.0 to 12.9 compile for V100 of p3 (7.0)"),
     "driver": ("550", WORKS, "driver 550 runs CUDA 7.0 to 12.4"),
-    "host": ("gcc-13", WORKS, "gcc 13 is taken by nvcc of CUDA 12.4 to 13.2"),
+    "host": ("gcc-13", WORKS, "gcc 13 is accepted by nvcc of CUDA 12.4 to 13.2"),
     "built_for": ("sm_70", WORKS, "sm_70 is compiled by CUDA 9.0 to 12.9"),
-    "python": ("3.12", WORKS, "2.21.0 is the newest that takes it, 2.16.1 the oldest"),
-    "bazel": ("6.1.0", WORKS, "as upstream tests them, 2.15.0 is the newest that takes it, 2.14.0 the oldest"),
-    "cudnn": ("8.7", WORKS, "2.14.0 is the newest that takes it"),
-    "glibc": ("2.17", WORKS, "2.20.0 is the newest that takes it"),
-    "compiler": ("gcc-13", COSTS, "with a cost, 2.21.0 is the newest that takes it"),
+    "python": ("3.12", WORKS, "2.21.0 is the newest that accepts it, 2.16.1 the oldest"),
+    "bazel": ("6.1.0", WORKS, "as upstream tests them, 2.15.0 is the newest that accepts it, 2.14.0 the oldest"),
+    "cudnn": ("8.7", WORKS, "2.14.0 is the newest that accepts it"),
+    "glibc": ("2.17", WORKS, "2.20.0 is the newest that accepts it"),
+    "compiler": ("gcc-13", COSTS, "with a cost, 2.21.0 is the newest that accepts it"),
     "serving": ("1.99", UNKNOWN, "no table has TensorFlow 1.99, which Serving 1.99 would contain"),
 }
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_of_a_thing_alone_is_told_what_the_tables_have(name: str) -> None:
+def test_a_single_part_yields_the_facts_of_the_tables(name: str) -> None:
     value, verdict, reason = ALONE[name]
     answer = judge(combination({name: value}), suggest=False)
     assert answer.verdict.value == verdict
@@ -230,13 +230,13 @@ def test_a_cuda_that_there_is_not_has_a_near_one() -> None:
     assert answer.nearest[0].combination.cuda == "12.5"
 
 
-def test_what_only_a_release_brings_together_is_unknown_without_one() -> None:
+def test_parts_that_only_a_release_connects_are_unknown_without_one() -> None:
     answer = judge(combination({"cuda": "12.5", "python": "3.6", "gpu": "p3"}))
     assert (answer.verdict, answer.nearest[0].combination.python) == (Verdict.UNKNOWN, "3.6")
     assert judge(combination({"cuda": "12.5", "python": "3.9", "gpu": "p3"})).verdict is Verdict.WORKS
 
 
-def test_a_machines_c_library_beside_its_driver_asks_for_no_release() -> None:
+def test_a_c_library_and_a_driver_need_no_release() -> None:
     asked = {"cuda": "13.2", "driver": "580.159.04", "glibc": "2.39", "gpu": "H200"}
     assert judge(combination(asked)).verdict is Verdict.COSTS
 
@@ -255,7 +255,7 @@ def test_of_nothing_nothing_is_said() -> None:
     assert judge(combination({})).findings == ()
 
 
-def test_a_release_alone_is_told_with_what_it_is_tested() -> None:
+def test_a_single_release_yields_its_tested_versions() -> None:
     reason = "TensorFlow 2.18 is tested with python 3.9-3.12, compiler clang 17.0.6, bazel 6.5.0, cudnn 9.3, cuda 12.5"
     assert said("TensorFlow", tf="2.18").reason == reason
     assert said("TensorFlow", tf="3.1").verdict is Verdict.UNKNOWN
@@ -303,15 +303,15 @@ def test_a_gpu_by_any_name(name: str, capability: str) -> None:
     ("asked", "what"),
     [
         ({"gpu": "Voodoo 2"}, "no table has a GPU 'Voodoo 2'"),
-        ({"cuda": "twelve"}, "--cuda 'twelve' is no version"),
-        ({"compiler": "icc"}, "'icc' is no compiler"),
-        ({"built_for": "sm_x"}, "'sm_x' is no compute capability"),
-        ({"built_for": ""}, "'' is no compute capability"),
-        ({"tf": ""}, "--tf '' is no version"),
+        ({"cuda": "twelve"}, "--cuda 'twelve' is not a version"),
+        ({"compiler": "icc"}, "'icc' is not a compiler"),
+        ({"built_for": "sm_x"}, "'sm_x' is not a compute capability"),
+        ({"built_for": ""}, "'' is not a compute capability"),
+        ({"tf": ""}, "--tf '' is not a version"),
         ({"gpu": "p3,"}, "no table has a GPU ''"),
-        ({"host": ""}, "'' is no compiler"),
+        ({"host": ""}, "'' is not a compiler"),
     ],
 )
-def test_what_is_not_known_is_refused(asked: dict[str, str], what: str) -> None:
+def test_unknown_values_are_refused(asked: dict[str, str], what: str) -> None:
     with pytest.raises(UsageError, match=what):
         combination(asked)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.compat import lines, tables
+from kiln.compat import tables, version_ranges
 from kiln.compat.combination import gpu, plain
 from kiln.compat.rules import RULES
 
@@ -44,22 +44,30 @@ def test_every_row_has_a_source_and_none_stands_twice(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cuda_compiler", "cuda_driver", "driver_gpu", "serving", "upstream", "wheel"])
 def test_ranges_do_not_overlap(name: str) -> None:
-    rows = sorted(tables.table(name), key=lambda row: lines.numbers(row["first"]))
-    assert all(lines.numbers(row["first"]) <= lines.numbers(row["last"]) for row in rows)
+    rows = sorted(tables.table(name), key=lambda row: version_ranges.numbers(row["first"]))
+    assert all(version_ranges.numbers(row["first"]) <= version_ranges.numbers(row["last"]) for row in rows)
     pairs = itertools.pairwise(rows)
-    assert [(a.text, b.text) for a, b in pairs if not lines.below(a["last"], b["first"]) and not _patches(a, b)] == []
+    assert [
+        (a.text, b.text) for a, b in pairs if not version_ranges.below(a["last"], b["first"]) and not _patches(a, b)
+    ] == []
 
 
 def _patches(one: tables.Row, other: tables.Row) -> bool:
     """Whether two rows are of patch releases of one line, ``8.0.44`` and ``8.0.61``."""
-    return lines.numbers(one["last"]) < lines.numbers(other["first"])
+    return version_ranges.numbers(one["last"]) < version_ranges.numbers(other["first"])
 
 
 def test_a_newer_cuda_came_with_a_newer_driver_and_takes_a_newer_gcc() -> None:
-    drivers = sorted(tables.table("cuda_driver"), key=lambda row: lines.numbers(row["first"]))
-    assert all(lines.numbers(a["driver"]) < lines.numbers(b["driver"]) for a, b in itertools.pairwise(drivers))
+    drivers = sorted(tables.table("cuda_driver"), key=lambda row: version_ranges.numbers(row["first"]))
+    assert all(
+        version_ranges.numbers(a["driver"]) < version_ranges.numbers(b["driver"])
+        for a, b in itertools.pairwise(drivers)
+    )
     compilers = tables.table("cuda_compiler")
-    assert all(lines.numbers(a["gcc_below"]) <= lines.numbers(b["gcc_below"]) for a, b in itertools.pairwise(compilers))
+    assert all(
+        version_ranges.numbers(a["gcc_below"]) <= version_ranges.numbers(b["gcc_below"])
+        for a, b in itertools.pairwise(compilers)
+    )
 
 
 def test_every_cuda_that_is_tested_or_shipped_has_its_compiler_and_its_driver() -> None:
@@ -135,7 +143,7 @@ def test_serving(version: str, bazel: str, cuda: str, cudnn: str, newest: int) -
         ("13.2", 75, 121, "16"),
     ],
 )
-def test_what_cuda_compiles_for(cuda: str, lowest: int, highest: int, gcc: str) -> None:
+def test_the_capabilities_of_each_cuda(cuda: str, lowest: int, highest: int, gcc: str) -> None:
     row = tables.compiler(cuda)
     assert row is not None
     known = [int(number) for number in row["capabilities"].split()]
@@ -169,7 +177,7 @@ def test_the_driver_that_came_with_cuda(cuda: str, driver: str) -> None:
     assert row["driver"] == driver
 
 
-def test_a_row_says_where_it_stands_and_what_it_holds() -> None:
+def test_a_row_has_its_place_and_its_text() -> None:
     row = tables.table("cuda_minor")[1]
     assert row.place == "cuda_minor.csv:3"
     assert row.text == "cuda 12, driver 525"

@@ -1,25 +1,25 @@
-"""A run to be shown: cells in given states, times that do not move."""
+"""Runs with configs in given states and fixed times, for tests of views."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from kiln.model.run import CellRun, CellState, MatrixReport
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 
 BEGAN = 1_790_000_000.0
 
 
-def a_cell(config: str, state: CellState, **more: Any) -> CellRun:
-    """A cell; one that has begun began with the run, one that is over took two minutes."""
-    began = state not in {CellState.WAITING, CellState.FOUND}
-    over = began and state is not CellState.RUNNING
-    times = {"started": BEGAN if began else None, "finished": BEGAN + 120 if over else None}
-    return CellRun(**{"config": config, "state": state, "group": "", **times, **more})
+def a_config(config: str, state: ConfigState, **more: Any) -> ConfigRun:
+    """Return a config that, if started, started with the run and, if finished, took two minutes."""
+    is_started = state not in {ConfigState.WAITING, ConfigState.CACHED}
+    is_finished = is_started and state is not ConfigState.RUNNING
+    times = {"started": BEGAN if is_started else None, "finished": BEGAN + 120 if is_finished else None}
+    return ConfigRun(**{"config": config, "state": state, "group": "", **times, **more})
 
 
-def a_run(*cells: CellRun, **more: Any) -> MatrixReport:
-    """A run with these cells, two at a time."""
+def a_run(*configs: ConfigRun, **more: Any) -> MatrixReport:
+    """Return a run with these configs, two in parallel."""
     fixed = {
         "run": 7,
         "command": "kiln build --all",
@@ -31,7 +31,7 @@ def a_run(*cells: CellRun, **more: Any) -> MatrixReport:
         "engine": "rattler-build",
         "container": "docker",
     }
-    return MatrixReport(**{**fixed, "cells": cells, **more})
+    return MatrixReport(**{**fixed, "configs": configs, **more})
 
 
 LOG = Path("/feedstock/build_artifacts/logs/a.log")

@@ -1,4 +1,4 @@
-"""Somebody else's output is harmless and fits."""
+"""Untrusted output is escaped and fits into a line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kiln.console.text import clock, fit, one_line
 
 
 @pytest.mark.parametrize(
-    ("line", "shown"),
+    ("line", "text"),
     [
         ("\x1b[31mred\x1b[0m and \x1b]0;title\x07plain", "red and plain"),
         ("\x1b[2J\x1b[1;1Hgone", "gone"),
@@ -24,27 +24,27 @@ from kiln.console.text import clock, fit, one_line
         ("  \r\n", ""),
     ],
 )
-def test_a_line_loses_what_moves_colours_or_hides(line: str, shown: str) -> None:
-    assert one_line(line) == shown
+def test_escapes_and_hidden_characters_are_removed(line: str, text: str) -> None:
+    assert one_line(line) == text
 
 
 @given(st.text())
-def test_no_line_can_steer_a_terminal(line: str) -> None:
-    shown = one_line(line)
-    assert not any(ord(letter) < 32 or 0x7F <= ord(letter) < 0xA0 for letter in shown)
-    shown.encode()
+def test_no_line_controls_the_terminal(line: str) -> None:
+    text = one_line(line)
+    assert not any(ord(letter) < 32 or 0x7F <= ord(letter) < 0xA0 for letter in text)
+    text.encode()
 
 
-def test_a_line_without_end_is_bounded() -> None:
+def test_a_long_line_is_cut() -> None:
     assert len(one_line("x" * 10_000_000)) <= 4096
 
 
 @given(st.text().map(one_line), st.integers(min_value=0, max_value=60))
-def test_text_fits_exactly_however_wide_its_letters_are(text: str, width: int) -> None:
+def test_text_fits_exactly_with_wide_characters(text: str, width: int) -> None:
     assert cell_len(fit(text, width)) == width
 
 
-def test_a_cut_is_seen() -> None:
+def test_a_cut_is_marked() -> None:
     assert fit("日本語のログ", 6) == "日本 …"
 
 

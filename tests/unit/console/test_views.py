@@ -1,4 +1,4 @@
-"""A run is told on a terminal, in plain lines, and to GitHub Actions."""
+"""The views of a run on a terminal, as plain lines, and in GitHub Actions."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.console import GitHubView, LiveView, PlainView
-from kiln.model.run import CellRun, CellState, MatrixReport
-from tests.unit.console.run import BEGAN, LOG, a_cell, a_run
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport
+from tests.unit.console.run import BEGAN, LOG, a_config, a_run
 
 if TYPE_CHECKING:
-    from kiln.model.watch import Watcher
+    from kiln.model.observer import RunObserver
 
 
-def play(view: Watcher, *, lines: int = 3, jobs: int = 2) -> None:
-    """Tell a view a run of two cells, of which one fails."""
-    waiting = (a_cell("a", CellState.WAITING), a_cell("b", CellState.WAITING))
-    ended = (a_cell("a", CellState.DONE), a_cell("b", CellState.FAILED, reason="exit code 1", log=LOG))
+def play(view: RunObserver, *, lines: int = 3, jobs: int = 2) -> None:
+    """Show a run of two configs, one of which fails, in a view."""
+    waiting = (a_config("a", ConfigState.WAITING), a_config("b", ConfigState.WAITING))
+    ended = (a_config("a", ConfigState.DONE), a_config("b", ConfigState.FAILED, reason="exit code 1", log=LOG))
     view.run_began(a_run(*waiting, jobs=jobs))
     for config, after in zip("ab", ended, strict=True):
-        view.cell_changed(a_cell(config, CellState.RUNNING))
-        view.cell_line(config, "compile", "")
+        view.config_changed(a_config(config, ConfigState.RUNNING))
+        view.config_line(config, "compile", "")
         for number in range(lines):
-            view.cell_line(config, "compile", f"{config}: line {number}")
-        view.cell_changed(after)
+            view.config_line(config, "compile", f"{config}: line {number}")
+        view.config_changed(after)
     view.run_ended(a_run(*ended, jobs=jobs, finished=BEGAN + 300))
 
 
-def test_plain_lines_tell_states_and_steps_and_no_output_but_of_failures() -> None:
+def test_plain_lines_show_states_and_steps_and_output_of_failures_alone() -> None:
     stream = io.StringIO()
     with PlainView(stream, labels={"a": "CPU · Python 3.10"}) as view:
         play(view)
-    told = re.sub(r"(?m)^\d\d:\d\d:\d\d ", "", stream.getvalue()).splitlines()
-    assert told == [
-        "run 7: 2 waiting; 2 at a time",
+    lines = re.sub(r"(?m)^\d\d:\d\d:\d\d ", "", stream.getvalue()).splitlines()
+    assert lines == [
+        "run 7: 2 waiting; 2 in parallel",
         "▸ CPU · Python 3.10: running",
         "▸ CPU · Python 3.10: compile",
         "✓ CPU · Python 3.10: done after 2 min 00 s",
@@ -56,28 +56,28 @@ def test_plain_lines_tell_states_and_steps_and_no_output_but_of_failures() -> No
     ]
 
 
-def test_the_same_state_is_not_told_twice() -> None:
+def test_an_unchanged_state_is_not_printed_again() -> None:
     stream = io.StringIO()
     view = PlainView(stream)
-    view.run_began(a_run(a_cell("a", CellState.RUNNING)))
+    view.run_began(a_run(a_config("a", ConfigState.RUNNING)))
     before = stream.getvalue()
-    view.cell_changed(a_cell("a", CellState.RUNNING, peak_memory=5))
+    view.config_changed(a_config("a", ConfigState.RUNNING, peak_memory=5))
     assert stream.getvalue() == before
 
 
 def runner(output: str) -> list[str]:
-    """The commands that GitHub's runner would obey."""
-    obeyed, stopped = [], None
+    """Return the commands that GitHub's runner would execute."""
+    commands, stopped = [], None
     for line in output.splitlines():
         if stopped:
             stopped = None if line == f"::{stopped}::" else stopped
         elif line.startswith("::") or "##[" in line:
-            obeyed.append(line)
+            commands.append(line)
             stopped = line.removeprefix("::stop-commands::") if line.startswith("::stop-commands::") else None
-    return [re.sub(r"(?<=::stop-commands::).*", "…", line) for line in obeyed]
+    return [re.sub(r"(?<=::stop-commands::).*", "…", line) for line in commands]
 
 
-def test_github_sees_a_fold_a_step_and_an_annotation_for_a_failure() -> None:
+def test_github_gets_a_fold_for_each_step_and_an_annotation_for_a_failure() -> None:
     stream = io.StringIO()
     with GitHubView(stream) as view:
         play(view, jobs=1)
@@ -91,7 +91,7 @@ def test_github_sees_a_fold_a_step_and_an_annotation_for_a_failure() -> None:
     assert "b: line 2" in stream.getvalue()
 
 
-def test_github_sees_a_fold_a_cell_when_cells_run_side_by_side() -> None:
+def test_github_gets_a_fold_for_each_config_when_configs_run_in_parallel() -> None:
     stream = io.StringIO()
     with GitHubView(stream) as view:
         play(view, jobs=2)
@@ -102,15 +102,15 @@ def test_github_sees_a_fold_a_cell_when_cells_run_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_build_cannot_command_githubs_runner(jobs: int) -> None:
+def test_a_build_cannot_send_commands_to_githubs_runner(jobs: int) -> None:
     evil = "::set-env name=PATH::/evil"
     stream = io.StringIO()
     with GitHubView(stream) as view:
-        view.run_began(a_run(a_cell("a", CellState.RUNNING), a_cell("b", CellState.WAITING), jobs=jobs))
+        view.run_began(a_run(a_config("a", ConfigState.RUNNING), a_config("b", ConfigState.WAITING), jobs=jobs))
         for line in (evil, "##[add-path]/evil", "::stop-commands::", "::endgroup::"):
-            view.cell_line("a", f"step\n{evil}", line)
-        bad = a_cell("a", CellState.FAILED, reason=f"{evil}\n{evil}\n##[add-path]/evil")
-        view.cell_changed(bad)
+            view.config_line("a", f"step\n{evil}", line)
+        bad = a_config("a", ConfigState.FAILED, reason=f"{evil}\n{evil}\n##[add-path]/evil")
+        view.config_changed(bad)
         view.run_ended(a_run(bad, jobs=jobs))
     allowed = ("::group::", "::endgroup::", "::stop-commands::…", "::error title=")
     assert all(line.startswith(allowed) for line in runner(stream.getvalue()))
@@ -149,24 +149,24 @@ class Terminal:
         self.rows, self.row, self.columns = wrapped, len(wrapped) - 1, columns
 
 
-def test_the_live_view_draws_in_place_and_leaves_the_terminal_as_it_was() -> None:
+def test_the_live_view_draws_in_place_and_restores_the_terminal() -> None:
     stream = io.StringIO()
     with LiveView(stream, size=lambda: (80, 24), now=lambda: BEGAN + 60) as view:
         play(view)
     terminal = Terminal(80)
     terminal.write(stream.getvalue())
-    shown = [row for row in terminal.rows if row]
-    assert shown[0].startswith("1 of 2 done, 1 failed")
-    assert sum(row.startswith("✓ a") for row in shown) == 1
-    assert "  exit code 1" in shown
+    rows = [row for row in terminal.rows if row]
+    assert rows[0].startswith("1 of 2 done, 1 failed")
+    assert sum(row.startswith("✓ a") for row in rows) == 1
+    assert "  exit code 1" in rows
     assert stream.getvalue().rindex("\x1b[?25h") > stream.getvalue().rindex("\x1b[?25l")
 
 
-def test_a_narrower_terminal_is_redrawn_without_a_trace() -> None:
+def test_a_narrower_terminal_is_redrawn_without_remains() -> None:
     columns = 100
     stream = io.StringIO()
     view = LiveView(stream, size=lambda: (columns, 24), now=lambda: BEGAN + 60)
-    view._board.take(a_run(*(a_cell(f"a-rather-long-name-{n}", CellState.RUNNING) for n in range(4))))
+    view._state.set_report(a_run(*(a_config(f"a-rather-long-name-{n}", ConfigState.RUNNING) for n in range(4))))
     view.draw()
     terminal = Terminal(columns)
     terminal.write(stream.getvalue())
@@ -179,26 +179,26 @@ def test_a_narrower_terminal_is_redrawn_without_a_trace() -> None:
     assert all(len(row) < columns for row in terminal.rows)
 
 
-def test_nothing_is_written_when_nothing_has_changed() -> None:
+def test_an_unchanged_frame_is_not_written_again() -> None:
     stream = io.StringIO()
     view = LiveView(stream, size=lambda: (80, 24), now=lambda: BEGAN)
-    view._board.take(a_run(a_cell("a", CellState.WAITING)))
+    view._state.set_report(a_run(a_config("a", ConfigState.WAITING)))
     view.draw()
     before = stream.getvalue()
     view.draw()
     assert stream.getvalue() == before
 
 
-def test_a_run_that_breaks_off_leaves_no_thread_and_a_cursor() -> None:
+def test_an_interrupted_run_leaves_no_thread_and_a_visible_cursor() -> None:
     stream = io.StringIO()
 
-    def broken(report: MatrixReport, cell: CellRun) -> None:
+    def broken(report: MatrixReport, config: ConfigRun) -> None:
         with LiveView(stream, size=lambda: (80, 24)) as view:
             view.run_began(report)
-            view.cell_changed(cell)
+            view.config_changed(config)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        broken(a_run(a_cell("a", CellState.WAITING)), a_cell("a", CellState.RUNNING))
+        broken(a_run(a_config("a", ConfigState.WAITING)), a_config("a", ConfigState.RUNNING))
     assert "live view" not in {thread.name for thread in threading.enumerate()}
     assert stream.getvalue().endswith("\x1b[?25h")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from kiln.container import Engine, Kind, images
+from kiln.container import Engine, EngineKind, images
 from kiln.container.arguments import create, start
 from kiln.errors import UsageError
-from kiln.model.container import ContainerRun, Limits, Mount, User
+from kiln.model.container import ContainerLimits, ContainerRun, Mount, User
 
-DOCKER = Engine(kind=Kind.DOCKER, executable="/usr/bin/docker", version="20.10", environment={})
-PODMAN = dataclasses.replace(DOCKER, kind=Kind.PODMAN, executable="/usr/bin/podman")
+DOCKER = Engine(kind=EngineKind.DOCKER, executable="/usr/bin/docker", version="20.10", environment={})
+PODMAN = dataclasses.replace(DOCKER, kind=EngineKind.PODMAN, executable="/usr/bin/podman")
 PLAN = ContainerRun(image="image:tag", argv=("bash", "-c", "make it"))
 
 HEAD = ("create", "--name", "kiln-1", "--pull", "never", "--log-driver", "none")
@@ -32,12 +32,12 @@ def test_a_plan_that_grants_nothing_gets_nothing() -> None:
     assert words() == ("/usr/bin/docker", *HEAD, *OWNER, *NOTHING, *OFFLINE, *END)
 
 
-def test_a_client_ends_when_it_is_told_to_whatever_the_program_does() -> None:
+def test_a_client_ends_on_a_signal_whatever_the_program_does() -> None:
     assert start(DOCKER, "kiln-1") == ("/usr/bin/docker", "start", "--attach", "kiln-1")
     assert start(PODMAN, "kiln-1") == ("/usr/bin/podman", "start", "--attach", "--sig-proxy=false", "kiln-1")
 
 
-def test_podman_is_told_the_same() -> None:
+def test_podman_has_the_same_arguments() -> None:
     assert words(PODMAN) == ("/usr/bin/podman", *words()[1:])
 
 
@@ -50,17 +50,17 @@ def test_all_that_a_plan_grants_stands_in_its_place() -> None:
             Mount(source=Path("/feed/out"), target="/out", read_only=False),
         ),
         user=User(uid=1000, gid=100),
-        limits=Limits(cores=1.5, memory=64 << 20, processes=50),
+        limits=ContainerLimits(cores=1.5, memory=64 << 20, processes=50),
         network=True,
         workdir="/home/conda",
         capabilities=("SETUID", "SETGID"),
-        labels={"kiln.cell": "linux_64_"},
+        labels={"kiln.config": "linux_64_"},
         options=("--shm-size", "1g"),
     ) == (
         "/usr/bin/docker",
         *HEAD,
         *OWNER,
-        *("--label", "kiln.cell=linux_64_"),
+        *("--label", "kiln.config=linux_64_"),
         *("--cap-drop", "ALL", "--cap-add", "SETUID", "--cap-add", "SETGID"),
         *("--security-opt", "no-new-privileges"),
         *("--user", "1000:100"),
@@ -74,7 +74,7 @@ def test_all_that_a_plan_grants_stands_in_its_place() -> None:
     )
 
 
-def test_what_an_engine_needs_on_this_machine_comes_before_what_the_plan_says() -> None:
+def test_an_engines_own_options_come_before_the_plans() -> None:
     engine = dataclasses.replace(PODMAN, options=("--runtime", "/usr/sbin/runc"))
     said = words(engine, options=("--runtime", "other"))
     assert said.index("/usr/sbin/runc") < said.index("other")
@@ -83,13 +83,15 @@ def test_what_an_engine_needs_on_this_machine_comes_before_what_the_plan_says() 
 @pytest.mark.parametrize(
     ("kind", "rootless", "expected"),
     [
-        (Kind.DOCKER, False, ("--user", "1000:100")),
-        (Kind.PODMAN, False, ("--user", "1000:100")),
-        (Kind.DOCKER, True, ("--user", "0:0")),
-        (Kind.PODMAN, True, ("--userns", "keep-id", "--user", "1000:100")),
+        (EngineKind.DOCKER, False, ("--user", "1000:100")),
+        (EngineKind.PODMAN, False, ("--user", "1000:100")),
+        (EngineKind.DOCKER, True, ("--user", "0:0")),
+        (EngineKind.PODMAN, True, ("--userns", "keep-id", "--user", "1000:100")),
     ],
 )
-def test_files_are_the_callers_in_every_kind_of_engine(kind: Kind, rootless: bool, expected: tuple[str, ...]) -> None:
+def test_files_are_the_callers_in_every_kind_of_engine(
+    kind: EngineKind, rootless: bool, expected: tuple[str, ...]
+) -> None:
     engine = dataclasses.replace(DOCKER, kind=kind, rootless=rootless)
     assert words(engine, user=User(uid=1000, gid=100)) == (
         *("/usr/bin/docker", *HEAD, *OWNER, *NOTHING, *expected, *OFFLINE),
@@ -102,7 +104,7 @@ def test_selinux_lets_mounts_be_read_without_relabelling_them() -> None:
     assert "label=disable" not in words()
 
 
-def test_secrets_stand_in_no_command_line_and_no_representation() -> None:
+def test_secrets_are_in_no_command_line_and_no_representation() -> None:
     plan = dataclasses.replace(PLAN, secrets={"TOKEN": "hidden"})
     assert not any("hidden" in word for word in create(DOCKER, plan, name="n", labels={}))
     assert "hidden" not in repr(plan)
@@ -110,9 +112,9 @@ def test_secrets_stand_in_no_command_line_and_no_representation() -> None:
 
 @pytest.mark.parametrize("image", ["--privileged", "-v/:/host", "", "two words", "a\n", "$(reboot)"])
 def test_a_variant_file_cannot_pass_an_option_for_an_image(image: str) -> None:
-    with pytest.raises(UsageError, match="no name of a container image"):
+    with pytest.raises(UsageError, match="not a valid name of a container image"):
         words(image=image)
-    with pytest.raises(UsageError, match="no name of a container image"):
+    with pytest.raises(UsageError, match="not a valid name of a container image"):
         images.ensure(DOCKER, image)
 
 

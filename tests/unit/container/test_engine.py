@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.container import ON_THE_HOST, Kind, choose
+from kiln.container import ON_THE_HOST, EngineKind, choose
 from kiln.container.engine import find, parse
 from kiln.errors import MissingTool, UsageError
 
@@ -27,7 +27,7 @@ def program(folder: Path, name: str, version: str, info: str, code: int = 0) -> 
     (folder / name).chmod(0o755)
 
 
-def test_the_host_is_chosen_by_name_and_says_what_is_missing() -> None:
+def test_the_host_is_chosen_by_name_and_notes_the_missing_isolation() -> None:
     choice = choose("none", env={})
     assert choice.engine is None
     assert choice.notes == ON_THE_HOST
@@ -38,7 +38,7 @@ def test_the_host_is_chosen_by_name_and_says_what_is_missing() -> None:
     }
 
 
-def test_without_any_engine_the_host_says_why(tmp_path: Path) -> None:
+def test_without_an_engine_the_host_is_used_with_the_reasons(tmp_path: Path) -> None:
     choice = choose(None, env={"PATH": str(tmp_path)})
     assert choice.engine is None
     assert [note.split(" is ")[0] for note in choice.notes[:2]] == ["'docker'", "'podman'"]
@@ -46,17 +46,17 @@ def test_without_any_engine_the_host_says_why(tmp_path: Path) -> None:
 
 
 def test_an_unknown_engine_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="no container engine 'lxc'"):
+    with pytest.raises(UsageError, match="no such container engine: 'lxc'"):
         choose("lxc", env={})
 
 
-def test_a_program_that_is_named_and_missing_is_told_with_its_variable(tmp_path: Path) -> None:
+def test_a_missing_named_program_is_reported_with_its_variable(tmp_path: Path) -> None:
     with pytest.raises(MissingTool) as told:
         choose("docker", env={"PATH": str(tmp_path)}, executable="/nope")
     assert told.value.hint.startswith("let DOCKER_EXECUTABLE name a program that is here")
 
 
-def test_an_engine_asked_for_by_name_must_be_there(tmp_path: Path) -> None:
+def test_an_engine_that_is_requested_by_name_must_exist(tmp_path: Path) -> None:
     with pytest.raises(MissingTool, match="'podman' is not on this machine"):
         choose("podman", env={"PATH": str(tmp_path)})
 
@@ -68,7 +68,7 @@ def test_a_client_without_its_daemon_is_passed_over_for_the_next_engine(tmp_path
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     choice = choose(None, env=env)
     assert choice.engine is not None
-    assert (choice.engine.kind, choice.engine.version, choice.engine.rootless) == (Kind.PODMAN, "4.3.1", True)
+    assert (choice.engine.kind, choice.engine.version, choice.engine.rootless) == (EngineKind.PODMAN, "4.3.1", True)
     with pytest.raises(MissingTool, match="does not answer") as caught:
         choose("docker", env=env)
     assert caught.value.why == "Cannot connect to the daemon"
@@ -79,19 +79,19 @@ def test_a_program_is_what_it_calls_itself_whatever_its_name(tmp_path: Path) -> 
     program(tmp_path, "docker", "podman version 4.3.1", "", 1)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     with pytest.raises(UsageError, match="docker is podman, not docker"):
-        find(Kind.DOCKER, env=env)
+        find(EngineKind.DOCKER, env=env)
     program(tmp_path, "docker", "something else", "")
     with pytest.raises(MissingTool, match="neither Docker nor Podman"):
         find(None, env=env, executable="docker")
 
 
-def test_an_engine_that_cannot_bound_memory_says_so() -> None:
-    assert parse(Kind.DOCKER, "docker", {"ServerVersion": "1", "MemoryLimit": False}, environment={}).lacks
-    assert not parse(Kind.DOCKER, "docker", {"ServerVersion": "1", "MemoryLimit": True}, environment={}).lacks
-    assert parse(Kind.PODMAN, "podman", PODMAN_INFO, environment={}).lacks
+def test_an_engine_that_cannot_bound_memory_has_a_note() -> None:
+    assert parse(EngineKind.DOCKER, "docker", {"ServerVersion": "1", "MemoryLimit": False}, environment={}).lacks
+    assert not parse(EngineKind.DOCKER, "docker", {"ServerVersion": "1", "MemoryLimit": True}, environment={}).lacks
+    assert parse(EngineKind.PODMAN, "podman", PODMAN_INFO, environment={}).lacks
 
 
-def test_docker_tells_rootless_and_selinux_among_its_security_options() -> None:
+def test_rootless_and_selinux_are_read_from_dockers_security_options() -> None:
     options = ["name=seccomp,profile=default", "name=rootless", "name=selinux"]
-    engine = parse(Kind.DOCKER, "docker", {"ServerVersion": "28", "SecurityOptions": options}, environment={})
+    engine = parse(EngineKind.DOCKER, "docker", {"ServerVersion": "28", "SecurityOptions": options}, environment={})
     assert (engine.rootless, engine.selinux, engine.version) == (True, True, "28")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.container import Engine, Kind
+from kiln.container import Engine, EngineKind
 from kiln.container.images import digest_of, pull, unavailable
 from kiln.errors import DownloadFailed
 
-ENGINE = Engine(kind=Kind.DOCKER, executable="docker", version="20.10", environment={})
+ENGINE = Engine(kind=EngineKind.DOCKER, executable="docker", version="20.10", environment={})
 
 REFUSED = (
     (
@@ -27,7 +27,7 @@ REFUSED = (
 
 
 @pytest.mark.parametrize(("image", "said", "hints"), REFUSED)
-def test_an_image_that_cannot_be_had_says_what_to_do(image: str, said: str, hints: tuple[str, ...]) -> None:
+def test_an_image_that_cannot_be_fetched_is_an_error_with_a_hint(image: str, said: str, hints: tuple[str, ...]) -> None:
     failure = unavailable(ENGINE, image, said)
     assert image in failure.what
     assert failure.why == (said or "no reason was given")
@@ -35,7 +35,7 @@ def test_an_image_that_cannot_be_had_says_what_to_do(image: str, said: str, hint
         assert hint in failure.hint
 
 
-def test_a_local_image_is_looked_for_in_no_registry() -> None:
+def test_a_local_image_is_not_fetched_from_a_registry() -> None:
     with pytest.raises(DownloadFailed, match="localhost/none:1"):
         pull(ENGINE, "localhost/none:1")
 

@@ -45,7 +45,7 @@ def test_an_owner_survives_being_a_label(machine: str, boot: str, namespace: str
 
 
 @pytest.mark.parametrize("label", ["", "somebody else's", "a/b/c/x/e", "a/b/c/1"])
-def test_a_label_of_somebody_elses_is_no_owner(label: str) -> None:
+def test_another_label_has_no_owner(label: str) -> None:
     assert Owner.parse(label) is None
 
 
@@ -54,7 +54,7 @@ def test_this_process_is_here() -> None:
 
 
 @pytest.mark.processes
-def test_a_process_is_gone_once_it_is_killed_even_before_its_parent_looks() -> None:
+def test_a_zombie_is_gone() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         owner = Owner.of_process(process.pid)

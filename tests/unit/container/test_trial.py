@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.container import Engine, Kind
+from kiln.container import Engine, EngineKind
 from kiln.container.trial import REFUSALS, Refusal, _ulimits, answer, words
 from kiln.errors import MissingTool
 
@@ -25,7 +25,7 @@ SAID = (
 
 
 def engine(path: str = "") -> Engine:
-    return Engine(kind=Kind.PODMAN, executable="podman", version="4.3.1", environment={"PATH": path})
+    return Engine(kind=EngineKind.PODMAN, executable="podman", version="4.3.1", environment={"PATH": path})
 
 
 @pytest.mark.parametrize(("said", "expected"), SAID)

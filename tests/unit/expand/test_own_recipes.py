@@ -27,15 +27,15 @@ def recipe(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Feedstock, d
     return load.find(root), json.loads((root / "expected.json").read_text())
 
 
-def test_the_cells_are_conda_smithys(recipe: tuple[Feedstock, dict[str, Any]]) -> None:
+def test_the_configs_are_conda_smithys(recipe: tuple[Feedstock, dict[str, Any]]) -> None:
     feedstock, wanted = recipe
-    found = {f"{cell.name}.yaml": expand.text(cell) for cell in expand.cells(feedstock)}
+    found = {f"{config.name}.yaml": expand.text(config) for config in expand.configs(feedstock)}
     assert found == wanted["ci_support"]
 
 
 def test_the_outputs_are_conda_builds(recipe: tuple[Feedstock, dict[str, Any]]) -> None:
     feedstock, wanted = recipe
-    expand.write(feedstock, expand.cells(feedstock))
+    expand.write(feedstock, expand.configs(feedstock))
     for config, outputs in wanted["render"].items():
         found = render.as_json(render.render(feedstock, expand.read(feedstock, config)))
         assert {each["name"]: each for each in found} == {each["name"]: each for each in outputs}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_files_are_conda_smithys(name: str, tmp_path: Path) -> None:
     wanted = expected(name)
-    found = {f"{cell.name}.yaml": expand.text(cell) for cell in expand.cells(copied(name, tmp_path), PINNING)}
+    found = {f"{config.name}.yaml": expand.text(config) for config in expand.configs(copied(name, tmp_path), PINNING)}
     assert wanted["ci_support"].items() <= found.items()
     assert not wanted["complete"] or found.keys() == wanted["ci_support"].keys()
 

@@ -1,4 +1,4 @@
-"""The workflow of GitHub Actions builds every cell with the least rights, and is kiln's to write or left alone."""
+"""The workflow of GitHub Actions builds every config with the least rights, and is kiln's to write or left alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 
 from kiln.errors import NotWritable, RecipeFault
 from kiln.expand import workflow
-from kiln.model.cell import Cell
+from kiln.model.build_config import BuildConfig
 from kiln.model.feedstock import Feedstock
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 NAME = ".github/workflows/build.yml"
 
 
-def a_cell(cuda: str, python: str, platform: str = "linux-64", **more: tuple[str, ...]) -> Cell:
+def a_config(cuda: str, python: str, platform: str = "linux-64", **more: tuple[str, ...]) -> BuildConfig:
     name = f"{platform.replace('-', '_')}_cuda_compiler_version{cuda}python{python}"
     variant = {"cuda_compiler_version": (cuda,), "python": (f"{python}.* *_cpython",), **more}
-    return Cell(name=name, platform=platform, variant=variant, pin_run_as_build={})
+    return BuildConfig(name=name, platform=platform, variant=variant, pin_run_as_build={})
 
 
-CELLS = (a_cell("None", "3.10"), a_cell("12.9", "3.10"))
+CONFIGS = (a_config("None", "3.10"), a_config("12.9", "3.10"))
 
 
 @pytest.fixture
@@ -40,14 +40,14 @@ def settings(feedstock: Feedstock, text: str) -> None:
     (feedstock.root / "conda-forge.yml").write_text(text)
 
 
-def parsed(feedstock: Feedstock, *cells: Cell) -> Any:
-    text = workflow.wanted(feedstock, cells or CELLS).text
+def parsed(feedstock: Feedstock, *configs: BuildConfig) -> Any:
+    text = workflow.planned(feedstock, configs or CONFIGS).text
     assert text is not None
     return yaml.safe_load(text)
 
 
-def jobs(feedstock: Feedstock, *cells: Cell) -> list[dict[str, str]]:
-    included: list[dict[str, str]] = parsed(feedstock, *cells)["jobs"]["build"]["strategy"]["matrix"]["include"]
+def jobs(feedstock: Feedstock, *configs: BuildConfig) -> list[dict[str, str]]:
+    included: list[dict[str, str]] = parsed(feedstock, *configs)["jobs"]["build"]["strategy"]["matrix"]["include"]
     return included
 
 
@@ -55,10 +55,10 @@ def steps(feedstock: Feedstock) -> dict[str, Any]:
     return {step["name"]: step for step in parsed(feedstock)["jobs"]["build"]["steps"]}
 
 
-def test_each_cell_is_a_job_named_by_what_varies(feedstock: Feedstock) -> None:
+def test_each_config_is_a_job_named_by_what_varies(feedstock: Feedstock) -> None:
     assert jobs(feedstock) == [
-        {"config": CELLS[0].name, "name": "no CUDA", "runner": "ubuntu-24.04"},
-        {"config": CELLS[1].name, "name": "CUDA 12.9", "runner": "ubuntu-24.04"},
+        {"config": CONFIGS[0].name, "name": "no CUDA", "runner": "ubuntu-24.04"},
+        {"config": CONFIGS[1].name, "name": "CUDA 12.9", "runner": "ubuntu-24.04"},
     ]
     assert parsed(feedstock)["jobs"]["build"]["strategy"]["fail-fast"] is False
 
@@ -76,7 +76,7 @@ def test_the_workflow_may_read_the_repository_and_nothing_else(feedstock: Feedst
 
 
 def test_every_action_is_named_by_a_commit_and_its_version(feedstock: Feedstock) -> None:
-    text = workflow.wanted(feedstock, CELLS).text or ""
+    text = workflow.planned(feedstock, CONFIGS).text or ""
     uses = re.findall(r"uses: (.*)", text)
     assert len(uses) == 3
     assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action) for action in uses)
@@ -120,45 +120,45 @@ def test_the_build_is_stopped_before_the_job_so_that_its_logs_are_kept(feedstock
 
 
 def test_a_variant_may_choose_its_runner(feedstock: Feedstock) -> None:
-    large = a_cell("12.9", "3.10", github_actions_labels=("cirun-large",))
-    hosted = a_cell("None", "3.10", github_actions_labels=("hosted",))
+    large = a_config("12.9", "3.10", github_actions_labels=("cirun-large",))
+    hosted = a_config("None", "3.10", github_actions_labels=("hosted",))
     assert [job["runner"] for job in jobs(feedstock, large, hosted)] == ["cirun-large", "ubuntu-24.04"]
 
 
-def test_only_cells_that_github_runs_are_in_it(feedstock: Feedstock) -> None:
+def test_only_configs_that_github_runs_are_in_it(feedstock: Feedstock) -> None:
     settings(feedstock, "provider: {linux_64: github_actions, linux_aarch64: github_actions, osx_64: azure}\n")
     platforms = ("linux-64", "linux-aarch64", "osx-64")
-    found = jobs(feedstock, *(a_cell("None", "3.10", platform) for platform in platforms))
+    found = jobs(feedstock, *(a_config("None", "3.10", platform) for platform in platforms))
     assert [job["runner"] for job in found] == ["ubuntu-24.04", "ubuntu-24.04-arm"]
 
 
 @pytest.mark.parametrize("provider", ["azure", "null"])
-def test_a_feedstock_that_github_does_not_build_has_none(feedstock: Feedstock, provider: str) -> None:
+def test_a_feedstock_that_github_does_not_build_has_no_workflow(feedstock: Feedstock, provider: str) -> None:
     settings(feedstock, f"provider: {{linux_64: {provider}}}\n")
-    assert workflow.wanted(feedstock, CELLS) == workflow.Wanted()
+    assert workflow.planned(feedstock, CONFIGS) == workflow.WorkflowText()
 
 
-def test_a_feedstock_without_the_command_has_none(feedstock: Feedstock) -> None:
+def test_a_feedstock_without_the_command_has_no_workflow(feedstock: Feedstock) -> None:
     (feedstock.root / "build-locally.py").unlink()
-    assert workflow.write(feedstock, CELLS) == []
+    assert workflow.write(feedstock, CONFIGS) == []
     assert not (feedstock.root / ".github").exists()
 
 
 def test_it_is_written_once_and_then_is_what_it_should_be(feedstock: Feedstock) -> None:
-    assert workflow.drift(feedstock, CELLS)[:2] == ["--- /dev/null", f"+++ {NAME}"]
-    assert workflow.write(feedstock, CELLS) == [f"{NAME}: added"]
-    assert workflow.drift(feedstock, CELLS) == []
-    assert workflow.write(feedstock, CELLS) == []
+    assert workflow.drift(feedstock, CONFIGS)[:2] == ["--- /dev/null", f"+++ {NAME}"]
+    assert workflow.write(feedstock, CONFIGS) == [f"{NAME}: added"]
+    assert workflow.drift(feedstock, CONFIGS) == []
+    assert workflow.write(feedstock, CONFIGS) == []
 
 
 def test_it_follows_the_matrix(feedstock: Feedstock) -> None:
-    workflow.write(feedstock, CELLS[:1])
-    assert f'+          - config: "{CELLS[1].name}"' in workflow.drift(feedstock, CELLS)
-    assert workflow.write(feedstock, CELLS) == [f"{NAME}: changed"]
+    workflow.write(feedstock, CONFIGS[:1])
+    assert f'+          - config: "{CONFIGS[1].name}"' in workflow.drift(feedstock, CONFIGS)
+    assert workflow.write(feedstock, CONFIGS) == [f"{NAME}: changed"]
 
 
-def test_it_goes_when_github_builds_no_cell_any_more(feedstock: Feedstock) -> None:
-    workflow.write(feedstock, CELLS)
+def test_it_goes_when_github_builds_no_config_any_more(feedstock: Feedstock) -> None:
+    workflow.write(feedstock, CONFIGS)
     assert workflow.drift(feedstock, ())[1] == "+++ /dev/null"
     assert workflow.write(feedstock, ()) == [f"{NAME}: removed"]
     assert not (feedstock.root / NAME).exists()
@@ -168,36 +168,36 @@ def test_it_goes_when_github_builds_no_cell_any_more(feedstock: Feedstock) -> No
 def test_a_file_that_kiln_did_not_write_is_left_alone(feedstock: Feedstock, text: str) -> None:
     (feedstock.root / NAME).parent.mkdir(parents=True)
     (feedstock.root / NAME).write_text(text)
-    assert "left alone: kiln did not write it" in workflow.write(feedstock, CELLS)[0]
+    assert "left alone: kiln did not write it" in workflow.write(feedstock, CONFIGS)[0]
     assert (feedstock.root / NAME).read_text() == text
-    assert workflow.drift(feedstock, CELLS) == []
+    assert workflow.drift(feedstock, CONFIGS) == []
 
 
 @pytest.mark.parametrize("named", [NAME, ".github/workflows", ".github"])
 def test_a_feedstock_can_keep_its_own(feedstock: Feedstock, named: str) -> None:
-    workflow.write(feedstock, CELLS)
+    workflow.write(feedstock, CONFIGS)
     settings(feedstock, f"skip_render:\n- {named}\n")
-    changed = (*CELLS, a_cell("13.0", "3.10"))
+    changed = (*CONFIGS, a_config("13.0", "3.10"))
     assert "skip_render" in workflow.write(feedstock, changed)[0]
     assert workflow.drift(feedstock, changed) == []
 
 
-def test_cells_are_not_built_twice_beside_conda_smithys_workflow(feedstock: Feedstock) -> None:
+def test_configs_are_not_built_twice_next_to_conda_smithys_workflow(feedstock: Feedstock) -> None:
     smithys = feedstock.root / ".github/workflows/conda-build.yml"
     smithys.parent.mkdir(parents=True)
     smithys.touch()
-    assert "remove one of the two" in workflow.write(feedstock, CELLS)[0]
+    assert "remove one of the two" in workflow.write(feedstock, CONFIGS)[0]
     assert not (feedstock.root / NAME).exists()
 
 
-def test_more_cells_than_github_starts_jobs_are_told(feedstock: Feedstock) -> None:
-    cells = [replace(CELLS[0], name=f"linux_64_{number}") for number in range(257)]
-    assert "there are 257 cells" in workflow.write(feedstock, cells)[0]
+def test_more_configs_than_github_starts_jobs_are_reported(feedstock: Feedstock) -> None:
+    configs = [replace(CONFIGS[0], name=f"linux_64_{number}") for number in range(257)]
+    assert "there are 257 configs" in workflow.write(feedstock, configs)[0]
 
 
 def test_a_value_cannot_become_an_expression(feedstock: Feedstock) -> None:
     with pytest.raises(RecipeFault, match="expression of GitHub Actions"):
-        workflow.wanted(feedstock, (a_cell("${{ secrets.TOKEN }}", "3.10"),))
+        workflow.planned(feedstock, (a_config("${{ secrets.TOKEN }}", "3.10"),))
 
 
 @pytest.mark.parametrize(
@@ -208,10 +208,10 @@ def test_a_value_cannot_become_an_expression(feedstock: Feedstock) -> None:
         'github_actions: {triggers: ["push:\\n    x"]}\n',
     ],
 )
-def test_a_setting_that_makes_no_sense_is_told(feedstock: Feedstock, text: str) -> None:
+def test_an_invalid_setting_is_reported(feedstock: Feedstock, text: str) -> None:
     settings(feedstock, text)
     with pytest.raises(RecipeFault, match="github_actions"):
-        workflow.wanted(feedstock, CELLS)
+        workflow.planned(feedstock, CONFIGS)
 
 
 def test_nothing_is_written_outside_the_feedstock(
@@ -220,5 +220,5 @@ def test_nothing_is_written_outside_the_feedstock(
     outside = tmp_path_factory.mktemp("outside")
     (feedstock.root / ".github").symlink_to(outside)
     with pytest.raises(NotWritable):
-        workflow.write(feedstock, CELLS)
+        workflow.write(feedstock, CONFIGS)
     assert list(outside.iterdir()) == []

@@ -1,4 +1,4 @@
-"""From a cell's variant to Bazel's flags: what each cell gets, and what is refused before anything is compiled."""
+"""From a config's variant to Bazel's flags: what each config gets, and what is refused before anything is compiled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kiln import expand, load
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kiln.model.cell import Cell
+    from kiln.model.build_config import BuildConfig
 
 RECIPE = Path(__file__).parents[3] / "recipe"
 SETTINGS = RECIPE / "compile.ini"
@@ -36,10 +36,12 @@ CUDA_COMMON = ("--config=cuda_wheel", "--repo_env=WHEEL_NAME=tensorflow")
 
 @pytest.fixture
 def flags(scripts: Any) -> Callable[..., tuple[str, ...]]:
-    """Plans a cell on a machine with room; keyword arguments are further variables."""
+    """Plans a config on a machine with room; keyword arguments are further variables."""
 
-    def plan(cell: dict[str, str], **more: str) -> tuple[str, ...]:
-        made: tuple[str, ...] = scripts.compile_plan.make(scripts.compile_plan.read(SETTINGS), ROOM | cell | more).flags
+    def plan(config: dict[str, str], **more: str) -> tuple[str, ...]:
+        made: tuple[str, ...] = scripts.compile_plan.make(
+            scripts.compile_plan.read(SETTINGS), ROOM | config | more
+        ).flags
         return made
 
     return plan
@@ -58,7 +60,7 @@ def settings(scripts: Any, tmp_path: Path) -> Callable[[str, str], Any]:
     return read
 
 
-def test_a_cpu_cell(flags: Callable[..., tuple[str, ...]]) -> None:
+def test_a_cpu_config(flags: Callable[..., tuple[str, ...]]) -> None:
     assert flags(CPU) == (
         *COMMON,
         "--repo_env=HERMETIC_PYTHON_VERSION=3.12",
@@ -69,21 +71,21 @@ def test_a_cpu_cell(flags: Callable[..., tuple[str, ...]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "compiler", "version", "cudnn", "capabilities"),
+    ("config", "compiler", "version", "cudnn", "capabilities"),
     [
         (CUDA_125, "clang", "12.5.1", "9.3.0", "sm_60,sm_70,sm_75,sm_80,sm_86,sm_89,sm_90,compute_90"),
         (CUDA_129, "nvcc", "12.9.1", "9.8.0", "sm_60,sm_70,sm_75,sm_80,sm_86,sm_89,sm_90,sm_100,sm_120,compute_120"),
     ],
 )
-def test_a_cuda_cell(
+def test_a_cuda_config(
     flags: Callable[..., tuple[str, ...]],
-    cell: dict[str, str],
+    config: dict[str, str],
     compiler: str,
     version: str,
     cudnn: str,
     capabilities: str,
 ) -> None:
-    assert flags(cell) == (
+    assert flags(config) == (
         *COMMON,
         "--repo_env=HERMETIC_PYTHON_VERSION=3.11",
         "--config=avx_linux",
@@ -97,14 +99,14 @@ def test_a_cuda_cell(
     )
 
 
-def test_every_cell_of_the_matrix_can_be_planned(flags: Callable[..., tuple[str, ...]]) -> None:
-    cells = expand.cells(load.find(RECIPE.parent))
-    planned = {flags({**chosen(cell), "PY_VER": cell.variant["python"][0][:4]}) for cell in cells}
-    assert len(planned) == len(cells) == 12
+def test_every_config_of_the_matrix_can_be_planned(flags: Callable[..., tuple[str, ...]]) -> None:
+    configs = expand.configs(load.find(RECIPE.parent))
+    planned = {flags({**chosen(config), "PY_VER": config.variant["python"][0][:4]}) for config in configs}
+    assert len(planned) == len(configs) == 12
 
 
-def chosen(cell: Cell) -> dict[str, str]:
-    return {key: values[0] for key, values in cell.variant.items()}
+def chosen(config: BuildConfig) -> dict[str, str]:
+    return {key: values[0] for key, values in config.variant.items()}
 
 
 def test_what_the_caller_provides_becomes_flags(flags: Callable[..., tuple[str, ...]]) -> None:
@@ -112,7 +114,7 @@ def test_what_the_caller_provides_becomes_flags(flags: Callable[..., tuple[str, 
         "BAZEL_DISK_CACHE": "/cache",
         "BAZEL_REMOTE_CACHE": "grpc://cache:9092",
         "BAZEL_CACHE_KEY": "4f1c",
-        "BAZEL_BUILD_EVENTS": "/cell/events.json",
+        "BAZEL_BUILD_EVENTS": "/config/events.json",
         "BAZEL_DISTDIR": "/downloads",
     }
     assert flags(CPU, **places)[-7:] == (
@@ -121,7 +123,7 @@ def test_what_the_caller_provides_becomes_flags(flags: Callable[..., tuple[str, 
         "--disk_cache=/cache",
         "--remote_cache=grpc://cache:9092",
         "--remote_default_exec_properties=cache-silo-key=4f1c",
-        "--build_event_json_file=/cell/events.json",
+        "--build_event_json_file=/config/events.json",
         "--distdir=/downloads",
     )
 
@@ -144,21 +146,21 @@ def test_the_level_of_instructions_follows_the_variant(
     assert "--config=avx_linux" not in found
 
 
-def test_a_cell_can_name_its_own_capabilities(flags: Callable[..., tuple[str, ...]]) -> None:
+def test_a_config_can_name_its_own_capabilities(flags: Callable[..., tuple[str, ...]]) -> None:
     found = flags(CUDA_129, cuda_compute_capabilities="sm_70, compute_70")
     assert "--repo_env=HERMETIC_CUDA_COMPUTE_CAPABILITIES=sm_70,compute_70" in found
 
 
 @pytest.mark.parametrize(
-    ("cell", "more", "said"),
+    ("config", "more", "said"),
     [
         (
             CUDA_125,
             {"cuda_compute_capabilities": "sm_100"},
             r"sm_100 is not accepted by \[cuda 12.5\] with \[compiler cl",
         ),
-        (CUDA_129, {"cuda_compute_capabilities": "sm_35"}, "sm_35 is not accepted by .* which knows 50 52 53"),
-        (CUDA_129, {"cuda_compute_capabilities": "8.0"}, "'8.0' is no compute capability; they are written sm_80"),
+        (CUDA_129, {"cuda_compute_capabilities": "sm_35"}, "sm_35 is not accepted by .* which accepts 50 52 53"),
+        (CUDA_129, {"cuda_compute_capabilities": "8.0"}, "'8.0' is not a compute capability, such as sm_80"),
         (CPU, {"cuda_compiler_version": "11.2"}, r"no section \[cuda 11.2\]; there are 12.5, 12.9, None"),
         (CPU, {"microarch_level": "5"}, r"no section \[level 5\]; there are 1, 2, 3, 4, default"),
         (CPU, {"PY_VER": ""}, "the variable PY_VER is not set"),
@@ -167,10 +169,10 @@ def test_a_cell_can_name_its_own_capabilities(flags: Callable[..., tuple[str, ..
     ],
 )
 def test_what_cannot_be_compiled_is_refused(
-    scripts: Any, flags: Callable[..., tuple[str, ...]], cell: dict[str, str], more: dict[str, str], said: str
+    scripts: Any, flags: Callable[..., tuple[str, ...]], config: dict[str, str], more: dict[str, str], said: str
 ) -> None:
     with pytest.raises(scripts.compile_plan.BadPlan, match=said):
-        flags(cell | more)
+        flags(config | more)
 
 
 def test_cuda_versions_must_be_complete(scripts: Any, settings: Callable[[str, str], Any]) -> None:
@@ -188,8 +190,8 @@ def test_a_policy_without_an_architecture_for_a_cuda_is_refused(
         scripts.compile_plan.make(made, CUDA_125)
 
 
-def test_an_unknown_name_in_a_flag_is_told(scripts: Any, settings: Callable[[str, str], Any]) -> None:
-    with pytest.raises(scripts.compile_plan.BadPlan, match=r"nothing is known as \{ptyhon\} in \[python\]"):
+def test_an_unknown_name_in_a_flag_is_reported(scripts: Any, settings: Callable[[str, str], Any]) -> None:
+    with pytest.raises(scripts.compile_plan.BadPlan, match=r"unknown name \{ptyhon\} in \[python\]"):
         scripts.compile_plan.make(settings("{python}", "{ptyhon}"), CPU)
 
 
@@ -252,7 +254,7 @@ def test_the_bazel_that_this_release_wants_is_found(
 @pytest.mark.parametrize(
     ("programs", "said"),
     [
-        ({}, "compiled by Bazel 7.4.1, and there is no bazel on PATH. Install Bazel 7.4.1"),
+        ({}, "compiled by Bazel 7.4.1, and bazel is not on PATH. Install Bazel 7.4.1"),
         ({"bazel": "bazel 6.5.0"}, "bazel is '6.5.0'; bazel with USE_BAZEL_VERSION=7.4.1 is '6.5.0'. Install"),
         ({"bazel": "no network"}, "bazel is 'no network'"),
     ],
@@ -273,5 +275,5 @@ def test_the_compiler_of_the_kernels_has_the_last_word(scripts: Any, tmp_path: P
     nvcc.chmod(0o755)
     accepted = scripts.compile_plan.accepted_by(nvcc)
     scripts.compile_plan.require(("sm_75", "compute_80"), accepted, by="nvcc")
-    with pytest.raises(scripts.compile_plan.BadPlan, match="sm_70 is not accepted by nvcc, which knows 75 80"):
+    with pytest.raises(scripts.compile_plan.BadPlan, match="sm_70 is not accepted by nvcc, which accepts 75 80"):
         scripts.compile_plan.require(("sm_70",), accepted, by="nvcc")

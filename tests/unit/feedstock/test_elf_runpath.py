@@ -56,7 +56,7 @@ def test_an_object_without_a_search_path_stays_without(scripts: Any, tmp_path: P
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF\x01\x01" + bytes(64), b"#!/bin/sh\n"])
-def test_what_is_no_shared_object_is_refused(scripts: Any, tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_shared_object_is_refused(scripts: Any, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.so"
     path.write_bytes(content)
     with pytest.raises(scripts.elf_runpath.NotElf):

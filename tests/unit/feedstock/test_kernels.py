@@ -49,13 +49,13 @@ def test_fat_binaries_are_found_and_counted(
     assert dict(scripts.kernels.in_library(tmp_path / "library")) == expected
 
 
-def test_what_was_asked_for_and_is_nowhere_is_told(scripts: Any) -> None:
+def test_missing_capabilities_are_reported(scripts: Any) -> None:
     held = scripts.kernels.Counter({("sm_70", "compute_90"): 3, ("sm_90",): 1})
     assert scripts.kernels.missing(held, ("sm_70", "sm_80", "sm_90", "compute_90", "compute_120")) == [
         "sm_80",
         "compute_120",
     ]
-    assert scripts.kernels.told(held) == ["3 x sm_70 compute_90", "1 x sm_90"]
+    assert scripts.kernels.lines(held) == ["3 x sm_70 compute_90", "1 x sm_90"]
 
 
 @pytest.fixture

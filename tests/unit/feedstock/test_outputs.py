@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 from kiln import expand, load, render
-from kiln.pipeline.release import allowed
+from kiln.release.candidates import allowed
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("folder", [ROOT, ROOT / "serving"], ids=["tensorflow", "serving"])
-def test_the_list_of_outputs_names_what_the_cells_render(folder: Path) -> None:
+def test_the_list_of_outputs_names_what_the_configs_render(folder: Path) -> None:
     feedstock = load.find(folder)
-    cells = [expand.read(feedstock, file.stem) for file in feedstock.configs.glob("*.yaml")]
-    names = {output.name for cell in cells for output in render.render(feedstock, cell).outputs if not output.skip}
+    configs = [expand.read(feedstock, file.stem) for file in feedstock.configs.glob("*.yaml")]
+    names = {
+        output.name for config in configs for output in render.render(feedstock, config).outputs if not output.skip
+    }
     assert set(allowed(feedstock)) == names

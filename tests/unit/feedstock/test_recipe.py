@@ -1,4 +1,4 @@
-"""What this feedstock's own recipe gives: its cells, and for each the packages with their names and preferences."""
+"""What this feedstock's own recipe gives: its configs, and for each the packages with their names and preferences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 CUDA = ("None", "12.5", "12.9")
 PYTHONS = {"3.10": "3.10.____cpython", "3.11": "3.11.____cpython", "3.12": "3.12.____cpython", "3.13": "3.13.____cp313"}
 LIBRARIES = ("libtensorflow_framework", "libtensorflow_cc")
-CELLS = [(cuda, python) for cuda in CUDA for python in PYTHONS]
+CONFIGS = [(cuda, python) for cuda in CUDA for python in PYTHONS]
 
 
 def name(cuda: str, python: str) -> str:
@@ -28,16 +28,16 @@ def name(cuda: str, python: str) -> str:
 @functools.cache
 def rendered() -> dict[str, dict[str, Output]]:
     feedstock = load.find(ROOT)
-    cells = {cell.name: render.finalise(render.render(feedstock, cell)) for cell in expand.cells(feedstock)}
-    return {cell: {each.name: each for each in found.outputs if not each.skip} for cell, found in cells.items()}
+    configs = {config.name: render.finalise(render.render(feedstock, config)) for config in expand.configs(feedstock)}
+    return {config: {each.name: each for each in found.outputs if not each.skip} for config, found in configs.items()}
 
 
-def test_the_matrix_has_a_cell_for_each_cuda_and_python() -> None:
-    assert sorted(rendered()) == sorted(name(cuda, python) for cuda, python in CELLS)
+def test_the_matrix_has_a_config_for_each_cuda_and_python() -> None:
+    assert sorted(rendered()) == sorted(name(cuda, python) for cuda, python in CONFIGS)
 
 
-@pytest.mark.parametrize(("cuda", "python"), CELLS)
-def test_each_cell_has_its_outputs_named_as_the_field_does(cuda: str, python: str) -> None:
+@pytest.mark.parametrize(("cuda", "python"), CONFIGS)
+def test_each_config_has_its_outputs_named_as_the_field_does(cuda: str, python: str) -> None:
     flavour, only, number = ("cpu_", "cpu", 0) if cuda == "None" else (f"cuda{cuda.replace('.', '')}", "gpu", 200)
     found = rendered()[name(cuda, python)]
     assert set(found) == {*LIBRARIES, "tensorflow-base", "tensorflow", f"tensorflow-{only}"}
@@ -53,7 +53,7 @@ def test_the_libraries_are_the_same_for_every_python(cuda: str) -> None:
         assert len({rendered()[name(cuda, python)][library].build_string for python in PYTHONS}) == 1
 
 
-@pytest.mark.parametrize(("cuda", "python"), CELLS)
+@pytest.mark.parametrize(("cuda", "python"), CONFIGS)
 def test_a_solver_takes_cuda_where_it_can_and_the_cpu_elsewhere(cuda: str, python: str) -> None:
     for each in rendered()[name(cuda, python)].values():
         on_both = each.name not in {"tensorflow-cpu", "tensorflow-gpu"}
@@ -61,7 +61,7 @@ def test_a_solver_takes_cuda_where_it_can_and_the_cpu_elsewhere(cuda: str, pytho
         assert ("__cuda" in each.requirements.run) == (cuda != "None" and on_both)
 
 
-@pytest.mark.parametrize(("cuda", "python"), CELLS)
+@pytest.mark.parametrize(("cuda", "python"), CONFIGS)
 def test_outputs_that_must_fit_together_name_each_other_exactly(cuda: str, python: str) -> None:
     found = rendered()[name(cuda, python)]
 
@@ -87,8 +87,8 @@ def test_no_two_cuda_builds_accept_the_same_cuda_version() -> None:
     assert ranges == {"12.5": ["cuda-version >=12.5,<12.9"], "12.9": ["cuda-version >=12.9,<13"]}
 
 
-@pytest.mark.parametrize("cell", [name("None", "3.11"), name("12.9", "3.13")])
-def test_every_file_that_the_recipe_names_is_there(cell: str) -> None:
-    for each in rendered()[cell].values():
+@pytest.mark.parametrize("config", [name("None", "3.11"), name("12.9", "3.13")])
+def test_every_file_that_the_recipe_names_is_there(config: str) -> None:
+    for each in rendered()[config].values():
         named = [*each.tests.files, *([each.script.file] if each.script.file else [])]
         assert [file for file in named if not (ROOT / "recipe" / file).is_file()] == []

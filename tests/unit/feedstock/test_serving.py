@@ -1,4 +1,4 @@
-"""The feedstock of TensorFlow Serving: its cells, what they are compiled with, and what its script asks of Bazel."""
+"""The feedstock of TensorFlow Serving: its configs, what they are compiled with, and what its script asks of Bazel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from kiln import compat, expand, load, render
 from kiln.compat import tables
 from kiln.compat.combination import plain
-from kiln.pipeline import compatibility
+from kiln.run import compatibility
 
 if TYPE_CHECKING:
     from kiln.model.rendered import Rendered
@@ -28,7 +28,7 @@ P3 = "linux_64_cuda_compiler_version9.0serving_version1.12.3"
 @functools.cache
 def rendered() -> dict[str, Rendered]:
     feedstock = load.find(ROOT)
-    return {cell.name: render.finalise(render.render(feedstock, cell)) for cell in expand.cells(feedstock)}
+    return {config.name: render.finalise(render.render(feedstock, config)) for config in expand.configs(feedstock)}
 
 
 def releases() -> dict[str, dict[str, str]]:
@@ -36,22 +36,22 @@ def releases() -> dict[str, dict[str, str]]:
         return {row["version"]: row for row in csv.DictReader(file)}
 
 
-def test_its_cells_are_the_files_in_ci_support() -> None:
+def test_its_configs_are_the_files_in_ci_support() -> None:
     feedstock = load.find(ROOT)
     assert {CPU, CUDA, P3} == set(rendered())
-    assert not expand.drift(feedstock, expand.cells(feedstock))
+    assert not expand.drift(feedstock, expand.configs(feedstock))
 
 
 @pytest.mark.parametrize(
-    ("cell", "outputs"),
+    ("config", "outputs"),
     [
         (CPU, {"tensorflow-serving": "2.20.0", "tensorflow-serving-api": "2.20.0"}),
         (CUDA, {"tensorflow-serving": "2.20.0"}),
         (P3, {"tensorflow-serving": "1.12.3", "tensorflow-serving-api": "1.12.3"}),
     ],
 )
-def test_its_outputs(cell: str, outputs: dict[str, str]) -> None:
-    assert {each.name: each.version for each in rendered()[cell].outputs if not each.skip} == outputs
+def test_its_outputs(config: str, outputs: dict[str, str]) -> None:
+    assert {each.name: each.version for each in rendered()[config].outputs if not each.skip} == outputs
 
 
 def test_what_it_makes_may_be_published() -> None:
@@ -72,9 +72,9 @@ def test_the_api_is_one_package_for_every_python() -> None:
     }
 
 
-@pytest.mark.parametrize("cell", [CPU, CUDA, P3])
-def test_the_doctor_lets_every_cell_through(cell: str) -> None:
-    for combination in compatibility.combinations(load.find(ROOT), cell):
+@pytest.mark.parametrize("config", [CPU, CUDA, P3])
+def test_the_doctor_lets_every_config_through(config: str) -> None:
+    for combination in compatibility.combinations(load.find(ROOT), config):
         assert combination.serving is not None
         assert compat.judge(combination, suggest=False).verdict is compat.Verdict.WORKS
 
@@ -97,7 +97,7 @@ def test_sources_are_those_of_the_table_and_pinned_by_the_hash_of_the_commit() -
         assert len(source.git_rev) == 40
 
 
-def test_the_p3_cell_compiles_for_volta_with_a_gcc_below_7() -> None:
+def test_the_p3_config_compiles_for_volta_with_a_gcc_below_7() -> None:
     (combination,) = compatibility.combinations(load.find(ROOT), P3)
     assert (combination.cuda, combination.cudnn, combination.host) == ("9.0", "7", "gcc 5.4")
     assert releases()["1.12.3"]["capabilities"] == "7.0"
@@ -120,7 +120,7 @@ chmod +x $bin/tools/pip_package/build_pip_package
 
 
 def compile_with(folder: Path, version: str, cuda: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run build.sh as a cell's build does, with a stand-in for Bazel."""
+    """Run build.sh as a config's build does, with a stand-in for Bazel."""
     row = releases()[version]
     source, programs = folder / "source", folder / "programs"
     source.mkdir()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 LIBRARIES = ("libtensorflow_framework", "libtensorflow_cc")
 SITE = "lib/python3.11/site-packages"
+HEADERS = ("tensorflow/c/c_api.h", "tsl/x.h", "xla/x.h")
 
 
 def files_in(folder: Path) -> set[str]:
@@ -40,10 +41,11 @@ def test_each_file_of_the_wheel_is_in_one_output_and_none_in_two(split: Any, mak
         seen = now
     assert seen == {
         *(f"lib/{name}.so{suffix}" for name in LIBRARIES for suffix in ("", ".2", ".2.21.0")),
-        *(f"include/libtensorflow_cc/{each}" for each in ("LICENSE", "tensorflow/c/c_api.h", "tsl/x.h", "xla/x.h")),
-        *("include/libtensorflow_cc/absl/x.h", "include/tensorflow", "include/tsl", "include/xla"),
+        *("include/libtensorflow_cc/LICENSE", "include/libtensorflow_cc/absl/x.h"),
+        *(f"include/{each}" for each in HEADERS),
         "lib/pkgconfig/tensorflow_cc.pc",
-        *(f"{SITE}/tensorflow/{each}" for each in ("__init__.py", "THIRD_PARTY_NOTICES.txt", "include")),
+        *(f"{SITE}/tensorflow/{each}" for each in ("__init__.py", "THIRD_PARTY_NOTICES.txt")),
+        *(f"{SITE}/tensorflow/include/{each}" for each in ("LICENSE", "absl/x.h", *HEADERS)),
         *(f"{SITE}/tensorflow/python/{each}" for each in ("_pywrap.so", "plain.so")),
         *(f"{SITE}/tensorflow/{name}.so.2" for name in LIBRARIES),
         *(f"{SITE}/tensorflow-2.21.0.dist-info/{each}" for each in ("METADATA", "WHEEL", "INSTALLER", "RECORD")),
@@ -54,10 +56,11 @@ def test_every_link_is_relative_and_leads_to_a_file_of_the_prefix(split: Any, ma
     make_wheel()
     prefix = split(*LIBRARIES, "tensorflow-base")
     links = {name: prefix / name for name in files_in(prefix) if (prefix / name).is_symlink()}
-    assert len(links) == 10
+    assert len(links) == 11
     for name, link in links.items():
         assert not link.readlink().is_absolute(), name
         assert link.resolve(strict=True).is_relative_to(prefix), name
+        assert link.is_file(), f"{name} leads to a folder, in which other packages may install files"
     assert (prefix / SITE / "tensorflow/libtensorflow_cc.so.2").samefile(prefix / "lib/libtensorflow_cc.so.2.21.0")
     assert (prefix / SITE / "tensorflow/include/tensorflow/c/c_api.h").read_bytes() == b"// C"
 
@@ -94,7 +97,7 @@ def test_the_metadata_is_that_of_tensorflow_without_what_nothing_uses(split: Any
     assert body == "Name: is what the text below the blank line may say.\n"
 
 
-def test_the_record_lists_what_lies_there_with_its_hashes(scripts: Any, split: Any, make_wheel: Any) -> None:
+def test_the_record_lists_the_installed_files_with_their_hashes(scripts: Any, split: Any, make_wheel: Any) -> None:
     make_wheel()
     prefix = split(*LIBRARIES, "tensorflow-base")
     listed = record(prefix)
@@ -109,14 +112,15 @@ def test_the_same_wheel_gives_the_same_files_with_the_same_dates(split: Any, mak
     make_wheel()
     prefix = split(*LIBRARIES, "tensorflow-base")
     dates = {
-        (prefix / name).lstat().st_mtime for name in files_in(prefix) if name.endswith((".py", ".h", ".so.2.21.0"))
+        path.stat().st_mtime
+        for path in (prefix / name for name in files_in(prefix) if name.endswith((".py", ".h", ".so.2.21.0")))
     }
     assert dates == {1772669760.0}  # 2026-03-05 00:16 UTC
     assert (prefix / SITE / "tensorflow/python/_pywrap.so").stat().st_mode & 0o777 == 0o755
     assert (prefix / "include/tensorflow/c/c_api.h").stat().st_mode & 0o777 == 0o644
 
 
-def test_the_licences_lie_where_the_recipe_names_them(split: Any, make_wheel: Any, tmp_path: Path) -> None:
+def test_the_license_texts_are_at_the_recipes_paths(split: Any, make_wheel: Any, tmp_path: Path) -> None:
     make_wheel()
     split("tensorflow-gpu")
     assert (tmp_path / "licenses/LICENSE").read_text() == "licence"

@@ -1,4 +1,4 @@
-"""Whatever happens to machines, builds, controller or provider: every cell is accounted for, nothing is left."""
+"""Whatever happens to workers, builds, controller or provider: every config has a result, and nothing remains."""
 
 from __future__ import annotations
 
@@ -14,476 +14,617 @@ from kiln.errors import (
     DiskFull,
     FleetLimit,
     HashMismatch,
-    MachinesLeft,
-    MachinesLost,
-    MachinesRefused,
+    MachinesUnknown,
+    ProvisionRefused,
+    TeardownIncomplete,
+    WorkersLost,
 )
-from kiln.fleet.mission import Mission, cache_of
-from kiln.fleet.orders import Bring, Collect, Down, Prepare, Remove, Renew, Start
+from kiln.fleet.protocol import Collect, Prepare, Probe, Provision, Renew, StartBuild, TearDown, Terminate
+from kiln.fleet.run_config import FleetRunConfig, cache_of
 from kiln.fleet.supervisor import Supervisor
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import FleetRun, JobState, MachineState
-from kiln.model.run import CellState
-from tests.fleets import FLAVOUR, HOUR, NEVER, Faults, Killed, Nobody, NoBook, World, works
+from kiln.model.fleet import FleetRun, JobState, WorkerState
+from kiln.model.run import ConfigState
+from tests.fleets import HOUR, MACHINE, NEVER, Faults, Killed, NullObserver, NullStore, Simulation, estimates
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.fleet import Work
+    from kiln.model.fleet import JobEstimate
     from kiln.model.run import MatrixReport
 
-FOUR = works(4, hours=1, groups=4)
+FOUR = estimates(4, hours=1, groups=4)
 ONE, TWO = "kiln-r1-1", "kiln-r1-2"
 
 
-def mission(cells: tuple[Work, ...] = FOUR, **more: Any) -> Mission:
-    return Mission(**{"id": "r1", "command": "", "flavour": FLAVOUR, "works": cells, "most": 2, "up": 240.0, **more})
+def run_config(configs: tuple[JobEstimate, ...] = FOUR, **more: Any) -> FleetRunConfig:
+    return FleetRunConfig(
+        **{
+            "id": "r1",
+            "command": "",
+            "machine_type": MACHINE,
+            "estimates": configs,
+            "max_workers": 2,
+            "startup": 240.0,
+            **more,
+        }
+    )
 
 
-def supervisor(world: World, **more: Any) -> Supervisor:
-    wanted = mission(tuple(world.works.values()), **more)
-    return Supervisor(wanted, hands=world, book=NoBook(), watcher=Nobody())
+def supervisor(simulation: Simulation, **more: Any) -> Supervisor:
+    wanted = run_config(tuple(simulation.estimates.values()), **more)
+    return Supervisor(wanted, executor=simulation, store=NullStore(), observer=NullObserver())
 
 
-def states(report: MatrixReport) -> dict[str, CellState]:
-    return {cell.config: cell.state for cell in report.cells}
+def states(report: MatrixReport) -> dict[str, ConfigState]:
+    return {config.config: config.state for config in report.configs}
 
 
 def all_done(report: MatrixReport) -> bool:
-    return set(states(report).values()) == {CellState.DONE}
+    return set(states(report).values()) == {ConfigState.DONE}
 
 
-def orders(world: World, kind: type) -> list[Any]:
-    return [order for order in world.orders if isinstance(order, kind)]
+def commands(simulation: Simulation, kind: type) -> list[Any]:
+    return [command for command in simulation.commands if isinstance(command, kind)]
 
 
-def assert_nothing_left(run: Supervisor, world: World) -> None:
-    """Every machine that was made is gone, in the world and in what is written down; the last order saw to that."""
-    assert not world.boxes
-    assert isinstance(world.orders[-1], Down)
-    over = {MachineState.GONE, MachineState.REFUSED}
-    assert {station.machine.state for station in run.run.yard} <= over
+def assert_nothing_left(run: Supervisor, simulation: Simulation) -> None:
+    """Assert that all workers are terminated, in the simulation and in the store, and that the last command did so."""
+    assert not simulation.workers
+    assert isinstance(simulation.commands[-1], TearDown)
+    over = {WorkerState.TERMINATED, WorkerState.REFUSED}
+    assert {worker.record.state for worker in run.state.inventory} <= over
 
 
-def test_two_machines_build_four_cells_and_are_given_back_at_once() -> None:
-    world = World(FOUR)
-    run = supervisor(world)
+def test_two_workers_build_four_configs_and_are_torn_down_together() -> None:
+    simulation = Simulation(FOUR)
+    run = supervisor(simulation)
     report = run.execute()
     assert all_done(report)
-    assert Counter(machine for _, machine in world.built) == {ONE: 2, TWO: 2}
-    assert len(orders(world, Bring)) == 1
-    assert not orders(world, Remove)
+    assert Counter(worker for _, worker in simulation.built) == {ONE: 2, TWO: 2}
+    assert len(commands(simulation, Provision)) == 1
+    assert not commands(simulation, Terminate)
     assert report.finished is not None
     assert report.finished - report.started < 2 * HOUR + 240 + 60 + 30 + 60
-    assert_nothing_left(run, world)
+    assert_nothing_left(run, simulation)
 
 
-def test_a_machine_is_given_back_as_soon_as_nothing_waits_for_it() -> None:
-    world = World(works(3, hours=1, groups=3))
-    run = supervisor(world)
+def test_a_worker_is_terminated_as_soon_as_no_config_waits() -> None:
+    simulation = Simulation(estimates(3, hours=1, groups=3))
+    run = supervisor(simulation)
     assert all_done(run.execute())
-    assert [order.machine for order in orders(world, Remove)] == [TWO]
-    assert_nothing_left(run, world)
+    assert [command.worker for command in commands(simulation, Terminate)] == [TWO]
+    assert_nothing_left(run, simulation)
 
 
-def test_packages_come_home_while_the_next_cell_is_built() -> None:
-    world = World(FOUR)
-    supervisor(world).execute()
-    kinds = [type(order) for order in world.orders if isinstance(order, Start | Collect) and order.machine == ONE]
-    assert kinds == [Start, Collect, Start, Collect]
-    assert world.clock - world.began < 2 * HOUR + world.up + world.home + 2 * world.down + 10
+def test_packages_are_collected_while_the_next_config_is_built() -> None:
+    simulation = Simulation(FOUR)
+    supervisor(simulation).execute()
+    kinds = [
+        type(command)
+        for command in simulation.commands
+        if isinstance(command, StartBuild | Collect) and command.worker == ONE
+    ]
+    assert kinds == [StartBuild, Collect, StartBuild, Collect]
+    assert simulation.clock - simulation.began < 2 * HOUR + simulation.up + simulation.home + 2 * simulation.down + 10
 
 
-def test_followers_are_quick_where_their_leader_was_built() -> None:
-    world = World(works(4, hours=1, follower=0.2, groups=2))
-    run = supervisor(world)
+def test_warm_builds_reuse_the_compile_of_their_worker() -> None:
+    simulation = Simulation(estimates(4, hours=1, warm=0.2, groups=2))
+    run = supervisor(simulation)
     report = run.execute()
     assert all_done(report)
     assert report.finished is not None
     assert report.finished - report.started < 1.2 * HOUR + 600
-    assert [cell.leader for cell in report.cells] == [True, True, False, False]
+    assert [config.cold for config in report.configs] == [True, True, False, False]
 
 
-def test_a_machine_that_dies_while_building_is_replaced_and_its_cell_built_again() -> None:
-    world = World(FOUR, faults=Faults(dies={ONE: 2000.0}))
-    run = supervisor(world)
+def test_a_worker_that_dies_while_building_is_replaced_and_its_config_built_again() -> None:
+    simulation = Simulation(FOUR, faults=Faults(dies={ONE: 2000.0}))
+    run = supervisor(simulation)
     assert all_done(run.execute())
-    assert run.machines.died == 1
-    assert set(run.run.yard.stations) == {ONE, TWO, "kiln-r1-3"}
-    assert max(run.run.yard.attempts(work.config) for work in FOUR) == 2
-    assert_nothing_left(run, world)
+    assert run.workers.loss_count == 1
+    assert set(run.state.inventory.workers) == {ONE, TWO, "kiln-r1-3"}
+    assert max(run.state.inventory.attempts(estimate.config) for estimate in FOUR) == 2
+    assert_nothing_left(run, simulation)
 
 
-def test_a_cell_whose_machines_all_die_is_given_up_after_so_many_attempts() -> None:
+def test_a_config_whose_workers_all_die_fails_after_its_last_attempt() -> None:
     dies = {f"kiln-r1-{number}": 240.0 + number * 1000 for number in range(1, 9)}
-    world = World(works(1, hours=9), faults=Faults(dies=dies))
-    run = supervisor(world, attempts=2, replacements=9)
+    simulation = Simulation(estimates(1, hours=9), faults=Faults(dies=dies))
+    run = supervisor(simulation, attempts=2, replacements=9)
     report = run.execute()
-    assert states(report) == {"cell00": CellState.FAILED}
-    assert isinstance(run.errors["cell00"], MachinesLost)
-    assert "2 machines" in str(run.errors["cell00"])
-    assert_nothing_left(run, world)
+    assert states(report) == {"config00": ConfigState.FAILED}
+    assert isinstance(run.errors["config00"], WorkersLost)
+    assert "2 workers" in str(run.errors["config00"])
+    assert_nothing_left(run, simulation)
 
 
-def test_a_run_whose_machines_all_die_ends_with_what_was_finished() -> None:
+def test_a_run_whose_workers_all_die_ends_with_what_was_finished() -> None:
     dies = {f"kiln-r1-{number}": 240.0 + number * 1000 for number in range(1, 9)}
-    world = World(FOUR, faults=Faults(dies=dies))
-    run = supervisor(world, attempts=9, replacements=2)
-    with pytest.raises(MachinesLost, match="died, and no more"):
+    simulation = Simulation(FOUR, faults=Faults(dies=dies))
+    run = supervisor(simulation, attempts=9, replacements=2)
+    with pytest.raises(WorkersLost, match="were lost, and no more"):
         run.execute()
-    assert_nothing_left(run, world)
+    assert_nothing_left(run, simulation)
 
 
-def test_a_machine_that_cannot_be_prepared_is_replaced() -> None:
-    world = World(FOUR, faults=Faults(unprepared=frozenset({TWO})))
-    run = supervisor(world)
+def test_a_worker_that_cannot_be_prepared_is_replaced() -> None:
+    simulation = Simulation(FOUR, faults=Faults(unprepared=frozenset({TWO})))
+    run = supervisor(simulation)
     assert all_done(run.execute())
-    assert max(run.run.yard.attempts(work.config) for work in FOUR) == 1
-    assert_nothing_left(run, world)
+    assert max(run.state.inventory.attempts(estimate.config) for estimate in FOUR) == 1
+    assert_nothing_left(run, simulation)
 
 
-def test_a_refused_machine_leaves_the_work_to_the_others() -> None:
-    world = World(FOUR, faults=Faults(refused=frozenset({TWO})))
-    run = supervisor(world)
+def test_a_refused_worker_leaves_its_config_to_the_others() -> None:
+    simulation = Simulation(FOUR, faults=Faults(refused=frozenset({TWO})))
+    run = supervisor(simulation)
     assert all_done(run.execute())
-    assert {machine for _, machine in world.built} == {ONE}
-    assert len(orders(world, Bring)) == 1
-    assert_nothing_left(run, world)
+    assert {worker for _, worker in simulation.built} == {ONE}
+    assert len(commands(simulation, Provision)) == 1
+    assert_nothing_left(run, simulation)
 
 
-def test_no_machine_at_all_is_an_error_that_says_why() -> None:
-    world = World(FOUR, faults=Faults(refused=frozenset({ONE, TWO})))
-    run = supervisor(world)
-    with pytest.raises(MachinesRefused) as refused:
+def test_the_refusal_of_all_workers_is_an_error_with_the_reason() -> None:
+    simulation = Simulation(FOUR, faults=Faults(refused=frozenset({ONE, TWO})))
+    run = supervisor(simulation)
+    with pytest.raises(ProvisionRefused) as refused:
         run.execute()
     assert refused.value.why == "quota exceeded"
-    assert_nothing_left(run, world)
+    assert_nothing_left(run, simulation)
 
 
 def test_wrong_credentials_end_the_run_at_once() -> None:
-    world = World(FOUR, faults=Faults(credentials=True))
-    run = supervisor(world)
+    simulation = Simulation(FOUR, faults=Faults(credentials=True))
+    run = supervisor(simulation)
     with pytest.raises(CredentialsRefused):
         run.execute()
-    assert not orders(world, Prepare)
-    assert_nothing_left(run, world)
+    assert not commands(simulation, Prepare)
+    assert_nothing_left(run, simulation)
 
 
-def test_a_machine_that_is_refused_while_all_is_given_back_is_told_as_refused() -> None:
-    world = World(FOUR, faults=Faults(refused=frozenset({TWO}), stopped=(5.0,)))
-    run = supervisor(world)
+def test_a_worker_that_is_refused_during_the_tear_down_is_stored_as_refused() -> None:
+    simulation = Simulation(FOUR, faults=Faults(refused=frozenset({TWO}), stopped=(5.0,)))
+    run = supervisor(simulation)
     with pytest.raises(KeyboardInterrupt):
         run.execute()
-    machines = {station.name: (station.machine.state, station.machine.reason) for station in run.run.yard}
-    assert machines == {ONE: (MachineState.GONE, ""), TWO: (MachineState.REFUSED, "quota exceeded")}
-    assert_nothing_left(run, world)
+    workers = {worker.name: (worker.record.state, worker.record.reason) for worker in run.state.inventory}
+    assert workers == {ONE: (WorkerState.TERMINATED, ""), TWO: (WorkerState.REFUSED, "quota exceeded")}
+    assert_nothing_left(run, simulation)
 
 
-def test_a_provider_that_never_knew_who_asks_has_nothing_to_give_back() -> None:
-    world = World(FOUR, faults=Faults(credentials=True, stays=9))
+def test_a_provider_that_never_accepted_the_credentials_has_nothing_to_tear_down() -> None:
+    simulation = Simulation(FOUR, faults=Faults(credentials=True, stays=9))
     with pytest.raises(CredentialsRefused):
-        supervisor(world).execute()
-    assert len(orders(world, Down)) == 1
+        supervisor(simulation).execute()
+    assert len(commands(simulation, TearDown)) == 1
 
 
-def test_credentials_that_are_refused_later_do_not_tell_that_an_earlier_process_made_nothing(tmp_path: Path) -> None:
-    world = World(FOUR, faults=Faults(killed=1.0))
+def test_credentials_that_are_refused_later_do_not_mean_that_nothing_exists(tmp_path: Path) -> None:
+    simulation = Simulation(FOUR, faults=Faults(killed=1.0))
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         with pytest.raises(Killed):
-            started(ledger, world).execute()
-        world.revive()
-        world.boxes.clear()
-        world.faults.credentials, world._stays = True, 9
-        with pytest.raises(MachinesLeft):
-            started(ledger, world, ledger.fleet("r1")).execute()
+            started(ledger, simulation).execute()
+        simulation.revive()
+        simulation.workers.clear()
+        simulation.faults.credentials, simulation._stays = True, 9
+        with pytest.raises(TeardownIncomplete):
+            started(ledger, simulation, ledger.fleet("r1")).execute()
 
 
-def test_a_cell_that_does_not_compile_fails_alone() -> None:
-    world = World(FOUR, faults=Faults(codes={"cell02": 17}))
-    run = supervisor(world)
+def test_a_config_that_does_not_compile_fails_alone() -> None:
+    simulation = Simulation(FOUR, faults=Faults(codes={"config02": 17}))
+    run = supervisor(simulation)
     report = run.execute()
     assert states(report) == {
-        "cell00": CellState.DONE,
-        "cell01": CellState.DONE,
-        "cell02": CellState.FAILED,
-        "cell03": CellState.DONE,
+        "config00": ConfigState.DONE,
+        "config01": ConfigState.DONE,
+        "config02": ConfigState.FAILED,
+        "config03": ConfigState.DONE,
     }
-    assert type(run.errors["cell02"]) is BuildFailed
-    assert {order.config for order in orders(world, Collect)} == {work.config for work in FOUR}
-    assert len(orders(world, Start)) == 4
-    assert_nothing_left(run, world)
+    assert type(run.errors["config02"]) is BuildFailed
+    assert {command.config for command in commands(simulation, Collect)} == {estimate.config for estimate in FOUR}
+    assert len(commands(simulation, StartBuild)) == 4
+    assert_nothing_left(run, simulation)
 
 
-def test_a_full_disk_retires_the_machine_and_another_builds_the_cell() -> None:
-    world = World(FOUR, faults=Faults(full=frozenset({ONE})))
-    run = supervisor(world)
+def test_a_full_disk_retires_the_worker_and_another_builds_the_config() -> None:
+    simulation = Simulation(FOUR, faults=Faults(full=frozenset({ONE})))
+    run = supervisor(simulation)
     assert all_done(run.execute())
-    assert ONE not in {machine for _, machine in world.built}
-    assert_nothing_left(run, world)
+    assert ONE not in {worker for _, worker in simulation.built}
+    assert_nothing_left(run, simulation)
 
 
-def test_a_cell_that_fills_two_disks_is_at_fault_itself() -> None:
-    world = World(works(1), faults=Faults(full=frozenset({ONE, TWO, "kiln-r1-3"})))
-    run = supervisor(world)
-    assert states(run.execute()) == {"cell00": CellState.DISK_FULL}
-    assert type(run.errors["cell00"]) is DiskFull
-    assert len(orders(world, Start)) == 2
-    assert_nothing_left(run, world)
+def test_a_config_that_fills_two_disks_is_at_fault_itself() -> None:
+    simulation = Simulation(estimates(1), faults=Faults(full=frozenset({ONE, TWO, "kiln-r1-3"})))
+    run = supervisor(simulation)
+    assert states(run.execute()) == {"config00": ConfigState.DISK_FULL}
+    assert type(run.errors["config00"]) is DiskFull
+    assert len(commands(simulation, StartBuild)) == 2
+    assert_nothing_left(run, simulation)
 
 
-def test_a_cell_whose_machine_died_before_may_still_fill_one_disk() -> None:
-    world = World(works(1), faults=Faults(dies={ONE: 2000.0}, full=frozenset({TWO})))
-    run = supervisor(world)
+def test_a_config_whose_worker_died_before_may_still_fill_one_disk() -> None:
+    simulation = Simulation(estimates(1), faults=Faults(dies={ONE: 2000.0}, full=frozenset({TWO})))
+    run = supervisor(simulation)
     assert all_done(run.execute())
-    assert [machine for _, machine in world.built] == ["kiln-r1-3"]
-    assert_nothing_left(run, world)
+    assert [worker for _, worker in simulation.built] == ["kiln-r1-3"]
+    assert_nothing_left(run, simulation)
 
 
-def test_a_full_disk_here_is_waited_out_with_no_machine_given_up_and_nothing_built_twice() -> None:
-    world = World(FOUR, faults=Faults(no_room=(1000.0, 240 + 1.5 * HOUR)))
-    run = supervisor(world, attempts=1, replacements=0)
+def test_a_full_disk_here_is_waited_out_without_losing_a_worker_or_a_build() -> None:
+    simulation = Simulation(FOUR, faults=Faults(no_room=(1000.0, 240 + 1.5 * HOUR)))
+    run = supervisor(simulation, attempts=1, replacements=0)
     assert all_done(run.execute())
-    assert len(world.built) == len(FOUR)
-    assert {machine for _, machine in world.built} == {ONE, TWO}
-    assert_nothing_left(run, world)
+    assert len(simulation.built) == len(FOUR)
+    assert {worker for _, worker in simulation.built} == {ONE, TWO}
+    assert_nothing_left(run, simulation)
 
 
 def test_a_disk_that_stays_full_ends_the_run_as_that_when_a_lease_is_over() -> None:
-    world = World(FOUR, faults=Faults(no_room=(1000.0, NEVER)))
-    run = supervisor(world)
-    with pytest.raises(DiskFull, match="found no room") as full:
+    simulation = Simulation(FOUR, faults=Faults(no_room=(1000.0, NEVER)))
+    run = supervisor(simulation, lease=HOUR)
+    with pytest.raises(DiskFull, match="could not be collected") as full:
         run.execute()
     assert "60 min" in full.value.why
-    assert world.clock - world.began < 240 + 2 * HOUR + 120
-    assert CellState.RUNNING not in states(run.run.report()).values()
-    assert_nothing_left(run, world)
+    assert simulation.clock - simulation.began < 240 + 2 * HOUR + 120
+    assert ConfigState.RUNNING not in states(run.state.report()).values()
+    assert_nothing_left(run, simulation)
 
 
-def test_ctrl_c_does_not_wait_for_what_finds_no_room() -> None:
-    world = World(FOUR, faults=Faults(no_room=(1000.0, NEVER), stopped=(240 + HOUR + 60,)))
-    run = supervisor(world)
+def test_ctrl_c_does_not_wait_for_collections_without_disk_space() -> None:
+    simulation = Simulation(FOUR, faults=Faults(no_room=(1000.0, NEVER), stopped=(240 + HOUR + 60,)))
+    run = supervisor(simulation)
     with pytest.raises(KeyboardInterrupt):
         run.execute()
-    assert world.clock - world.began < 240 + HOUR + 60 + 2 * world.down
-    assert_nothing_left(run, world)
+    assert simulation.clock - simulation.began < 240 + HOUR + 60 + 2 * simulation.down
+    assert_nothing_left(run, simulation)
 
 
-@pytest.mark.parametrize(("times", "state"), [(1, CellState.DONE), (2, CellState.DONE), (3, CellState.FAILED)])
-def test_what_comes_home_broken_is_sent_again_and_then_given_up(times: int, state: CellState) -> None:
-    world = World(FOUR, faults=Faults(corrupt={"cell01": times}))
-    run = supervisor(world)
+@pytest.mark.parametrize(("times", "state"), [(1, ConfigState.DONE), (2, ConfigState.DONE), (3, ConfigState.FAILED)])
+def test_corrupt_packages_are_collected_again_and_then_fail(times: int, state: ConfigState) -> None:
+    simulation = Simulation(FOUR, faults=Faults(corrupt={"config01": times}))
+    run = supervisor(simulation)
     found = states(run.execute())
-    assert found.pop("cell01") is state
-    assert set(found.values()) == {CellState.DONE}
-    assert {type(error) for error in run.errors.values()} == ({HashMismatch} if state is CellState.FAILED else set())
-    assert_nothing_left(run, world)
+    assert found.pop("config01") is state
+    assert set(found.values()) == {ConfigState.DONE}
+    assert {type(error) for error in run.errors.values()} == ({HashMismatch} if state is ConfigState.FAILED else set())
+    assert_nothing_left(run, simulation)
 
 
-def test_a_machine_that_dies_before_its_packages_are_home_costs_another_build() -> None:
-    world = World(works(1, hours=1), faults=Faults(dies={ONE: 240 + HOUR + 10}))
-    run = supervisor(world)
+def test_a_worker_that_dies_before_its_packages_are_collected_costs_another_build() -> None:
+    simulation = Simulation(estimates(1, hours=1), faults=Faults(dies={ONE: 240 + HOUR + 10}))
+    run = supervisor(simulation)
     assert all_done(run.execute())
-    assert [machine for _, machine in world.built] == [ONE, TWO]
-    assert_nothing_left(run, world)
+    assert [worker for _, worker in simulation.built] == [ONE, TWO]
+    assert_nothing_left(run, simulation)
 
 
 @pytest.mark.parametrize("moment", [1.0, 130.0, 1000.0, 240 + HOUR + 30, 2 * HOUR])
-def test_ctrl_c_at_any_moment_gives_all_back_and_keeps_what_is_finished(moment: float) -> None:
-    world = World(FOUR, faults=Faults(stopped=(moment, moment + 5, moment + 20)))
-    run = supervisor(world)
+def test_ctrl_c_at_any_moment_tears_down_and_keeps_what_is_finished(moment: float) -> None:
+    simulation = Simulation(FOUR, faults=Faults(stopped=(moment, moment + 5, moment + 20)))
+    run = supervisor(simulation)
     with pytest.raises(KeyboardInterrupt):
         run.execute()
-    assert CellState.RUNNING not in states(run.run.report()).values()
-    assert sum(cell.state is CellState.DONE for cell in run.run.report().cells) <= len(world.built)
-    assert_nothing_left(run, world)
+    assert ConfigState.RUNNING not in states(run.state.report()).values()
+    assert sum(config.state is ConfigState.DONE for config in run.state.report().configs) <= len(simulation.built)
+    assert_nothing_left(run, simulation)
 
 
-def test_ctrl_c_waits_for_what_is_on_its_way_home() -> None:
-    world = World(FOUR, faults=Faults(stopped=(240 + HOUR + 30,)))
-    run = supervisor(world)
+def test_ctrl_c_waits_for_running_collections() -> None:
+    simulation = Simulation(FOUR, faults=Faults(stopped=(240 + HOUR + 30,)))
+    run = supervisor(simulation)
     with pytest.raises(KeyboardInterrupt):
         run.execute()
-    assert [cell.state for cell in run.run.report().cells if cell.started] == [
-        CellState.DONE,
-        CellState.DONE,
-        CellState.INTERRUPTED,
-        CellState.INTERRUPTED,
+    assert [config.state for config in run.state.report().configs if config.started] == [
+        ConfigState.DONE,
+        ConfigState.DONE,
+        ConfigState.INTERRUPTED,
+        ConfigState.INTERRUPTED,
     ]
 
 
 def test_the_time_limit_is_kept_with_the_tear_down_in_it() -> None:
-    world = World(FOUR)
-    run = supervisor(world, limit=1.5 * HOUR)
+    simulation = Simulation(FOUR)
+    run = supervisor(simulation, time_limit=1.5 * HOUR)
     with pytest.raises(FleetLimit, match=r"1\.50 h"):
         run.execute()
-    assert world.clock - world.began <= 1.5 * HOUR
-    assert list(states(run.run.report()).values()).count(CellState.DONE) == 2
-    assert_nothing_left(run, world)
+    assert simulation.clock - simulation.began <= 1.5 * HOUR
+    assert list(states(run.state.report()).values()).count(ConfigState.DONE) == 2
+    assert_nothing_left(run, simulation)
 
 
-def test_the_spending_limit_is_kept_to_the_last_machine() -> None:
-    world = World(FOUR)
-    run = supervisor(world, budget=2.0)
+def test_the_spending_limit_is_kept_to_the_last_worker() -> None:
+    simulation = Simulation(FOUR)
+    run = supervisor(simulation, budget=2.0)
     with pytest.raises(FleetLimit, match=r"2\.00 EUR"):
         run.execute()
-    paid = sum(end - begin for _, begin, end in world.paid) / HOUR * FLAVOUR.hourly
+    paid = sum(end - begin for _, begin, end in simulation.paid) / HOUR * MACHINE.hourly
     assert 1.9 < paid <= 2.0
-    assert_nothing_left(run, world)
+    assert_nothing_left(run, simulation)
 
 
 def test_leases_are_renewed_in_time_and_end_without_a_controller() -> None:
-    world = World(works(1, hours=9))
-    run = supervisor(world, lease=HOUR)
+    simulation = Simulation(estimates(1, hours=9))
+    run = supervisor(simulation, lease=HOUR)
     assert all_done(run.execute())
-    assert len(orders(world, Renew)) >= 4 * 9
-    assert run.machines.died == 0
+    assert len(commands(simulation, Renew)) >= 4 * 9
+    assert run.workers.loss_count == 0
 
 
-def test_a_tear_down_that_fails_is_tried_again_and_then_told() -> None:
-    world = World(FOUR, faults=Faults(stays=2))
-    run = supervisor(world)
+def test_a_tear_down_that_fails_is_retried_and_then_reported() -> None:
+    simulation = Simulation(FOUR, faults=Faults(stays=2))
+    run = supervisor(simulation)
     assert all_done(run.execute())
-    assert_nothing_left(run, world)
-    world = World(FOUR, faults=Faults(stays=3))
-    with pytest.raises(MachinesLeft) as left:
-        supervisor(world).execute()
+    assert_nothing_left(run, simulation)
+    simulation = Simulation(FOUR, faults=Faults(stays=3))
+    with pytest.raises(TeardownIncomplete) as left:
+        supervisor(simulation).execute()
     assert "kiln fleet down r1" in left.value.hint
     assert left.value.why == "the provider does not answer"
 
 
-def test_a_cache_machine_is_up_before_the_first_build_and_its_loss_is_borne() -> None:
-    cells = works(4, hours=1, follower=0.2, groups=2)
+def test_a_tear_down_without_a_listing_reports_that_workers_may_remain() -> None:
+    simulation = Simulation(FOUR, faults=Faults(stays=3, listed=False))
+    run = supervisor(simulation)
+    with pytest.raises(MachinesUnknown, match="may be left running"):
+        run.execute()
+    assert WorkerState.TERMINATED not in {worker.record.state for worker in run.state.inventory}
+
+
+def test_a_cache_is_ready_before_the_first_build_and_its_loss_is_tolerated() -> None:
+    configs = estimates(4, hours=1, warm=0.2, groups=2)
     for dies in ({}, {"kiln-r1-cache": 60.0}):
-        world = World(cells, faults=Faults(dies=dies), cache=not dies)
-        run = supervisor(world, cache=dataclasses.replace(FLAVOUR, type="small", hourly=0.1))
+        simulation = Simulation(configs, faults=Faults(dies=dies), cache=not dies)
+        run = supervisor(simulation, cache=dataclasses.replace(MACHINE, type="small", hourly=0.1))
         assert all_done(run.execute())
-        assert {order.cache for order in orders(world, Start)} == ({""} if dies else {"http://cache"})
-        assert_nothing_left(run, world)
+        assert {command.cache for command in commands(simulation, StartBuild)} == ({""} if dies else {"http://cache"})
+        assert_nothing_left(run, simulation)
 
 
-SMALL = dataclasses.replace(FLAVOUR, type="small", hourly=0.1)
+SMALL = dataclasses.replace(MACHINE, type="small", hourly=0.1)
 
 
-def test_a_cache_machine_that_dies_while_cells_are_built_is_given_back_and_the_run_goes_on_without() -> None:
-    cells = works(8, hours=1, follower=0.2, groups=2)
-    world = World(cells, faults=Faults(dies={"kiln-r1-cache": 2000.0}), cache=True)
-    run = supervisor(world, cache=SMALL)
+def test_a_cache_that_dies_during_the_builds_is_terminated_and_the_run_continues_without() -> None:
+    configs = estimates(8, hours=1, warm=0.2, groups=2)
+    simulation = Simulation(configs, faults=Faults(dies={"kiln-r1-cache": 2000.0}), cache=True)
+    run = supervisor(simulation, cache=SMALL)
     assert all_done(run.execute())
-    caches = [order.cache for order in orders(world, Start)]
+    caches = [command.cache for command in commands(simulation, StartBuild)]
     assert caches == ["http://cache"] * 2 + [""] * 6
-    assert (run.machines.died, run.machines.most) == (0, 2)
-    assert "no answer" in run.run.yard.stations["kiln-r1-cache"].machine.reason
-    assert_nothing_left(run, world)
+    assert (run.workers.loss_count, run.workers.max_workers) == (0, 2)
+    assert "no answer" in run.state.inventory.workers["kiln-r1-cache"].record.reason
+    assert_nothing_left(run, simulation)
 
 
-def test_a_refused_cache_machine_is_done_without() -> None:
-    world = World(FOUR, faults=Faults(refused=frozenset({"kiln-r1-cache"})))
-    run = supervisor(world, cache=SMALL)
+def test_a_run_continues_without_a_refused_cache() -> None:
+    simulation = Simulation(FOUR, faults=Faults(refused=frozenset({"kiln-r1-cache"})))
+    run = supervisor(simulation, cache=SMALL)
     assert all_done(run.execute())
-    assert {order.cache for order in orders(world, Start)} == {""}
-    assert run.machines.most == 2
-    assert_nothing_left(run, world)
+    assert {command.cache for command in commands(simulation, StartBuild)} == {""}
+    assert run.workers.max_workers == 2
+    assert_nothing_left(run, simulation)
 
 
-def test_a_cache_machine_is_leased_paid_for_and_given_back_like_others() -> None:
-    world = World(works(2, hours=3), cache=True)
-    run = supervisor(world, cache=SMALL)
+def test_a_cache_is_leased_charged_and_terminated_like_other_workers() -> None:
+    simulation = Simulation(estimates(2, hours=3), cache=True)
+    run = supervisor(simulation, cache=SMALL)
     assert all_done(run.execute())
-    assert "kiln-r1-cache" in {order.machine for order in orders(world, Renew)}
-    cache = run.run.yard.stations["kiln-r1-cache"].machine
-    assert cache.gone is not None
-    assert run.run.mission.cost(cache, world.clock) == pytest.approx(0.1 * (cache.gone - cache.asked) / HOUR, abs=0.01)
-    assert_nothing_left(run, world)
+    assert "kiln-r1-cache" in {command.worker for command in commands(simulation, Renew)}
+    cache = run.state.inventory.workers["kiln-r1-cache"].record
+    assert cache.terminated is not None
+    assert run.state.run_config.cost(cache, simulation.clock) == pytest.approx(
+        0.1 * (cache.terminated - cache.requested) / HOUR, abs=0.01
+    )
+    assert_nothing_left(run, simulation)
 
 
-def test_a_killed_controller_finds_its_cache_machine_again(tmp_path: Path) -> None:
-    world = World(FOUR, faults=Faults(killed=1000.0), cache=True)
+def test_a_killed_controller_finds_its_cache_again(tmp_path: Path) -> None:
+    simulation = Simulation(FOUR, faults=Faults(killed=1000.0), cache=True)
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         with pytest.raises(Killed):
-            started(ledger, world, cache=SMALL).execute()
+            started(ledger, simulation, cache=SMALL).execute()
         before = ledger.fleet("r1")
         assert before is not None
         assert cache_of(before) == "small"
-        world.revive()
-        run = started(ledger, world, before, cache=SMALL)
+        simulation.revive()
+        run = started(ledger, simulation, before, cache=SMALL)
         assert all_done(run.execute())
-        assert {order.cache for order in orders(world, Start)} == {"http://cache"}
-        assert sum("kiln-r1-cache" in order.machines for order in orders(world, Bring)) == 2
-        assert_nothing_left(run, world)
+        assert {command.cache for command in commands(simulation, StartBuild)} == {"http://cache"}
+        assert sum("kiln-r1-cache" in command.workers for command in commands(simulation, Provision)) == 2
+        assert_nothing_left(run, simulation)
         after = ledger.fleet("r1")
         assert after is not None
         assert cache_of(after) is None
 
 
-def test_a_cache_machine_that_is_not_wanted_any_more_is_given_back(tmp_path: Path) -> None:
-    world = World(FOUR, faults=Faults(killed=1000.0), cache=True)
+def test_a_cache_that_is_no_longer_requested_is_terminated(tmp_path: Path) -> None:
+    simulation = Simulation(FOUR, faults=Faults(killed=1000.0), cache=True)
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         with pytest.raises(Killed):
-            started(ledger, world, cache=SMALL).execute()
-        world.revive()
-        run = started(ledger, world, ledger.fleet("r1"))
+            started(ledger, simulation, cache=SMALL).execute()
+        simulation.revive()
+        run = started(ledger, simulation, ledger.fleet("r1"))
         assert all_done(run.execute())
-        assert orders(world, Remove)[0].machine == "kiln-r1-cache"
-        assert_nothing_left(run, world)
+        assert commands(simulation, Terminate)[0].worker == "kiln-r1-cache"
+        assert_nothing_left(run, simulation)
+
+
+def test_a_build_of_other_inputs_is_repeated() -> None:
+    simulation = Simulation(FOUR, faults=Faults(foreign={"config01"}))
+    run = supervisor(simulation)
+    assert all_done(run.execute())
+    assert [config for config, _ in simulation.built].count("config01") == 2
+    assert_nothing_left(run, simulation)
+
+
+# A controller that is cut off
+
+CUT_OFF = [300.0, 1000.0, 240 + HOUR + 1, 240 + HOUR + 30]
+
+
+@pytest.mark.parametrize("minutes", [5, 10, 60])
+@pytest.mark.parametrize("moment", CUT_OFF)
+@pytest.mark.parametrize("wholly", [True, False])
+def test_a_controller_that_is_cut_off_loses_no_build(wholly: bool, moment: float, minutes: float) -> None:
+    """With default settings: whether it has lost its whole network, or its new address is not let in."""
+    spans = ((moment, moment + 60 * minutes),)
+    faults = Faults(offline=spans) if wholly else Faults(blocked=spans)
+    simulation = Simulation(estimates(12, hours=3, groups=12), faults=faults)
+    run = supervisor(simulation, max_workers=6)
+    assert all_done(run.execute())
+    assert {run.state.inventory.attempts(estimate.config) for estimate in simulation.estimates.values()} == {1}
+    assert (run.workers.loss_count, len(run.state.inventory.workers)) == (0, 6)
+    assert len(simulation.built) == 12
+    assert_nothing_left(run, simulation)
+
+
+@pytest.mark.parametrize("moment", [100.0, 200.0])
+def test_a_controller_that_is_cut_off_during_provisioning_loses_no_worker(moment: float) -> None:
+    simulation = Simulation(FOUR, faults=Faults(offline=((moment, moment + 600),)))
+    run = supervisor(simulation)
+    assert all_done(run.execute())
+    assert (run.workers.loss_count, len(run.state.inventory.workers)) == (0, 2)
+    assert_nothing_left(run, simulation)
+
+
+def test_a_provider_that_never_answers_is_not_waited_for() -> None:
+    """It may be one that there is not."""
+    simulation = Simulation(FOUR, faults=Faults(offline=((0.0, NEVER),)))
+    with pytest.raises(MachinesUnknown) as unknown:
+        supervisor(simulation).execute()
+    assert [type(each) for each in unknown.value.others] == [ProvisionRefused]
+    assert simulation.clock - simulation.began < 600
+
+
+def test_an_outage_that_outlives_all_leases_costs_what_was_built_but_no_replacement() -> None:
+    simulation = Simulation(FOUR, faults=Faults(offline=((1000.0, 1000.0 + 5 * HOUR),)))
+    run = supervisor(simulation, replacements=0)
+    assert all_done(run.execute())
+    assert run.workers.loss_count == 0
+    assert max(run.state.inventory.attempts(estimate.config) for estimate in FOUR) == 2
+    assert_nothing_left(run, simulation)
+
+
+def test_no_worker_is_requested_while_none_answers() -> None:
+    simulation = Simulation(estimates(12, groups=12), faults=Faults(offline=((1000.0, 4000.0),), dies={ONE: 1500.0}))
+    run = supervisor(simulation)
+    assert all_done(run.execute())
+    assert len(commands(simulation, Provision)) == 2
+    assert (run.workers.loss_count, set(run.state.inventory.workers)) == (1, {ONE, TWO, "kiln-r1-3"})
+    assert run.state.inventory.attempts("config00") + run.state.inventory.attempts("config01") == 3
+    assert_nothing_left(run, simulation)
+
+
+def test_one_worker_that_is_silent_alone_is_replaced_once_the_provider_was_asked() -> None:
+    simulation = Simulation(FOUR, faults=Faults(cut={ONE: 1000.0}))
+    run = supervisor(simulation)
+    assert all_done(run.execute())
+    lost = run.state.inventory.workers[ONE].record
+    assert "no answer for 18" in lost.reason
+    assert run.workers.loss_count == 1
+    assert [command.workers for command in commands(simulation, Probe)] == [(ONE, TWO)]
+    assert_nothing_left(run, simulation)
+
+
+def test_the_only_worker_is_waited_for_until_it_has_ended_itself() -> None:
+    """Nobody can tell whether it hangs or the way to it is gone; what it has built is worth its lease."""
+    simulation = Simulation(estimates(1, hours=9), faults=Faults(blocked=((1000.0, 1000.0 + HOUR),)))
+    run = supervisor(simulation)
+    assert all_done(run.execute())
+    assert [worker for _, worker in simulation.built] == [ONE]
+    simulation = Simulation(estimates(1, hours=9), faults=Faults(cut={ONE: 1000.0}))
+    run = supervisor(simulation)
+    assert all_done(run.execute())
+    assert [worker for _, worker in simulation.built] == [TWO]
+    assert_nothing_left(run, simulation)
+
+
+def test_several_workers_reclaimed_at_once_are_replaced_and_do_not_count() -> None:
+    dies = {f"kiln-r1-{number}": 2000.0 for number in range(1, 5)}
+    simulation = Simulation(estimates(8, groups=8), faults=Faults(dies=dies))
+    run = supervisor(simulation, max_workers=4, replacements=0)
+    assert all_done(run.execute())
+    assert (run.workers.loss_count, len(run.state.inventory.workers)) == (0, 8)
+    assert_nothing_left(run, simulation)
+
+
+def test_ctrl_c_while_the_controller_is_cut_off_reports_that_workers_may_remain() -> None:
+    simulation = Simulation(FOUR, faults=Faults(offline=((1000.0, NEVER),), stopped=(2000.0,)))
+    run = supervisor(simulation)
+    with pytest.raises(MachinesUnknown, match="may be left running"):
+        run.execute()
+    assert simulation.workers
 
 
 # A controller that is killed
 
 
-def started(ledger: FleetLedger, world: World, before: FleetRun | None = None, **more: Any) -> Supervisor:
-    found = () if before is None else (ledger.report(before.number) or pytest.fail("no report")).cells
-    done = tuple(cell for cell in found if cell.state is CellState.DONE)
-    left = tuple(work for work in world.works.values() if work.config not in {cell.config for cell in done})
-    return Supervisor(mission(left, found=done, before=before, **more), hands=world, book=ledger, watcher=Nobody())
+def started(ledger: FleetLedger, simulation: Simulation, before: FleetRun | None = None, **more: Any) -> Supervisor:
+    found = () if before is None else (ledger.report(before.number) or pytest.fail("no report")).configs
+    done = tuple(config for config in found if config.state is ConfigState.DONE)
+    left = tuple(
+        estimate
+        for estimate in simulation.estimates.values()
+        if estimate.config not in {config.config for config in done}
+    )
+    return Supervisor(
+        run_config(left, cached_configs=done, previous_run=before, **more),
+        executor=simulation,
+        store=ledger,
+        observer=NullObserver(),
+    )
 
 
 @pytest.mark.parametrize(
     "moment",
     [0.0, 1.0, 119.0, 121.0, 239.0, 241.0, 1000.0, 240 + HOUR, 240 + HOUR + 30, 240 + HOUR + 70, 2 * HOUR + 250],
 )
-def test_a_killed_controller_is_succeeded_with_nothing_built_twice_and_nothing_left(
+def test_a_killed_controller_is_resumed_with_nothing_built_twice_and_nothing_left(
     moment: float, tmp_path: Path
 ) -> None:
-    world = World(FOUR, faults=Faults(killed=moment))
+    simulation = Simulation(FOUR, faults=Faults(killed=moment))
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         with pytest.raises(Killed):
-            started(ledger, world).execute()
+            started(ledger, simulation).execute()
         before = ledger.fleet("r1")
         assert before is not None
         assert before.finished is None
-        assert set(world.boxes) <= {machine.name for machine in before.machines}
-        world.revive()
-        world.clock += 300
-        run = started(ledger, world, before)
+        assert set(simulation.workers) <= {worker.name for worker in before.workers}
+        simulation.revive()
+        simulation.clock += 300
+        run = started(ledger, simulation, before)
         assert all_done(run.execute())
-        assert len(set(world.built)) == len(FOUR)
-        assert {machine for _, machine in world.built} == {ONE, TWO}
-        assert_nothing_left(run, world)
+        assert len(set(simulation.built)) == len(FOUR)
+        assert {worker for _, worker in simulation.built} == {ONE, TWO}
+        assert_nothing_left(run, simulation)
         after = ledger.fleet("r1")
         assert after is not None
         assert after.finished is not None
-        assert {job.state for job in {job.config: job for job in after.jobs}.values()} == {JobState.HOME}
+        assert {job.state for job in {job.config: job for job in after.jobs}.values()} == {JobState.COLLECTED}
 
 
-def test_machines_whose_lease_ran_out_meanwhile_are_made_anew(tmp_path: Path) -> None:
-    world = World(FOUR, faults=Faults(killed=1000.0))
+def test_workers_whose_lease_expired_meanwhile_are_provisioned_anew(tmp_path: Path) -> None:
+    simulation = Simulation(FOUR, faults=Faults(killed=1000.0))
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         with pytest.raises(Killed):
-            started(ledger, world).execute()
-        world.revive()
-        world.clock += 2 * HOUR
-        run = started(ledger, world, ledger.fleet("r1"))
+            started(ledger, simulation).execute()
+        simulation.revive()
+        simulation.clock += 2 * HOUR
+        run = started(ledger, simulation, ledger.fleet("r1"))
         assert all_done(run.execute())
-        assert len(world.built) == len(FOUR)
-        assert_nothing_left(run, world)
+        assert len(simulation.built) == len(FOUR)
+        assert_nothing_left(run, simulation)
 
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("cache", [False, True])
-def test_under_preemption_every_cell_is_built_once_it_can_be_and_nothing_is_left(seed: int, cache: bool) -> None:
-    cells = works(15, follower=0.2 if cache else 1.0)
-    world = World(cells, faults=Faults(preemption=0.2), seed=seed, cache=cache)
-    run = supervisor(world, most=5, attempts=99, replacements=999, cache=FLAVOUR if cache else None)
+def test_under_preemption_every_config_is_built_once_it_can_be_and_nothing_is_left(seed: int, cache: bool) -> None:
+    configs = estimates(15, warm=0.2 if cache else 1.0)
+    simulation = Simulation(configs, faults=Faults(preemption=0.2), seed=seed, cache=cache)
+    run = supervisor(simulation, max_workers=5, attempts=99, replacements=999, cache=MACHINE if cache else None)
     assert all_done(run.execute())
-    assert {config for config, _ in world.built} == {work.config for work in cells}
-    assert_nothing_left(run, world)
+    assert {config for config, _ in simulation.built} == {estimate.config for estimate in configs}
+    assert_nothing_left(run, simulation)

@@ -8,13 +8,13 @@ import os
 import tarfile
 from typing import TYPE_CHECKING
 
-from kiln.image.layers import Entry, Layer, Packed, dead_links, of_tree, pack, with_folders
+from kiln.image.layers import Layer, LayerEntry, Packed, dead_links, of_tree, pack, with_folders
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def tree(root: Path, *, mode: int) -> tuple[Entry, ...]:
+def tree(root: Path, *, mode: int) -> tuple[LayerEntry, ...]:
     (root / "bin").mkdir(parents=True)
     (root / "bin" / "run").write_text("#!/bin/sh\n")
     (root / "bin" / "run").chmod(0o700 | mode)
@@ -24,7 +24,7 @@ def tree(root: Path, *, mode: int) -> tuple[Entry, ...]:
     return tuple(of_tree(root, ("note", "bin/run", "bin/link"), below="/opt/x"))
 
 
-def packed(entries: tuple[Entry, ...], path: Path) -> Packed:
+def packed(entries: tuple[LayerEntry, ...], path: Path) -> Packed:
     return pack(Layer(title="t", entries=entries), path, epoch=1_700_000_000)
 
 
@@ -61,7 +61,7 @@ def test_all_can_read_and_the_time_is_the_given_one(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_ones_own_keeps_its_mode_and_owner() -> None:
-    entries = (Entry(path="/a/b", mode=0o700, owner=7), Entry(path="/a/b/c", mode=0o644, data=b""))
+    entries = (LayerEntry(path="/a/b", mode=0o700, owner=7), LayerEntry(path="/a/b/c", mode=0o644, data=b""))
     assert [(entry.path, entry.mode, entry.owner) for entry in with_folders(entries)] == [
         ("/a", 0o755, 0),
         ("/a/b", 0o700, 7),
@@ -79,6 +79,6 @@ def test_links_to_what_was_left_out_are_found_and_others_are_not() -> None:
         "/p/round": "round",
     }
     files = ("/p/lib/y.1", "/p/lib/deep/z")
-    entries = [Entry(path=path, mode=0o777, link=link) for path, link in links.items()]
-    entries += [Entry(path=path, mode=0o644, data=b"") for path in files]
+    entries = [LayerEntry(path=path, mode=0o777, link=link) for path, link in links.items()]
+    entries += [LayerEntry(path=path, mode=0o644, data=b"") for path in files]
     assert dead_links(entries, below="/p") == {"/p/lib/x"}

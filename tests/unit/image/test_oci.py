@@ -11,7 +11,7 @@ import pytest
 
 from kiln.errors import UsageError
 from kiln.image import oci
-from kiln.image.layers import Entry, Layer, pack
+from kiln.image.layers import Layer, LayerEntry, pack
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,10 +26,10 @@ CONFIG = oci.Config(
 )
 
 
-def written(folder: Path) -> oci.Written:
+def written(folder: Path) -> oci.WrittenImage:
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
-    layer = pack(Layer(title="all", entries=(Entry(path="/f", mode=0o644, data=b"x"),)), blobs / "part", epoch=0)
+    layer = pack(Layer(title="all", entries=(LayerEntry(path="/f", mode=0o644, data=b"x"),)), blobs / "part", epoch=0)
     layer.path.rename(oci.blob_path(folder, layer.digest))
     return oci.write(folder, (layer,), CONFIG, tag="localhost/x:1.2", epoch=0)
 
@@ -86,5 +86,5 @@ def test_names_that_engines_take(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "x", "BAD:1", "a/../b:1", "x:TAG:y", "x:", "x:" + "y" * 129, "x y:1", "x:1\n"])
 def test_names_that_engines_refuse(name: str) -> None:
-    with pytest.raises(UsageError, match="is no name for an image"):
+    with pytest.raises(UsageError, match="is not a valid name of an image"):
         oci.require_name(name)

@@ -1,4 +1,4 @@
-"""The ledger remembers the fleet's machines and jobs past a killed controller, and how long cells took."""
+"""The ledger keeps the fleet's workers and jobs past a killed controller, and the durations of builds."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.ledger import Ledger
-from kiln.ledger.fleet import FleetLedger, Took
-from kiln.model.fleet import FleetRun, Job, JobState, Machine, MachineState
-from kiln.model.run import CellRun, CellState, MatrixReport
+from kiln.ledger import BuildDuration, Ledger
+from kiln.ledger.fleet import FleetLedger
+from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 RUN = FleetRun(id="r1", provider="local", type="small", started=5.0, finished=None, number=3, lives=True, key="k")
-MACHINE = Machine(name="kiln-r1-1", type="small", state=MachineState.ASKED, asked=6.0, hourly=0.5)
-JOB = Job(config="a", machine="kiln-r1-1", attempt=1, state=JobState.ASKED, began=7.0, leader=True)
+WORKER = WorkerRecord(name="kiln-r1-1", type="small", state=WorkerState.REQUESTED, requested=6.0, hourly=0.5)
+JOB = JobRecord(config="a", worker="kiln-r1-1", attempt=1, state=JobState.REQUESTED, started=7.0, cold=True)
 
 
-def test_a_run_is_found_with_the_latest_of_its_machines_and_jobs(tmp_path: Path) -> None:
-    up = dataclasses.replace(MACHINE, state=MachineState.READY, id="i-1", up=9.0)
-    home = dataclasses.replace(JOB, state=JobState.HOME, exit_code=0, ended=10.0)
+def test_a_run_has_the_latest_records_of_its_workers_and_jobs(tmp_path: Path) -> None:
+    up = dataclasses.replace(WORKER, state=WorkerState.READY, id="i-1", provisioned=9.0)
+    home = dataclasses.replace(JOB, state=JobState.COLLECTED, exit_code=0, finished=10.0)
     with FleetLedger(tmp_path / "l.sqlite") as ledger:
         ledger.begin_fleet(RUN)
-        for machine in (MACHINE, up):
-            ledger.keep_machine("r1", machine)
+        for worker in (WORKER, up):
+            ledger.keep_worker("r1", worker)
         for job in (JOB, home, dataclasses.replace(JOB, attempt=2)):
             ledger.keep_job("r1", job)
     with FleetLedger(tmp_path / "l.sqlite") as ledger:
         jobs = (home, dataclasses.replace(JOB, attempt=2))
-        assert ledger.fleet("r1") == dataclasses.replace(RUN, machines=(up,), jobs=jobs)
+        assert ledger.fleet("r1") == dataclasses.replace(RUN, workers=(up,), jobs=jobs)
         assert ledger.fleet("r2") is None
         ledger.end_fleet("r1")
         (found,) = ledger.fleets()
@@ -56,26 +56,31 @@ def test_a_run_whose_process_is_gone_does_not_live(tmp_path: Path) -> None:
         assert not found.lives
 
 
-def test_a_ledger_of_before_the_fleet_gets_its_tables(tmp_path: Path) -> None:
+def test_a_ledger_without_the_fleets_tables_gets_them(tmp_path: Path) -> None:
     Ledger(tmp_path / "l.sqlite").record("k", config="c", title="t", seconds=1, detail={})
     with FleetLedger(tmp_path / "l.sqlite") as ledger:
         assert ledger.fleets() == ()
         assert ledger.finished("k") is not None
 
 
-def test_how_long_cells_took_is_told_for_leaders_and_followers_apart(tmp_path: Path) -> None:
+def test_durations_are_kept_for_cold_and_warm_builds_but_not_for_rehearsals(tmp_path: Path) -> None:
     report = MatrixReport(
         run=0, command="", started=0.0, finished=None, machine="", cores=32, jobs=2, engine="", container=""
     )
-    built = CellRun(config="a", state=CellState.DONE, group="g", leader=True, started=10.0, finished=110.0)
+    built = ConfigRun(config="a", state=ConfigState.DONE, group="g", cold=True, started=10.0, finished=110.0)
     with FleetLedger(tmp_path / "l.sqlite") as ledger:
-        for cells in (
-            (built, dataclasses.replace(built, config="b", state=CellState.FAILED)),
-            (dataclasses.replace(built, leader=False, finished=30.0),),
-            (dataclasses.replace(built, finished=60.0), dataclasses.replace(built, config="c", state=CellState.FOUND)),
+        for configs in (
+            (built, dataclasses.replace(built, config="b", state=ConfigState.FAILED)),
+            (dataclasses.replace(built, cold=False, finished=30.0),),
+            (
+                dataclasses.replace(built, finished=60.0),
+                dataclasses.replace(built, config="c", state=ConfigState.CACHED),
+            ),
         ):
-            ledger.begin(dataclasses.replace(report, cells=cells))
-        assert set(ledger.took()) == {
-            Took(config="a", leader=True, seconds=50.0, cores=16.0),
-            Took(config="a", leader=False, seconds=20.0, cores=16.0),
+            ledger.begin(dataclasses.replace(report, configs=configs))
+        quick = dataclasses.replace(built, finished=11.0)
+        ledger.begin(dataclasses.replace(report, rehearsal=True, configs=(quick,)))
+        assert set(ledger.build_durations()) == {
+            BuildDuration(config="a", cold=True, seconds=50.0, cores=16.0),
+            BuildDuration(config="a", cold=False, seconds=20.0, cores=16.0),
         }

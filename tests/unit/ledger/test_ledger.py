@@ -1,4 +1,4 @@
-"""The ledger keeps what was finished, for several writers and past broken files."""
+"""The ledger keeps finished steps, for several writers and past broken files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger keeps every run: what each cell became, in whose hands, past killed writers."""
+"""The ledger keeps every run with the states of its configs, also of killed processes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.ledger import Kept, Ledger
-from kiln.model.artifact import Artifact, PackageReport, StepReport, TestReport, Verdict
-from kiln.model.run import CellRun, CellState, MatrixReport
+from kiln.ledger import Ledger, StoredArtifact
+from kiln.model.artifact import Artifact, PackageReport, StepReport, TestReport, TestVerdict
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ PACKAGE = PackageReport(
         path=Path("/c/linux-64/a-1-h_0.conda"),
         sha256="5" * 64,
         size=7,
-        cell="a",
+        config="a",
         name="a",
         version="1",
         build_string="h_0",
@@ -32,13 +32,13 @@ PACKAGE = PackageReport(
     ),
     build_seconds=1.5,
     reused=False,
-    tests=TestReport(package="a", verdict=Verdict.PASSED, commands=2, notes=("x",), log=Path("/l")),
+    tests=TestReport(package="a", verdict=TestVerdict.PASSED, commands=2, notes=("x",), log=Path("/l")),
 )
-A = CellRun(config="a", state=CellState.WAITING, group="cuda12.9", leader=True, estimate=4.0)
-B = CellRun(config="b", state=CellState.WAITING, group="cpu")
+A = ConfigRun(config="a", state=ConfigState.WAITING, group="cuda12.9", cold=True, estimate=4.0)
+B = ConfigRun(config="b", state=ConfigState.WAITING, group="cpu")
 DONE = dataclasses.replace(
     A,
-    state=CellState.DONE,
+    state=ConfigState.DONE,
     started=10.0,
     finished=15.0,
     peak_memory=1 << 20,
@@ -56,7 +56,7 @@ RUN = MatrixReport(
     jobs=2,
     engine="rattler-build",
     container="docker",
-    cells=(A, B),
+    configs=(A, B),
 )
 
 
@@ -66,7 +66,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield opened
 
 
-def test_a_run_comes_back_as_it_was_written(ledger: Ledger, tmp_path: Path) -> None:
+def test_a_run_is_read_as_it_was_written(ledger: Ledger, tmp_path: Path) -> None:
     number = ledger.begin(RUN)
     ledger.change(number, DONE)
     ledger.end(number)
@@ -74,10 +74,10 @@ def test_a_run_comes_back_as_it_was_written(ledger: Ledger, tmp_path: Path) -> N
         found = other.report()
     assert found is not None
     assert found.finished is not None
-    assert found == dataclasses.replace(RUN, run=number, finished=found.finished, cells=(DONE, B))
+    assert found == dataclasses.replace(RUN, run=number, finished=found.finished, configs=(DONE, B))
 
 
-def test_runs_are_told_apart_by_their_numbers(ledger: Ledger) -> None:
+def test_runs_have_different_numbers(ledger: Ledger) -> None:
     first, second = ledger.begin(RUN), ledger.begin(dataclasses.replace(RUN, jobs=7))
     assert ledger.runs() == (second, first)
     assert [getattr(ledger.report(number), "jobs", None) for number in (first, second, None, 99)] == [2, 7, 7, None]
@@ -85,14 +85,14 @@ def test_runs_are_told_apart_by_their_numbers(ledger: Ledger) -> None:
 
 def test_every_change_is_kept_in_its_order(ledger: Ledger) -> None:
     number = ledger.begin(RUN)
-    ledger.change(number, dataclasses.replace(A, state=CellState.RUNNING))
+    ledger.change(number, dataclasses.replace(A, state=ConfigState.RUNNING))
     ledger.change(number, DONE)
     told = [(config, state) for config, state, _ in ledger.changes(number)]
     assert told == [
-        ("a", CellState.WAITING),
-        ("b", CellState.WAITING),
-        ("a", CellState.RUNNING),
-        ("a", CellState.DONE),
+        ("a", ConfigState.WAITING),
+        ("b", ConfigState.WAITING),
+        ("a", ConfigState.RUNNING),
+        ("a", ConfigState.DONE),
     ]
 
 
@@ -100,19 +100,19 @@ def test_the_next_estimate_is_the_last_whole_build(ledger: Ledger) -> None:
     for seconds in (5.0, 8.0):
         number = ledger.begin(RUN)
         ledger.change(number, dataclasses.replace(DONE, finished=10.0 + seconds))
-        ledger.change(number, dataclasses.replace(B, state=CellState.FAILED, started=1.0, finished=2.0))
+        ledger.change(number, dataclasses.replace(B, state=ConfigState.FAILED, started=1.0, finished=2.0))
     assert ledger.estimates() == {"a": 8.0}
     assert ledger.peaks() == {"a": 1 << 20}
 
 
-def test_a_kept_package_is_found_by_its_path(ledger: Ledger) -> None:
-    kept = Kept(path="linux-64/a.conda", sha256="5", size=1, modified=2, config="a", inputs="i")
+def test_a_stored_package_is_found_by_its_path(ledger: Ledger) -> None:
+    kept = StoredArtifact(path="linux-64/a.conda", sha256="5", size=1, modified=2, config="a", inputs="i")
     ledger.keep(kept)
-    assert ledger.kept("linux-64/a.conda") == kept
-    assert ledger.kept("linux-64/b.conda") is None
+    assert ledger.artifact("linux-64/a.conda") == kept
+    assert ledger.artifact("linux-64/b.conda") is None
 
 
-def test_a_ledger_of_steps_alone_is_taken_over(tmp_path: Path) -> None:
+def test_a_ledger_with_steps_only_is_migrated(tmp_path: Path) -> None:
     import sqlite3
 
     path = tmp_path / "l.sqlite"
@@ -129,14 +129,14 @@ def test_a_ledger_of_steps_alone_is_taken_over(tmp_path: Path) -> None:
 WRITER = """
 import dataclasses, sys
 from pathlib import Path
-from tests.unit.ledger.test_runs import A, RUN, CellState
+from tests.unit.ledger.test_runs import A, RUN, ConfigState
 from kiln.ledger import Ledger
 ledger = Ledger(Path(sys.argv[1]))
-number = ledger.begin(dataclasses.replace(RUN, cells=()))
+number = ledger.begin(dataclasses.replace(RUN, configs=()))
 print(number, flush=True)
 for count in range(int(sys.argv[2])):
-    cell = dataclasses.replace(A, state=CellState.RUNNING, config=f"c{count % 5}", estimate=float(count))
-    ledger.change(number, cell)
+    config = dataclasses.replace(A, state=ConfigState.RUNNING, config=f"c{count % 5}", estimate=float(count))
+    ledger.change(number, config)
     print(count, flush=True)
 """
 
@@ -147,7 +147,7 @@ def writer(path: Path, changes: int) -> subprocess.Popen[str]:
 
 
 @pytest.mark.processes
-def test_a_killed_writer_leaves_all_that_it_had_written(tmp_path: Path) -> None:
+def test_all_that_a_killed_process_had_written_is_kept(tmp_path: Path) -> None:
     with writer(tmp_path / "l.sqlite", 100_000) as process:
         assert process.stdout is not None
         number = int(process.stdout.readline())
@@ -159,7 +159,7 @@ def test_a_killed_writer_leaves_all_that_it_had_written(tmp_path: Path) -> None:
         assert len(ledger.changes(number)) in {last + 1, last + 2}
         report = ledger.report(number)
     assert report is not None
-    assert {cell.state for cell in report.cells} == {CellState.INTERRUPTED}
+    assert {config.state for config in report.configs} == {ConfigState.INTERRUPTED}
 
 
 @pytest.mark.processes
@@ -173,21 +173,27 @@ def test_eight_writers_lose_nothing(tmp_path: Path) -> None:
         assert [len(ledger.changes(number)) for number in first] == [each] * 8
 
 
-def test_rehearsals_and_builds_tell_nothing_of_each_other(tmp_path: Path) -> None:
+def test_rehearsals_and_builds_are_kept_apart(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         for seconds, rehearsal in ((100.0, False), (5.0, True)):
-            cell = CellRun(
+            config = ConfigRun(
                 config="a",
-                state=CellState.DONE if rehearsal else CellState.FAILED,
+                state=ConfigState.DONE if rehearsal else ConfigState.FAILED,
                 group="cpu",
                 started=1.0,
                 finished=1.0 + seconds,
                 peak_memory=int(seconds),
             )
-            ledger.begin(dataclasses.replace(RUN, cells=(cell,), rehearsal=rehearsal))
-        assert (ledger.states(), ledger.states(rehearsal=True)) == ({"a": CellState.FAILED}, {"a": CellState.DONE})
+            ledger.begin(dataclasses.replace(RUN, configs=(config,), rehearsal=rehearsal))
+        assert (ledger.states(), ledger.states(rehearsal=True)) == ({"a": ConfigState.FAILED}, {"a": ConfigState.DONE})
         assert (ledger.estimates(), ledger.estimates(rehearsal=True)) == ({}, {"a": 5.0})
         assert (ledger.peaks(), ledger.peaks(rehearsal=True)) == ({"a": 100}, {"a": 5})
         latest = ledger.report()
         assert latest is not None
         assert latest.rehearsal
+
+
+def test_a_run_that_found_a_config_locked_does_not_hide_its_earlier_state(ledger: Ledger) -> None:
+    for state in (ConfigState.INTERRUPTED, ConfigState.LOCKED):
+        ledger.change(ledger.begin(RUN), dataclasses.replace(A, state=state))
+    assert ledger.states()["a"] is ConfigState.INTERRUPTED

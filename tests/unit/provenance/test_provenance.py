@@ -55,7 +55,7 @@ def test_a_record_dropped_or_put_in_is_seen() -> None:
             provenance.parsed(b"".join(altered))
 
 
-def test_what_is_taken_back_leaves_the_chain_as_it_was() -> None:
+def test_removing_the_last_records_restores_the_chain() -> None:
     before = provenance.sealed([record(FILES[0])], "")
     new = [record(file, sha256=f"{number}") for number, file in enumerate(FILES[1:])]
     after = before + provenance.sealed(new, provenance.last_hash(before))
@@ -74,11 +74,11 @@ def test_a_signature_holds_for_its_text_and_its_signer_alone(tmp_path: Path) -> 
     sign = provenance.signer(tmp_path / "ours", env=os.environ)
     (link,) = provenance.parsed(provenance.sealed([record(FILES[0])], "", sign))
     signers = Signers(file=allowed, env=os.environ)
-    assert signers.who(link.hash, link.signature) == "release@example.org"
+    assert signers.signer_of(link.hash, link.signature) == "release@example.org"
     theirs = provenance.signer(tmp_path / "theirs", env=os.environ)(link.hash)
     for text, signature in ((link.hash, theirs), ("another", link.signature), (link.hash, ""), (link.hash, "no")):
         with pytest.raises(ProvenanceBroken, match="not signed"):
-            signers.who(text, signature)
+            signers.signer_of(text, signature)
     with pytest.raises(UsageError, match="cannot sign"):
         provenance.signer(tmp_path / "none", env=os.environ)("text")
 
@@ -112,7 +112,7 @@ def test_a_bill_of_materials_keeps_the_rules_of_spdx() -> None:
         assert all(re.fullmatch(r"[0-9a-f]{64}", each["checksumValue"]) for each in package.get("checksums", ()))
 
 
-def test_a_bill_tells_what_a_package_is_made_from_and_runs_with() -> None:
+def test_a_bill_lists_sources_and_run_requirements() -> None:
     told = bill()
     names = {package["SPDXID"]: package["name"] for package in told["packages"]}
     relations = {(each["relationshipType"], names.get(each["relatedSpdxElement"])) for each in told["relationships"]}
@@ -121,11 +121,33 @@ def test_a_bill_tells_what_a_package_is_made_from_and_runs_with() -> None:
     assert told["packages"][1]["checksums"][0]["checksumValue"] == "ef" * 32
 
 
-def test_what_is_no_licence_of_spdx_is_told_as_a_comment() -> None:
-    main = bill(licence="as you like")["packages"][0]
+def test_an_invalid_spdx_license_becomes_a_comment() -> None:
+    main = bill(license="as you like")["packages"][0]
     assert main["licenseDeclared"] == "NOASSERTION"
     assert "as you like" in main["licenseComments"]
 
 
 def test_the_same_record_has_the_same_bill() -> None:
     assert provenance.bill(record(FILES[0])) == provenance.bill(record(FILES[0]))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[" * 100_000,
+        b"1",
+        b"\xff\xfe",
+        b'{"record": {}, "previous": "", "hash": 1}',
+        b'{"record": {}, "previous": "", "hash": "", "signature": 1}',
+        b'{"record": {}, "previous": "", "hash": "", "signature": null}',
+        b'{"record": {}, "previous": [], "hash": ""}',
+        b'{"record": {}, "record": {}, "previous": "", "hash": ""}',
+        b'{"record": {"name": NaN}, "previous": "", "hash": ""}',
+        b'{"record": {"name": "\\ud800"}, "previous": "", "hash": ""}',
+        b'{"record": [], "previous": "", "hash": ""}',
+        b'{"record": {}, "previous": "", "hash": "", "more": 1}',
+    ],
+)
+def test_an_invalid_record_is_reported(line: bytes) -> None:
+    with pytest.raises(ProvenanceBroken, match="line 1 of the channel's records is invalid"):
+        provenance.parsed(line + b"\n" + chain())

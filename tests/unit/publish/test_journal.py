@@ -12,9 +12,9 @@ from kiln.publish.journal import Journal, Phase
 JOURNAL = Journal(id="x", packages={"noarch/a-1-0.conda": "ab"}, fresh=("noarch/a-1-0.conda",), aside="trial")
 
 
-def test_what_was_brought_where_is_remembered_once_and_in_order() -> None:
+def test_uploads_are_recorded_once_and_in_order() -> None:
     brought = JOURNAL.bringing("trial", ["noarch/a-1-0.conda"]).bringing("release", ["noarch/a-1-0.conda"])
-    again = Journal.parse(brought.bringing("trial", ["noarch/a-1-0.conda"]).promoting().written())
+    again = Journal.parse(brought.bringing("trial", ["noarch/a-1-0.conda"]).promoting().serialized())
     assert again.brought == (("trial", "noarch/a-1-0.conda"), ("release", "noarch/a-1-0.conda"))
     assert again.brought_to("release") == ("noarch/a-1-0.conda",)
     assert (again.phase, again.aside) == (Phase.PROMOTING, "trial")
@@ -23,12 +23,12 @@ def test_what_was_brought_where_is_remembered_once_and_in_order() -> None:
 @pytest.mark.parametrize("path", ["../a-1-0.conda", "noarch/../../a", "a-1-0.conda", ".kiln/journal.json"])
 def test_a_journal_names_no_places_but_those_of_packages(path: str) -> None:
     for field in ({"fresh": [path]}, {"brought": [["release", path]]}):
-        told = {**json.loads(JOURNAL.written()), **field}
+        told = {**json.loads(JOURNAL.serialized()), **field}
         with pytest.raises(BrokenIndex):
             Journal.parse(json.dumps(told).encode())
 
 
 def test_a_journal_of_a_folder_or_bucket_names_no_server() -> None:
-    told = json.loads(JOURNAL.written())
+    told = json.loads(JOURNAL.serialized())
     del told["aside"], told["brought"]
     assert Journal.parse(json.dumps(told).encode()).brought == ()

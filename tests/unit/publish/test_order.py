@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from kiln.publish.order import in_order, runs
-from kiln.repodata import Entry
+from kiln.repodata import IndexEntry
 
 
-def entry(name: str, *depends: str, build: str = "0", subdir: str = "linux-64", **more: object) -> Entry:
+def entry(name: str, *depends: str, build: str = "0", subdir: str = "linux-64", **more: object) -> IndexEntry:
     """A package of an index."""
     record = {"name": name, "depends": depends, "build_number": 0, **more}
-    return Entry(file=f"{name}-1-{build}.conda", subdir=subdir, record=record, run_exports={})
+    return IndexEntry(file=f"{name}-1-{build}.conda", subdir=subdir, record=record, run_exports={})
 
 
 CUDA: dict[str, Any] = {"build_number": 200}
@@ -30,7 +30,7 @@ RELEASE = [
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_others_need_comes_first_and_wrappers_last(seed: int) -> None:
+def test_requirements_come_first_and_wrappers_last(seed: int) -> None:
     shuffled = random.Random(seed).sample(RELEASE, len(RELEASE))
     assert [each.file for each in in_order(shuffled)] == [each.file for each in RELEASE]
 

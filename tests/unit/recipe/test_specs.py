@@ -10,6 +10,6 @@ def test_a_section_that_packages_do_not_have_may_hold_anything() -> None:
     assert sections({"host": "zlib", "run_exports": [{"a": "b"}]})["host"] == ["zlib"]
 
 
-def test_a_mapping_is_no_requirement() -> None:
+def test_a_mapping_is_not_a_requirement() -> None:
     with pytest.raises(RecipeFault):
         sections({"run": [{"a": "b"}]})

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 import tarfile
 import zipfile
 from typing import TYPE_CHECKING, Any
 
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+from kiln.compression import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

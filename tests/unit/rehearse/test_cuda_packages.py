@@ -8,7 +8,7 @@ import pytest
 
 from kiln.rehearse.cuda_packages import cuda_packages, described
 from kiln.rehearse.lock import plan
-from kiln.rehearse.wheel_package import Target
+from kiln.rehearse.wheel_package import PackageTarget
 from tests.unit.rehearse.sample import info, unpacked
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("cuda", ["12.5", "12.9"])
 def test_each_library_has_its_dev_package_and_all_have_one_version(cuda: str) -> None:
     wheels = plan(python="3.11", cuda=cuda).dependencies
-    facts = {each.name: each for each in described(wheels, Target(python="3.11", cuda=cuda))}
+    facts = {each.name: each for each in described(wheels, PackageTarget(python="3.11", cuda=cuda))}
     assert facts["cuda-version"].version == cuda
     (cudart,) = (wheel.version for wheel in wheels if wheel.name == "nvidia-cuda-runtime-cu12")
     assert facts["cuda-cudart-dev"].depends == (f"cuda-version {cuda}.*", f"cuda-cudart =={cudart}")
@@ -28,7 +28,7 @@ def test_each_library_has_its_dev_package_and_all_have_one_version(cuda: str) ->
 
 
 def test_they_are_written_once(tmp_path: Path) -> None:
-    planned, target = plan(python="3.11", cuda="12.9"), Target(python="3.11", cuda="12.9")
+    planned, target = plan(python="3.11", cuda="12.9"), PackageTarget(python="3.11", cuda="12.9")
     packages = cuda_packages(planned.dependencies, tmp_path, target)
     times = [package.stat().st_mtime_ns for package in packages]
     assert cuda_packages(planned.dependencies, tmp_path, target) == packages
@@ -37,5 +37,5 @@ def test_they_are_written_once(tmp_path: Path) -> None:
     assert info(packages[0], "about")["extra"] == {"rehearsal": True}
 
 
-def test_a_cell_without_cuda_has_none(tmp_path: Path) -> None:
-    assert cuda_packages(plan(python="3.11").dependencies, tmp_path, Target(python="3.11")) == ()
+def test_a_config_without_cuda_has_no_cuda_packages(tmp_path: Path) -> None:
+    assert cuda_packages(plan(python="3.11").dependencies, tmp_path, PackageTarget(python="3.11")) == ()

@@ -11,7 +11,13 @@ import pytest
 
 from kiln import command
 from kiln.errors import UnsupportedPython
-from kiln.rehearse.interpreter import Interpreter, candidates, described, find, own_libraries, probe, require_supported
+from kiln.rehearse.interpreter import (
+    described,
+    facts_of,
+    own_libraries,
+    probe,
+    require_supported,
+)
 
 BASE = Path("/opt/python")
 
@@ -45,7 +51,7 @@ def test_a_good_interpreter_is_described() -> None:
     require_supported(BASE / "bin/python", facts())
     found = described(facts())
     assert (found.version, found.python, found.standard_layout, found.include) == ("3.12.1", "3.12", True, None)
-    assert found.libpython == BASE / "lib/libpython3.12.so.1.0"
+    assert found.libraries == (BASE / "lib/libpython3.12.so.1.0",)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +67,9 @@ def test_a_good_interpreter_is_described() -> None:
         ({"free_threaded": True}, "free-threaded build"),
         ({"debug": True}, "debug build"),
         ({"release": "candidate"}, "pre-release (candidate)"),
-        ({"stdlib": "/nix/store/lib/python3.12"}, "its standard library lies in /nix/store/lib/python3.12"),
+        ({"stdlib": "/nix/store/lib/python3.12"}, "its standard library is in /nix/store/lib/python3.12"),
         ({"lib_dynload": []}, "lib-dynload"),
-        ({"executable": __file__}, "no program but a script"),
+        ({"executable": __file__}, "is a script, so the path"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_the_reason_and_what_works(change: dict[str, object], why: str) -> None:
@@ -82,7 +88,7 @@ def test_debians_layout_is_recognized() -> None:
         mapped=["/usr/lib/x86_64-linux-gnu/libssl.so.3"],
     )
     found = described(debian)
-    assert (found.standard_layout, found.libpython, found.libraries) == (False, None, ())
+    assert (found.standard_layout, found.libraries) == (False, ())
 
 
 @pytest.mark.parametrize(
@@ -114,62 +120,16 @@ def answering(monkeypatch: pytest.MonkeyPatch, answers: dict[str, dict[str, Any]
     return asked
 
 
-def test_what_is_no_python_3_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_is_not_python_3_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, {"/bin/old": "Unknown option: -I"})
     with pytest.raises(UnsupportedPython, match="/bin/old does not answer as a Python 3") as caught:
         probe(Path("/bin/old"), env={})
     assert caught.value.why == "Unknown option: -I"
 
 
-def test_the_first_one_of_the_right_version_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers: dict[str, dict[str, Any] | str] = {"/a": facts(version=[3, 11, 2]), "/b": "shim: not found", "/c": facts()}
-    asked = answering(monkeypatch, answers)
-    found = find("3.12", first=[Path(name) for name in answers], env={})
-    assert isinstance(found, Interpreter)
-    assert found.version == "3.12.1"
-    assert [str(path) for path in asked] == ["/a", "/b", "/c"]
-
-
-def test_when_none_is_at_hand_that_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(monkeypatch, {"/a": "shim: not found"})
-    with pytest.raises(UnsupportedPython, match=r"no Python 3\.12 is at hand") as caught:
-        find("3.12", first=[Path("/a")], env={})
-    assert "/a does not answer" in caught.value.why
-    assert "pyenv install 3.12" in caught.value.hint
-
-
-def touch(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
-    return path
-
-
-def test_path_comes_before_pyenv_and_uv_and_new_before_old(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    expected = [
-        touch(tmp_path / "bin" / "python3.12"),
-        touch(home / ".pyenv/versions/3.12.10/bin/python3.12"),
-        touch(home / ".pyenv/versions/3.12.9/bin/python3.12"),
-        touch(home / ".local/share/uv/python/cpython-3.12.4-linux-x86_64-gnu/bin/python3.12"),
-    ]
-    touch(home / ".pyenv/versions/3.13.0/bin/python3.13")
-    touch(home / ".local/share/uv/python/cpython-3.13.4-linux-x86_64-gnu/bin/python3.13")
-    env = {"HOME": str(home), "PATH": f"{tmp_path}/none:{tmp_path}/bin:"}
-    assert list(candidates("3.12", env)) == expected
-
-
-def test_the_folders_that_pyenv_and_uv_were_told_to_use_are_used(tmp_path: Path) -> None:
-    expected = [
-        touch(tmp_path / "p/versions/3.11.1/bin/python3.11"),
-        touch(tmp_path / "u/cpython-3.11.2-x/bin/python3.11"),
-    ]
-    env = {"PYENV_ROOT": str(tmp_path / "p"), "UV_PYTHON_INSTALL_DIR": str(tmp_path / "u")}
-    assert list(candidates("3.11", env)) == expected
-
-
 @pytest.mark.processes
 def test_this_very_interpreter_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = probe(Path(sys.executable), env={})
+    found = described(facts_of(Path(sys.executable), env={}))
     assert found.version == ".".join(str(number) for number in sys.version_info[:3])
     assert found.base_prefix == Path(sys.base_prefix).resolve()
     assert found.executable.is_file()

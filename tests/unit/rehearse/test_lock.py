@@ -1,4 +1,4 @@
-"""The locks: complete for every cell, free of anything that is not a wheel's own."""
+"""The locks: complete for every config, free of anything that is not a wheel's own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_cuda_versions_of_the_matrix_can_be_rehearsed() -> None:
 
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("cuda", [None, "12.5", "12.9"])
-def test_each_cell_has_upstreams_wheel_and_each_package_once(python: str, cuda: str | None) -> None:
+def test_each_config_has_upstreams_wheel_and_each_package_once(python: str, cuda: str | None) -> None:
     planned = plan(python=python, cuda=cuda)
     assert planned.upstream.name == ("tensorflow" if cuda else "tensorflow-cpu")
     assert planned.upstream.version == "2.21.0"
@@ -37,14 +37,14 @@ def test_each_cell_has_upstreams_wheel_and_each_package_once(python: str, cuda: 
 
 
 @pytest.mark.parametrize("cuda", ["12.5", "12.9"])
-def test_the_libraries_are_those_of_the_cells_cuda(cuda: str) -> None:
+def test_the_libraries_are_those_of_the_configs_cuda(cuda: str) -> None:
     found = versions(plan(python="3.11", cuda=cuda).wheels)
     coupled = ("cublas", "cuda-cupti", "cuda-nvcc", "cuda-nvrtc", "cuda-runtime", "nvjitlink")
     assert all(found[f"nvidia-{name}-cu12"].startswith(f"{cuda}.") for name in coupled)
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_cells_of_one_python_share_their_python_packages(python: str) -> None:
+def test_configs_of_one_python_share_their_python_packages(python: str) -> None:
     cpu, *others = (versions(plan(python=python, cuda=cuda).dependencies) for cuda in (None, "12.5", "12.9"))
     for other in others:
         assert {name: version for name, version in other.items() if not name.startswith("nvidia-")} == cpu

@@ -8,7 +8,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import Specifier, SpecifierSet
 
 from kiln.rehearse import names
-from kiln.rehearse.wheel_package import Target
+from kiln.rehearse.wheel_package import PackageTarget
 
 VERSIONS = (
     *("0.9", "1.0", "1.0.1", "1.2", "1.2.3", "1.3", "1.10", "1.4.2", "1.4.5", "1.5", "2.0", "2.0.0", "2.1", "3.0"),
@@ -88,7 +88,7 @@ def test_requirements_hold_for_the_target_only() -> None:
     ]
 
     def found(python: str, *extras: str) -> tuple[str, ...]:
-        return names.conda_requirements(requirements, Target(python=python).marker_environment(), extras=extras)
+        return names.conda_requirements(requirements, PackageTarget(python=python).marker_environment(), extras=extras)
 
     assert found("3.10") == ("numpy >=2.0", "tomli")
     assert found("3.13") == ("numpy >=2.0", "numpy >=2.1")
@@ -97,7 +97,7 @@ def test_requirements_hold_for_the_target_only() -> None:
 
 def test_an_unknown_package_keeps_its_normalized_name() -> None:
     assert names.conda_name("Not_In.The-Table") == "not-in-the-table"
-    assert names.layout("Not_In.The-Table") is names.Layout.PYTHON
+    assert names.layout("Not_In.The-Table") is names.WheelLayout.PYTHON
     assert names.exported_by("Not_In.The-Table") == ""
 
 

@@ -12,9 +12,9 @@ import pytest
 import rattler
 
 from kiln import command
+from kiln.conda_package.writer import PLACEHOLDER
 from kiln.errors import BuildFailed, UnsupportedPython
 from kiln.rehearse import python_package
-from kiln.rehearse.archive import PLACEHOLDER
 from kiln.rehearse.interpreter import Interpreter
 from kiln.rehearse.python_package import abi_facts, movable_rpath, python_facts, python_packages, with_conda_schemes
 from tests.unit.rehearse.sample import content, info, unpacked
@@ -22,7 +22,7 @@ from tests.unit.rehearse.sample import content, info, unpacked
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kiln.rehearse.archive import PackageFacts
+    from kiln.conda_package.writer import PackageFacts
 
 SYSCONFIG = (
     "def _get_preferred_schemes():\n    return {'prefix': 'posix_local'}\n\n\n"
@@ -149,7 +149,7 @@ def test_the_old_prefix_is_replaced_where_text_holds_it(tmp_path: Path, patchelf
     }
 
 
-def test_programs_and_libraries_look_beside_themselves(tmp_path: Path, patchelf: Patchelf) -> None:
+def test_programs_and_libraries_search_relative_to_their_own_folder(tmp_path: Path, patchelf: Patchelf) -> None:
     python_packages(installed(tmp_path / "base"), tmp_path, env={})
     assert patchelf.set == {"python3.12": "$ORIGIN/../lib", "libpython3.12.so.1.0": "$ORIGIN/../lib"}
 

@@ -56,6 +56,6 @@ def test_a_marker_keeps_a_package_to_its_pythons() -> None:
     assert row["pythons"] == ["3.11"]
 
 
-def test_a_package_without_a_wheel_is_told() -> None:
+def test_a_package_without_a_wheel_is_reported() -> None:
     with pytest.raises(DownloadFailed, match=r"small has no wheel for Python 3\.10"):
         list(relock._rows(package("small-1.2-cp311-cp311-win_amd64.whl")))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import BrokenPackage
-from kiln.rehearse.wheel import EntryPoint, licence_files, opened
+from kiln.rehearse.wheel import EntryPoint, license_files, opened
 from tests.unit.rehearse.sample import METADATA, WHEEL, contents, make_wheel
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def refusal(path: Path) -> str:
     return caught.value.why
 
 
-def test_a_good_wheel_tells_what_it_is(tmp_path: Path) -> None:
+def test_a_valid_wheel_is_read(tmp_path: Path) -> None:
     metadata = METADATA + "Requires-Dist: six (>=1.6)\nRequires-Dist: tomli>=2; python_version < '3.11'\n"
     scripts = "[console_scripts]\nsmall = small.cli:main\nDeep = small:app.run [extra]\n[other]\nx = not-a-script\n"
     with opened(make_wheel(tmp_path, contents(METADATA=metadata, entry_points__txt=scripts))) as wheel:
@@ -62,7 +62,7 @@ def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:
         ({"METADATA": "Name: small\nVersion: 1.3\n"}, "that of small 1.3"),
         ({"METADATA": "Name: small\nVersion: new\n"}, "no valid version"),
         ({"METADATA": METADATA + "Requires-Dist: six >= one\n"}, "has the requirement 'six >= one'"),
-        ({"METADATA": METADATA + "Requires-Dist: six @ https://x.invalid/six.whl\n"}, "requires six from an address"),
+        ({"METADATA": METADATA + "Requires-Dist: six @ https://x.invalid/six.whl\n"}, "requires six from a URL"),
         ({"WHEEL": WHEEL.replace("1.0", "2.0")}, "Wheel-Version is '2.0'"),
         ({"WHEEL": ""}, "Wheel-Version is ''"),
         ({"entry_points__txt": "no section\n"}, "entry_points.txt is malformed"),
@@ -91,11 +91,11 @@ def test_what_a_package_vendors_does_not_describe_it(tmp_path: Path) -> None:
         assert wheel.dist_info == "small-1.2.dist-info"
 
 
-def test_a_file_name_that_is_no_wheels_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_file_name_is_refused(tmp_path: Path) -> None:
     assert "Invalid wheel filename" in refusal(make_wheel(tmp_path, name="small-1.2.whl"))
 
 
-def test_a_file_that_is_no_zip_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_zip_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "small-1.2-py3-none-any.whl"
     path.write_bytes(b"no zip")
     assert "damaged" in refusal(path)
@@ -109,12 +109,12 @@ def test_a_damaged_member_is_refused_when_it_is_read(tmp_path: Path) -> None:
     assert "Bad CRC-32" in caught.value.why
 
 
-def test_licences_are_found_where_old_and_new_wheels_have_them(tmp_path: Path) -> None:
+def test_license_texts_of_old_and_new_wheels_are_found(tmp_path: Path) -> None:
     members = contents(LICENSE="old", COPYING__txt="also old")
     members["small-1.2.dist-info/licenses/sub/LICENSE"] = "new"
     members["small/LICENSE"] = "a file of the package"
     with opened(make_wheel(tmp_path, members)) as wheel:
-        assert licence_files(wheel) == {
+        assert license_files(wheel) == {
             "LICENSE": "small-1.2.dist-info/LICENSE",
             "COPYING.txt": "small-1.2.dist-info/COPYING.txt",
             "sub/LICENSE": "small-1.2.dist-info/licenses/sub/LICENSE",

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import files
+from kiln.conda_package.writer import PLACEHOLDER
 from kiln.errors import BrokenPackage, DiskFull, Interrupted
 from kiln.rehearse import names, wheel_package
-from kiln.rehearse.archive import PLACEHOLDER
 from kiln.rehearse.wheel import EntryPoint
-from kiln.rehearse.wheel_package import Target, convert, convert_all, script_text
+from kiln.rehearse.wheel_package import PackageTarget, convert, convert_all, script_text
 from tests.unit.rehearse.sample import METADATA, content, contents, info, make_wheel, unpacked
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-TARGET = Target(python="3.11")
+TARGET = PackageTarget(python="3.11")
 SITE = "lib/python3.11/site-packages"
 
 
@@ -113,7 +113,7 @@ def test_programs_stay_executable(tmp_path: Path) -> None:
     assert unpacked(package)[f"{SITE}/small-1.2.dist-info/RECORD"].mode == 0o644
 
 
-def test_the_record_tells_pythons_tools_what_is_installed(tmp_path: Path) -> None:
+def test_the_record_lists_the_installed_files_for_pythons_tools(tmp_path: Path) -> None:
     package = converted(tmp_path, contents(entry_points__txt="[console_scripts]\nsmall = small:main\n"))
     digest = base64.urlsafe_b64encode(hashlib.sha256(b"answer = 42\n").digest()).rstrip(b"=").decode()
     rows = content(package, f"{SITE}/small-1.2.dist-info/RECORD").decode().splitlines()
@@ -123,7 +123,7 @@ def test_the_record_tells_pythons_tools_what_is_installed(tmp_path: Path) -> Non
     assert content(package, f"{SITE}/small-1.2.dist-info/INSTALLER") == b"conda\n"
 
 
-def test_licences_come_along(tmp_path: Path) -> None:
+def test_license_texts_are_packaged(tmp_path: Path) -> None:
     package = converted(tmp_path, {**contents(), "small-1.2.dist-info/licenses/LICENSE": "all of it"})
     assert content(package, "info/licenses/LICENSE") == b"all of it"
 
@@ -152,7 +152,7 @@ def test_whatever_changes_the_content_changes_the_name(
         monkeypatch.setattr(wheel_package, "CONVERTER", wheel_package.CONVERTER + 1)
     if change == "names":
         monkeypatch.setattr(names, "digest", lambda: "other")
-    target = Target(python="3.12") if change == "python" else TARGET
+    target = PackageTarget(python="3.12") if change == "python" else TARGET
     assert convert(wheel, ("1" if change == "wheel" else "0") * 64, tmp_path, target).name != before.name
 
 
@@ -194,14 +194,16 @@ def test_a_conversion_can_be_stopped_and_leaves_nothing(tmp_path: Path) -> None:
     assert listed(tmp_path / "out") == []
 
 
-def test_too_little_room_is_told_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_disk_space_is_reported_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(10**9, 10**9, 20))
     with pytest.raises(DiskFull, match=r"packing small-1\.2-py3-none-any\.whl needs"):
         convert(make_wheel(tmp_path), "0" * 64, tmp_path / "out", TARGET)
     assert listed(tmp_path / "out") == []
 
 
-def test_one_bad_wheel_among_many_is_told(tmp_path: Path) -> None:
+def test_one_bad_wheel_among_many_is_reported(tmp_path: Path) -> None:
     bad = tmp_path / "bad-1-py3-none-any.whl"
     bad.write_bytes(b"no zip")
     with pytest.raises(BrokenPackage, match="bad-1-py3-none-any"):
@@ -218,7 +220,7 @@ def test_cuda_libraries_go_where_conda_has_them_and_upstream_looks_for_them(tmp_
         "nvidia_cublas_cu12-12.9.1.4.dist-info/WHEEL": "Wheel-Version: 1.0\n",
     }
     wheel = make_wheel(tmp_path, members, name="nvidia_cublas_cu12-12.9.1.4-py3-none-manylinux_2_27_x86_64.whl")
-    package = convert(wheel, "0" * 64, tmp_path, Target(python="3.11", cuda="12.9"))
+    package = convert(wheel, "0" * 64, tmp_path, PackageTarget(python="3.11", cuda="12.9"))
     found = unpacked(package)
     assert {name for name in found if not name.startswith("info/")} == {
         "lib/libcublas.so.12",

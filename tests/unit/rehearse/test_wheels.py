@@ -161,13 +161,13 @@ def test_what_pip_says_last_is_the_reason(says: str, why: str, tmp_path: Path, m
     assert why in caught.value.why
 
 
-def test_a_disk_that_is_full_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, Pip({}, exit_code=1, says="ERROR: [Errno 28] No space left on device"))
     with pytest.raises(DiskFull, match="while fetching"):
         wheels.fetch([locked("one")], tmp_path, env={})
 
 
-def test_a_file_that_pip_did_not_bring_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_pip_did_not_download_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, Pip({}))
-    with pytest.raises(DownloadFailed, match="pip did not bring one"):
+    with pytest.raises(DownloadFailed, match="pip did not download one"):
         wheels.fetch([locked("one")], tmp_path, env={})

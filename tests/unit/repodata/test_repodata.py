@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 import pytest
-from backports import zstd
 
 from kiln import repodata
+from kiln.compression import zstd
 from kiln.errors import BrokenIndex, BrokenPackage
 from kiln.repodata import Subdir
 from tests.packages import release_package
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def index(tmp_path: Path, *names: str) -> Subdir:
     entries = [repodata.read(release_package(tmp_path, *name.split("-"))) for name in names]
-    return Subdir(name="linux-64").with_packages(entries)
+    return Subdir.empty("linux-64").with_packages(entries)
 
 
 def offered(subdir: Subdir, form: str = "repodata.json") -> dict[str, Any]:
@@ -29,7 +29,7 @@ def offered(subdir: Subdir, form: str = "repodata.json") -> dict[str, Any]:
     return told
 
 
-def test_a_record_has_what_the_package_says_and_the_hashes_of_the_file(tmp_path: Path) -> None:
+def test_a_record_has_the_metadata_and_the_hashes_of_the_file(tmp_path: Path) -> None:
     package = release_package(tmp_path, "small", depends=["python >=3.11"])
     entry = repodata.read(package)
     assert entry.path == "linux-64/small-1-0.conda"
@@ -46,7 +46,7 @@ def test_a_renamed_package_is_refused(tmp_path: Path) -> None:
         repodata.read(package.rename(tmp_path / "small-2-0.conda"))
 
 
-def test_what_no_client_could_read_is_refused(tmp_path: Path) -> None:
+def test_metadata_that_no_client_could_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BrokenPackage, match="no client can read"):
         repodata.read(release_package(tmp_path, "small", depends="python"))
 
@@ -76,14 +76,13 @@ def test_all_forms_say_the_same(tmp_path: Path) -> None:
 def test_the_index_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     subdir = index(tmp_path, "small-1", "large-1").withdrawn(["small-1-0.conda"]).patched("large-1-0.conda", {"a": 1})
     forms = repodata.forms(subdir)
-    told = (forms[name] for name in (repodata.BASE, "run_exports.json", repodata.INSTRUCTIONS))
-    again = repodata.parsed("linux-64", *told)
-    assert repodata.forms(again).keys() == forms.keys()
+    again = repodata.loaded("linux-64", forms.get)
+    assert repodata.forms(again) == forms
     assert again.records == subdir.records
     assert again.offered == subdir.offered
 
 
-def test_current_has_the_newest_and_what_that_depends_on(tmp_path: Path) -> None:
+def test_current_has_the_newest_versions_and_their_requirements(tmp_path: Path) -> None:
     subdir = index(tmp_path, "lib-1", "lib-2", "lib-3", "other-1.9", "other-1.10", "other-1.10-1")
     needing = [repodata.read(release_package(tmp_path, "app", depends=["lib <3", "other 1.10.*", "gone >1"]))]
     assert set(offered(subdir.with_packages(needing), "current_repodata.json")) == {
@@ -95,12 +94,14 @@ def test_a_withdrawn_package_is_offered_by_no_form_and_known_as_removed(tmp_path
     forms = repodata.forms(index(tmp_path, "small-1", "large-1").withdrawn(["small-1-0.conda"]))
     for name in ("repodata.json", "current_repodata.json", "run_exports.json"):
         assert set(json.loads(forms[name])["packages.conda"]) == {"large-1-0.conda"}
-    assert set(msgpack.unpackb(zstd.decompress(forms["repodata_shards.msgpack.zst"]))["shards"]) == {"large"}
+    shards = msgpack.unpackb(zstd.decompress(forms["repodata_shards.msgpack.zst"]))["shards"]
+    shard = msgpack.unpackb(zstd.decompress(forms[f"shards/{shards['small'].hex()}.msgpack.zst"]))
+    assert shard == {"packages": {}, "packages.conda": {}, "removed": ["small-1-0.conda"]}
     assert json.loads(forms["repodata.json"])["removed"] == ["small-1-0.conda"]
     assert set(json.loads(forms[repodata.BASE])["packages.conda"]) == {"small-1-0.conda", "large-1-0.conda"}
 
 
-def test_a_patched_record_is_told_otherwise_and_a_later_index_keeps_that(tmp_path: Path) -> None:
+def test_a_later_index_keeps_a_patched_record(tmp_path: Path) -> None:
     subdir = index(tmp_path, "small-1").patched("small-1-0.conda", {"depends": ["python <3.13"]})
     assert offered(subdir)["small-1-0.conda"]["depends"] == ["python <3.13"]
     assert subdir.records["small-1-0.conda"]["depends"] == []
@@ -108,6 +109,6 @@ def test_a_patched_record_is_told_otherwise_and_a_later_index_keeps_that(tmp_pat
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"packages.conda": 3}', b"\xff"])
-def test_a_damaged_index_is_told(data: bytes) -> None:
+def test_a_damaged_index_is_reported(data: bytes) -> None:
     with pytest.raises(BrokenIndex, match="linux-64"):
         repodata.adopted("linux-64", data)

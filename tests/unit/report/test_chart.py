@@ -1,4 +1,4 @@
-"""Cells are laid into lanes along a time axis."""
+"""Configs are laid into lanes along a time axis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.model.run import CellState
+from kiln.model.run import ConfigState
 from kiln.report.chart import chart
 from tests import runs
 
@@ -29,39 +29,41 @@ def test_there_is_a_lane_for_each_job_and_no_bar_covers_another(jobs: int) -> No
             assert before.start + before.width <= after.start + 0.002
 
 
-def test_cells_of_a_fleet_lie_in_the_lanes_of_their_machines() -> None:
+def test_configs_of_a_fleet_lie_in_the_lanes_of_their_machines() -> None:
     report = runs.worked_through(runs.variants(["None", "12.9"], ["3.11", "3.12"]), jobs=4)
     named = tuple(
-        replace(cell, machine=machine) for cell, machine in zip(report.cells, ("m-2", "m-1", "m-2", "m-1"), strict=True)
+        replace(config, worker=machine)
+        for config, machine in zip(report.configs, ("m-2", "m-1", "m-2", "m-1"), strict=True)
     )
-    drawn = chart(replace(report, cells=named), now=0.0)
-    assert drawn.machines == ("m-1", "m-1", "m-2", "m-2")
-    assert [{bar.cell.machine for bar in lane} for lane in drawn.lanes] == [{"m-1"}, {"m-1"}, {"m-2"}, {"m-2"}]
-    assert chart(report, now=0.0).machines == ()
+    drawn = chart(replace(report, configs=named), now=0.0)
+    assert drawn.workers == ("m-1", "m-1", "m-2", "m-2")
+    assert [{bar.config.worker for bar in lane} for lane in drawn.lanes] == [{"m-1"}, {"m-1"}, {"m-2"}, {"m-2"}]
+    assert chart(report, now=0.0).workers == ()
 
 
-def test_what_a_running_cell_is_expected_to_take_lies_within_the_picture() -> None:
+def test_what_a_running_config_is_expected_to_take_lies_within_the_picture() -> None:
     report = runs.worked_through(VARIANTS, jobs=2, until=4 * runs.HOUR)
     bars = [bar for lane in chart(report, runs.BEGAN + 4 * runs.HOUR).lanes for bar in lane]
-    running = [bar for bar in bars if bar.cell.state is CellState.RUNNING]
+    running = [bar for bar in bars if bar.config.state is ConfigState.RUNNING]
     assert len(running) == 2
     assert all(bar.open and bar.ghost > 0 for bar in running)
     assert max(bar.start + bar.width + bar.ghost for bar in bars) == pytest.approx(100, abs=0.01)
 
 
-def test_cells_that_wait_or_were_found_are_not_in_the_picture() -> None:
+def test_configs_that_wait_or_were_found_are_not_in_the_picture() -> None:
     report = runs.worked_through(VARIANTS, jobs=2, until=1 * runs.HOUR)
     bars = [bar for lane in chart(report, runs.BEGAN + runs.HOUR).lanes for bar in lane]
-    assert len(bars) == sum(cell.started is not None for cell in report.cells) < 12
+    assert len(bars) == sum(config.started is not None for config in report.configs) < 12
 
 
 def test_a_killed_run_ends_at_the_last_moment_that_is_known(tmp_path: Path) -> None:
     report = runs.worked_through(VARIANTS, jobs=1, until=4 * runs.HOUR)
-    stopped = {CellState.RUNNING, CellState.WAITING}
+    stopped = {ConfigState.RUNNING, ConfigState.WAITING}
     killed = replace(
         report,
-        cells=tuple(
-            replace(cell, state=CellState.INTERRUPTED) if cell.state in stopped else cell for cell in report.cells
+        configs=tuple(
+            replace(config, state=ConfigState.INTERRUPTED) if config.state in stopped else config
+            for config in report.configs
         ),
     )
     a_week_later = chart(killed, runs.BEGAN + 7 * 24 * runs.HOUR)
@@ -70,7 +72,7 @@ def test_a_killed_run_ends_at_the_last_moment_that_is_known(tmp_path: Path) -> N
     log = tmp_path / "build.log"
     log.touch()
     os.utime(log, times=(runs.BEGAN + 6 * runs.HOUR,) * 2)
-    until_then = replace(killed, cells=tuple(replace(cell, log=log) for cell in killed.cells))
+    until_then = replace(killed, configs=tuple(replace(config, log=log) for config in killed.configs))
     assert chart(until_then, runs.BEGAN + 7 * 24 * runs.HOUR).ticks[-1].label == "6 h"
 
 

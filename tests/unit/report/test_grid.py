@@ -28,20 +28,20 @@ def test_a_head_spans_the_rows_that_it_is_for() -> None:
     ]
 
 
-def test_a_place_without_a_cell_is_empty() -> None:
+def test_a_place_without_a_config_is_empty() -> None:
     variants = runs.variants(("None", "12.9"), PYTHONS)
     missing = variants.pop("linux_64_cuda_compiler_version12.9python3.9.____cpython")
     assert missing
     assert grid(list(variants), variants).rows[1].places[0] == ()
 
 
-def test_where_it_is_not_known_what_varies_each_cell_has_a_row() -> None:
+def test_where_it_is_not_known_what_varies_each_config_has_a_row() -> None:
     configs = [*runs.variants(("None",), PYTHONS), "linux_64_gone"]
     assert [row.places for row in grid(configs, {}).rows] == [((config,),) for config in configs]
 
 
 @pytest.mark.parametrize("count", [1, 4, 12, 192])
-def test_every_cell_has_one_place(count: int) -> None:
+def test_every_config_has_one_place(count: int) -> None:
     cudas, levels = {1: (1, 1), 4: (1, 1), 12: (3, 1), 192: (8, 6)}[count]
     pythons = tuple(f"3.{minor}" for minor in range(10, 10 + min(count, 4)))
     variants = runs.variants([f"12.{n}" for n in range(cudas)], pythons, [str(n) for n in range(levels)])

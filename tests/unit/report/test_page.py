@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.model.run import CellRun, CellState, MatrixReport
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.report import as_html, as_json, as_markdown, matrix_text
 from kiln.report.tail import LINES, WIDTH, tail
 from tests import runs
@@ -47,8 +47,8 @@ def page_of(report: MatrixReport, folder: Path, name: str = "feedstock") -> str:
 
 def everywhere(text: str, log: Path) -> MatrixReport:
     """A run in which all text that comes from elsewhere is this one."""
-    report = runs.worked_through(VARIANTS, bad={1: CellState.FAILED}, log=log)
-    first, second, *others = report.cells
+    report = runs.worked_through(VARIANTS, bad={1: ConfigState.FAILED}, log=log)
+    first, second, *others = report.configs
     package = first.packages[0]
     package = replace(
         package,
@@ -56,13 +56,13 @@ def everywhere(text: str, log: Path) -> MatrixReport:
         tests=replace(package.tests, notes=(text,), log=log),
     )
     step = replace(first.steps[0], title=text, notes=(text,))
-    cells = (
+    configs = (
         replace(first, config=text, group=text, packages=(package,), steps=(step,), reason=text),
         replace(second, reason=text),
         *others,
     )
     words = dict.fromkeys(("command", "machine", "engine", "container", "image"), text)
-    return replace(report, cells=cells, **words)  # type: ignore[arg-type]
+    return replace(report, configs=configs, **words)  # type: ignore[arg-type]
 
 
 def test_nothing_of_a_build_becomes_part_of_the_page(tmp_path: Path) -> None:
@@ -101,30 +101,30 @@ def test_every_link_within_the_page_leads_somewhere(tmp_path: Path) -> None:
     assert len(ids) == len(set(ids))
 
 
-@pytest.mark.parametrize("state", list(CellState))
-def test_each_state_is_told_by_a_sign_and_a_word(state: CellState, tmp_path: Path) -> None:
+@pytest.mark.parametrize("state", list(ConfigState))
+def test_each_state_is_told_by_a_sign_and_a_word(state: ConfigState, tmp_path: Path) -> None:
     from kiln.console import SIGNS
 
-    cell = CellRun(config="a", state=state, group="", started=runs.BEGAN)
-    report = replace(runs.worked_through({}), finished=None, cells=(cell,))
+    config = ConfigRun(config="a", state=state, group="", started=runs.BEGAN)
+    report = replace(runs.worked_through({}), finished=None, configs=(config,))
     text = Elements(page_of(report, tmp_path)).text
     assert SIGNS[state] in text
     assert state.value in text
 
 
 @pytest.mark.parametrize(
-    ("until", "said"), [(None, None), (2 * runs.HOUR, "This run goes on"), (0, "This run goes on")]
+    ("until", "banner"), [(None, None), (2 * runs.HOUR, "This run is in progress"), (0, "This run is in progress")]
 )
-def test_a_run_that_goes_on_says_so(until: float | None, said: str | None, tmp_path: Path) -> None:
+def test_a_run_in_progress_has_a_banner(until: float | None, banner: str | None, tmp_path: Path) -> None:
     page = page_of(runs.worked_through(VARIANTS, until=until), tmp_path)
-    assert ("goes on." in page) is (said is not None)
-    assert "was stopped" not in page
+    assert ("is in progress." in page) is (banner is not None)
+    assert "was interrupted" not in page
 
 
-def test_a_run_that_was_killed_says_so(tmp_path: Path) -> None:
+def test_a_killed_run_has_a_banner(tmp_path: Path) -> None:
     report = runs.worked_through(VARIANTS, until=2 * runs.HOUR)
-    killed = replace(report, cells=tuple(replace(cell, state=CellState.INTERRUPTED) for cell in report.cells))
-    assert "This run was stopped before its end" in page_of(killed, tmp_path)
+    killed = replace(report, configs=tuple(replace(config, state=ConfigState.INTERRUPTED) for config in report.configs))
+    assert "This run was interrupted" in page_of(killed, tmp_path)
 
 
 def test_a_rehearsal_says_that_it_is_one(tmp_path: Path) -> None:
@@ -160,14 +160,17 @@ def test_a_page_of_192_failures_stays_small(tmp_path: Path) -> None:
     log = tmp_path / "build.log"
     log.write_text(("&" * 200 + "\n") * 1000)
     variants = runs.variants([f"12.{n}" for n in range(8)], [f"3.{n}" for n in range(6)], [str(n) for n in range(4)])
-    report = runs.worked_through(variants, jobs=8, bad=dict.fromkeys(range(192), CellState.FAILED), log=log)
+    report = runs.worked_through(variants, jobs=8, bad=dict.fromkeys(range(192), ConfigState.FAILED), log=log)
     assert len(as_html(report, variants, name="f", folder=tmp_path)) < 1_500_000
 
 
 def test_markdown_is_a_table_that_a_build_cannot_break() -> None:
-    report = runs.worked_through(VARIANTS, bad={1: CellState.FAILED})
-    cells = (replace(report.cells[1], reason="a | b\n<script> `x` [y](https://evil.example) @team"), *report.cells[2:])
-    shown = as_markdown(replace(report, cells=cells), VARIANTS)
+    report = runs.worked_through(VARIANTS, bad={1: ConfigState.FAILED})
+    configs = (
+        replace(report.configs[1], reason="a | b\n<script> `x` [y](https://evil.example) @team"),
+        *report.configs[2:],
+    )
+    shown = as_markdown(replace(report, configs=configs), VARIANTS)
     lines = [line for line in shown.splitlines() if line]
     assert lines[0].startswith("### run 7: 1 failed, 2 done in ")
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines[1:]} == {9}
@@ -175,8 +178,8 @@ def test_markdown_is_a_table_that_a_build_cannot_break() -> None:
     assert "](https" not in shown
 
 
-def test_the_table_for_a_terminal_has_a_line_for_each_cell() -> None:
-    shown = matrix_text(runs.worked_through(VARIANTS, bad={1: CellState.OUT_OF_MEMORY}), VARIANTS).splitlines()
+def test_the_table_for_a_terminal_has_a_line_for_each_config() -> None:
+    shown = matrix_text(runs.worked_through(VARIANTS, bad={1: ConfigState.OUT_OF_MEMORY}), VARIANTS).splitlines()
     assert shown[3].split("  ")[0] == "no CUDA · Python 3.11"
     assert "▲ out of memory" in shown[3]
     assert "5, 516 MB" in shown[2]
@@ -185,5 +188,5 @@ def test_the_table_for_a_terminal_has_a_line_for_each_cell() -> None:
 
 def test_a_run_is_json() -> None:
     told = json.loads(json.dumps(as_json(runs.worked_through(VARIANTS))))
-    assert told["cells"][0]["state"] == "done"
-    assert told["cells"][0]["packages"][0]["artifact"]["size"] == 240_000_000
+    assert told["configs"][0]["state"] == "done"
+    assert told["configs"][0]["packages"][0]["artifact"]["size"] == 240_000_000

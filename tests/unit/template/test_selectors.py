@@ -75,7 +75,7 @@ def test_prose_in_brackets_is_dropped_as_conda_build_drops_it() -> None:
 
 
 @pytest.mark.parametrize("selector", ["win and", "a b", "1 +", "x ==", "'a", "linux > 'a'"])
-def test_what_is_no_expression_is_refused(selector: str) -> None:
+def test_an_invalid_expression_is_refused(selector: str) -> None:
     with pytest.raises(SelectorFault):
         kept(f"a  # [{selector}]\n")
 

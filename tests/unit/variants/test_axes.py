@@ -8,12 +8,12 @@ from tests import runs
 PYTHONS = ("3.9", "3.10")
 
 
-def test_the_fewest_keys_that_tell_cells_apart_are_the_axes() -> None:
+def test_the_fewest_keys_that_distinguish_configs_are_the_axes() -> None:
     variants = runs.variants(("None", "12.9"), PYTHONS)  # cudnn varies too, along with CUDA
     assert [axis.key for axis in axes(list(variants), variants)] == ["cuda_compiler_version", "python"]
 
 
-def test_cells_are_named_by_what_varies() -> None:
+def test_configs_are_named_by_what_varies() -> None:
     variants = runs.variants(("None", "12.9"), PYTHONS)
     assert list(labels(list(variants), variants).values()) == [
         "no CUDA · Python 3.9",
@@ -23,12 +23,12 @@ def test_cells_are_named_by_what_varies() -> None:
     ]
 
 
-def test_a_single_cell_is_named_by_what_people_ask_for_first() -> None:
+def test_a_single_config_is_named_by_what_people_ask_for_first() -> None:
     variants = runs.variants(("12.9",), ("3.10",))
     assert list(labels(list(variants), variants).values()) == ["CUDA 12.9 · Python 3.10"]
 
 
-def test_a_cell_whose_variant_is_not_known_any_more_keeps_its_own_name() -> None:
+def test_a_config_whose_variant_is_not_known_any_more_keeps_its_own_name() -> None:
     variants = runs.variants(("None",), PYTHONS)
     configs = [*variants, "linux_64_gone"]
     assert labels(configs, variants) == {config: config for config in configs}

@@ -6,11 +6,11 @@ import pytest
 
 from kiln.errors import VariantFault
 from kiln.variants.combine import combine
-from kiln.variants.files import Source, check
+from kiln.variants.files import VariantSource, check
 
 
-def sources(*values: dict[str, Any]) -> list[Source]:
-    return [Source(name=f"source {index}", values=value) for index, value in enumerate(values)]
+def sources(*values: dict[str, Any]) -> list[VariantSource]:
+    return [VariantSource(name=f"source {index}", values=value) for index, value in enumerate(values)]
 
 
 def test_later_values_replace_earlier_ones() -> None:
@@ -67,7 +67,7 @@ def test_a_part_of_an_unknown_group_is_dropped() -> None:
         ({"a": [{"x": "y"}]}, 1),
     ],
 )
-def test_contradictions_are_told_all_at_once(values: dict[str, Any], count: int) -> None:
+def test_contradictions_are_reported_all_at_once(values: dict[str, Any], count: int) -> None:
     with pytest.raises(VariantFault) as caught:
         check(sources(values)[0])
     assert 1 + len(caught.value.others) == count

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from itertools import product
 from typing import Any
 
@@ -72,7 +73,7 @@ def test_a_reduced_space_varies_in_what_is_kept_alone(spec: dict[str, Any]) -> N
     assert {variant["za"] for variant in reduced.variants()} == set(spec["za"])
 
 
-def test_a_matrix_that_explodes_is_told() -> None:
+def test_a_matrix_with_too_many_variants_is_reported() -> None:
     spec = {f"k{index}": [str(value) for value in range(10)] for index in range(30)}
     with pytest.raises(VariantFault) as caught:
         next(Space.of(spec).variants())
@@ -88,3 +89,17 @@ def test_a_mapping_stands_for_its_keys_in_a_group_as_it_does_alone() -> None:
     values = {"m": {"x": ["1"]}, "za": {"y": ["2"]}, "zb": ["z"], "zip_keys": [["za", "zb"]]}
     assert [variant["za"] for variant in Space.of(values).variants()] == ["y"]
     assert [variant["m"] for variant in Space.of(values).variants()] == ["x"]
+
+
+@pytest.mark.parametrize("text", ["".join(map(str, range(500))), "5b", "12"], ids=["long", "two", "equal"])
+def test_every_part_of_a_text_counts_and_none_is_kept_in_memory(text: str) -> None:
+    given = ["b", "12", "5", "other"]
+    space = Space.of({"key": given})
+    tracemalloc.start()
+    try:
+        (dimension,) = space.where("key", text).dimensions
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [value for (value,) in dimension.rows] == [value for value in given if value in text]
+    assert most < 1_000_000

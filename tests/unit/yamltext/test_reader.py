@@ -75,6 +75,6 @@ def test_text_that_is_not_utf8_is_placed(tmp_path: Path) -> None:
     assert str(caught.value.at) == "f:2:4"
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_dropped(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"\xef\xbb\xbfa: 1\n")
     assert read_text(tmp_path / "f", "f") == "a: 1\n"

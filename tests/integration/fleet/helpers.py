@@ -1,0 +1,109 @@
+"""Fleets of containers on this computer: kiln's commands, and what is left of their workers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln.channel import Channel
+from kiln.conda_package.reader import read_info
+from kiln.fleet import stale_processes
+from kiln.ledger.fleet import FleetLedger
+from kiln.model.fleet import FleetRun, JobState, WorkerState
+from kiln.model.run import ConfigState
+
+if TYPE_CHECKING:
+    from kiln.model.run import MatrixReport
+
+ROOT = Path(__file__).parents[3]
+SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
+CONFIGS = sorted(file.stem for file in (SMALL / ".ci_support").glob("*.yaml"))
+PLANTED = "planted-5f2b7c1d9e"
+# While this is on a machine, its compiles wait. It is no part of the recipe, so that configs before and after it is
+# gone are of the same, and take each other's packages.
+HELD = ".ci_support/held"
+HOLD = f'while [ -e "$RECIPE_DIR/../{HELD}" ]; do sleep 0.2; done\n'
+
+
+def words(root: Path, action: str, *more: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "kiln", "-C", str(root), "fleet", action, *more)
+
+
+def docker(*arguments: str) -> str:
+    return subprocess.run(("docker", *arguments), check=True, capture_output=True, text=True).stdout
+
+
+def ledgered(root: Path) -> tuple[FleetRun, ...]:
+    path = root / "build_artifacts" / "ledger.sqlite"
+    if not path.exists():
+        return ()
+    with FleetLedger(path) as ledger:
+        return ledger.fleets()
+
+
+def report(root: Path) -> MatrixReport:
+    with FleetLedger(root / "build_artifacts" / "ledger.sqlite") as ledger:
+        found = ledger.report()
+    assert found is not None
+    return found
+
+
+def containers(root: Path) -> list[str]:
+    """The machines that there are of a feedstock's runs, stopped ones too."""
+    names = []
+    for run in ledgered(root):
+        names += docker("ps", "--all", "--format", "{{.Names}}", "--filter", f"label=kiln-run={run.id}").split()
+    return names
+
+
+def building(root: Path) -> dict[str, str]:
+    """The configs whose builds run, each with its machine."""
+    return {job.config: job.worker for run in ledgered(root) for job in run.jobs if job.state is JobState.RUNNING}
+
+
+def hold(root: Path) -> None:
+    """Let compiles wait on the machines until they are let go."""
+    (root / HELD).touch()
+    script = root / "recipe" / "build.sh"
+    script.write_text(script.read_text().replace("mkdir -p dist", f"{HOLD}mkdir -p dist"))
+
+
+def let_go(worker: str) -> None:
+    docker("exec", worker, "rm", "-f", f"/var/lib/kiln/project/{HELD}")
+
+
+def assert_given_back(root: Path) -> None:
+    """Nothing of a run is left: no machine, no process, no key."""
+    assert containers(root) == []
+    for run in ledgered(root):
+        folder = root / "build_artifacts" / "fleet" / run.id
+        assert stale_processes.find(folder) == ()
+        assert not list((folder / "keys").glob("*"))
+        assert not (folder / "runner").exists()
+        assert run.finished is not None
+        assert {worker.state for worker in run.workers} <= {WorkerState.TERMINATED, WorkerState.REFUSED}
+
+
+def assert_whole(root: Path, configs: list[str]) -> None:
+    """The finished configs' packages lie in the channel, can be read, and are those of its index."""
+    channel = Channel(root=root / "build_artifacts")
+    names = {read_info(package, "index.json") and package.name for package in channel.packages()}
+    index = json.loads((channel.root / "linux-64" / "repodata.json").read_text())
+    assert set(index["packages.conda"]) == names
+    done = {
+        config.config: config
+        for config in report(root).configs
+        if config.state in {ConfigState.DONE, ConfigState.CACHED}
+    }
+    assert sorted(done) == sorted(configs)
+    for config in done.values():
+        assert len(config.packages) == 2
+        assert {package.artifact.path.name for package in config.packages} <= names
+
+
+def busy(worker: str) -> bool:
+    """Whether a worker builds."""
+    return '"running"' in docker("exec", worker, "kiln-job", "status")

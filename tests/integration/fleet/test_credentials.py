@@ -1,0 +1,96 @@
+"""Credentials of clouds that are missing or wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+from urllib.request import Request, urlopen
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from kiln.errors import (
+    CredentialsRefused,
+    UnsupportedPython,
+)
+from kiln.model.fleet import WorkerState
+from tests.integration.fleet.helpers import PLANTED, ROOT, assert_given_back, ledgered, words
+from tests.openstack_api import Cloud, serve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")
+pytestmark = [
+    pytest.mark.needs("docker", "ssh", "ssh-keygen", "rsync", "nginx"),
+    pytest.mark.skipif(sys.version_info < (3, 11), reason=f"{UnsupportedPython.__name__}: Ansible needs Python 3.11"),
+]
+
+
+@pytest.fixture
+def moto() -> Iterator[str]:
+    """An Amazon that knows nobody: every call must be signed by a user, and there is none."""
+    server = ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    before = calls_without_a_user(server, "0")
+    yield f"http://{host}:{port}"
+    calls_without_a_user(server, before)
+    server.stop()
+
+
+def calls_without_a_user(server: ThreadedMotoServer, number: str) -> str:
+    """Let so many calls pass that nobody has signed; returns how many it were."""
+    host, port = server.get_host_and_port()
+    kind = {"Content-Type": "text/plain"}
+    with urlopen(Request(f"http://{host}:{port}/moto-api/reset-auth", data=number.encode(), headers=kind)) as answer:
+        return str(json.load(answer)["PREVIOUS_INITIAL_NO_AUTH_ACTION_COUNT"])
+
+
+@pytest.fixture
+def cloud() -> Iterator[Cloud]:
+    """An OpenStack with another password."""
+    yield from serve(Cloud(password="another"))
+
+
+def test_no_credentials_are_told_as_such_and_leave_nothing(small: Path) -> None:
+    """AWS without any credentials, on a computer that must not find some elsewhere."""
+    nowhere = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null"}
+    assert "credentials" in refused_credentials(small, "aws", {}, AWS_CONFIG_FILE="/dev/null", **nowhere)
+
+
+def test_wrong_credentials_of_aws_are_told_as_such_and_leave_nothing(small: Path, moto: str) -> None:
+    wrong = {"AWS_ACCESS_KEY_ID": "AKIANOBODY", "AWS_SECRET_ACCESS_KEY": PLANTED, "AWS_REGION": "us-east-1"}
+    assert "AuthFailure" in refused_credentials(small, "aws", {"kiln_aws_endpoint": moto}, **wrong)
+
+
+def test_a_wrong_password_of_openstack_is_told_as_such_and_leaves_nothing(small: Path, cloud: Cloud) -> None:
+    assert "HTTP 401" in refused_credentials(small, "openstack", {}, **cloud.environment(PLANTED))
+    assert cloud.servers == {}
+
+
+def refused_credentials(root: Path, provider: str, told: dict[str, str], **environment: str) -> str:
+    """Run the fleet where nobody is let in: returns what is said of that, once it is seen that nothing is left."""
+    file = root.parent / "told.json"
+    file.write_text(json.dumps({"kiln_controller": "192.0.2.1", **told}))
+    kept = {name: text for name, text in os.environ.items() if name not in KEYS and not name.startswith("OS_")}
+    ended = subprocess.run(
+        words(root, "run", "--all", "--provider", provider, "--vars", str(file)),
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        env={**kept, **environment},
+        check=False,
+    )
+    assert ended.returncode == CredentialsRefused.exit_code, ended.stderr
+    assert "does not accept the credentials" in ended.stderr
+    assert PLANTED not in ended.stderr
+    (run,) = ledgered(root)
+    assert {worker.state for worker in run.workers} == {WorkerState.REFUSED}
+    assert_given_back(root)
+    return ended.stderr

@@ -1,0 +1,113 @@
+"""Runs of the fleet on a worker that exists."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import bootstrap
+from kiln.errors import (
+    ProvisionRefused,
+    UnsupportedPython,
+)
+from kiln.model.fleet import JobState
+from tests.integration.fleet.helpers import (
+    CONFIGS,
+    HELD,
+    ROOT,
+    SMALL,
+    assert_given_back,
+    assert_whole,
+    building,
+    busy,
+    docker,
+    hold,
+    ledgered,
+    let_go,
+    words,
+)
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+pytestmark = [
+    pytest.mark.needs("docker", "ssh", "ssh-keygen", "rsync", "nginx"),
+    pytest.mark.skipif(sys.version_info < (3, 11), reason=f"{UnsupportedPython.__name__}: Ansible needs Python 3.11"),
+]
+
+
+@pytest.fixture
+def existing(tmp_path: Path, workers: None) -> Iterator[dict[str, str]]:
+    """A machine that exists already, as a host of the static provider's: a container that boots as machines do."""
+    told = {"kiln_provider": "local", "kiln_run": f"e{os.getpid()}", "kiln_run_dir": str(tmp_path / "existing")}
+    player = bootstrap.fleet(ROOT).with_name("ansible-playbook")
+    play = (str(player), "-e", json.dumps(told))
+    name = f"kiln-e{os.getpid()}-1"
+    try:
+        subprocess.run((*play, str(ROOT / "ansible" / "provision.yml")), check=True, capture_output=True, cwd=ROOT)
+        folder = tmp_path / "existing"
+        facts = json.loads((folder / "inventory" / f"{name}.json").read_text())["kiln_machines"]["hosts"][name]
+        _, kind, key = (folder / "keys" / f"{name}.known_hosts").read_text().split()[:3]
+        host = {"address": facts["kiln_machine"]["address"], "user": "fleet", "known_hosts": f"{kind} {key}"}
+        until(lambda: "done" in docker("exec", name, "sh", "-c", "cloud-init status || true"), "it has booted")
+        docker("exec", name, "systemctl", "disable", "--now", "kiln-lease.timer")  # it is nobody's
+        docker("exec", name, "rm", "-f", "/etc/kiln-lease")
+        yield {**host, "key": str(folder / "keys" / "run"), "name": name}
+    finally:
+        subprocess.run((*play, str(ROOT / "ansible" / "down.yml")), check=True, capture_output=True, cwd=ROOT)
+
+
+def static_words(root: Path, host: dict[str, str], action: str, *more: str) -> tuple[str, ...]:
+    told = root.parent / "hosts.json"
+    told.write_text(json.dumps({"kiln_static_hosts": [{key: host[key] for key in host if key != "name"}]}))
+    options = ("--all", "--workers", "1", "--container", "none", "--poll", "1s") if action == "run" else ()
+    return words(root, action, "--provider", "static", "--vars", str(told), *options, *more)
+
+
+def test_a_machine_that_exists_builds_for_one_run_at_a_time_and_keeps_off_the_others(
+    small: Path, existing: dict[str, str], tmp_path: Path
+) -> None:
+    """The stranger builds the same configs of another recipe, and must not take what it finds on the worker."""
+    stranger = Path(shutil.copytree(SMALL, tmp_path / "stranger" / "small-feedstock"))
+    hold(small)
+    call = static_words(small, existing, "run")
+    with subprocess.Popen(call, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            until(lambda: len(building(small)) == 1, "a build runs", process)
+            (first,) = ledgered(small)
+            refused = subprocess.run(
+                static_words(stranger, existing, "run"), cwd=ROOT, text=True, capture_output=True, check=False
+            )
+            assert refused.returncode == ProvisionRefused.exit_code, refused.stderr
+            assert f"belongs to the run {first.id} of " in refused.stderr
+            assert "sudo rm /etc/kiln-owner" in refused.stderr
+            other = ledgered(stranger)[0].id
+            down = static_words(stranger, existing, "down", other)
+            subprocess.run(down, cwd=ROOT, capture_output=True, check=True)
+            asked = words(stranger, "status", "--ask", "static", "--vars", str(stranger.parent / "hosts.json"))
+            listed = subprocess.run(asked, cwd=ROOT, text=True, capture_output=True, check=True).stdout
+            assert [each["run"] for each in json.loads(listed)] == [first.id]
+            swept = subprocess.run(
+                static_words(stranger, existing, "sweep"), cwd=ROOT, text=True, capture_output=True, check=False
+            )
+            assert swept.returncode == 0, swept.stderr
+            assert busy(existing["name"]), "what it builds goes on"
+            (small / HELD).unlink()
+            let_go(existing["name"])
+            assert process.wait(900) == 0
+        finally:
+            process.kill()
+    assert {(job.attempt, job.state) for job in ledgered(small)[0].jobs} == {(1, JobState.COLLECTED)}
+    assert_whole(small, CONFIGS)
+    assert_given_back(small)
+    left = docker("exec", existing["name"], "sh", "-c", "ls -d /etc/kiln-owner /var/lib/kiln 2>/dev/null || true")
+    assert left == ""

@@ -1,0 +1,54 @@
+"""Playbooks of a killed controller."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from kiln import bootstrap
+from kiln.errors import UnsupportedPython
+from kiln.fleet import stale_processes
+from tests.integration.fleet.helpers import ROOT
+from tests.waiting import until
+
+pytestmark = [
+    pytest.mark.needs("docker", "ssh", "ssh-keygen", "rsync", "nginx"),
+    pytest.mark.skipif(sys.version_info < (3, 11), reason=f"{UnsupportedPython.__name__}: Ansible needs Python 3.11"),
+]
+PLAY = """
+- hosts: localhost
+  connection: local
+  gather_facts: false
+  tasks:
+    - ansible.builtin.command: sleep 611
+"""
+PLAYER = """
+import os, sys
+from pathlib import Path
+from kiln.fleet.playbook_runner import PlaybookRunner, PlaybookSite
+folder = Path(sys.argv[1])
+environment = {name: os.environ[name] for name in ("PATH", "HOME")} | {"LC_ALL": "C.UTF-8"}
+site = PlaybookSite(folder=folder, playbooks=folder, python=Path(sys.argv[2]), variables={}, environment=environment)
+PlaybookRunner(site).play("play.yml")
+"""
+
+
+def test_a_killed_controller_leaves_no_playbook_running(tmp_path: Path) -> None:
+    (tmp_path / "play.yml").write_text(PLAY)
+    python = bootstrap.fleet(ROOT)
+    with subprocess.Popen((sys.executable, "-c", PLAYER, str(tmp_path), str(python)), cwd=ROOT, text=True) as process:
+        until(lambda: any(sleeps(pid) for pid in stale_processes.find(tmp_path)), "the playbook runs", process)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        until(lambda: not stale_processes.find(tmp_path), "nothing of it runs")
+
+
+def sleeps(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:2] == [b"sleep", b"611"]
+    return False

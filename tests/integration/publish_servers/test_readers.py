@@ -1,0 +1,92 @@
+"""Clients that read a published channel."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import repodata
+from kiln.channel import install, solve
+from kiln.errors import (
+    UnsafePackage,
+)
+from kiln.publish import transaction
+from tests import publishing
+from tests.integration.publish_servers.helpers import has
+from tests.packages import conda_package
+from tests.publishing import publish_new, publish_old
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+NGINX = """
+daemon off; pid {root}/nginx.pid; error_log stderr; worker_processes 1;
+events {{ worker_connections 64; }}
+http {{
+    access_log off;
+    client_body_temp_path {root}/t1; proxy_temp_path {root}/t2; fastcgi_temp_path {root}/t3;
+    uwsgi_temp_path {root}/t4; scgi_temp_path {root}/t5;
+    server {{ listen unix:{root}/unused.sock; }}
+    server {{ listen 127.0.0.1:{port}; root {channel}; }}
+}}
+user root;
+"""
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[str]:
+    """nginx before the channel in a folder."""
+    settings = tmp_path / "nginx.conf"
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # which nginx takes over: no one else can have its port
+        port, place = listening.getsockname()[1], listening.fileno()
+        settings.write_text(NGINX.format(root=tmp_path, port=port, channel=tmp_path / "channel"))
+        words = ("nginx", "-c", str(settings), "-e", "stderr")
+        process = subprocess.Popen(words, pass_fds=(place,), env={**os.environ, "NGINX": f"{place};"})
+    with process:
+        address = f"http://127.0.0.1:{port}"
+        until(lambda: has(f"{address}/noarch/repodata.json"), "nginx answers", process)
+        yield address
+        process.terminate()
+
+
+@pytest.mark.needs("nginx")
+def test_clients_read_the_sharded_index_and_the_packages_through_a_web_server(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    publish_old(tmp_path)
+    address = request.getfixturevalue("web")
+    publish_new(tmp_path)
+    shutil.rmtree(tmp_path / "built")
+    for form in ("repodata.json", "repodata.json.zst"):
+        (tmp_path / "channel" / ".kiln" / "index" / "current" / "noarch" / form).unlink()  # shards alone are left
+    found = solve([address], ["app", "kept"], virtual_packages={})
+    assert sorted(record.file_name for record in found) == ["app-1-0.conda", "kept-1-0.conda"]
+    install(found, tmp_path / "prefix", cache=tmp_path / "cache")
+    assert (tmp_path / "prefix" / "share" / "app").read_text() == "app"
+
+
+def test_a_path_out_of_the_prefix_is_not_followed_when_a_package_is_tried_out(tmp_path: Path) -> None:
+    info = {
+        "index.json": {"name": "evil", "version": "1", "build": "0", "build_number": 0, "subdir": "linux-64"},
+        "paths.json": {"paths": [{"_path": "../../outside", "path_type": "hardlink"}], "paths_version": 1},
+    }
+    package = conda_package(tmp_path / "evil-1-0.conda", info, payload={"../../outside": b"x"})
+    where = publishing.target(tmp_path)
+    transaction.publish(where, [package], [repodata.read(package)], lambda _: None)
+    with pytest.raises(UnsafePackage) as refused:
+        install(
+            solve([where.address()], ["evil"], virtual_packages={}),
+            tmp_path / "deep" / "er" / "prefix",
+            cache=tmp_path / "cache",
+        )
+    assert "outside" in refused.value.why
+    assert not list(tmp_path.rglob("outside"))

@@ -1,0 +1,218 @@
+"""Publications to channel servers: their order, their faults, and what is taken back."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from kiln import provenance, repodata
+from kiln.channel import install, solve
+from kiln.errors import (
+    AlreadyRunning,
+    HashMismatch,
+    PublicationPending,
+    UploadFailed,
+)
+from kiln.model.provenance import Attestation
+from kiln.publish import transaction
+from kiln.publish.servers import ServerKind
+from kiln.publish.targets import target
+from tests import publishing
+from tests.channel_server import TOKEN
+from tests.integration.publish_servers.helpers import KINDS, ROOT, Mortal, channel_on, refuse, release, requests, served
+from tests.packages import release_package
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.publish.servers.server import Server
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packages_are_tried_out_from_staging_and_come_in_the_order_of_need(
+    server: str, tmp_path: Path, kind: ServerKind
+) -> None:
+    tried: list[str] = []
+    where = channel_on(server, kind, tmp_path)
+
+    def try_out(url: str) -> None:
+        tried.append(url)
+        install(solve([url], ["app"], virtual_packages={}), tmp_path / "prefix", cache=tmp_path / "cache")
+        assert where.held() == {}
+
+    paths, entries = release(tmp_path)
+    new = transaction.publish(where, paths, entries, try_out)
+    assert new == ("linux-64/lib-1-0.conda", "linux-64/app-1-0.conda")
+    assert tried == [where.server.address("trial")]
+    assert (tmp_path / "prefix" / "share" / "app").is_file()
+    brought = [tuple(line.split()[1:-1]) for line in requests(tmp_path, "POST", "PUT")]
+    names = ("lib-1-0.conda", "app-1-0.conda")
+    promoted: dict[ServerKind, list[tuple[str, ...]]] = {
+        ServerKind.ANACONDA: [("release", "from", "trial")],
+        ServerKind.QUETZ: [("release", *names)],
+        ServerKind.ARTIFACTORY: [("release", "from", "trial")] * 2,
+        ServerKind.PREFIX: [("release", name) for name in names],
+    }
+    assert brought == [*(("trial", name) for name in names), *promoted[kind]]
+    assert served(tmp_path) == {entry.path: entry.sha256 for entry in entries}
+    assert served(tmp_path, "trial") == {}, "what was published is staged no longer"
+    before = len(requests(tmp_path))
+    assert transaction.publish(where, paths, entries, try_out) == ()
+    assert len(requests(tmp_path)) == before, "what is there by its hash is not brought again"
+
+
+@pytest.mark.parametrize(
+    ("kind", "faults"),
+    [
+        (ServerKind.QUETZ, ["500", "503"]),
+        (ServerKind.QUETZ, ["429"]),
+        (ServerKind.QUETZ, ["cut"]),
+        (ServerKind.QUETZ, ["lost"]),
+        (ServerKind.QUETZ, ["slow"]),
+        (ServerKind.QUETZ, ["ok", "ok", "500", "cut", "lost"]),
+        (ServerKind.QUETZ, ["ok", "ok", "413"]),
+        (ServerKind.ARTIFACTORY, ["500", "cut"]),
+        (ServerKind.ARTIFACTORY, ["lost"]),
+        (ServerKind.ARTIFACTORY, ["ok", "ok", "lost", "503"]),
+        (ServerKind.PREFIX, ["429", "cut"]),
+        (ServerKind.ANACONDA, ["429", "cut"]),
+        (ServerKind.ANACONDA, ["ok", "ok", "503", "lost"]),
+    ],
+)
+def test_a_fault_that_passes_costs_another_attempt_after_a_pause(
+    server: str, tmp_path: Path, kind: ServerKind, faults: list[str]
+) -> None:
+    (tmp_path / "faults").write_text("\n".join(faults))
+    pauses: list[float] = []
+    where = channel_on(server, kind, tmp_path, pauses)
+    paths, entries = release(tmp_path)
+    transaction.publish(where, paths, entries, lambda _: None)
+    assert served(tmp_path) == where.held() == {entry.path: entry.sha256 for entry in entries}
+    assert (tmp_path / "faults").read_text() == ""
+    assert pauses == sorted(pauses), "each longer than the one before"
+
+
+def test_an_index_that_comes_cut_off_is_asked_for_again(server: str, tmp_path: Path) -> None:
+    where = channel_on(server, ServerKind.QUETZ, tmp_path)
+    transaction.publish(where, *release(tmp_path), lambda _: None)
+    (tmp_path / "index-faults").write_text("cut\n500\n429\n")
+    assert len(where.held()) == 2
+
+
+def test_packages_that_a_server_does_not_remove_are_reported(server: str, tmp_path: Path) -> None:
+    (tmp_path / "faults").write_text("\n".join(["ok"] * 3 + ["500"] * 100))
+    (tmp_path / "removal-faults").write_text("\n".join(["500"] * 100))
+    where = channel_on(server, ServerKind.ARTIFACTORY, tmp_path)
+    with pytest.raises(UploadFailed, match="app-1-0") as failed:
+        transaction.publish(where, *release(tmp_path), lambda _: None)
+    assert f"1 of 2 packages are in {where.name} and stay there" in failed.value.why
+    with pytest.raises(UploadFailed, match="could not be removed"):
+        transaction.abort(where)
+    (tmp_path / "removal-faults").write_text("lost\n429\ncut\nslow")
+    assert len(transaction.abort(where)) == 2
+    assert served(tmp_path) == served(tmp_path, "trial") == {}
+
+
+def test_a_file_with_another_hash_on_the_server_is_an_error(server: str, tmp_path: Path) -> None:
+    where = channel_on(server, ServerKind.QUETZ, tmp_path)
+    transaction.publish(where, *release(tmp_path), lambda _: None)
+    before = served(tmp_path)
+    shutil.rmtree(tmp_path / "built")
+    path = release_package(tmp_path / "built", "lib", license="MIT")
+    with pytest.raises(UploadFailed, match="another hash"):
+        transaction.publish(where, [path], [repodata.read(path)], lambda _: None)
+    transaction.abort(where)
+    assert served(tmp_path) == before, "what was there before is never taken away"
+
+
+def test_packages_that_fail_in_staging_never_reach_the_channel_and_can_be_aborted(server: str, tmp_path: Path) -> None:
+    where = channel_on(server, ServerKind.QUETZ, tmp_path)
+    with pytest.raises(HashMismatch):
+        transaction.publish(where, *release(tmp_path), refuse)
+    assert where.held() == {}
+    other = release_package(tmp_path / "built", "other")
+    with pytest.raises(PublicationPending, match="2 packages"):
+        transaction.publish(where, [other], [repodata.read(other)], lambda _: None)
+    assert transaction.abort(where) == ("linux-64/app-1-0.conda", "linux-64/lib-1-0.conda")
+    assert served(tmp_path, "trial") == {}
+    transaction.publish(where, [other], [repodata.read(other)], lambda _: None)
+    assert transaction.abort(where) == (), "what is finished stays"
+    assert len(served(tmp_path)) == 1
+
+
+def test_records_of_packages_on_a_server_are_next_to_its_journal(server: str, tmp_path: Path) -> None:
+    where = channel_on(server, ServerKind.QUETZ, tmp_path)
+    for name in ("first", "second"):
+        path = release_package(tmp_path / "built", name)
+        entry = repodata.read(path)
+        made = publishing.record(entry.file, sha256=entry.sha256)
+        attested = Attestation(
+            seal=functools.partial(provenance.sealed, [made]), boms={entry.sha256: provenance.bill(made, home="")}
+        )
+        transaction.publish(where, [path], [entry], lambda _: None, attested)
+    (chain,) = (tmp_path / "journals").glob("*/provenance/chain.jsonl")
+    assert [link.record["name"] for link in provenance.parsed(chain.read_bytes())] == ["first", "second"]
+    assert str(chain.parent) in " ".join(where.notes)
+    assert len(list((chain.parent / "sbom").iterdir())) == 2
+
+
+def test_the_command_aborts_the_publication_of_a_killed_one(server: str, tmp_path: Path) -> None:
+    named, environment = f"prefix:{server}/release", {ServerKind.PREFIX.type.token_variable: TOKEN}
+    journals = tmp_path / "build_artifacts" / "publications"
+    where = target(named, environment, journals=journals, staging="trial")
+    with pytest.raises(HashMismatch):
+        transaction.publish(where, *release(tmp_path), refuse)
+    words = (sys.executable, "-m", "kiln", "-C", str(tmp_path), "publish", "--to", named, "--abort", "--json")
+    ended = subprocess.run(
+        words, cwd=ROOT, env={**os.environ, **environment}, text=True, capture_output=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout) == {"aborted": ["linux-64/app-1-0.conda", "linux-64/lib-1-0.conda"]}
+    assert served(tmp_path, "trial") == {}
+    assert not list(journals.glob("*/journal.json"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_upload_that_is_not_indexed_yet_is_removed_by_its_hash(
+    server: str, tmp_path: Path, kind: ServerKind
+) -> None:
+    where = channel_on(server, kind, tmp_path)
+    (tmp_path / "faults").write_text("later")
+    mortal = dataclasses.replace(where, server=cast("Server", Mortal(where.server, 0, after=True)))
+    with pytest.raises(KeyboardInterrupt):
+        transaction.publish(mortal, *release(tmp_path), lambda _: None)
+    assert len(served(tmp_path, "trial")) == 1
+    (tmp_path / "package-faults").write_text("cut\n503")
+    transaction.abort(where)
+    assert served(tmp_path, "trial") == {}
+
+
+def test_a_label_with_other_packages_is_not_published_with_them(server: str, tmp_path: Path) -> None:
+    where = channel_on(server, ServerKind.ANACONDA, tmp_path)
+    other = release_package(tmp_path / "built", "other")
+    where.server.upload(other, "trial")
+    with pytest.raises(PublicationPending, match="other-1-0"):
+        transaction.publish(where, *release(tmp_path), lambda _: None)
+    assert served(tmp_path) == {}
+
+
+def test_of_two_publishers_from_one_machine_one_is_refused(server: str, tmp_path: Path) -> None:
+    where = channel_on(server, ServerKind.PREFIX, tmp_path)
+
+    def meanwhile(_: str) -> None:
+        with pytest.raises(AlreadyRunning):
+            transaction.publish(where, *release(tmp_path), refuse)
+        with pytest.raises(AlreadyRunning):
+            transaction.abort(where)
+
+    transaction.publish(where, *release(tmp_path), meanwhile)
+    assert len(served(tmp_path)) == 2

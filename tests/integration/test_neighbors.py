@@ -1,0 +1,165 @@
+"""TensorFlow's packages beside others with files in folders of the same names, installed and removed in any order."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import cli
+from kiln.channel import Channel, solve
+from tests.packages import conda_package
+from tests.unit.feedstock.conftest import DIST_INFO, RECIPE, members
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SITE = "lib/python3.11/site-packages"
+OF_PREFIXES = ("conda-meta", "CACHEDIR.TAG")  # what installers write into each prefix
+OUTPUTS = ("libtensorflow_framework", "libtensorflow_cc", "tensorflow-base")
+NEIGHBORS: Mapping[str, Mapping[str, bytes]] = {
+    "tsl_robin_map": {"include/tsl/robin_map.h": b"// map", "include/tsl/robin_set.h": b"// set"},
+    "headers": {
+        "include/tensorflow/other.h": b"// other",
+        "include/xla/sub/folder.h": b"",
+        "include/absl/x.h": b"// a",
+    },
+    "plugin": {f"{SITE}/tensorflow-plugins/here.so": b"", f"{SITE}/tensorflow/include/plugin/api.h": b"// api"},
+}
+ORDERS = sorted(itertools.permutations(("tensorflow-base", *NEIGHBORS)))
+
+
+def tree(prefix: Path) -> dict[str, str]:
+    """Return all files of a prefix with their content, all links with where they lead, but for conda's records."""
+    found = {}
+    for top, folders, names in os.walk(prefix):
+        for path in (Path(top, name) for name in (*names, *folders)):
+            name = str(path.relative_to(prefix))
+            if path.is_symlink():
+                found[name] = f"-> {path.readlink()}"
+            elif path.is_file() and not name.startswith(OF_PREFIXES):
+                found[name] = path.read_bytes().hex()
+    return found
+
+
+def package(
+    folder: Path, name: str, depends: tuple[str, ...], files: Mapping[str, bytes], links: Mapping[str, str]
+) -> Path:
+    """Write a package of files and links."""
+    listed = [
+        {"_path": path, "path_type": "hardlink", "sha256": hashlib.sha256(data).hexdigest(), "size_in_bytes": len(data)}
+        for path, data in files.items()
+    ]
+    listed += [{"_path": path, "path_type": "softlink"} for path in links]
+    index = {"name": name, "version": "1", "build": "0", "build_number": 0, "subdir": "linux-64"}
+    info = {
+        "index.json": {**index, "depends": list(depends)},
+        "about.json": {},
+        "paths.json": {"paths": listed, "paths_version": 1},
+    }
+    return conda_package(folder / f"{name}-1-0.conda", info, payload=files, links=links)
+
+
+def wheel(folder: Path) -> None:
+    """Write a wheel of TensorFlow's shape."""
+    folder.mkdir()
+    info = "tensorflow_cpu-2.21.0.dist-info"
+    with zipfile.ZipFile(folder / "tensorflow_cpu-2.21.0-cp311-cp311-manylinux_2_27_x86_64.whl", "w") as file:
+        contents = {f"tensorflow/{name}": data for name, data in members("$ORIGIN").items()}
+        for name, data in contents.items():
+            file.writestr(name, data)
+        for name, text in DIST_INFO.items():
+            file.writestr(f"{info}/{name}", text)
+        file.writestr(f"{info}/RECORD", "".join(f"{name},sha256=old,1\n" for name in contents))
+
+
+def outputs(folder: Path) -> list[Path]:
+    """Return packages of what the recipe's script makes of a wheel."""
+    wheel(folder / "dist")
+    prefix, made = folder / "filled", []
+    for output in OUTPUTS:
+        before = tree(prefix)
+        places = ("--wheels", folder / "dist", "--prefix", prefix, "--licenses", folder / "licenses")
+        words = (sys.executable, RECIPE / "split_wheel.py", "--output", output, "--version", "2.21.0", *places)
+        subprocess.run((*words, "--site-packages", prefix / SITE), check=True, capture_output=True)
+        new = {path: told for path, told in tree(prefix).items() if path not in before}
+        links = {path: told.removeprefix("-> ") for path, told in new.items() if told.startswith("-> ")}
+        files = {path: bytes.fromhex(told) for path, told in new.items() if path not in links}
+        made.append(package(folder, output, OUTPUTS[: OUTPUTS.index(output)], files, links))
+    return made
+
+
+@pytest.fixture(scope="module")
+def channel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A channel of TensorFlow's packages and their neighbors."""
+    folder = tmp_path_factory.mktemp("packages")
+    others = [package(folder, name, (), files, {}) for name, files in NEIGHBORS.items()]
+    Channel(root=folder / "channel").add([(each, "linux-64") for each in (*outputs(folder), *others)])
+    return folder / "channel"
+
+
+@pytest.fixture(scope="module")
+def everything(channel: Path) -> dict[str, str]:
+    """What a prefix with all of them holds."""
+    filled = tree(channel.parent / "filled")
+    theirs = {path: data.hex() for files in NEIGHBORS.values() for path, data in files.items()}
+    assert not filled.keys() & theirs.keys()
+    return {**filled, **theirs}
+
+
+def by_kiln(channel: Path, folder: Path, names: tuple[str, ...]) -> None:
+    places = ("--prefix", str(folder / "prefix"), "--cache", str(channel.parent / "cache"))
+    assert cli.run(["install", *names, "--from", str(channel), *places]) == 0
+
+
+def by_rattler(channel: Path, folder: Path, names: tuple[str, ...]) -> None:
+    """Have a prefix hold these packages, and no others."""
+    from rattler import install
+
+    records = solve([channel.as_uri()], names, virtual_packages={}) if names else []
+    prefix, cache = folder / "prefix", channel.parent / "cache"
+    asyncio.run(install(records, target_prefix=prefix, cache_dir=cache, show_progress=False))
+
+
+def test_no_package_of_this_recipe_has_a_link_to_a_folder(channel: Path) -> None:
+    filled = channel.parent / "filled"
+    links = [path for path, told in tree(filled).items() if told.startswith("-> ")]
+    assert len(links) == 11
+    assert not [link for link in links if (filled / link).is_dir()]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_neighbors_keep_their_files_in_every_order_by_kiln(
+    order: tuple[str, ...], channel: Path, everything: dict[str, str], tmp_path: Path
+) -> None:
+    for name in order:
+        by_kiln(channel, tmp_path, (name,))
+    assert tree(tmp_path / "prefix") == everything
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_neighbors_keep_their_files_in_every_order_by_rattler_and_nothing_is_left(
+    order: tuple[str, ...], channel: Path, everything: dict[str, str], tmp_path: Path
+) -> None:
+    for count in range(1, len(order) + 1):
+        by_rattler(channel, tmp_path, order[:count])
+    assert tree(tmp_path / "prefix") == everything
+    by_rattler(channel, tmp_path, tuple(NEIGHBORS))
+    theirs = {path: data.hex() for files in NEIGHBORS.values() for path, data in files.items()}
+    assert tree(tmp_path / "prefix") == theirs
+    by_rattler(channel, tmp_path, ())
+    assert tree(tmp_path / "prefix") == {}
+
+
+def test_all_at_once(channel: Path, everything: dict[str, str], tmp_path: Path) -> None:
+    by_kiln(channel, tmp_path / "kiln", ("tensorflow-base", *NEIGHBORS))
+    by_rattler(channel, tmp_path / "rattler", ("tensorflow-base", *NEIGHBORS))
+    assert tree(tmp_path / "kiln" / "prefix") == tree(tmp_path / "rattler" / "prefix") == everything

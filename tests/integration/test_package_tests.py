@@ -1,0 +1,60 @@
+"""``kiln test``: packages are installed into clean prefixes and tested."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from kiln import load, render
+from kiln.cli import run
+from kiln.errors import TestsFailed, UsageError
+from kiln.expand import read
+from tests.feedstocks import written
+from tests.packages import release_package
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+META = """
+package:
+  name: little
+  version: "1"
+build:
+  number: 0
+test:
+  commands:
+    - test "$(cat $PREFIX/share/little)" = little
+    - grep -q {word} $PREFIX/share/little
+"""
+
+
+def package_of(folder: Path, word: str) -> Path:
+    """Write a feedstock whose test looks for a word; return the package that it renders."""
+    feedstock = written(folder / "feedstock", META.replace("{word}", word))
+    assert run(["-C", str(feedstock.root), "rerender"]) == 0
+    config = read(feedstock, next(feedstock.configs.glob("*.yaml")).stem)
+    output = render.finalise(render.render(load.find(feedstock.root), config)).outputs[0]
+    return release_package(folder / "built", "little", build=output.build_string)
+
+
+def test_a_package_is_installed_and_its_tests_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    package = package_of(tmp_path, "little")
+    capsys.readouterr()
+    assert run(["-C", str(tmp_path / "feedstock"), "test", str(package), "--json"]) == 0
+    reports = json.loads(capsys.readouterr().out)
+    assert [(report["package"], report["verdict"], report["tests"]) for report in reports] == [("little", "passed", 2)]
+
+
+def test_a_failed_test_is_reported_with_its_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    package = package_of(tmp_path, "large")
+    assert run(["-C", str(tmp_path / "feedstock"), "test", str(package)]) == TestsFailed.exit_code
+    assert "the tests of little fail with exit code 1" in capsys.readouterr().err
+
+
+def test_a_package_of_no_config_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    package_of(tmp_path, "little")
+    other = release_package(tmp_path / "built", "other")
+    assert run(["-C", str(tmp_path / "feedstock"), "test", str(other)]) == UsageError.exit_code
+    assert "no config of" in capsys.readouterr().err

@@ -1,0 +1,84 @@
+"""kiln says of recipe.yaml what py-rattler-build says: which keys packages use, and what they are rendered to."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kiln import expand, load, render
+from tests.feedstocks import FIXTURES
+
+if TYPE_CHECKING:
+    from kiln.model.feedstock import Feedstock
+
+RECIPES = FIXTURES / "recipes_v1"
+NAMES = sorted(path.name for path in RECIPES.iterdir())
+FORGE = "conda_build_tool: rattler-build\nbuild_platform: {osx_arm64: osx_64}\nprovider: {linux_aarch64: default}\n"
+BUILDS = {"osx-arm64": "osx-64"}
+PROGRAM = Path(__file__).with_name("rattler_answers.py")
+EXPORTS = {"weak_constrains": "weak_constraints", "strong_constrains": "strong_constraints"}
+
+
+def feedstock(name: str, folder: Path) -> Feedstock:
+    shutil.copytree(RECIPES / name, folder / "recipe")
+    (folder / "conda-forge.yml").write_text(FORGE)
+    found = load.find(folder)
+    expand.write(found, expand.configs(found))
+    return found
+
+
+def answers(asked: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    ended = subprocess.run(
+        [sys.executable, PROGRAM], input=json.dumps(asked), capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    found: list[list[dict[str, Any]]] = json.loads(ended.stdout)
+    return found
+
+
+def plain(output: dict[str, Any]) -> dict[str, Any]:
+    needs, exports = output["requirements"], output["run_exports"] or {}
+    exports = {"weak": exports} if isinstance(exports, list) else exports
+    return {
+        **{key: output[key] for key in ("name", "version", "build", "build_number", "used")},
+        "build_requirements": needs["build"],
+        **{key: needs[key] for key in ("host", "run", "run_constrained")},
+        "run_exports": {EXPORTS.get(kind, kind): specs for kind, specs in exports.items() if specs},
+    }
+
+
+def by_name(outputs: list[dict[str, Any]]) -> dict[tuple[str, ...], dict[str, Any]]:
+    return {(each["name"], each["version"], each["build"]): each for each in outputs}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_config_is_rendered_as_rattler_build_renders_it(name: str, tmp_path: Path) -> None:
+    found = feedstock(name, tmp_path)
+    configs = [expand.read(found, path.stem) for path in sorted(found.configs.glob("*.yaml"))]
+    assert configs
+    ours = [[plain(output) for output in render.as_json(render.render(found, config))] for config in configs]
+    beside = [str(path) for path in found.recipe.glob("*.yaml") if path.name != "recipe.yaml"]
+    asked = [
+        {
+            "recipe": str(found.recipe_v1),
+            "files": [*beside, str(found.configs / f"{config.name}.yaml")],
+            "target": config.platform,
+            "build": BUILDS.get(config.platform, config.platform),
+        }
+        for config in configs
+    ]
+    for config, mine, theirs in zip(configs, ours, answers(asked), strict=True):
+        wanted = by_name(theirs)
+        assert by_name(mine) == wanted, config.name
+        assert len(mine) == len(wanted)
+
+
+def test_the_recipes_have_more_than_one_config_and_output(tmp_path: Path) -> None:
+    counts = {name: len(list(feedstock(name, tmp_path / name).configs.glob("*.yaml"))) for name in NAMES}
+    assert counts == {"noarch": 1, "outputs": 7, "pins": 5, "single": 22}

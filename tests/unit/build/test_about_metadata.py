@@ -1,0 +1,40 @@
+"""A finished package says what conda-build would have it say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.build.about_metadata import stamp
+from kiln.conda_package.reader import read_info
+from tests.packages import conda_package
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INDEX = {"name": "app", "depends": ["lib ==1.0 h_0", "python >=3"], "constrains": ["zork ==2"]}
+
+
+def test_fields_are_laid_over_the_index_and_specs_are_conda_builds(tmp_path: Path) -> None:
+    old = conda_package(tmp_path / "old.conda", {"index.json": INDEX, "run_exports.json": {"weak": ["lib ==1.0"]}})
+    stamp(old, tmp_path / "new.conda", index={"track_features": "cpu"})
+    assert read_info(tmp_path / "new.conda", "index.json") == {
+        "name": "app",
+        "depends": ["lib 1.0 h_0", "python >=3"],
+        "constrains": ["zork 2"],
+        "track_features": "cpu",
+    }
+    assert read_info(tmp_path / "new.conda", "run_exports.json") == {"weak": ["lib 1.0"]}
+
+
+def test_the_same_content_made_on_another_machine_at_another_moment_gives_the_same_bytes(tmp_path: Path) -> None:
+    made = []
+    for number, kernel in enumerate(("6.1.0", "6.18.44")):
+        recipe = (
+            f"virtual_packages:\n  - __unix=0=0\n  - __linux={kernel}=0\n  timestamp: 2026-01-0{number + 1}T00:00:00Z\n"
+        )
+        info = {"index.json": {"name": "p", "timestamp": number}, "recipe/rendered_recipe.yaml": recipe}
+        old = conda_package(tmp_path / str(number), info, payload={"bin/p": b"x"}, mtime=number)
+        stamp(old, tmp_path / f"new{number}", index={}, epoch=1_700_000_000)
+        made.append((tmp_path / f"new{number}").read_bytes().replace(f"-{number}.tar".encode(), b"-.tar"))
+    assert made[0] == made[1]
+    assert read_info(tmp_path / "new0", "index.json")["timestamp"] == 1_700_000_000_000

@@ -1,0 +1,51 @@
+"""What an engine says of its failure decides what it is told as."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiln.build.diagnosis import in_words, kind
+from kiln.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed
+
+
+@pytest.mark.parametrize(
+    ("reason", "tail", "error"),
+    [
+        ("Script failed with status 2", "gcc: error", BuildFailed),
+        ("Script failed with status 2", "cp: No space left on device", DiskFull),
+        ("IO error: No space left on device (os error 28)", "", DiskFull),
+        ("error sending request for url (https://c/noarch/repodata.json)", "", DownloadFailed),
+        ("Script failed with status 1", "curl: connection refused", BuildFailed),
+        ("PyRattlerBuildError: Failed to resolve dependencies", "Specs: nosuch", SolveFailed),
+        ("PyRattlerBuildError: Failed to resolve dependencies", "Retry attempt #2. Sleeping 3 s", DownloadFailed),
+        ("PyRattlerBuildError: Failed to download from URL: Request failed after 3 retries", "", DownloadFailed),
+        ("PyRattlerBuildError: Script failed to execute", "Retry attempt #2", BuildFailed),
+        ('PyRattlerBuildError: sha256 checksum validation failed for "/x/v1.tar.gz"', "", HashMismatch),
+        (
+            "Failed to download from URL",
+            "Failed to fetch from file:///x: sha256 checksum validation failed",
+            HashMismatch,
+        ),
+        ("Script failed with status 1", "sha256 checksum validation failed", BuildFailed),
+        ("Cannot solve the request because of: No candidates were found for x", "", SolveFailed),
+    ],
+)
+def test_a_failure_has_its_kind(reason: str, tail: str, error: type[KilnError]) -> None:
+    assert kind(reason, tail).error is error
+
+
+@pytest.mark.parametrize(
+    ("reason", "tail", "said"),
+    [
+        (
+            "PyRattlerBuildError: Script failed to execute",
+            "no luck\nScript failed with status 3",
+            "its script ended with exit code 3",
+        ),
+        ("PyRattlerBuildError: Script failed to execute", "killed", "Script failed to execute"),
+        ("PyRattlerBuildError: Failed to resolve dependencies", "", "Failed to resolve dependencies"),
+        ("the engine ended with exit code -9", "", "the engine ended with exit code -9"),
+    ],
+)
+def test_an_engines_message_is_shown_without_its_exceptions_name(reason: str, tail: str, said: str) -> None:
+    assert in_words(reason, tail) == said

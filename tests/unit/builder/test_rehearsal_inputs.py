@@ -1,0 +1,215 @@
+"""What a config is rehearsed with decides whether a finished rehearsal is this one, and what a container is given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import expand, rehearse
+from kiln.builder import rehearsal_inputs
+from kiln.builder.rehearsal import find_python
+from kiln.builder.rehearsal_inputs import RehearsalInputs, config_of_machine, missing_size, rehearsal_disk
+from kiln.errors import UnsupportedPython
+from kiln.job.machine import HostMachine
+from kiln.job.options import BuildOptions
+from kiln.job.records import BuildJob
+from kiln.rehearse import Interpreter
+from kiln.store import build_cache
+from tests.feedstocks import written
+
+if TYPE_CHECKING:
+    from kiln.model.build_config import BuildConfig
+    from kiln.model.feedstock import Feedstock
+
+WHEELS = rehearse.plan(python="3.12")
+
+
+def interpreter(executable: Path, base: Path) -> Interpreter:
+    return Interpreter(
+        executable=executable,
+        version="3.12.1",
+        base_prefix=base,
+        stdlib=base / "lib/python3.12",
+        lib_dynload=base / "lib/python3.12/lib-dynload",
+        include=None,
+        libraries=(),
+        standard_layout=True,
+    )
+
+
+def test_another_python_and_other_wheels_are_another_rehearsal(tmp_path: Path) -> None:
+    (tmp_path / "python").write_text("one")
+    (tmp_path / "other").write_text("two")
+    means = RehearsalInputs(wheels=WHEELS, interpreter=interpreter(tmp_path / "python", tmp_path))
+    others = [
+        replace(means, interpreter=None),
+        replace(means, interpreter=interpreter(tmp_path / "other", tmp_path)),
+        replace(means, wheels=rehearse.plan(python="3.12", cuda="12.9")),
+    ]
+    assert len({means.key, *(other.key for other in others)}) == 4
+    assert means.key == replace(means).key
+
+
+@pytest.mark.parametrize(("base", "given"), [("/usr", None), ("/opt/python", Path("/opt/python"))])
+def test_the_systems_own_python_is_not_mounted_in_a_container(base: str, given: Path | None) -> None:
+    means = RehearsalInputs(wheels=WHEELS, interpreter=interpreter(Path(base, "bin/python3.12"), Path(base)))
+    assert means.portable == given
+
+
+def test_wheels_that_several_configs_need_are_fetched_once(tmp_path: Path) -> None:
+    means = RehearsalInputs(wheels=WHEELS, interpreter=None)
+    assert missing_size({"a": means, "b": means}, tmp_path) == WHEELS.size
+    (tmp_path / WHEELS.upstream.file).touch()
+    assert missing_size({"a": means}, tmp_path) == WHEELS.size - WHEELS.upstream.size
+    assert rehearsal_disk(100, 10, jobs=2) == 4 * 100 + 2 * 8 * 10
+
+
+def test_a_rehearsal_never_has_the_key_of_a_build(tmp_path: Path) -> None:
+    feedstock = written(tmp_path, "package:\n  name: a\n  version: 1\n", files={".ci_support/a.yaml": "{}\n"})
+    build = build_cache.inputs(feedstock, "a", recipe="r", engine="rattler-build", where="host")
+    rehearsal = build_cache.inputs(feedstock, "a", recipe="r", engine="rattler-build", where="host", rehearsed_with="")
+    assert not {build.key, build.shared} & {rehearsal.key, rehearsal.shared}
+
+
+def test_an_image_without_the_configs_python_is_reported_with_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("HOME", "PYENV_ROOT", "UV_PYTHON_INSTALL_DIR", "XDG_DATA_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    job = BuildJob(
+        root=tmp_path,
+        recipe=tmp_path,
+        config="some_config",
+        folder=tmp_path,
+        cache=tmp_path,
+        result=tmp_path,
+        extra={},
+        options=BuildOptions(),
+        channel=tmp_path,
+        image="localhost/base:1",
+    )
+    with pytest.raises(UnsupportedPython, match=r"the image localhost/base:1 has no Python 3\.12 for some_config"):
+        find_python("3.12", job)
+
+
+CONFIGS = {python: f"cpu_{python}" for python in rehearse.PYTHONS}
+
+
+@pytest.fixture
+def feedstock(tmp_path: Path) -> Feedstock:
+    """A feedstock with a CPU config for each Python."""
+    files = {f".ci_support/{name}.yaml": f"python:\n- {python}.* *_x\n" for python, name in CONFIGS.items()}
+    return written(tmp_path / "feedstock", "package:\n  name: a\n  version: 1\n", files=files)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Interpreter]:
+    """What this machine has: interpreters by their minor versions; the calling one is /calling, of Python 3.14."""
+    known: dict[str, Interpreter] = {}
+
+    def find(python: str, **_: object) -> Interpreter:
+        if python not in known:
+            raise UnsupportedPython(f"no Python {python}", why="/calling is Python 3.14")
+        return known[python]
+
+    def probe(executable: Path, **_: object) -> Interpreter:
+        raise UnsupportedPython(f"{executable} cannot be used")
+
+    monkeypatch.setattr(rehearse, "find", find)
+    monkeypatch.setattr(rehearse, "probe", probe)
+    monkeypatch.setattr(
+        rehearse, "newest", lambda **_: next((known[each] for each in rehearse.PYTHONS[::-1] if each in known), None)
+    )
+    return known
+
+
+def interpreter_of(python: str) -> Interpreter:
+    return replace(interpreter(Path(f"/py/bin/python{python}"), Path("/py")), version=f"{python}.9")
+
+
+MACHINE = HostMachine(environment={}, python=Path("/calling"))
+
+
+def test_without_wheels_for_the_calling_python_the_newest_of_the_machine_is_rehearsed(
+    feedstock: Feedstock, here: dict[str, Interpreter]
+) -> None:
+    assert config_of_machine(feedstock, MACHINE) == CONFIGS["3.13"], "which is fetched"
+    here.update({python: interpreter_of(python) for python in ("3.11", "3.12")})
+    assert config_of_machine(feedstock, MACHINE) == CONFIGS["3.12"]
+    with pytest.raises(UnsupportedPython, match="/calling cannot be used"):
+        config_of_machine(feedstock, replace(MACHINE, insists=True))
+
+
+def pythons(tmp_path: Path, *, fetch: bool = True) -> rehearsal_inputs.Pythons:
+    return rehearsal_inputs.Pythons(machine=MACHINE, folder=tmp_path, channel="the-channel", fetch=fetch)
+
+
+def configs(feedstock: Feedstock, *names: str) -> list[BuildConfig]:
+    return [expand.read(feedstock, CONFIGS[name]) for name in names]
+
+
+def test_another_interpreter_than_the_calling_one_is_noted(
+    feedstock: Feedstock, here: dict[str, Interpreter], tmp_path: Path
+) -> None:
+    here["3.12"] = interpreter_of("3.12")
+    means, notes = rehearsal_inputs.require_python(configs(feedstock, "3.12"), pythons(tmp_path), on_host=True)
+    assert means[CONFIGS["3.12"]].interpreter == here["3.12"]
+    assert notes == ("rehearsing with Python 3.12.9, /py/bin/python3.12",)
+
+
+def test_a_python_that_is_absent_is_fetched_with_what_was_wrong_with_others(
+    feedstock: Feedstock, here: dict[str, Interpreter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[rehearse.PythonRequest] = []
+
+    def fetch(request: rehearse.PythonRequest, **_: object) -> Interpreter:
+        requests.append(request)
+        return interpreter_of(request.python)
+
+    monkeypatch.setattr(rehearse, "fetch_python", fetch)
+    here["3.12"] = interpreter_of("3.12")
+    means, notes = rehearsal_inputs.require_python(configs(feedstock, "3.11", "3.12"), pythons(tmp_path), on_host=True)
+    (request,) = requests
+    assert (request.python, request.channel, request.refusal) == ("3.11", "the-channel", "/calling is Python 3.14")
+    assert means[CONFIGS["3.11"]].interpreter == interpreter_of("3.11")
+    assert len(notes) == 2
+
+
+def test_some_missing_pythons_are_noted_and_all_are_an_error(
+    feedstock: Feedstock, here: dict[str, Interpreter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(request: rehearse.PythonRequest, **_: object) -> Interpreter:
+        raise UnsupportedPython(f"no Python {request.python} can be had", hint="get it")
+
+    monkeypatch.setattr(rehearse, "fetch_python", fetch)
+    with pytest.raises(UnsupportedPython, match=r"no Python 3\.13 can be had"):
+        rehearsal_inputs.require_python(configs(feedstock, "3.11", "3.13"), pythons(tmp_path), on_host=True)
+    here["3.12"] = interpreter_of("3.12")
+    means, notes = rehearsal_inputs.require_python(configs(feedstock, "3.12", "3.13"), pythons(tmp_path), on_host=True)
+    assert means[CONFIGS["3.13"]].interpreter is None
+    assert notes[1:] == ("no Python 3.13 can be had: get it",)
+    means, notes = rehearsal_inputs.require_python(configs(feedstock, "3.13"), pythons(tmp_path), on_host=False)
+    assert (means[CONFIGS["3.13"]].interpreter, notes) == (None, ()), "a container may have one"
+
+
+def test_a_dry_run_notes_the_pythons_to_fetch(
+    feedstock: Feedstock, here: dict[str, Interpreter], tmp_path: Path
+) -> None:
+    _, notes = rehearsal_inputs.require_python(configs(feedstock, "3.13"), pythons(tmp_path, fetch=False), on_host=True)
+    assert notes == ("Python 3.13 not found on this machine: it would be fetched from the-channel, or by uv",)
+
+
+def test_a_dry_run_that_may_fetch_nothing_is_refused_as_the_run_would_be(
+    feedstock: Feedstock, here: dict[str, Interpreter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(request: rehearse.PythonRequest, **_: object) -> Interpreter:
+        raise UnsupportedPython(f"nothing from {request.channel}")
+
+    monkeypatch.setattr(rehearse, "fetch_python", fetch)
+    pythons_here = replace(pythons(tmp_path, fetch=False), channel=rehearse.NO_CHANNEL)
+    with pytest.raises(UnsupportedPython, match="nothing from none"):
+        rehearsal_inputs.require_python(configs(feedstock, "3.13"), pythons_here, on_host=True)

@@ -1,0 +1,95 @@
+"""The options of a build come from the command line and from conda-forge's variables."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import cli, run
+from kiln.cli import build_options
+from kiln.errors import UsageError
+from tests.feedstocks import written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+META = "package:\n  name: small\n  version: '1'\n"
+EXTERNAL = {
+    *("configs", "command", "image", "fetch", "caller_variables", "client", "build"),
+    *("executable", "run_arguments", "debug"),
+}
+
+
+def options_of(folder: Path, *words: str) -> run.RunOptions:
+    feedstock = written(folder, META)
+    parser, _ = cli.parser_for("build")
+    return build_options.run_options(feedstock, parser.parse_args(words), ("a",))
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("sha", "0" * 40)  # git is not asked
+    for name in ("BAZEL_REMOTE_CACHE", "DOCKER_IMAGE", "CONDA_FORGE_DOCKER_RUN_ARGS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_arguments_reach_the_fields_of_their_names(tmp_path: Path) -> None:
+    words = (
+        "--memory",
+        "16GB",
+        "--stall",
+        "5",
+        "--cache-size",
+        "1GB",
+        "--rehearse",
+        "-j",
+        "3",
+        "--distdir",
+        str(tmp_path),
+    )
+    options = options_of(tmp_path / "feedstock", *words, "--mirror", "https://m.example.org/x", "--dry-run", "--debug")
+    assert (options.memory, options.build.stall, options.cache_bound) == (16 * 10**9, 300, 10**9)
+    assert (options.build.rehearsal, options.jobs, options.build.distdir) == (True, 3, tmp_path)
+    assert options.build.mirror == "https://m.example.org/x"
+    assert (options.configs, options.fetch, options.build.debug) == (("a",), False, None)
+
+
+def test_the_defaults_are_those_of_the_fields(tmp_path: Path) -> None:
+    options = options_of(tmp_path)
+    defaults = run.RunOptions(configs=("a",), command="")
+    for record, expected in ((options, defaults), (options.build, defaults.build)):
+        for field in dataclasses.fields(record):
+            if field.name not in EXTERNAL:
+                assert getattr(record, field.name) == getattr(expected, field.name), field.name
+
+
+def test_every_field_has_an_argument_or_another_source() -> None:
+    parser, _ = cli.parser_for("build")
+    fields = {field.name for record in (run.RunOptions, run.BuildOptions) for field in dataclasses.fields(record)}
+    assert fields - EXTERNAL <= vars(parser.parse_args([])).keys()
+
+
+def test_a_remote_cache_of_the_environment_is_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAZEL_REMOTE_CACHE", "https://u:p@cache.example.org")
+    assert options_of(tmp_path / "a").remote_cache == "https://u:p@cache.example.org"
+    assert options_of(tmp_path / "b", "--remote-cache", "grpc://c").remote_cache == "grpc://c"
+    monkeypatch.setenv("BAZEL_REMOTE_CACHE", "cache.example.org")
+    with pytest.raises(UsageError, match="invalid URL of a remote cache"):
+        options_of(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("-C", "/f", "build", "--all"), "kiln -C /f build --all"),
+        (
+            ("--called", "build-locally.py", "-C", "/f", "build", "--calling-python", "/p/python", "--filter", "*a b*"),
+            "build-locally.py --filter '*a b*'",
+        ),
+        (("--called", "build-locally.py", "-C", "/f", "build", "--calling-python", "/p"), "build-locally.py"),
+    ],
+)
+def test_the_recorded_command_is_the_typed_one(words: tuple[str, ...], expected: str) -> None:
+    assert build_options.typed_command(words) == expected

@@ -1,0 +1,94 @@
+"""The command line selects the configs to build; a menu opens only on a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import io
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.cli import config_selection
+from kiln.cli.build_arguments import arguments
+from kiln.errors import UnknownConfig, UsageError
+from kiln.model.feedstock import Feedstock
+from kiln.model.run import ConfigState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def feedstock(tmp_path: Path) -> Feedstock:
+    (tmp_path / ".ci_support").mkdir()
+    for name in ("a11", "a12", "b11"):
+        (tmp_path / ".ci_support" / f"{name}.yaml").touch()
+    return Feedstock(root=tmp_path)
+
+
+def options(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    arguments(parser)
+    return parser.parse_args(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("a11",), ("a11",)),
+        (("a11.yaml", ".ci_support/a12.yaml", "a11"), ("a11", "a12")),
+        (("--all",), ("a11", "a12", "b11")),
+        (("--all", "--filter", "*11"), ("a11", "b11")),
+        (("--filter", "b*"), ("b11",)),
+        (("a11", "b11", "--filter", "b*"), ("b11",)),
+    ],
+)
+def test_named_and_filtered_configs_are_selected(
+    feedstock: Feedstock, words: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    assert config_selection.selected_configs(feedstock, options(*words)) == expected
+
+
+def test_without_a_terminal_a_config_must_be_named(feedstock: Feedstock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("1\n"))
+    with pytest.raises(UsageError, match="no config selected, 3 are available"):
+        config_selection.selected_configs(feedstock, options())
+
+
+def test_a_menu_selects_a_config_by_number(feedstock: Feedstock, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("sys.stdin", Terminal("2\n"))
+    assert config_selection.selected_configs(feedstock, options("--filter", "*11")) == ("b11",)
+    assert "1. a11\n2. b11\n" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("answer", ["", "0", "3", "x", "-1"])
+def test_an_answer_outside_the_menu_is_refused(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
+    with pytest.raises(UsageError, match="expected a number from 1 to 2"):
+        config_selection.menu(("a", "b"))
+
+
+def test_a_pattern_without_matches_is_an_error(feedstock: Feedstock) -> None:
+    with pytest.raises(UnknownConfig, match="no config matches 'x'"):
+        config_selection.selected_configs(feedstock, options("--all", "--filter", "x"))
+    with pytest.raises(UnknownConfig, match="no config of a11 matches"):
+        config_selection.selected_configs(feedstock, options("a11", "--filter", "b*"))
+
+
+def test_failed_configs_include_interrupted_ones() -> None:
+    states = {
+        "a": ConfigState.FAILED,
+        "b": ConfigState.DONE,
+        "c": ConfigState.INTERRUPTED,
+        "d": ConfigState.CACHED,
+        "e": ConfigState.OUT_OF_MEMORY,
+        "f": ConfigState.DISK_FULL,
+    }
+    assert config_selection.failed_configs(("a", "b", "c", "d", "e", "f", "never"), states) == ("a", "c", "e", "f")

@@ -1,0 +1,61 @@
+"""``kiln publish`` reads its options and prints its results."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.cli import publish
+from kiln.errors import UsageError
+from kiln.publish.targets import own_channel, target
+from tests.packages import release_package
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.publish.stores.target import StoreTarget
+
+
+def options(**values: object) -> argparse.Namespace:
+    return argparse.Namespace(**{"json": False, "patch": None, "yank": [], "delete": False, **values})
+
+
+def channel_of(folder: Path) -> StoreTarget:
+    """Return an indexed channel with one package."""
+    release_package(folder / "channel" / "linux-64", "little", depends=["zlib"])
+    channel = own_channel(target(str(folder / "channel"), {}, journals=folder))
+    publish.reindex(channel, options())
+    return channel
+
+
+@pytest.mark.parametrize(("text", "message"), [("{", "not valid JSON"), ("[1]", "not a JSON object")])
+def test_an_invalid_patch_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        publish.yank(channel_of(tmp_path), options(patch=text, yank=["little"]))
+
+
+def test_a_patch_changes_the_record_in_the_index(tmp_path: Path) -> None:
+    channel = channel_of(tmp_path)
+    index = tmp_path / "channel" / "linux-64" / "repodata.json"
+    ((name, record),) = json.loads(index.read_text())["packages.conda"].items()
+    assert record["depends"] != []
+    publish.yank(channel, options(patch='{"depends": []}', yank=[name]))
+    assert json.loads(index.read_text())["packages.conda"][name]["depends"] == []
+
+
+def test_results_are_printed_as_lines_or_json(capsys: pytest.CaptureFixture[str]) -> None:
+    publish.show(options(), published=("linux-64/a.conda", "noarch/b.conda"), read=3)
+    publish.show(options(), yanked=())
+    publish.show(options(json=True), published=("linux-64/a.conda",))
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[:3] == ["published linux-64/a.conda", "published noarch/b.conda", "read 3"]
+    assert json.loads(lines[3]) == {"published": ["linux-64/a.conda"]}
+    assert err == "nothing was yanked\n"
+
+
+def test_only_long_secrets_are_searched_in_packages() -> None:
+    assert publish.tokens({"MY_TOKEN": "0123456789abcdef", "A_TOKEN": "short"}) == ("0123456789abcdef",)

@@ -1,0 +1,75 @@
+"""Rendered configs are shown as text."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from kiln.cli import render, run
+from kiln.errors import UnknownConfig
+from tests.feedstocks import written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+META = """
+package:
+  name: small
+  version: "1.2"
+build:
+  number: 3
+  script: make install
+requirements:
+  run:
+    - python >=3.10
+    - numpy
+about:
+  license: MIT
+test:
+  commands:
+    - small --version
+"""
+
+
+def test_a_config_is_shown_with_its_outputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    feedstock = written(tmp_path, META)
+    assert run(["-C", str(feedstock.root), "rerender"]) == 0
+    capsys.readouterr()
+    assert run(["-C", str(feedstock.root), "render"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("linux_64_")
+    assert "  small 1.2 3  [linux-64]" in lines
+    assert "    run         python >=3.10, numpy" in lines
+    assert "    tests       small --version" in lines
+
+
+def test_configs_are_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    feedstock = written(tmp_path, META)
+    assert run(["-C", str(feedstock.root), "rerender"]) == 0
+    capsys.readouterr()
+    assert run(["-C", str(feedstock.root), "render", "--json"]) == 0
+    (outputs,) = json.loads(capsys.readouterr().out).values()
+    assert [(output["name"], output["version"]) for output in outputs] == [("small", "1.2")]
+
+
+def test_a_feedstock_without_configs_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    feedstock = written(tmp_path, META)
+    assert run(["-C", str(feedstock.root), "render"]) == UnknownConfig.exit_code
+    assert "kiln rerender writes them" in capsys.readouterr().err
+
+
+def test_items_are_wrapped_but_never_inside_a_requirement() -> None:
+    lines = render.field("run", [f"package-{number} >=1.{number},<2" for number in range(12)])
+    assert len(lines) > 1
+    assert all(line.startswith("    ") and len(line) <= 110 for line in lines)
+    assert all(line.rstrip(",").endswith("<2") for line in lines)
+
+
+def test_separate_items_keep_their_lines() -> None:
+    assert render.field("tests", ["a\nb", "c"], apart=True) == [
+        "    tests       a\n                b",
+        "                c",
+    ]
+    assert render.field("tests", []) == []

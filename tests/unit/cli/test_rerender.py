@@ -1,0 +1,40 @@
+"""``kiln rerender`` writes a feedstock's files, or checks them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.cli import rerender, run
+from kiln.errors import MatrixDrift, UsageError
+from tests.feedstocks import written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+META = "package:\n  name: a\n  version: '1'\n"
+
+
+def test_written_files_pass_the_check_until_the_recipe_changes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    feedstock = written(tmp_path, META + "requirements:\n  host:\n    - zlib\n", variants="zlib:\n  - '1'\n")
+    words = ["-C", str(feedstock.root), "rerender"]
+    assert run(words) == 0
+    assert run([*words, "--check"]) == 0
+    assert "are up to date" in capsys.readouterr().out
+    (feedstock.recipe / "conda_build_config.yaml").write_text("zlib:\n  - '1'\n  - '2'\n")
+    before = sorted(feedstock.configs.iterdir())
+    assert run([*words, "--check"]) == MatrixDrift.exit_code
+    assert "is not up to date with the recipe" in capsys.readouterr().err
+    assert sorted(feedstock.configs.iterdir()) == before
+
+
+def test_a_pinning_is_a_file_or_its_folder(tmp_path: Path) -> None:
+    file = tmp_path / "conda_build_config.yaml"
+    with pytest.raises(UsageError, match="pinning not found"):
+        rerender.pinning_of(tmp_path)
+    file.touch()
+    assert rerender.pinning_of(tmp_path) == rerender.pinning_of(file) == file
+    assert rerender.pinning_of(None) is None

@@ -1,0 +1,71 @@
+"""Values of options are converted, and invalid ones refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.cli import values
+from kiln.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("16GB", 16 * 10**9), ("1.5 gb", 15 * 10**8), ("500MiB", 500 << 20), ("42", 42), ("2T", 2 * 10**12)],
+)
+def test_sizes_are_converted_to_bytes(text: str, expected: int) -> None:
+    assert values.size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "1XB", "1e3"])
+def test_an_invalid_size_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="invalid size"):
+        values.size(text)
+
+
+@pytest.mark.parametrize("url", ["https://u:p@cache.example.org/tf", "http://10.0.0.1:8080", "grpcs://cache:9092"])
+def test_the_url_of_a_remote_cache_is_unchanged(url: str) -> None:
+    assert values.remote_cache(url) == url
+    assert values.remote_cache("") is values.mirror("") is None
+
+
+@pytest.mark.parametrize("url", ["cache.example.org", "ftp://u:secret@cache", "https://", "http://a b"])
+def test_an_invalid_url_of_a_remote_cache_is_refused_without_quoting_it(url: str) -> None:
+    with pytest.raises(UsageError) as error:
+        values.remote_cache(url)
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("url", ["ftp://host/x", "https://user:pass@host/x", "host", "https://"])
+def test_an_invalid_mirror_is_refused_without_quoting_it(url: str) -> None:
+    with pytest.raises(UsageError, match="invalid URL of a mirror") as error:
+        values.mirror(url)
+    assert "pass" not in error.value.what
+
+
+def test_minutes_are_converted_to_seconds() -> None:
+    assert values.minutes("1.5") == 90
+    with pytest.raises(UsageError, match="invalid number of minutes 'soon'"):
+        values.minutes("soon")
+
+
+def test_a_folder_must_exist(tmp_path: Path) -> None:
+    assert values.folder(str(tmp_path)) == tmp_path
+    with pytest.raises(UsageError, match="folder not found"):
+        values.folder(str(tmp_path / "absent"))
+
+
+def test_a_channel_in_a_folder_becomes_a_url(tmp_path: Path) -> None:
+    assert values.channel(str(tmp_path)) == tmp_path.as_uri()
+    assert values.channel("conda-forge") == "conda-forge"
+    assert values.channel("https://example.org/x") == "https://example.org/x"
+
+
+@pytest.mark.parametrize("name", ["", " ", "/no/such/folder", "./nothing-here"])
+def test_a_missing_channel_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="channel not found"):
+        values.channel(name)

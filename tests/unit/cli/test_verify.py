@@ -1,0 +1,33 @@
+"""``kiln verify`` compares a package with the index of its channel."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kiln.cli import run, verify
+from kiln.errors import BrokenIndex, UsageError
+
+
+def test_the_hashes_of_an_index_are_those_of_all_subdirs() -> None:
+    indexes = {
+        "linux-64/repodata.json": {"packages": {}, "packages.conda": {"a-1-0.conda": {"sha256": "ab"}}},
+        "noarch/repodata.json": {"packages": {"b-1-0.tar.bz2": {"sha256": "cd"}}, "packages.conda": {}},
+    }
+    hashes = verify.index_hashes(lambda path: json.dumps(indexes[path]).encode())
+    assert hashes == {"linux-64/a-1-0.conda": "ab", "noarch/b-1-0.tar.bz2": "cd"}
+
+
+def test_a_bundle_has_no_index() -> None:
+    assert verify.index_hashes(lambda _: None) == {}
+
+
+def test_an_invalid_index_is_reported() -> None:
+    with pytest.raises(BrokenIndex):
+        verify.index_hashes(lambda _: b"[]")
+
+
+def test_a_missing_package_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", "/no/such/a-1-0.conda"]) == UsageError.exit_code
+    assert "file not found: /no/such/a-1-0.conda" in capsys.readouterr().err

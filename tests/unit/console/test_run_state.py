@@ -1,0 +1,48 @@
+"""The remaining time of a run is estimated from its configs."""
+
+from __future__ import annotations
+
+from kiln.console.run_state import TAIL, RunState
+from kiln.model.run import ConfigState
+from tests.unit.console.run import BEGAN, a_config, a_run
+
+
+def test_the_remaining_time_follows_from_the_parallel_slots() -> None:
+    state = RunState()
+    state.set_report(
+        a_run(
+            a_config("a", ConfigState.RUNNING, estimate=100.0),
+            a_config("b", ConfigState.RUNNING, estimate=300.0),
+            a_config("c", ConfigState.WAITING, estimate=250.0),
+        )
+    )
+    assert state.remaining(BEGAN + 40) == 60 + 250  # c follows a; b ends before
+
+
+def test_a_config_without_an_estimate_counts_as_the_mean() -> None:
+    state = RunState()
+    state.set_report(a_run(a_config("a", ConfigState.DONE), a_config("b", ConfigState.WAITING)))
+    assert state.remaining(BEGAN + 120) == 120
+
+
+def test_a_config_that_exceeds_its_estimate_has_no_remaining_time() -> None:
+    state = RunState()
+    state.set_report(a_run(a_config("a", ConfigState.RUNNING, estimate=10.0)))
+    assert state.remaining(BEGAN + 40) == 0
+
+
+def test_without_estimates_there_is_no_remaining_time() -> None:
+    state = RunState()
+    state.set_report(a_run(a_config("a", ConfigState.RUNNING), a_config("b", ConfigState.CACHED)))
+    assert state.remaining(BEGAN) is None
+
+
+def test_the_last_lines_of_the_latest_step_are_stored() -> None:
+    state = RunState()
+    state.add_line("a", "compile", "of the step before")
+    for number in range(1000):
+        state.add_line("a", "test", f"line {number}")
+    state.add_line("a", "test", "   \r")
+    assert state.last_line("a") == "line 999"
+    assert len(state.tail("a")) == TAIL - 1
+    assert "of the step before" not in state.tail("a")

@@ -1,0 +1,47 @@
+"""An image without the engine tells its Python, for which kiln's own is fetched by its locked hashes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kiln.executor.engine_injection import PRINT_OFFER, argv, python_of_image, requirements
+
+
+@pytest.mark.processes
+def test_a_supported_python_prints_its_version() -> None:
+    said = subprocess.run((sys.executable, "-c", PRINT_OFFER), capture_output=True, text=True, check=True).stdout
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert python_of_image(f"pulled\n{said}more\n") == version
+
+
+def test_output_without_a_version_has_no_python() -> None:
+    assert python_of_image("exec: python3: not found") is None
+
+
+LOCK = """\
+# made by a tool
+a==1 \\
+    --hash=sha256:1 \\
+    --hash=sha256:2
+b==2 ; python_full_version < '3.14' \\
+    --hash=sha256:3
+    # via a
+"""
+
+
+@pytest.mark.parametrize(("python", "has"), [("3.13", True), ("3.14", False)])
+def test_requirements_of_other_pythons_are_omitted(python: str, *, has: bool) -> None:
+    told = requirements(LOCK, python)
+    assert "a==1 \\\n    --hash=sha256:1 \\\n    --hash=sha256:2" in told
+    assert ("b==2 \\\n    --hash=sha256:3" in told) is has
+    assert ";" not in told
+
+
+def test_wheels_alone_are_fetched_by_their_hashes_for_that_python() -> None:
+    words = argv("3.12", Path("/engines/part"), Path("/run.txt"))
+    assert {"--require-hashes", "--only-binary=:all:", "--no-deps", "--python-version=3.12"} <= set(words)
+    assert words[-4:] == ("--target", "/engines/part", "--requirement", "/run.txt")

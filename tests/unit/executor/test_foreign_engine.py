@@ -1,0 +1,77 @@
+"""What lies ready for another engine, and what is kept of what it leaves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.errors import TestsFailed
+from kiln.executor import foreign_engine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def fetched(folder: Path, package: str, *, whole: bool = True) -> None:
+    """A package as conda leaves it in a package cache."""
+    info = folder / "fetched" / package / "info"
+    info.mkdir(parents=True)
+    if whole:
+        (info / "repodata_record.json").write_text("{}")
+    (folder / "fetched" / f"{package}.conda").write_text("archive")
+
+
+def test_what_was_fetched_is_shared_and_what_was_made_is_not(tmp_path: Path) -> None:
+    config, cache = tmp_path / "work" / "config", tmp_path / "cache"
+    foreign_engine.make_caches(config, cache)
+    for package in ("python-3.11-0", "own-1-0", "failed-1-0"):
+        fetched(config, package)
+    fetched(config, "half-1-0", whole=False)
+    for subdir, package in (("linux-64", "own-1-0"), ("broken", "failed-1-0")):
+        (config / "croot" / subdir).mkdir(parents=True)
+        (config / "croot" / subdir / f"{package}.conda").touch()
+    foreign_engine.share_fetched(config, cache)
+    assert {each.name for each in (cache / "conda").iterdir()} == {"cache", "python-3.11-0", "python-3.11-0.conda"}
+    assert (config / "fetched" / "own-1-0").is_dir()
+
+
+def test_the_first_config_that_has_fetched_a_package_shares_it(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for name in ("first", "second"):
+        foreign_engine.make_caches(tmp_path / name, cache)
+        fetched(tmp_path / name, "python-3.11-0")
+        (tmp_path / name / "fetched" / "python-3.11-0.conda").write_text(name)
+        foreign_engine.share_fetched(tmp_path / name, cache)
+    assert (cache / "conda" / "python-3.11-0.conda").read_text() == "first"
+
+
+def test_configs_share_the_indexes_of_channels(tmp_path: Path) -> None:
+    foreign_engine.make_caches(tmp_path / "work" / "one", tmp_path / "cache")
+    (tmp_path / "work" / "one" / "fetched" / "cache" / "1.json").write_text("{}")
+    tmp_path.rename(tmp_path.with_name("seen-elsewhere"))  # as a container sees it
+    assert (tmp_path.with_name("seen-elsewhere") / "work" / "one" / "fetched" / "cache" / "1.json").is_file()
+    assert (tmp_path.with_name("seen-elsewhere") / "cache" / "conda" / "cache" / "1.json").is_file()
+
+
+def test_why_an_engine_failed_stands_at_the_end_of_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "config.log"
+    lines = [
+        "=== conda-build",
+        "the test's last word",
+        "Traceback (most recent call last):",
+        "BuildError: TESTS FAILED: a-1",
+    ]
+    log.write_text("".join(f"2026-11-21 16:00:00 {line}\n" for line in lines))
+    found = foreign_engine.failure("conda-build", 1, "", log)
+    assert isinstance(found, TestsFailed)
+    assert "| the test's last word\n" in found.why
+
+
+def test_the_reason_of_a_failure_is_at_the_logs_end(tmp_path: Path) -> None:
+    calls = "Traceback (most recent call last):\n  File 'conda-build', line 6\nBuildError: TESTS FAILED: a-1"
+    failure = foreign_engine.failure("conda-build", 1, f"the test's last word\n{calls}", tmp_path / "none.log")
+    assert foreign_engine.last_words(failure) == ["it said", "the test's last word", "BuildError: TESTS FAILED: a-1"]
+    assert not foreign_engine.last_words(None)
+
+
+def test_without_a_log_the_tail_has_the_reason(tmp_path: Path) -> None:
+    assert "no space left" in foreign_engine.failure("conda-build", 1, "no space left", tmp_path / "none.log").why

@@ -1,0 +1,129 @@
+"""What a config's containers see of the machine, as a value."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.errors import RecipeFault
+from kiln.executor.conda_forge_env import PACKAGE_ROOT
+from kiln.executor.mounts import Folders, of_engine, of_scripts
+from kiln.model.build_config import BuildConfig
+from kiln.model.container import Mount
+from kiln.model.feedstock import Feedstock
+from kiln.model.rendered import Rendered, Script, Source
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INSIDE = "/home/conda/feedstock_root"
+
+
+@pytest.fixture
+def feedstock(tmp_path: Path) -> Feedstock:
+    """A feedstock with everything that lies in one."""
+    root = tmp_path / "f"
+    for name in ("recipe/sub", ".ci_support", ".git/hooks", ".venv", "build_artifacts/work/c", "kiln", "src"):
+        (root / name).mkdir(parents=True)
+    for name in ("recipe/meta.yaml", "LICENSE", "src/a.c", "build_artifacts/ledger.sqlite"):
+        (root / name).touch()
+    return Feedstock(root=root)
+
+
+def config(*channels: str) -> BuildConfig:
+    variant = {"channel_sources": (",".join(channels),)} if channels else {}
+    return BuildConfig(name="c", platform="linux-64", variant=variant, zip_keys=(), pin_run_as_build={}, image=None)
+
+
+def rendered(*paths: str, script: str | None = None) -> Rendered:
+    sources = tuple(Source(path=path) for path in paths)
+    return Rendered(config=config(), sources=sources, compile=Script(file=script))
+
+
+def folders(feedstock: Feedstock, **more: Path | tuple[Path, ...]) -> Folders:
+    artifacts = feedstock.artifacts
+    given = {"work": artifacts / "work" / "c", "packages": artifacts / "container-cache", **more}
+    return Folders(**given)  # type: ignore[arg-type]
+
+
+def test_containers_write_the_work_folder_and_caches_and_read_the_recipe(feedstock: Feedstock, tmp_path: Path) -> None:
+    root, artifacts = feedstock.root, feedstock.artifacts
+    used = folders(
+        feedstock,
+        compile_cache=artifacts / "compile-cache" / "k",
+        distdir=tmp_path / "downloads",
+        shared_packages=(artifacts / "linux-64" / "lib-1-0.conda",),
+    )
+    assert of_scripts(feedstock, rendered("src", "../src/a.c"), used) == (
+        Mount(source=root / "recipe", target="/home/conda/recipe_root"),
+        Mount(source=root / "recipe", target=f"{INSIDE}/recipe"),
+        Mount(source=root / ".ci_support", target=f"{INSIDE}/.ci_support"),
+        Mount(source=PACKAGE_ROOT / "kiln", target="/opt/kiln-package/kiln"),
+        Mount(source=tmp_path / "downloads", target="/home/conda/distdir"),
+        Mount(source=root / "src" / "a.c", target=f"{INSIDE}/src/a.c"),
+        Mount(source=artifacts / "work" / "c", target=f"{INSIDE}/build_artifacts/work/c", read_only=False),
+        Mount(source=artifacts / "compile-cache" / "k", target="/home/conda/compile-cache", read_only=False),
+    )
+    assert of_engine(feedstock, config(), used) == (
+        Mount(
+            source=artifacts / "linux-64" / "lib-1-0.conda",
+            target=f"{INSIDE}/build_artifacts/linux-64/lib-1-0.conda",
+        ),
+        Mount(
+            source=artifacts / "container-cache", target=f"{INSIDE}/build_artifacts/container-cache", read_only=False
+        ),
+    )
+
+
+def test_a_cache_in_the_work_folder_and_a_rehearsals_wheels(feedstock: Feedstock) -> None:
+    wheels = feedstock.artifacts / "rehearsal" / "wheels"
+    used = folders(feedstock, packages=feedstock.artifacts / "work" / "c" / "cache", wheels=wheels)
+    assert of_engine(feedstock, config(), used) == ()
+    seen = Mount(source=wheels, target=f"{INSIDE}/build_artifacts/rehearsal/wheels")
+    assert seen in of_scripts(feedstock, rendered(), used)
+
+
+def test_git_and_build_artifacts_are_never_mounted(feedstock: Feedstock) -> None:
+    (feedstock.root / "link").symlink_to("/etc")
+    mounts = of_scripts(feedstock, rendered(".."), folders(feedstock))
+    assert {mount.target.removeprefix(f"{INSIDE}/") for mount in mounts if INSIDE in mount.target} == {
+        *(".ci_support", "LICENSE", "build_artifacts/work/c", "kiln", "recipe", "src")
+    }
+    assert [mount.target for mount in mounts if not mount.read_only] == [f"{INSIDE}/build_artifacts/work/c"]
+
+
+@pytest.mark.parametrize(
+    "named", ["../.git", "../build_artifacts", "../.venv", "../..", "/etc", "link", "sub/../link/x"]
+)
+def test_paths_outside_and_hidden_folders_are_refused(feedstock: Feedstock, named: str) -> None:
+    (feedstock.root / ".." / "x").touch()
+    (feedstock.recipe / "link").symlink_to("../..")
+    with pytest.raises(RecipeFault, match="which containers do not see"):
+        of_scripts(feedstock, rendered(named), folders(feedstock))
+    with pytest.raises(RecipeFault):
+        of_scripts(feedstock, rendered(script=named), folders(feedstock))
+
+
+@pytest.mark.parametrize("name", ["recipe", ".ci_support"])
+def test_a_recipe_that_is_a_link_outside_is_refused(feedstock: Feedstock, tmp_path: Path, name: str) -> None:
+    (feedstock.root / name).rename(tmp_path / name)
+    (feedstock.root / name).symlink_to(tmp_path / name)
+    with pytest.raises(RecipeFault, match=f"{name} leads to"):
+        of_scripts(feedstock, rendered(), folders(feedstock))
+
+
+def test_of_a_local_channel_packages_and_index_are_seen_and_nothing_else(feedstock: Feedstock, tmp_path: Path) -> None:
+    channel, plain, inner = tmp_path / "a channel", tmp_path / "plain", feedstock.root / "channel"
+    for folder in (channel / "noarch", channel / ".kiln" / "index", plain / "noarch", inner / "linux-64"):
+        folder.mkdir(parents=True)
+    (channel / "linux-64").symlink_to("/etc")
+    (channel / "private").touch()
+    (channel / "noarch" / "repodata.json").touch()
+    (inner / "linux-64" / "repodata.json.zst").touch()
+    named = (channel.as_uri(), str(plain), f"file://{INSIDE}/channel", "conda-forge", "https://example.org/c")
+    assert of_engine(feedstock, config(*named), folders(feedstock))[:-1] == (
+        Mount(source=channel / "noarch", target=f"{channel}/noarch"),
+        Mount(source=channel / ".kiln" / "index", target=f"{channel}/.kiln/index"),
+        Mount(source=inner / "linux-64", target=f"{INSIDE}/channel/linux-64"),
+    )

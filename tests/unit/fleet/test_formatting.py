@@ -1,0 +1,60 @@
+"""Plans and states of fleet runs as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from kiln.fleet import formatting
+from kiln.fleet.plan import Bounds, Overheads, plan
+from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
+from tests.fleets import MACHINE, estimates
+
+OVERHEADS = Overheads(startup=240.0, collect=60.0, teardown=30.0)
+RUN = FleetRun(
+    id="r1",
+    provider="aws",
+    type="compute-16",
+    started=1.0,
+    finished=None,
+    number=3,
+    lives=False,
+    workers=(WorkerRecord(name="kiln-r1-1", type="t", state=WorkerState.LOST, requested=1.0, reason="gone\nmore"),),
+    jobs=(JobRecord(config="a", worker="kiln-r1-1", attempt=2, state=JobState.LOST, started=2.0),),
+)
+
+
+def test_a_plan_shows_the_schedule_the_cost_and_the_alternatives() -> None:
+    text = formatting.as_text(
+        plan({MACHINE: estimates(4, warm=0.2, groups=2)}, overheads=OVERHEADS, bounds=Bounds(workers=2), cache=MACHINE)
+    )
+    assert "cold, cuda0" in text
+    assert {line.split()[0] for line in text.splitlines() if "compute-16 (" in line} == {
+        *("selected", "cheapest", "fastest", "no"),
+    }
+    assert "price   0.8 EUR an hour for made-up.16: made up for tests, 2026-11-21" in text
+
+
+def test_a_plan_as_json_has_all_its_arrangements() -> None:
+    data = formatting.as_json(plan({MACHINE: estimates(2)}, overheads=OVERHEADS, bounds=Bounds(workers=2)))
+    assert json.loads(json.dumps(data)) == json.loads(json.dumps(data))
+    assert len(data["chosen"]["placements"]) == len(data["estimates"]) == 2
+    assert data["chosen"]["workers"] == len(data["chosen"]["worker_seconds"])
+    assert data["without_cache"] is None
+
+
+def test_the_status_of_a_killed_run_names_the_commands_that_resume_and_end_it() -> None:
+    text = formatting.status([RUN])
+    assert "r1: aws, compute-16, run 3, its controller is gone" in text
+    assert "gone" in text
+    assert "more" not in text, "of a reason the first line"
+    assert "'kiln fleet run' resumes it, 'kiln fleet down r1' terminates its workers" in text
+    assert formatting.status([]) == "the ledger has no fleet runs"
+    (data,) = formatting.status_as_json([RUN])
+    assert (data["workers"][0]["state"], data["jobs"][0]["state"]) == ("lost", "lost")
+
+
+def test_after_a_repair_of_the_ledger_the_status_names_the_sweep() -> None:
+    note = formatting.damage_note([Path("/x/ledger.sqlite.broken"), Path("/x/ledger.sqlite.broken-2")])
+    assert "ledger.sqlite.broken, ledger.sqlite.broken-2" in note
+    assert "kiln fleet sweep --provider PROVIDER" in note

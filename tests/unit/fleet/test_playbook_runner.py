@@ -1,0 +1,61 @@
+"""A playbook has succeeded only when its runner reports so; its answer lists the workers that remain."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kiln.fleet.playbook_process import exit_code
+from kiln.fleet.playbook_runner import NOT_ENDED, PlaybookResult, PlaybookRunner, PlaybookSite, nothing_left
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("status", "rc", "code"),
+    [("successful", 0, 0), ("failed", None, 1), ("failed", 0, 1), ("failed", 4, 4), ("canceled", 254, 254)],
+)
+def test_the_exit_code_is_zero_only_for_success(status: str, rc: int | None, code: int) -> None:
+    assert exit_code(status, rc) == code
+
+
+def site(folder: Path, *events: dict[str, Any], code: int = 0) -> PlaybookSite:
+    """Return a site whose Python prints the events of a playbook's process, and writes an answer."""
+    python = folder / "python"
+    lines = "".join(f"echo '{json.dumps(event)}'\n" for event in events)
+    answer = """answer=$(dirname "$4").json; echo '{"left": []}' >"$answer"\n"""
+    python.write_text(f"#!/bin/sh\n{answer}{lines}exit {code}\n")
+    python.chmod(0o755)
+    return PlaybookSite(
+        folder=folder / "run", playbooks=folder, python=python, variables={}, environment={"PATH": "/bin"}
+    )
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("events", "code", "ok", "reason"),
+    [
+        ([{"kind": "end", "status": "successful", "rc": 0}], 0, True, NOT_ENDED),
+        ([{"kind": "end", "status": "failed", "rc": None}], 0, False, NOT_ENDED),
+        ([{"kind": "end", "status": "failed", "rc": None}], 1, False, NOT_ENDED),
+        ([], 0, False, NOT_ENDED),
+        ([{"kind": "unreachable", "host": "m", "task": "T", "reason": "gone"}], 4, False, "T: gone"),
+    ],
+)
+def test_a_playbook_that_was_killed_has_not_succeeded(
+    tmp_path: Path, events: list[dict[str, Any]], code: int, ok: bool, reason: str
+) -> None:
+    result = PlaybookRunner(site(tmp_path, *events, code=code)).play("down.yml")
+    assert (result.ok, result.reason("m")) == (ok, reason)
+    assert result.unreachable == ({"m"} if events and events[0]["kind"] == "unreachable" else frozenset())
+    assert nothing_left(result) is ok
+
+
+def test_nothing_is_left_only_after_a_successful_listing_of_nothing() -> None:
+    assert nothing_left(PlaybookResult(ok=True, reasons={}, answer={"left": []}))
+    assert not nothing_left(PlaybookResult(ok=True, reasons={}, answer={"left": ["kiln-a-1"]}))
+    assert not nothing_left(PlaybookResult(ok=False, reasons={}, answer={"left": []}))
+    assert not nothing_left(PlaybookResult(ok=True, reasons={}))

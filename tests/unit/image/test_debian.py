@@ -1,0 +1,33 @@
+"""Debian packages in a slim image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kiln.image import debian
+from kiln.image.layers import LayerEntry
+
+
+def test_mmdebstrap_only_downloads() -> None:
+    words = debian.argv("trixie", ("libc6", "bash"), sources=Path("/s"), settings=Path("/c"), keyring=None)
+    assert words[:4] == ["mmdebstrap", "--variant=extract", "--format=null", "--include=bash,libc6"]
+    assert words[-3:] == ["trixie", "/dev/null", "/s"]
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "upstream"),
+    [("libc6_2.36-9+deb12u14_amd64.deb", "libc6", "2.36"), ("tzdata_1%3a2026f_all.deb", "tzdata", "2026f")],
+)
+def test_the_file_name_of_a_deb_has_its_name_and_version(file: str, name: str, upstream: str) -> None:
+    deb = debian.Deb(path=Path(file))
+    assert (deb.name, deb.upstream_version) == (name, upstream)
+
+
+def test_licenses_in_another_package_require_that_package() -> None:
+    link = LayerEntry(path="/usr/share/doc/libgcc-s1", mode=0o777, link="gcc-12-base")
+    text = LayerEntry(path="/usr/share/doc/gcc-12-base/copyright", mode=0o644, data=b"")
+    inside = LayerEntry(path="/usr/share/doc/libc6/other", mode=0o777, link="copyright")
+    assert debian.license_packages([link, inside]) == {"gcc-12-base"}
+    assert debian.license_packages([link, inside, text]) == set()

@@ -1,0 +1,39 @@
+"""The options of a build reach another process unchanged."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from kiln.job.options import BuildOptions
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        BuildOptions(),
+        BuildOptions(distdir=Path("/downloads"), run_arguments=("--gpus", "all"), mirror="https://mirror.example"),
+        BuildOptions(rebuild=True, keep_failed=True, debug="", network="always", rehearsal=True, stall=1.5),
+    ],
+    ids=["defaults", "paths and lists", "flags"],
+)
+def test_options_survive_json(options: BuildOptions) -> None:
+    assert BuildOptions.from_json(json.loads(json.dumps(dataclasses.asdict(options), default=str))) == options
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (BuildOptions(), False),
+        (BuildOptions(keep_failed=True), False),
+        (BuildOptions(rebuild=True), True),
+        (BuildOptions(from_step="compile"), True),
+        (BuildOptions(debug=""), True),
+    ],
+    ids=["defaults", "keep failed", "rebuild", "from step", "debug"],
+)
+def test_these_options_build_finished_configs_again(options: BuildOptions, expected: bool) -> None:
+    assert options.builds_finished is expected

@@ -1,0 +1,120 @@
+"""Which paths and links stay inside of a prefix."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kiln import files
+from kiln.package_safety.paths import PrefixTree, resolved
+
+NAMES = st.sampled_from(["a", "b", "c"])
+AIMS = st.lists(st.sampled_from(["..", ".", "a", "b", "c"]), min_size=1, max_size=4).map("/".join)
+
+
+@pytest.mark.parametrize(
+    ("path", "lies"),
+    [
+        ("a/b", "a/b"),
+        ("./a//b/", "a/b"),
+        ("a/..", ""),
+        ("a/../..", None),
+        ("/a", None),
+        ("..", None),
+        ("top/lib/x", "lib/x"),
+        ("top/../x", None),
+        ("deep/link/x", "a/x"),
+        ("loop/x", None),
+        ("away/x", None),
+    ],
+)
+def test_a_path_is_resolved_through_links(path: str, lies: str | None) -> None:
+    links = {"top": "a/..", "deep/link": "../a", "loop": "pool", "pool": "loop", "away": "/etc"}
+    assert resolved(path, links) == lies
+
+
+@given(aims=st.dictionaries(NAMES, AIMS, max_size=3), path=AIMS)
+def test_the_kernel_is_of_the_same_opinion(aims: dict[str, str], path: str) -> None:
+    """Where it finds something at all, it is where we say, and it is inside exactly when we say so."""
+    with tempfile.TemporaryDirectory() as place:
+        prefix = Path(place).resolve() / "over" / "prefix"
+        for name in ("a", "b", "c"):
+            (prefix / name).parent.mkdir(parents=True, exist_ok=True)
+            if name not in aims:
+                (prefix / name / "a").mkdir(parents=True)
+        for name, aim in aims.items():
+            (prefix / name).symlink_to(aim)
+        try:
+            there = os.path.realpath(prefix / path, strict=True)
+        except OSError:
+            return  # nothing is there, or links go round: then nothing can be written either
+        lies = resolved(path, aims)
+        if lies is not None:
+            assert there == os.path.normpath(prefix / lies)
+        else:
+            assert _ever_above(prefix, path, aims)
+
+
+def _ever_above(prefix: Path, path: str, aims: dict[str, str]) -> bool:
+    """Whether following a path leads above the prefix at some point, asked of the kernel step by step."""
+    at = prefix
+    for part in path.split("/"):
+        at = Path(os.path.realpath(at / part))
+        if at == prefix.parent or at in prefix.parents:
+            return True
+    return any(".." in aim for aim in aims.values())
+
+
+def test_a_file_behind_a_link_is_where_the_link_leads() -> None:
+    tree = PrefixTree()
+    assert tree.escapes(["share/x"], {"a/b/top": "../.."}) == []
+    assert tree.escapes(["a/b/top/share/y"], {}) == [], "that is share/y"
+    assert "a/b/top/out -> .." in tree.escapes([], {"a/b/top/out": ".."})
+
+
+def test_a_folder_of_one_package_cannot_be_a_link_of_another() -> None:
+    tree = PrefixTree()
+    assert tree.escapes(["lib/x"], {}) == []
+    assert tree.escapes([], {"lib": "share"}) == ["lib, a folder elsewhere"]
+
+
+def test_carried_links_may_lead_out_but_no_file_is_behind_them() -> None:
+    tree = PrefixTree(carried=True)
+    assert tree.escapes([], {"away": "/etc"}) == []
+    assert tree.escapes(["away/x"], {}) == ["away/..."]
+
+
+def test_an_existing_outward_link_is_not_reported() -> None:
+    tree = PrefixTree()
+    tree.add_existing(["share/x"], {"mine": "/home/me"})
+    assert tree.escapes(["share/y"], {"lib64": "lib"}) == []
+
+
+@pytest.mark.parametrize("path", ["history", "state", "pinned", "frozen", "app-1-0.json", "initial-state.explicit.txt"])
+@pytest.mark.parametrize("folder", ["conda-meta", "./conda-meta", "conda-meta/", "CONDA-META"])
+def test_no_package_has_a_say_in_the_records_of_a_prefix(folder: str, path: str) -> None:
+    assert PrefixTree().escapes([f"{folder}/{path}"], {}) == [f"{folder}/{path}"]
+    assert PrefixTree().escapes([f"share/{folder}/{path}"], {}) == []
+
+
+def test_paths_of_one_file_are_reported() -> None:
+    assert PrefixTree().escapes(["share/x", "share/y", "./share//x"], {}) == ["./share//x, twice"]
+    assert PrefixTree().escapes(["share/x", "share/X"], {}) == []
+    assert PrefixTree(folds_case=True).escapes(["share/x", "share/X"], {}) == ["share/X, twice"]
+
+
+def test_a_repeated_path_is_reported_once() -> None:
+    assert PrefixTree().escapes(["share/x"] * 100_000, {}) == ["share/x, twice"]
+
+
+def test_a_file_system_that_minds_the_case_of_names_is_one(tmp_path: Path) -> None:
+    folder = tmp_path / "Folder"
+    folder.mkdir()
+    (tmp_path / "fOLDER").mkdir()
+    assert not files.folds_case(folder)
+    assert not files.folds_case(folder / "not there")

@@ -1,0 +1,88 @@
+"""A package's test has its own folder and prefix, and runs the recipe's script with the recipe's files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from kiln.errors import TestsFailed
+from kiln.model.rendered import Output, OutputTests
+from kiln.package_test import PackageTester
+from kiln.package_test.tester import run_tests
+
+OUTPUT = Output(
+    name="a",
+    version="1.0",
+    build_string="py311_0",
+    build_number=0,
+    subdir="linux-64",
+    run_exports={},
+    about={},
+    used={},
+    tests=OutputTests(commands=("true",), files=("data",)),
+)
+TESTER = PackageTester(
+    recipe=Path("/recipe"),
+    folder=Path("/job"),
+    channels=("file:///job/channel", "conda-forge"),
+    cache=Path("/cache"),
+    machine={"__glibc": ("2.36", "0")},
+)
+
+
+def test_two_builds_of_a_name_have_separate_folders_and_prefixes() -> None:
+    other = dataclasses.replace(OUTPUT, build_string="py312_0")
+    steps = [TESTER.plan(output) for output in (OUTPUT, other)]
+    assert [step.folder for step in steps] == [Path("/job/test-a-py311_0"), Path("/job/test-a-py312_0")]
+    assert [step.prefix for step in steps] == [Path("/job/prefixes/a-py311_0"), Path("/job/prefixes/a-py312_0")]
+    assert all(step.files == (Path("/recipe/data"),) for step in steps)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        dataclasses.replace(TESTER, channels=("conda-forge",)),
+        dataclasses.replace(TESTER, machine={"__glibc": ("2.17", "0")}),
+        dataclasses.replace(TESTER, folder=Path("/elsewhere")),
+    ],
+    ids=["channels", "machine", "prefix"],
+)
+def test_a_test_runs_again_when_its_inputs_change(changed: PackageTester) -> None:
+    assert json.dumps(TESTER.inputs(TESTER.plan(OUTPUT))) == json.dumps(TESTER.inputs(TESTER.plan(OUTPUT)))
+    assert changed.inputs(changed.plan(OUTPUT)) != TESTER.inputs(TESTER.plan(OUTPUT))
+
+
+def test_requirements_that_the_channels_lack_are_noted() -> None:
+    output = dataclasses.replace(OUTPUT, tests=OutputTests(commands=("true",), requires=("gcc", "numpy >=2")))
+    step = dataclasses.replace(TESTER, available={"a", "numpy"}).plan(output)
+    assert step.specs == ("a ==1.0 py311_0", "numpy >=2")
+    assert step.notes == ("tested without gcc, which this channel lacks",)
+
+
+@pytest.mark.processes
+def test_the_script_runs_in_a_fresh_folder_with_the_recipes_files(tmp_path: Path) -> None:
+    (tmp_path / "recipe" / "data").mkdir(parents=True)
+    (tmp_path / "recipe" / "data" / "word").write_text("read\n")
+    tester = dataclasses.replace(TESTER, recipe=tmp_path / "recipe", folder=tmp_path / "work")
+    output = dataclasses.replace(OUTPUT, tests=OutputTests(commands=("cat data/word", "ls"), files=("data",)))
+    step = tester.plan(output)
+    step.folder.mkdir(parents=True)
+    (step.folder / "stale").touch()
+    lines: list[str] = []
+    run_tests(step, environment={"PATH": "/usr/bin:/bin"}, log=tmp_path / "log", on_line=lines.append)
+    assert "read" in lines
+    assert "stale" not in lines
+
+
+@pytest.mark.processes
+def test_a_failing_script_is_an_error_with_its_output_and_its_folders(tmp_path: Path) -> None:
+    output = dataclasses.replace(OUTPUT, tests=OutputTests(commands=("echo broken", "exit 3")))
+    step = dataclasses.replace(TESTER, folder=tmp_path).plan(output)
+    with pytest.raises(TestsFailed, match="the tests of a fail with exit code 3") as caught:
+        run_tests(step, environment={"PATH": "/usr/bin:/bin"}, log=tmp_path / "log", on_line=lambda _: None)
+    assert "broken" in caught.value.why
+    assert str(step.prefix) in caught.value.hint
+    assert step.folder.is_dir()

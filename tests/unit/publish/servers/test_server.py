@@ -1,0 +1,101 @@
+"""Each kind of server has its addresses, its token and its requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.errors import TokenRefused
+from kiln.http_client import HttpError
+from kiln.publish.servers import ServerKind
+from kiln.publish.servers.api import Api, ServerCredentials
+from kiln.publish.servers.server import Server, name_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def server(kind: ServerKind, client_url: str | None = None) -> Server:
+    credentials = ServerCredentials(token="s3cr3t")
+    return kind.type(url="https://host", channel="release", credentials=credentials, client_url=client_url)
+
+
+@pytest.mark.parametrize(
+    ("kind", "published", "staged", "header"),
+    [
+        (
+            ServerKind.ANACONDA,
+            "https://conda.anaconda.org/release",
+            "https://conda.anaconda.org/release/label/trial",
+            {"Authorization": "token s3cr3t"},
+        ),
+        (
+            ServerKind.PREFIX,
+            "https://host/release",
+            "https://host/trial",
+            {"Authorization": "Bearer s3cr3t"},
+        ),
+        (ServerKind.QUETZ, "https://host/get/release", "https://host/get/trial", {"X-API-Key": "s3cr3t"}),
+        (
+            ServerKind.ARTIFACTORY,
+            "https://host/release",
+            "https://host/trial",
+            {"Authorization": "Bearer s3cr3t"},
+        ),
+    ],
+)
+def test_a_server_has_addresses_and_a_header(
+    kind: ServerKind, published: str, staged: str, header: dict[str, str]
+) -> None:
+    where = server(kind)
+    assert (where.address("release"), where.address("trial")) == (published, staged)
+    assert where.api.headers == header
+    assert "s3cr3t" not in repr(where)
+    assert server(kind, "https://mirror/{channel}").address("release") == "https://mirror/release"
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "path"),
+    [
+        (ServerKind.ANACONDA, "DELETE", "https://host/dist/release/a-b/1.0/noarch/a-b-1.0-0.conda"),
+        (ServerKind.PREFIX, "DELETE", "https://host/api/v1/delete/trial/noarch/a-b-1.0-0.conda"),
+        (
+            ServerKind.QUETZ,
+            "DELETE",
+            "https://host/api/channels/trial/packages/a-b/versions/noarch/a-b-1.0-0.conda",
+        ),
+        (ServerKind.ARTIFACTORY, "DELETE", "https://host/trial/noarch/a-b-1.0-0.conda"),
+    ],
+)
+def test_a_package_is_deleted_by_one_request(
+    kind: ServerKind, method: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[tuple[str, str]] = []
+    monkeypatch.setattr(Api, "request", lambda _, method, url, **__: requests.append((method, url)))
+    server(kind).delete("noarch/a-b-1.0-0.conda", "trial")
+    assert requests == [(method, path)]
+
+
+def test_the_status_of_a_failed_upload_is_the_librarys_or_that_of_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise HttpError("refused", 401)
+
+    monkeypatch.setattr(Api, "request", refuse)
+    assert server(ServerKind.QUETZ)._status("upload failed (HTTP 409)") == 409
+    assert server(ServerKind.QUETZ)._status("upload failed") == 401
+    assert server(ServerKind.PREFIX)._status("upload failed") is None
+
+
+def test_a_name_with_dashes_is_read_from_the_end() -> None:
+    assert name_of("noarch/a-b-1.0-h0_0.conda") == ("a-b", "1.0", "h0_0")
+
+
+def test_credentials_of_another_host_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "auth.json"
+    file.write_text('{"*.example": {"BearerToken": "t"}}')
+    assert ServerCredentials.from_file(file, "https://a.example").token == "t"
+    with pytest.raises(TokenRefused, match="no token for elsewhere"):
+        ServerCredentials.from_file(file, "https://elsewhere")
+    with pytest.raises(TokenRefused):
+        ServerCredentials.from_file(tmp_path / "missing.json", "https://a.example")

@@ -1,0 +1,72 @@
+"""Packages are withdrawn, patched and indexed in a channel that no publication is changing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.errors import BrokenPackage, HashMismatch, PublicationPending, UsageError
+from kiln.publish.stores import maintenance
+from tests.unit.publish.test_transaction import package, publish, target
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.publish.stores.target import StoreTarget
+    from kiln.repodata import IndexEntry
+
+__all__ = ["target"]  # the fixture
+
+
+def test_a_withdrawn_package_is_not_offered_and_its_file_stays_unless_deleted(
+    target: StoreTarget, tmp_path: Path
+) -> None:
+    publish(target, package(tmp_path, "old"), package(tmp_path, "bad"))
+    assert maintenance.yank(target, ["old-1-0.conda"]) == ("noarch/old-1-0.conda",)
+    maintenance.yank(target, ["bad-1-0.conda"], delete=True)
+    assert target.contents.visible("noarch").offered == {}
+    assert target.store.names("noarch").keys() == {"old-1-0.conda"}
+    assert target.held().keys() == {"noarch/old-1-0.conda", "noarch/bad-1-0.conda"}, "no name is used twice"
+
+
+def test_a_patch_replaces_fields_of_the_record_alone(target: StoreTarget, tmp_path: Path) -> None:
+    publish(target, package(tmp_path, "app", "lib"))
+    assert maintenance.patch(target, "app-1-0.conda", {"depends": ["lib <2"]}) == "noarch/app-1-0.conda"
+    subdir = target.contents.subdirs()["noarch"]
+    assert subdir.offered["app-1-0.conda"]["depends"] == ["lib <2"]
+    assert subdir.records["app-1-0.conda"]["depends"] == ["lib"]
+
+
+def test_an_unknown_package_is_answered_with_the_nearest_name(target: StoreTarget, tmp_path: Path) -> None:
+    publish(target, package(tmp_path, "app"))
+    with pytest.raises(UsageError, match=r"no package 'ap-1-0\.conda'") as error:
+        maintenance.yank(target, ["ap-1-0.conda"])
+    assert "app-1-0.conda" in error.value.hint
+
+
+def test_a_pending_publication_is_not_disturbed(target: StoreTarget, tmp_path: Path) -> None:
+    publish(target, package(tmp_path, "old"))
+    with pytest.raises(HashMismatch):
+        publish(target, package(tmp_path, "new"), fails=True)
+    with pytest.raises(PublicationPending, match="new-1-0"):
+        maintenance.yank(target, ["old-1-0.conda"])
+    assert target.contents.visible("noarch").offered.keys() == {"old-1-0.conda"}
+
+
+def test_reindexing_leaves_out_unreadable_files_and_returns_their_errors(target: StoreTarget, tmp_path: Path) -> None:
+    entries: dict[str, IndexEntry] = {}
+    for name in ("app", "broken"):
+        file, entry = package(tmp_path, name)
+        target.store.put(file, entry.path, entry.sha256)
+        entries[entry.path] = entry
+    del entries["noarch/broken-1-0.conda"]
+
+    def read(path: str) -> IndexEntry:
+        if path not in entries:
+            raise BrokenPackage(f"{path} cannot be read")
+        return entries[path]
+
+    count, errors = maintenance.reindex(target, read)
+    assert (count, [error.what for error in errors]) == (1, ["noarch/broken-1-0.conda cannot be read"])
+    assert target.contents.visible("noarch").offered.keys() == {"app-1-0.conda"}

@@ -1,0 +1,76 @@
+"""Requirements are printed as rattler-build 0.73 prints them; each row was asked of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiln.recipe_v1.requirement import OpenPin, canonical, free_name, requirement
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("python", "python"),
+        ("Foo_Bar", "foo_bar"),
+        ("gcc_linux-64 =14", "gcc_linux-64 14.*"),
+        ("a 1.*", "a 1.*"),
+        ("a 1.2*", "a 1.2.*"),
+        ("a ==1.2", "a ==1.2"),
+        ("a >=1, <2", "a >=1,<2"),
+        ("a >=1|<0.5", "a >=1|<0.5"),
+        ("a>=3", "a >=3"),
+        ("a >= 3", "a >=3"),
+        ("a =1|=2", "a 1.*|2.*"),
+        ("a !=1.*", "a !=1.*"),
+        ("a ~=1.4", "a ~=1.4"),
+        ("a *", "a *"),
+        ("a *.*", "a *"),
+        ("a * nompi_*", "a * nompi_*"),
+        ("a 3.10.* *_cpython", "a 3.10.* *_cpython"),
+        ("a ==1.2.3.4 h*_0", "a ==1.2.3.4 h*_0"),
+        ("a[version='>=1',build='x*']", "a >=1 x*"),
+        ("conda-forge::a 1.*", "conda-forge::a 1.*"),
+        ("__glibc >=2.17", "__glibc >=2.17"),
+    ],
+)
+def test_a_match_spec_is_printed(given: str, wanted: str) -> None:
+    assert canonical(given) == wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("a 1.2", "has no operator"),
+        ("a =1.2.*", "does not go with the operator ="),
+        ("a >=1.2.*", "does not go with the operator >="),
+        ("a 1.* b c", "more than a name, a version and a build"),
+        ("=1.2", "does not begin with the name"),
+        ("a[md5=x]", "only version= and build="),
+        ("a[version=1", "a bracket is not closed"),
+        ('x {"pin_subpackage": {}}', "has no operator"),
+    ],
+)
+def test_what_is_no_match_spec_is_refused(given: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        canonical(given)
+
+
+def test_a_pin_stays_open() -> None:
+    assert requirement('{"pin_subpackage":{"name":"A","upper_bound":"x.x"}}') == OpenPin(
+        name="a", subpackage=True, upper="x.x"
+    )
+    assert requirement('{"pin_compatible":{"name":"a","exact":true}}') == OpenPin(
+        name="a", subpackage=False, exact=True
+    )
+
+
+@pytest.mark.parametrize("given", ['{"pin_subpackage":', '{"pin":{"name":"a"}}', '{"pin_subpackage":{}} x'])
+def test_what_only_looks_like_a_pin_is_refused(given: str) -> None:
+    with pytest.raises(ValueError, match="pin"):
+        requirement(given)
+
+
+def test_only_a_bare_name_is_free() -> None:
+    assert [free_name(canonical(spec)) for spec in ("python", "python *", "c::python", "a[build=x]")] == [
+        "python", "", "", "",
+    ]  # fmt: skip

@@ -1,0 +1,58 @@
+"""A run that the machine cannot carry is refused with the reason, before it begins."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiln.errors import OutOfMemory, UsageError
+from kiln.resources import Resources
+from kiln.run.preflight import LEAST_DISK, ResourceShare, disk_needed, require_memory, share
+
+GB = 10**9
+MACHINE = Resources(cores=8, memory=20 * GB)
+
+
+def test_jobs_share_cores_and_memory_and_the_system_keeps_some() -> None:
+    assert share(MACHINE, jobs=2, cores=None, memory=None) == ResourceShare(cores=4, memory=9 * GB)
+    assert share(MACHINE, jobs=3, cores=2, memory=GB) == ResourceShare(cores=2, memory=GB)
+
+
+def test_more_jobs_than_cores_are_refused() -> None:
+    with pytest.raises(UsageError, match="9 jobs of 1 cores each need 9 cores, this machine has 8") as caught:
+        share(MACHINE, jobs=9, cores=None, memory=None)
+    assert caught.value.hint == "-j 8"
+    with pytest.raises(UsageError, match="need 10 cores"):
+        share(MACHINE, jobs=2, cores=5, memory=None)
+    with pytest.raises(UsageError, match="invalid number of jobs: -j 0"):
+        share(MACHINE, jobs=0, cores=None, memory=None)
+    with pytest.raises(UsageError, match="invalid number of cores: --cores 0"):
+        share(MACHINE, jobs=2, cores=0, memory=None)
+    with pytest.raises(UsageError, match="invalid amount of memory: --memory 0"):
+        share(MACHINE, jobs=2, cores=None, memory=0)
+
+
+def test_more_memory_than_there_is_is_refused() -> None:
+    with pytest.raises(OutOfMemory, match=r"3 jobs of 8\.0 GB each need 24 GB of memory") as caught:
+        share(MACHINE, jobs=3, cores=None, memory=8 * GB)
+    assert (caught.value.why, caught.value.hint) == ("this machine has 20 GB", "-j 2")
+
+
+def test_a_config_that_used_more_memory_before_is_refused() -> None:
+    each = ResourceShare(cores=1, memory=4 * GB)
+    require_memory({"a": 4 * GB}, each, jobs=2)
+    require_memory({}, each, jobs=2)
+    with pytest.raises(OutOfMemory, match=r"b used 5\.0 GB of memory"):
+        require_memory({"a": GB, "b": 5 * GB}, each, jobs=2)
+
+
+def test_the_disk_of_a_run_is_that_of_its_largest_configs_at_once() -> None:
+    used = {"a": 4 * GB, "b": 8 * GB, "c": 2 * GB}
+    assert disk_needed(used, ("a", "b", "c"), jobs=2) == 15 * GB
+    assert disk_needed({}, ("a", "b", "c"), jobs=2) == 2 * LEAST_DISK
+    assert disk_needed(used, ("c",), jobs=2) == int(2.5 * GB)
+
+
+def test_this_machine_has_something() -> None:
+    here = Resources.here()
+    assert here.cores >= 1
+    assert here.memory > 10**8

@@ -1,0 +1,44 @@
+"""The folders of finished configs: removed when a killed process has left them, and kept where somebody needs them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import files
+from kiln.store import build_cache
+from kiln.store.layout import ArtifactLayout
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> ArtifactLayout:
+    """Return the layout of a feedstock in which the folders of the config ``a`` are left."""
+    layout = ArtifactLayout(root=tmp_path)
+    for folder in (layout.work("a"), layout.staging("a")):
+        folder.mkdir(parents=True)
+        (folder / "file").write_text("")
+    return layout
+
+
+def test_folders_that_a_killed_process_left_of_a_finished_config_are_removed(layout: ArtifactLayout) -> None:
+    layout.published("a").write_text("")
+    build_cache.remove_leftovers(layout, ["a", "b"])
+    assert not [path for path in layout.work("a").parent.iterdir() if path.suffix != ".lock"]
+
+
+def test_a_folder_without_the_mark_is_kept_for_a_build_from_a_later_step(layout: ArtifactLayout) -> None:
+    build_cache.remove_leftovers(layout, ["a"])
+    assert (layout.work("a") / "file").exists()
+
+
+def test_a_config_that_is_being_built_keeps_its_folder(layout: ArtifactLayout) -> None:
+    layout.published("a").write_text("")
+    with files.locked(layout.lock("a")):
+        build_cache.remove_leftovers(layout, ["a"])
+        assert (layout.work("a") / "file").exists()
+    build_cache.remove_leftovers(layout, ["a"])
+    assert not layout.work("a").exists()

@@ -1,0 +1,70 @@
+"""Where builds lie: below build_artifacts, past no link that somebody else has made there."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.errors import NotWritable
+from kiln.model.feedstock import Feedstock
+from kiln.store.layout import ArtifactLayout
+from kiln.store.rehearsal_layout import RehearsalLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PLACES: dict[str, Callable[[ArtifactLayout], object]] = {
+    "cache": lambda layout: layout.cache,
+    "engines": lambda layout: layout.engines,
+    "compile-cache": lambda layout: layout.compile_caches,
+    "compile-cache/k": lambda layout: layout.compile_caches.folder("k"),
+    "locks": lambda layout: layout.lock("c"),
+    "locks/c.lock": lambda layout: layout.lock("c"),
+    "work": lambda layout: layout.work("c"),
+    "work/c": lambda layout: layout.work("c"),
+    "logs": lambda layout: layout.log(1, "c"),
+    "logs/0001": lambda layout: layout.log(1, "c"),
+    "logs/0001/c.log": lambda layout: layout.log(1, "c"),
+    "conda-forge-build-done-c": lambda layout: layout.canary("c"),
+    "linux-64": lambda layout: layout.channel.repair(),
+    "linux-64/a.conda": lambda layout: layout.channel.path_of(Path("a.conda"), "linux-64"),
+    "rehearsal": lambda layout: ArtifactLayout(root=layout.root, rehearsal=True).work("c"),
+    "rehearsal/wheels": lambda layout: RehearsalLayout(config=layout.root / "rehearsal" / "c").wheels,
+    "rehearsal/c/channel": lambda layout: RehearsalLayout(config=layout.root / "rehearsal" / "c").channel,
+    "reports": lambda layout: layout.place("reports", "0001.html"),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_link_in_the_place_of_what_builds_write_is_refused(tmp_path: Path, name: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    link = tmp_path / "build_artifacts" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(elsewhere)
+    with pytest.raises(NotWritable, match=f"{link} is a link.*\n.*{elsewhere}"):
+        PLACES[name](ArtifactLayout(root=tmp_path / "build_artifacts"))
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.processes
+def test_only_a_link_of_ones_own_leads_builds_to_another_disk(tmp_path: Path) -> None:
+    root, elsewhere = tmp_path / "feedstock", tmp_path / "elsewhere"
+    root.mkdir()
+    elsewhere.mkdir()
+    (root / "build_artifacts").symlink_to(elsewhere)
+    with pytest.raises(NotWritable, match="came with the feedstock"):
+        ArtifactLayout.of(Feedstock(root=root))  # nobody says whose it is
+    git(root, "init", "-q")
+    assert ArtifactLayout.of(Feedstock(root=root)).root == root / "build_artifacts"
+    git(root, "add", "--force", "build_artifacts")
+    with pytest.raises(NotWritable, match=f"came with the feedstock.*\n.*leads to {elsewhere}"):
+        ArtifactLayout.of(Feedstock(root=root))
+
+
+def git(root: Path, *words: str) -> None:
+    """Run git in a folder."""
+    subprocess.run(("git", "-C", str(root), *words), check=True)

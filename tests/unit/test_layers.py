@@ -1,0 +1,77 @@
+"""The layers of the architecture: an import points down, never sideways between stages, never up."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "kiln"
+
+LAYERS = tuple(
+    set(parts.split())
+    for parts in (
+        "errors json_lines masking model bootstrap serialization",
+        """yamltext template versions variants recipe recipe_v1 matchspec conda_package repodata command bazel container
+        channel console files compression system_packages ledger limits resources provenance compat package_safety names
+        credentials rattler_process processes signals folder_lock http_client""",
+        "load expand render build package_test publish rehearse image report",
+        "store job executor builder scheduling run install release fleet",
+        "cli __main__",
+    )
+)
+LAYER_OF = {part: layer for layer, parts in enumerate(LAYERS) for part in parts}
+STAGES = 2  # the one layer whose parts never import each other
+ACYCLIC = (1, 3)  # layers whose parts may import each other, without a cycle
+
+
+def part_of(file: Path) -> str:
+    """Return the first name below kiln/: a module or a package."""
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports_of(file: Path) -> set[str]:
+    """Return every module that a file imports, inside functions and type-checking blocks too."""
+    modules: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            modules.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules.add(node.module)
+            modules.update(f"{node.module}.{alias.name}" for alias in node.names if node.module == "kiln")
+    return modules
+
+
+FILES = sorted(file for file in PACKAGE.rglob("*.py") if file != PACKAGE / "__init__.py")
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_imports_point_down(file: Path) -> None:
+    part = part_of(file)
+    assert part in LAYER_OF, f"kiln/{part} belongs to no layer; give it one here and in docs/explanation/design.md"
+    parts = {name.split(".")[1] for name in imports_of(file) if name.startswith("kiln.")} - {"__version__", part}
+    for other in sorted(parts):
+        assert LAYER_OF[other] <= LAYER_OF[part], f"{part} imports {other}, which is in a higher layer"
+        sideways = LAYER_OF[other] == LAYER_OF[part] == STAGES
+        assert not sideways, f"{part} imports {other}: stages meet only in model types"
+
+
+@pytest.mark.parametrize("layer", ACYCLIC)
+def test_imports_within_a_layer_make_no_cycle(layer: int) -> None:
+    uses: dict[str, set[str]] = {}
+    for file in FILES:
+        if LAYER_OF.get(part_of(file)) == layer:
+            names = {name.split(".")[1] for name in imports_of(file) if name.startswith("kiln.")}
+            uses.setdefault(part_of(file), set()).update((names & LAYERS[layer]) - {part_of(file)})
+    while uses:
+        free = {part for part, others in uses.items() if not others & uses.keys()}
+        assert free, f"these import each other in a cycle: {sorted(uses)}"
+        uses = {part: others for part, others in uses.items() if part not in free}
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if LAYER_OF.get(part_of(file)) == 0], ids=str)
+def test_the_lowest_layer_needs_only_the_standard_library(file: Path) -> None:
+    roots = {name.split(".")[0] for name in imports_of(file)}
+    assert roots <= {*sys.stdlib_module_names, "kiln"}

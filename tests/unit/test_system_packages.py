@@ -1,0 +1,49 @@
+"""Which package brings a program, on each family of systems."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import command, system_packages
+from kiln.errors import MissingTool
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEBIAN = 'PRETTY_NAME="Debian GNU/Linux forky/sid"\nID=debian\n'
+MINT = 'NAME="Linux Mint"\nID=linuxmint\nID_LIKE="ubuntu debian"\n'
+ROCKY = "ID='rocky'\nID_LIKE=\"rhel centos fedora\"\n"
+
+
+@pytest.mark.parametrize(
+    ("release", "platform", "hint"),
+    [
+        (DEBIAN, "linux", "sudo apt install openssh-client"),
+        (MINT, "linux", "sudo apt install openssh-client"),
+        ("ID=fedora\n", "linux", "sudo dnf install openssh"),
+        (ROCKY, "linux", "sudo dnf install openssh"),
+        ("", "darwin", "brew install openssh"),
+        ("ID=arch\n", "linux", "install it with this system's package manager (Debian's package is openssh-client)"),
+        ("", "linux", "install it with this system's package manager (Debian's package is openssh-client)"),
+    ],
+)
+def test_the_command_is_that_of_the_system(release: str, platform: str, hint: str) -> None:
+    assert system_packages.advice("ssh-keygen", system_packages.parsed(release), platform) == hint
+
+
+def test_a_program_without_a_known_package_has_no_advice() -> None:
+    assert system_packages.advice("no-such-program", {"ID": "debian"}, "linux") == ""
+    assert system_packages.packages(["no-such-program", "ssh", "ssh-keygen", "git"]) == ("git", "openssh-client")
+
+
+@pytest.mark.processes
+def test_a_missing_program_is_named_with_the_command_that_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system_packages, "os_release", lambda: {"ID": "debian"})
+    for program in ("rsync", f"{tmp_path}/rsync"):
+        with pytest.raises(MissingTool, match="rsync") as caught:
+            command.run([program], env={"PATH": str(tmp_path)})
+        assert caught.value.hint == "sudo apt install rsync"
