@@ -169,7 +169,7 @@ def htpasswd(password: str, user: str) -> str:
 
 def _machine(tags: Mapping[str, str], **facts: Any) -> Machine:
     return {
-        "name": tags.get("kiln-machine", ""),
+        "name": tags.get("kiln-worker", ""),
         "run": tags.get("kiln-run", ""),
         "owner": tags.get("kiln-owner", ""),
         "type": tags.get("kiln-type", ""),

@@ -38,7 +38,7 @@ options:
     description: The run's folder, an absolute path.
     type: path
   tags:
-    description: The machine's tags; kiln-machine is its name.
+    description: The machine's tags; kiln-worker is its name.
     type: dict
     default: {}
   image:
@@ -81,7 +81,7 @@ EXAMPLES = """
     state: started
     folder: /home/me/feedstock/build_artifacts/fleet/one
     tags:
-      kiln-machine: kiln-one-1
+      kiln-worker: kiln-one-1
     image: /home/me/kiln/build_artifacts/images/kiln-disk-bookworm
 """
 
@@ -129,7 +129,7 @@ def argv(request: dict[str, Any], *, accel: str, port: int, identity: str) -> li
     return [
         *(QEMU, "-daemonize", "-no-user-config", "-nodefaults", "-display", "none"),
         *("-sandbox", "on,resourcecontrol=deny"),  # what else it denies is what -daemonize does
-        *("-name", tags["kiln-machine"], "-uuid", identity),
+        *("-name", tags["kiln-worker"], "-uuid", identity),
         *("-smbios", ",".join(("type=11", *(f"value={name}={value}" for name, value in tags.items())))),
         *("-machine", f"q35,accel={accel}", "-cpu", "host" if accel == "kvm" else "max"),
         *("-smp", str(request["cores"]), "-m", f"{request['memory']}G"),
@@ -148,12 +148,12 @@ def argv(request: dict[str, Any], *, accel: str, port: int, identity: str) -> li
 
 def seed(request: dict[str, Any]) -> Path:
     """Return the folder of a machine's first-boot data."""
-    return Path(request["folder"]) / "seed" / str(request["tags"]["kiln-machine"])
+    return Path(request["folder"]) / "seed" / str(request["tags"]["kiln-worker"])
 
 
 def console(request: dict[str, Any]) -> Path:
     """Return the path of a machine's console log."""
-    return Path(request["folder"]) / "console" / f"{request['tags']['kiln-machine']}.log"
+    return Path(request["folder"]) / "console" / f"{request['tags']['kiln-worker']}.log"
 
 
 def disk_argv(request: dict[str, Any]) -> list[str]:
@@ -215,7 +215,7 @@ def _kill(pid: int, guest: dict[str, Any]) -> None:
             return
         signal.pidfd_send_signal(handle, signal.SIGKILL)
         if not select.select([handle], [], [], SECONDS)[0]:
-            raise Refused(f"the process {pid} of {guest['tags']['kiln-machine']} was killed and is still there")
+            raise Refused(f"the process {pid} of {guest['tags']['kiln-worker']} was killed and is still there")
     finally:
         os.close(handle)
 

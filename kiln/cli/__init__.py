@@ -31,7 +31,7 @@ COMMANDS = {
     "rebuild": "rebuild a published package from its provenance, and compare it byte for byte",
     "test": "install packages into clean prefixes and run their tests",
     "install": "install packages into a prefix, choosing the builds that fit this machine",
-    "doctor": "check whether versions, a GPU and a machine work together, or explain a as_kiln_error",
+    "doctor": "check whether versions, a GPU and a machine work together, or explain an error",
     "fleet": "build configs on many workers in parallel: plan, run, status, down, sweep",
     "image": "make images: base images for builds, slim images of packages, images of fleet workers",
     "completion": "print shell code that completes commands, options and configs in bash, zsh or fish",

@@ -33,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--with", dest="extra", metavar="PACKAGE", nargs="+", default=[], help="add these Debian packages"
     )
     worker = kinds.add_parser(
-        "machine",
+        "worker",
         help="an image of a fleet worker as a container, for trials and tests",
         description="Make an image that boots systemd, cloud-init, sshd and an inner Docker; requires Docker.",
     )
@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     _suite_arguments(disk)
     _local_arguments(base, "localhost/kiln-base:SUITE")
-    _local_arguments(worker, "localhost/kiln-machine:SUITE")
+    _local_arguments(worker, "localhost/kiln-worker:SUITE")
     for name, summary in KINDS.items():
         _slim_arguments(kinds.add_parser(name, help=summary, description=f"Make {summary}."))
 

@@ -14,7 +14,7 @@ PACKAGES = (
     *("docker.io", "iptables"),
 )
 HOME = "/var/lib/kiln"  # as ansible/roles/prepare has it
-INIT = "/usr/local/sbin/kiln-machine-init"
+INIT = "/usr/local/sbin/kiln-worker-init"
 
 # Docker mounts the host's cgroups read-only, but a worker must create its own: systemd for units, the inner Docker for
 # limits. The cgroup namespace is private, so only groups below the worker's own can be changed.
@@ -61,7 +61,7 @@ def worker_recipe(suite: str = SUITE) -> ImageRecipe:
     return ImageRecipe(
         suite=suite,
         packages=PACKAGES,
-        name="kiln-machine",
+        name="kiln-worker",
         below=recipe(suite),
         setup=(UNPACK, BEFORE),
         hooks=(BAKE, PUT_INIT, *AFTER[:2]),
@@ -71,4 +71,4 @@ def worker_recipe(suite: str = SUITE) -> ImageRecipe:
 
 def worker_tag(suite: str = SUITE) -> str:
     """Return the name of a suite's worker image."""
-    return f"{images.LOCAL}kiln-machine:{suite}"
+    return f"{images.LOCAL}kiln-worker:{suite}"

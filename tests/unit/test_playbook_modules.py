@@ -135,7 +135,7 @@ def test_a_file_with_another_hash_and_a_link_are_wrong(tmp_path: Path) -> None:
 
 
 def test_machines_of_every_provider_have_one_shape() -> None:
-    tags = {"kiln-fleet": "true", "kiln-machine": "m", "kiln-run": "r", "kiln-type": "t", "kiln-expires": "7"}
+    tags = {"kiln-fleet": "true", "kiln-worker": "m", "kiln-run": "r", "kiln-type": "t", "kiln-expires": "7"}
     aws = {
         "tags": tags,
         "instance_id": "i-1",
@@ -271,7 +271,7 @@ def test_of_many_claims_of_a_host_at_the_same_moment_one_succeeds(tmp_path: Path
 
 def test_a_server_that_is_shut_off_has_ended_and_one_of_another_owner_is_a_stranger() -> None:
     def server(name: str, status: str, owner: str) -> dict[str, Any]:
-        tags = {"kiln-fleet": "true", "kiln-run": "r", "kiln-machine": name, "kiln-owner": owner}
+        tags = {"kiln-fleet": "true", "kiln-run": "r", "kiln-worker": name, "kiln-owner": owner}
         return {"id": name, "name": name, "status": status, "metadata": tags}
 
     found = MACHINES.from_openstack([server("a", "ACTIVE", "x"), server("b", "SHUTOFF", "y"), server("c", "ERROR", "")])
@@ -306,7 +306,7 @@ def test_every_machine_type_has_a_price_with_its_source_and_date() -> None:
 
 ASKED: dict[str, Any] = {
     "folder": "/run,1",
-    "tags": {"kiln-fleet": "true", "kiln-run": "one", "kiln-machine": "kiln-one-1", "kiln-type": "qemu-2"},
+    "tags": {"kiln-fleet": "true", "kiln-run": "one", "kiln-worker": "kiln-one-1", "kiln-type": "qemu-2"},
     "image": "/images/disk",
     "cores": 2,
     "memory": 4,
@@ -326,7 +326,7 @@ def test_a_virtual_machine_has_the_size_of_its_type_and_is_reachable_from_this_c
     assert started() == [
         *("qemu-system-x86_64", "-daemonize", "-no-user-config", "-nodefaults", "-display", "none"),
         *("-sandbox", "on,resourcecontrol=deny", "-name", "kiln-one-1", "-uuid", IDENTITY, "-smbios"),
-        "type=11,value=kiln-fleet=true,value=kiln-run=one,value=kiln-machine=kiln-one-1,value=kiln-type=qemu-2",
+        "type=11,value=kiln-fleet=true,value=kiln-run=one,value=kiln-worker=kiln-one-1,value=kiln-type=qemu-2",
         *("-machine", "q35,accel=kvm", "-cpu", "host", "-smp", "2", "-m", "4G"),
         *("-kernel", "/images/disk/vmlinuz", "-initrd", "/images/disk/initrd.img"),
         *("-append", "root=/dev/vda rw console=ttyS0"),
