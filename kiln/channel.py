@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from kiln import credentials, files, rattler_process
+from kiln import credentials, files, folder_lock, rattler_process
 from kiln.errors import BrokenIndex, UsageError
 from kiln.matchspec import package_name
 from kiln.rattler_process.serialization import dumped, loaded
@@ -163,6 +163,34 @@ def install(
             seen_at=seen_at,
             carried=carried,
         )
+
+
+def install_as(records: list[RepoDataRecord], prefix: Path, *, wait: float) -> None:
+    """Install solved packages into a new prefix that appears whole, in the place of what is there; wait for others.
+
+    A prefix that another process has replaced since this one began to wait stays as it is.
+
+    Raises:
+        AlreadyRunning: another process makes the prefix for longer than ``wait`` seconds.
+        KilnError: those of ``install``.
+    """
+    cache = prefix.with_name(f"cache-{prefix.name}")
+    before = _identity(prefix)
+    with folder_lock.exclusive(prefix, wait=wait) as lock:
+        if _identity(prefix) == before:
+            files.remove(prefix)
+            with files.replacing(prefix) as part:
+                install(records, part, cache=cache, seen_at=str(prefix), lock=lock)
+        files.remove(cache)
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return the identity of a folder, which changes when another one replaces it; None without the folder."""
+    try:
+        status = folder.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_ctime_ns
 
 
 def record_requested_specs(prefix: Path, requested: Iterable[str]) -> None:

@@ -103,7 +103,7 @@ class RecipeFault(KilnError):
 
 
 class PinningNeeded(KilnError):
-    """The feedstock uses keys that have no value without a global pinning."""
+    """The feedstock uses keys that have no value without a pinning, and none can be fetched."""
 
     exit_code = 31
 

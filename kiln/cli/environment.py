@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -67,6 +68,11 @@ def machine_of(options: argparse.Namespace) -> HostMachine:
 def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a build may see."""
     return {name: environment[name] for name in PASSED_ON if name in environment}
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Return the user's folder for caches, by the XDG Base Directory Specification."""
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
 def pip_settings(environment: Mapping[str, str]) -> dict[str, str]:

@@ -93,7 +93,9 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--lease", metavar="TIME", default=LEASE, help=LEASE_HELP)
     parser.add_argument("--unreachable-timeout", metavar="TIME", default="3min", help=TIMEOUT_HELP)
-    parser.add_argument("--poll", metavar="TIME", default="5s", help="poll builds at this interval (default: %(default)s)")
+    parser.add_argument(
+        "--poll", metavar="TIME", default="5s", help="poll builds at this interval (default: %(default)s)"
+    )
     parser.add_argument(
         "--image",
         metavar="FILE=TAG",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli import common_arguments
+from kiln.cli.environment import cache_folder
 from kiln.matchspec import strict
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def default_cache(environment: Mapping[str, str]) -> Path:
     """Return rattler's and pixi's folder of unpacked packages, which rattler 0.28 does not expose."""
     if folder := environment.get("RATTLER_CACHE_DIR"):
         return Path(folder) / "pkgs"
-    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rattler" / "cache" / "pkgs"
+    return cache_folder(environment) / "rattler" / "cache" / "pkgs"
 
 
 def target_machine(environment: Mapping[str, str]) -> TargetMachine:

@@ -8,10 +8,11 @@ import sys
 import tarfile
 import tempfile
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli.rerender import add_pinning, pinning_of
+from kiln.cli import pinning
 from kiln.errors import UnsupportedPython, UsageError
 
 if TYPE_CHECKING:
@@ -20,10 +21,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.model.build_config import BuildConfig
-    from kiln.model.feedstock import Feedstock
 
-_SHOWN = 6  # keys without a value that a note lists; it counts the rest
 _TREE = ("recipe", "conda-forge.yml", ".ci_support")  # the files that define a matrix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """A tree of files that define a matrix, and the pinning to expand it with."""
+
+    root: Path
+    pinning: Path | None
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,10 +40,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--was",
         metavar="PINNING",
-        type=Path,
         help="with --diff: use this pinning for the earlier matrix (default: the one of -e)",
     )
-    add_pinning(parser)
+    pinning.arguments(parser)
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
@@ -46,54 +52,36 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.was and not options.diff:
         raise UsageError("--was requires --diff", hint="kiln matrix --diff HEAD --was OLD -e NEW")
     if options.diff is None:
-        notes, text = limits.bounded(lambda: matrix(options, root))
+        variant_file, notes = pinning.available(options, root)
+        text = limits.bounded(lambda: matrix(options, root, variant_file))
     else:
         with tree_of(root, options.diff) as before:
-            notes, text = limits.bounded(lambda: difference(options, root, before))
+            variant_file, notes = pinning.available(options, root)
+            earlier = pinning.named(options.was, options) if options.was else variant_file
+            if earlier is None:
+                notes += pinning.missing(before, f" at {options.diff}") if not options.no_pinning else []
+            trees = Tree(root=before, pinning=earlier), Tree(root=root, pinning=variant_file)
+            text = limits.bounded(lambda: difference(options, *trees))
     print("".join(f"{note}\n" for note in notes), end="", file=sys.stderr)
     print(text)
     return 0
 
 
-def matrix(options: argparse.Namespace, root: Path) -> tuple[list[str], str]:
-    """Return notes, and the text of the matrix."""
+def matrix(options: argparse.Namespace, root: Path, variant_file: Path | None) -> str:
+    """Return the text of the matrix."""
     from kiln import expand, load
 
-    feedstock, pinning = load.find(root), pinning_of(options.pinning)
-    notes = without_values(feedstock, pinning, options)
-    configs = expand.configs(feedstock, pinning)
-    return notes, json.dumps([plain(config) for config in configs]) if options.json else "\n".join(table(configs))
+    configs = expand.configs(load.find(root), variant_file)
+    return json.dumps([plain(config) for config in configs]) if options.json else "\n".join(table(configs))
 
 
-def difference(options: argparse.Namespace, root: Path, before: Path) -> tuple[list[str], str]:
-    """Return notes, and the text of the differences from the matrix of an earlier tree."""
+def difference(options: argparse.Namespace, before: Tree, after: Tree) -> str:
+    """Return the text of the differences from the matrix of an earlier tree."""
     from kiln import expand, load
 
-    pinning = pinning_of(options.pinning)
-    earlier = pinning_of(options.was) or pinning
-    feedstock, earlier_feedstock = load.find(root), load.find(before)
-    notes = [
-        *without_values(feedstock, pinning, options),
-        *without_values(earlier_feedstock, earlier, options, options.diff),
-    ]
-    configs = expand.configs(feedstock, pinning)
-    changes = changes_between(expand.configs(earlier_feedstock, earlier), configs)
-    return notes, json.dumps(changes) if options.json else "\n".join(changes_text(changes, options.diff, len(configs)))
-
-
-def without_values(
-    feedstock: Feedstock, pinning: Path | None, options: argparse.Namespace, revision: str = ""
-) -> list[str]:
-    """Return a note about keys without a value because no pinning is given; the CI's matrix differs then."""
-    from kiln import expand
-
-    needs = expand.lacking(feedstock) if pinning is None and not options.no_pinning else ()
-    if not needs:
-        return []
-    keys = ", ".join(f"{need.key} ({need.at})" for need in needs[:_SHOWN])
-    more = f" and {len(needs) - _SHOWN} more" if len(needs) > _SHOWN else ""
-    where = f" at {revision}" if revision else ""
-    return [f"note: no value{where} without a pinning (-e): {keys}{more}"]
+    configs = expand.configs(load.find(after.root), after.pinning)
+    changes = changes_between(expand.configs(load.find(before.root), before.pinning), configs)
+    return json.dumps(changes) if options.json else "\n".join(changes_text(changes, options.diff, len(configs)))
 
 
 def plain(config: BuildConfig) -> dict[str, Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.errors import MatrixDrift, UsageError
+from kiln.cli import pinning
+from kiln.errors import MatrixDrift
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
     from kiln.expand import Drift
     from kiln.template.names import Doubts
@@ -22,39 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check", action="store_true", help="write nothing; show the differences, and fail if there are any"
     )
-    add_pinning(parser)
-
-
-def add_pinning(parser: argparse.ArgumentParser) -> None:
-    """Add the options that select a pinning."""
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument(
-        "-e",
-        dest="pinning",
-        metavar="PINNING/conda_build_config.yaml",
-        type=Path,
-        help="read this variant file before the recipe's, such as conda-forge's global pinning; migrations are read "
-        "from share/conda-forge/migrations in its folder",
-    )
-    group.add_argument(
-        "--no-pinning",
-        action="store_true",
-        help="use the feedstock's variant files alone, even if keys have no value then",
-    )
-
-
-def pinning_of(path: Path | None) -> Path | None:
-    """Return the pinning's file, if one is given.
-
-    Raises:
-        UsageError: if the file does not exist.
-    """
-    if path is None:
-        return None
-    file = path.absolute() / "conda_build_config.yaml" if path.is_dir() else path.absolute()
-    if not file.is_file():
-        raise UsageError(f"pinning not found: {path}", hint="-e PINNING/conda_build_config.yaml")
-    return file
+    pinning.arguments(parser)
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
@@ -62,11 +31,12 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
     Raises:
         MatrixDrift: if the checked files differ.
-        PinningNeeded: if keys have no value without a pinning.
+        PinningNeeded: if keys have no value without a pinning, and none can be fetched.
     """
     from kiln import limits
 
-    notes, lines, fault = limits.bounded(lambda: rerender(options, root))
+    variant_file = pinning.required(options, root)
+    notes, lines, fault = limits.bounded(lambda: rerender(options, root, variant_file))
     print("".join(f"{line}\n" for line in notes), end="", file=sys.stderr)
     print("\n".join(lines))
     if fault:
@@ -74,17 +44,16 @@ def run(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-def rerender(options: argparse.Namespace, root: Path) -> tuple[list[str], list[str], MatrixDrift | None]:
+def rerender(
+    options: argparse.Namespace, root: Path, variant_file: Path | None
+) -> tuple[list[str], list[str], MatrixDrift | None]:
     """Write or check the files; return notes, the lines to print, and the error of a check."""
     from kiln import expand, load
     from kiln.expand import workflow
 
     feedstock = load.find(root)
-    pinning = pinning_of(options.pinning)
-    if pinning is None and not options.no_pinning:
-        expand.require_values(feedstock)
     doubts: Doubts = {}
-    configs = expand.configs(feedstock, pinning, doubts)
+    configs = expand.configs(feedstock, variant_file, doubts)
     notes = [f"note: {doubt}" for doubt in doubts.values()]
     total = f"{len(configs)} configs in {feedstock.configs}"
     if not options.check:

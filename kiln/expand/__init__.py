@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kiln.expand.disk import Drift, drift, write
 from kiln.expand.files import read, read_all, text
-from kiln.expand.forge import CondaSettings, conda_settings
+from kiln.expand.forge import CondaSettings, conda_settings, exclusive_config_file
 from kiln.expand.matrix import configs
-from kiln.expand.pinning import Need, lacking, require_values
+from kiln.expand.pinning import Need, lacking, missing_values, require_values
 
 __all__ = [
     "CondaSettings",
@@ -15,7 +15,9 @@ __all__ = [
     "conda_settings",
     "configs",
     "drift",
+    "exclusive_config_file",
     "lacking",
+    "missing_values",
     "read",
     "read_all",
     "require_values",

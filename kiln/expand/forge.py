@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from kiln.model.feedstock import Feedstock
+
 _PLATFORMS = tuple(platform.replace("-", "_") for platform in CONDA_PLATFORMS)
 _PROVIDERS = ("circle", "travis", "appveyor", "azure", "drone", "woodpecker", "github_actions")
 _DEFAULT_PROVIDERS = {"osx_64": "azure", "osx_arm64": "azure"}  # all others: GitHub Actions
@@ -26,11 +28,12 @@ _NATIVE_PLATFORMS = {
     "linux_64", "linux_aarch64", "linux_ppc64le", "linux_s390x", "osx_64", "osx_arm64", "win_64", "win_arm64",
 }  # fmt: skip
 _GITHUB = "github_actions"
+_EXCLUSIVE = "exclusive_config_file"
 _READ_KEYS = frozenset(
     [
         "provider", "build_platform", "os_version", "noarch_platforms", "azure", "force", _GITHUB, "enabled", "docker",
         "fallback_image", "recipe_dir", "conda_build_tool", "config_version", "compiler_stack", "min_py_ver",
-        "max_py_ver", "min_r_ver", "max_r_ver",
+        "max_py_ver", "min_r_ver", "max_r_ver", _EXCLUSIVE,
     ]
 )  # fmt: skip
 _PRIORITIES = ("strict", "flexible", "disabled")
@@ -101,6 +104,25 @@ def conda_settings(path: Path) -> CondaSettings:
         conda_build={"pkg_format": "2", **conda_build},
         solver=tool or settings.text("conda_solver", "") or None,
     )
+
+
+def exclusive_config_file(feedstock: Feedstock) -> Path | None:
+    """Return the variant file that a feedstock uses in the place of a pinning, None when it names none.
+
+    Source: ``exclusive_config_file`` of conda-smithy's schema of conda-forge.yml.
+
+    Raises:
+        RecipeFault: the file does not exist, or is outside of the feedstock.
+    """
+    document = parsed(feedstock.root / "conda-forge.yml")
+    name = document.value.get(_EXCLUSIVE)
+    if name is None:
+        return None
+    path = (feedstock.root / str(name)).resolve()
+    if not path.is_relative_to(feedstock.root.resolve()) or not path.is_file():
+        why = "it is outside of the feedstock" if path.exists() else "no such file"
+        raise RecipeFault(f"{_EXCLUSIVE} is {str(name)!r}", at=document.place(_EXCLUSIVE), why=why)
+    return path
 
 
 def read(path: Path) -> ForgeSettings:

@@ -1,7 +1,7 @@
 """The keys that have values only in a pinning: a check before a feedstock is expanded without one.
 
 conda-forge's feedstocks use keys whose values are in conda-forge's global pinning. Without it a key is empty text,
-or conda-build's default, and .ci_support loses its values; conda-smithy fetches the newest pinning automatically.
+or conda-build's default, and .ci_support loses its values; so the newest pinning is fetched, as by conda-smithy.
 """
 
 from __future__ import annotations
@@ -69,10 +69,14 @@ def require_values(feedstock: Feedstock) -> None:
     """
     needs = lacking(feedstock)
     if needs:
-        keys = f"{len(needs)} keys have" if len(needs) > 1 else f"{needs[0].key} has"
-        raise PinningNeeded(
-            f"{keys} no value without a pinning", hint=HINT, others=tuple(need.fault() for need in needs)
-        )
+        raise missing_values(needs)
+
+
+def missing_values(needs: Sequence[Need], *, why: str = "", hint: str = HINT) -> PinningNeeded:
+    """Return the error for keys without a value, which lists each with the place of its use."""
+    keys = f"{len(needs)} keys have" if len(needs) > 1 else f"{needs[0].key} has"
+    others = tuple(need.fault() for need in needs)
+    return PinningNeeded(f"{keys} no value without a pinning", why=why, hint=hint, others=others)
 
 
 def lacking(feedstock: Feedstock) -> tuple[Need, ...]:

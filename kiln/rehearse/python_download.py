@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import channel as channels
-from kiln import command, files, folder_lock, system_packages
+from kiln import command, files, system_packages
 from kiln.errors import AlreadyRunning, DiskFull, DownloadFailed, KilnError, MissingTool, UnsupportedPython
 from kiln.rehearse.interpreter import probe
 from kiln.rehearse.python_package import build_suffix
@@ -112,27 +112,11 @@ def command_for(python: str, *, env: Mapping[str, str]) -> str:
 
 def _from_channel(request: PythonRequest, env: Mapping[str, str]) -> Path:
     """Install a channel's Python into a prefix, atomically."""
-    python, folder = request.python, request.folder
-    prefix, cache = folder / python, folder / f"cache-{python}"
-    before = _identity(prefix)
+    python, prefix = request.python, request.folder / request.python
     specs = [f"python {python}.* *_{build_suffix(python)}"]
     records = channels.solve([request.channel], specs, virtual_packages=channels.machine_virtual_packages(env))
-    with folder_lock.exclusive(prefix, wait=_SECONDS) as lock:
-        if _identity(prefix) == before:  # else another process has fetched it meanwhile
-            files.remove(prefix)  # an unusable Python
-            with files.replacing(prefix) as part:
-                channels.install(records, part, cache=cache, seen_at=str(prefix), lock=lock)
-        files.remove(cache)
+    channels.install_as(records, prefix, wait=_SECONDS)
     return prefix / "bin" / f"python{python}"
-
-
-def _identity(folder: Path) -> tuple[int, int] | None:
-    """Return the identity of a folder, which changes when another one replaces it; None without the folder."""
-    try:
-        status = folder.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_ino, status.st_ctime_ns
 
 
 def _by_uv(request: PythonRequest, env: Mapping[str, str]) -> Path:

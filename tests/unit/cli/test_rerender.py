@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
-from kiln.cli import rerender, run
-from kiln.errors import MatrixDrift, UsageError
+from kiln.cli import run
+from kiln.errors import MatrixDrift
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 META = "package:\n  name: a\n  version: '1'\n"
 
@@ -29,12 +29,3 @@ def test_written_files_pass_the_check_until_the_recipe_changes(
     assert run([*words, "--check"]) == MatrixDrift.exit_code
     assert "is not up to date with the recipe" in capsys.readouterr().err
     assert sorted(feedstock.configs.iterdir()) == before
-
-
-def test_a_pinning_is_a_file_or_its_folder(tmp_path: Path) -> None:
-    file = tmp_path / "conda_build_config.yaml"
-    with pytest.raises(UsageError, match="pinning not found"):
-        rerender.pinning_of(tmp_path)
-    file.touch()
-    assert rerender.pinning_of(tmp_path) == rerender.pinning_of(file) == file
-    assert rerender.pinning_of(None) is None

@@ -22,7 +22,7 @@ HOST = f"{HEAD}requirements:\n  host:\n    - alpha\n"
 
 
 def rerendered(feedstock: Feedstock, *words: str) -> int:
-    return run(["-C", str(feedstock.root), "rerender", *words])
+    return run(["-C", str(feedstock.root), "rerender", "--pinning-channel", "none", *words])
 
 
 def files(feedstock: Feedstock) -> dict[str, bytes]:
@@ -149,7 +149,7 @@ def test_a_migration_of_a_pinnings_keys_is_reported_as_such(
 
 def test_the_matrix_says_what_has_no_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     feedstock = held(written(tmp_path, HOST, ""), "alpha:\n- '1'\n")
-    assert run(["-C", str(feedstock.root), "matrix"]) == 0
+    assert run(["-C", str(feedstock.root), "matrix", "--pinning-channel", "none"]) == 0
     assert "note: no value without a pinning (-e): alpha (recipe/meta.yaml:6:7)" in capsys.readouterr().err
     assert run(["-C", str(feedstock.root), "matrix", "--no-pinning"]) == 0
     assert not capsys.readouterr().err

@@ -1,0 +1,139 @@
+"""The pinning that ``kiln rerender`` and ``kiln matrix`` expand a feedstock with: given, set, or fetched."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln.cli import environment, values
+from kiln.errors import PinningNeeded, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from kiln.expand import Need
+    from kiln.expand.pinning_package import Pinning
+
+_FILE = "conda_build_config.yaml"
+_SHOWN = 6  # keys without a value that a note lists; it counts the rest
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that select a pinning."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "-e",
+        dest="pinning",
+        metavar="PINNING",
+        help="read this variant file before the recipe's, or this version of the package conda-forge-pinning; "
+        "migrations are read from share/conda-forge/migrations in the file's folder (default: exclusive_config_file in "
+        "conda-forge.yml, or the newest conda-forge-pinning when keys have no value without one)",
+    )
+    group.add_argument(
+        "--no-pinning",
+        action="store_true",
+        help="use the feedstock's variant files alone, even if keys have no value then",
+    )
+    parser.add_argument(
+        "--pinning-channel",
+        metavar="CHANNEL",
+        type=values.channel,
+        default="conda-forge",
+        help="fetch conda-forge-pinning from this conda channel; 'none' fetches none (default: %(default)s)",
+    )
+
+
+def required(options: argparse.Namespace, root: Path) -> Path | None:
+    """Return the variant file of the pinning; None for a feedstock that needs none.
+
+    Raises:
+        PinningNeeded: keys have no value without a pinning, and none can be fetched; it lists them.
+        UsageError: the given file does not exist.
+    """
+    from kiln import expand
+
+    given = _given(options, root)
+    needs = () if given or options.no_pinning else _lacking(root)
+    if not needs:
+        return given
+    try:
+        return _newest(options)
+    except PinningNeeded as error:
+        why = ": ".join(filter(None, (error.what, error.why)))
+        raise expand.missing_values(needs, why=why, hint=error.hint) from error
+
+
+def available(options: argparse.Namespace, root: Path) -> tuple[Path | None, list[str]]:
+    """Return the variant file of the pinning, and a note about keys without a value where none can be fetched."""
+    try:
+        return required(options, root), []
+    except PinningNeeded as error:
+        reason = f" ({error.why})" if error.why else ""
+        return None, [f"{note}{reason}" for note in missing(root)] or [f"note: {error.what}{reason}"]
+
+
+def named(name: str, options: argparse.Namespace) -> Path:
+    """Return the variant file of a pinning that is given by its file, its folder or its version.
+
+    Raises:
+        UsageError: there is no such file.
+        PinningNeeded: the version cannot be fetched.
+    """
+    from kiln.expand import pinning_package
+
+    path = Path(name).absolute()
+    file = path / _FILE if path.is_dir() else path
+    if file.is_file():
+        return file
+    if not pinning_package.VERSION.fullmatch(name):
+        raise UsageError(
+            f"pinning not found: {name}", hint=f"-e PINNING/{_FILE}, or a version such as -e 2026.08.17.07.23.37"
+        )
+    return _shown(pinning_package.of_version(_folder(), options.pinning_channel, name)).file
+
+
+def missing(root: Path, where: str = "") -> list[str]:
+    """Return a note about keys without a value when no pinning is used; the matrix of a CI with one differs."""
+    needs = _lacking(root)
+    if not needs:
+        return []
+    keys = ", ".join(f"{need.key} ({need.at})" for need in needs[:_SHOWN])
+    more = f" and {len(needs) - _SHOWN} more" if len(needs) > _SHOWN else ""
+    return [f"note: no value{where} without a pinning (-e): {keys}{more}"]
+
+
+def _given(options: argparse.Namespace, root: Path) -> Path | None:
+    """Return the pinning that is given, or set in conda-forge.yml."""
+    from kiln import expand, limits, load
+
+    if options.pinning:
+        return named(options.pinning, options)
+    if options.no_pinning:
+        return None
+    return limits.bounded(lambda: expand.exclusive_config_file(load.find(root)))
+
+
+def _lacking(root: Path) -> tuple[Need, ...]:
+    from kiln import expand, limits, load
+
+    return limits.bounded(lambda: expand.lacking(load.find(root)))
+
+
+def _newest(options: argparse.Namespace) -> Path:
+    from kiln.expand import pinning_package
+
+    if options.pinning_channel == pinning_package.NO_CHANNEL:
+        raise PinningNeeded("--pinning-channel none forbids a download", hint=f"-e PINNING/{_FILE}; or --no-pinning")
+    return _shown(pinning_package.newest(_folder(), options.pinning_channel)).file
+
+
+def _shown(pinning: Pinning) -> Pinning:
+    """Print which version is used, as the message of a commit of the result should have it."""
+    print(f"pinning: conda-forge-pinning {pinning.version}", file=sys.stderr)
+    return pinning
+
+
+def _folder() -> Path:
+    return environment.cache_folder(os.environ) / "kiln" / "pinning"

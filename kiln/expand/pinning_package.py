@@ -1,0 +1,111 @@
+"""conda-forge's global pinning, fetched as a package from a channel: the newest one, or a version.
+
+conda-smithy expands each feedstock with the newest package conda-forge-pinning. Its content, a variant file and the
+migrations in force, is kept in a folder for each version, so a version is fetched once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln import channel as channels
+from kiln import files
+from kiln.errors import DownloadFailed, KilnError, PinningNeeded, SolveFailed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PACKAGE = "conda-forge-pinning"
+DEFAULT_CHANNEL = "conda-forge"
+NO_CHANNEL = "none"
+VERSION = re.compile(r"\d{4}(\.\d{1,2}){2,5}")  # the time at which a pinning was made
+FRESH = 3600  # seconds for which the newest version is not asked for again
+_FILE = "conda_build_config.yaml"
+_NEWEST = "newest.json"
+_WAIT = 300.0  # seconds for another process that fetches the same version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pinning:
+    """A fetched pinning: its version, and its variant file."""
+
+    version: str
+    file: Path
+
+
+def newest(folder: Path, channel: str) -> Pinning:
+    """Return the newest pinning in a channel; within an hour the channel is not asked again.
+
+    Raises:
+        PinningNeeded: the channel cannot be reached, or has none; it names the newest one that was fetched before.
+    """
+    home = _home(folder, channel)
+    version = _recent(home / _NEWEST)
+    if version and (home / version / _FILE).is_file():
+        return Pinning(version=version, file=home / version / _FILE)
+    try:
+        pinning = _fetched(home, channel, PACKAGE)
+    except (DownloadFailed, SolveFailed) as error:
+        raise _unavailable(f"the newest {PACKAGE}", channel, error, home) from error
+    files.write_text(home / _NEWEST, json.dumps({"version": pinning.version}))
+    return pinning
+
+
+def of_version(folder: Path, channel: str, version: str) -> Pinning:
+    """Return a version of the pinning; one that was fetched before needs no network.
+
+    Raises:
+        PinningNeeded: the channel cannot be reached, or does not have it.
+    """
+    home = _home(folder, channel)
+    if (home / version / _FILE).is_file():
+        return Pinning(version=version, file=home / version / _FILE)
+    try:
+        return _fetched(home, channel, f"{PACKAGE} =={version}")
+    except (DownloadFailed, SolveFailed) as error:
+        raise _unavailable(f"{PACKAGE} {version}", channel, error, home) from error
+
+
+def _home(folder: Path, channel: str) -> Path:
+    """Return the folder of a channel's pinnings, whose name tells nothing of the channel's URL."""
+    return folder / hashlib.sha256(channel.encode()).hexdigest()[:12]
+
+
+def _recent(path: Path) -> str:
+    """Return the version that was the newest less than an hour ago, empty when it has to be asked for."""
+    try:
+        age = time.time() - path.stat().st_mtime
+        version = json.loads(path.read_bytes())["version"] if 0 <= age < FRESH else ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return version if isinstance(version, str) and VERSION.fullmatch(version) else ""
+
+
+def _fetched(home: Path, channel: str, spec: str) -> Pinning:
+    records = channels.solve([channel], [spec], virtual_packages={})
+    version = next(str(record.version) for record in records if record.name.normalized == PACKAGE)
+    if not VERSION.fullmatch(version):
+        raise PinningNeeded(f"{PACKAGE} in {channel} has the version {version}", hint="-e FILE")
+    prefix = home / version
+    if not (prefix / _FILE).is_file():
+        channels.install_as(records, prefix, wait=_WAIT)
+    if not (prefix / _FILE).is_file():
+        raise PinningNeeded(f"{PACKAGE} {version} has no {_FILE}", hint="-e FILE")
+    return Pinning(version=version, file=prefix / _FILE)
+
+
+def _unavailable(name: str, channel: str, error: KilnError, home: Path) -> PinningNeeded:
+    versions = sorted(
+        (path.parent.name for path in home.glob(f"*/{_FILE}") if VERSION.fullmatch(path.parent.name)),
+        key=lambda version: tuple(map(int, version.split("."))),
+    )
+    earlier = f"-e {versions[-1]}, which was fetched before; or " if versions else ""
+    why = "; ".join(filter(None, (error.what, *error.why.splitlines())))
+    return PinningNeeded(
+        f"cannot fetch {name} from {channel}", why=why, hint=f"{earlier}-e PINNING/{_FILE}; or --no-pinning"
+    )
