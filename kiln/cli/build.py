@@ -64,10 +64,10 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
         from kiln.report import as_json
 
         print(json.dumps(as_json(report), indent=2))
-    elif options.rehearsal:
-        from kiln.report import rehearsal_text
+    else:
+        from kiln.report import result_text
 
-        print(rehearsal_text(report), end="")
+        print(result_text(report), end="")
     return exit_code(report, errors)
 
 

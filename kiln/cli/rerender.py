@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-    from kiln.expand import Drift
     from kiln.template.names import Doubts
 
 _SHOWN = 200  # lines of a difference that are shown; the rest is counted
@@ -57,23 +56,17 @@ def rerender(
     notes = [f"note: {doubt}" for doubt in doubts.values()]
     total = f"{len(configs)} configs in {feedstock.configs}"
     if not options.check:
-        changes = summary(expand.write(feedstock, configs)) or "nothing to change"
+        changes = expand.write(feedstock, configs).summary or "nothing to change"
         return notes, [f"{total}: {changes}", *workflow.write(feedstock, configs)], None
     drift, workflow_lines = expand.drift(feedstock, configs), workflow.drift(feedstock, configs)
     if not drift and not workflow_lines:
         return notes, [f"{total} are up to date"], None
     lines = [*drift.lines, *workflow_lines]
     more = [f"... and {len(lines) - _SHOWN} more lines"] if len(lines) > _SHOWN else []
-    why = [part for part in (summary(drift), f"{workflow.NAME} differs" if workflow_lines else "") if part]
+    why = [part for part in (drift.summary, f"{workflow.NAME} differs" if workflow_lines else "") if part]
     fault = MatrixDrift(
         f"{'.ci_support' if drift else workflow.NAME} is not up to date with the recipe and the variant files",
         why=", ".join(why),
         hint="kiln rerender" + (f" -e {options.pinning}" if options.pinning else " --no-pinning" * options.no_pinning),
     )
     return notes, [*lines[:_SHOWN], *more], fault
-
-
-def summary(drift: Drift) -> str:
-    """Return a drift in one line: ``2 added, 1 changed, 3 removed``."""
-    counts = (("added", drift.missing), ("changed", drift.changed), ("removed", drift.stale))
-    return ", ".join(f"{len(names)} {word}" for word, names in counts if names)

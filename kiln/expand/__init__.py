@@ -7,11 +7,13 @@ from kiln.expand.files import read, read_all, text
 from kiln.expand.forge import CondaSettings, conda_settings, exclusive_config_file
 from kiln.expand.matrix import configs
 from kiln.expand.pinning import Need, lacking, missing_values, require_values
+from kiln.expand.stale import changes_since_rerender
 
 __all__ = [
     "CondaSettings",
     "Drift",
     "Need",
+    "changes_since_rerender",
     "conda_settings",
     "configs",
     "drift",

@@ -28,6 +28,12 @@ class Drift:
     def __bool__(self) -> bool:
         return bool(self.missing or self.changed or self.stale)
 
+    @property
+    def summary(self) -> str:
+        """The differences in one line: ``2 added, 1 changed, 3 removed``."""
+        counts = (("added", self.missing), ("changed", self.changed), ("removed", self.stale))
+        return ", ".join(f"{len(names)} {word}" for word, names in counts if names)
+
 
 def drift(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> Drift:
     """Return the differences of the files in .ci_support from those of the configs."""

@@ -2,7 +2,7 @@
 
 from kiln.report.matrix import as_markdown, matrix_text
 from kiln.report.page import as_html
-from kiln.report.text import as_json, rehearsal_text
+from kiln.report.text import as_json, result_text
 from kiln.variants.axes import labels
 
-__all__ = ["as_html", "as_json", "as_markdown", "labels", "matrix_text", "rehearsal_text"]
+__all__ = ["as_html", "as_json", "as_markdown", "labels", "matrix_text", "result_text"]

@@ -1,4 +1,4 @@
-"""A rehearsal as text, and any run as JSON."""
+"""The packages of a run as text, and a run as JSON."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 from kiln import files
 from kiln.console import duration, table
 from kiln.model.artifact import TestVerdict
+from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from kiln.model.artifact import PackageReport
     from kiln.model.run import ConfigRun, MatrixReport
 
-
-SPEC = "tensorflow"  # the package of the install command
+SPEC = "tensorflow"  # the package of a rehearsal's install command
+_HEADER = ("package", "version", "build string", "size", "built", "tests", "tested")
 
 
 def as_json(report: MatrixReport) -> dict[str, Any]:
@@ -27,23 +28,40 @@ def as_json(report: MatrixReport) -> dict[str, Any]:
     return data
 
 
-def rehearsal_text(report: MatrixReport) -> str:
-    """Return the rehearsed configs as text: their packages, the channel, and the command that installs them."""
+def result_text(report: MatrixReport) -> str:
+    """Return the built packages as text, with the channel, and the command that installs from it."""
     configs = [config for config in report.configs if config.packages]
-    return "".join("\n" + "\n".join(_rehearsed(config)) + "\n" for config in configs)
+    if report.rehearsal:
+        return "".join("\n" + "\n".join(_rehearsed(config)) + "\n" for config in configs)
+    configs = [config for config in configs if config.state in {ConfigState.DONE, ConfigState.CACHED}]
+    return "\n" + "\n".join(_built(configs)) + "\n" if configs else ""
 
 
 def _rehearsed(config: ConfigRun) -> Iterator[str]:
-    header = ("package", "version", "build string", "size", "built", "tests", "tested")
-    yield table(header, [_row(package) for package in config.packages], right=(3,))
+    yield table(_HEADER, [_row(package) for package in config.packages], right=(3,))
     yield ""
     yield from _notes(config)
     seconds = config.finished - config.started if config.started and config.finished else None
     yield f"The rehearsal of {config.config} " + ("is cached." if seconds is None else f"took {duration(seconds)}.")
     channel = config.packages[0].artifact.path.parents[1]
-    yield f"channel  {channel}"
-    yield f"install  conda create -n {SPEC} --override-channels -c {channel.absolute().as_uri()} {SPEC}"
+    yield from _use(channel, f"-n {SPEC} --override-channels", [SPEC])
     yield "These packages are a rehearsal: their compiled parts are upstream's. They cannot be published."
+
+
+def _built(configs: Sequence[ConfigRun]) -> Iterator[str]:
+    rows = {package.artifact.path.name: _row(package) for config in configs for package in config.packages}
+    yield table(_HEADER, list(rows.values()), right=(3,))
+    yield ""
+    for config in configs:
+        yield from _notes(config)
+    artifacts = [package.artifact for package in configs[-1].packages if not package.artifact.is_wheel]
+    yield from _use(artifacts[0].path.parents[1], "-n NAME", dict.fromkeys(artifact.name for artifact in artifacts))
+
+
+def _use(channel: Path, options: str, specs: Iterable[str]) -> Iterator[str]:
+    """Yield the channel of the packages, and the command that installs them."""
+    yield f"channel  {channel}"
+    yield f"install  conda create {options} -c {channel.absolute().as_uri()} {' '.join(specs)}"
 
 
 def _row(package: PackageReport) -> tuple[str, ...]:

@@ -97,8 +97,14 @@ def look_up(
         inputs=_inputs(feedstock, places, rehearsals, engine=options.build.engine),
         caches={config.name: cache_key(config, where=places[config.name].compilers(machine)) for config in configs},
         share=share,
-        notes=(*choice.notes, *notes, *notes_on_rehearsals),
+        notes=(*_stale(feedstock), *choice.notes, *notes, *notes_on_rehearsals),
     )
+
+
+def _stale(feedstock: Feedstock) -> tuple[str, ...]:
+    changes = expand.changes_since_rerender(feedstock)
+    text = f".ci_support is not up to date with the recipe and the variant files ({changes}): kiln rerender"
+    return (text,) if changes else ()
 
 
 def _inputs(

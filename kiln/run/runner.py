@@ -73,6 +73,7 @@ class MatrixRun:
         Raises:
             KeyboardInterrupt: when the run was stopped; its state is recorded.
         """
+        self.layout.hide_from_git()
         self.reserve = files.Reserve(self.layout.root, RESERVE)
         self.number = self.ledger.begin(self.report())
         self.watcher.run_began(self.report())

@@ -96,6 +96,12 @@ class ArtifactLayout:
         """Return the log of a config's build in a run."""
         return self.place("logs", f"{run:04d}", f"{config}.log")
 
+    def hide_from_git(self) -> None:
+        """Have git ignore the folder, in a feedstock that does not: built packages are not to be committed."""
+        ignored = self.place(".gitignore")
+        if not ignored.exists():
+            files.write_text(ignored, "*\n")
+
     def canary(self, config: str) -> Path:
         """Return the file that conda-forge's scripts look for after a build."""
         return self.place(f"conda-forge-build-done-{config}")

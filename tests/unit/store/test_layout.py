@@ -68,3 +68,13 @@ def test_only_a_link_of_ones_own_leads_builds_to_another_disk(tmp_path: Path) ->
 def git(root: Path, *words: str) -> None:
     """Run git in a folder."""
     subprocess.run(("git", "-C", str(root), *words), check=True)
+
+
+def test_git_ignores_the_folder_unless_the_user_decided_otherwise(tmp_path: Path) -> None:
+    layout = ArtifactLayout(root=tmp_path / "build_artifacts")
+    layout.hide_from_git()
+    ignored = layout.root / ".gitignore"
+    assert ignored.read_text() == "*\n"
+    ignored.write_text("!linux-64\n")
+    layout.hide_from_git()
+    assert ignored.read_text() == "!linux-64\n"

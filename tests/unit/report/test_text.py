@@ -1,0 +1,46 @@
+"""The packages of a run as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kiln.model.artifact import Artifact, PackageReport, TestReport, TestVerdict
+from kiln.model.run import ConfigState
+from kiln.report import result_text
+from tests.unit.console.run import a_config, a_run
+
+CHANNEL = Path("/feedstock/build_artifacts")
+
+
+def package(name: str, *, notes: tuple[str, ...] = ()) -> PackageReport:
+    file = CHANNEL / "linux-64" / f"{name}-1.0-h1_0.conda"
+    named = {"name": name, "version": "1.0", "build_string": "h1_0", "config": "a", "subdir": "linux-64"}
+    artifact = Artifact(**named, path=file, size=2_000_000, sha256="0" * 64)
+    tests = TestReport(package=name, verdict=TestVerdict.PASSED, commands=2, seconds=3.0, notes=notes)
+    return PackageReport(artifact=artifact, tests=tests, build_seconds=61.0, reused=False)
+
+
+def test_a_finished_build_says_where_its_packages_are_and_how_to_install_them() -> None:
+    configs = (
+        a_config("a", ConfigState.DONE, packages=(package("lib"), package("app-a", notes=("not on this GPU",)))),
+        a_config("b", ConfigState.CACHED, packages=(package("lib"), package("app"))),
+    )
+    lines = result_text(a_run(*configs)).splitlines()
+    assert [line.split()[0] for line in lines[3:6]] == ["lib", "app-a", "app"], "a shared package is listed once"
+    assert "1 min 01 s" in lines[3]
+    assert "app-a: not on this GPU" in lines
+    assert lines[-2:] == [
+        "channel  /feedstock/build_artifacts",
+        "install  conda create -n NAME -c file:///feedstock/build_artifacts lib app",
+    ]
+
+
+def test_a_build_without_a_finished_config_has_no_result() -> None:
+    assert result_text(a_run(a_config("a", ConfigState.FAILED, packages=(package("lib"),)))) == ""
+
+
+def test_a_rehearsal_says_that_its_packages_cannot_be_published() -> None:
+    config = a_config("a", ConfigState.DONE, packages=(package("lib"),))
+    text = result_text(a_run(config, rehearsal=True))
+    assert "install  conda create -n tensorflow --override-channels -c file:///feedstock/build_artifacts" in text
+    assert text.endswith("They cannot be published.\n")
