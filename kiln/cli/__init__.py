@@ -77,7 +77,7 @@ def parser_for(name: str, called: str | None = None) -> tuple[Parser, Command]:
 
 
 def top_parser() -> Parser:
-    """Return the parser of the options streams the command."""
+    """Return the parser of the options before the command."""
     width = max(map(len, COMMANDS)) + 2
     listing = "\n".join(f"  {name:<{width}}{summary}" for name, summary in COMMANDS.items())
     parser = Parser(
@@ -95,7 +95,7 @@ def top_parser() -> Parser:
         default=Path(),
         help="use the feedstock in this folder (default: the current one)",
     )
-    parser.add_argument("--version", action="version", version=f"kiln {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"kiln {__version__}")
     parser.add_argument("--called", help=argparse.SUPPRESS)  # the name of the entry script that runs a command
     parser.add_argument("command", metavar="COMMAND", help=argparse.SUPPRESS)
     parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
