@@ -10,9 +10,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kiln import build
+from kiln import build, channel
 from kiln.build.source_mirrors import SourceMirrors
-from kiln.errors import BuildFailed, DownloadFailed, TestsFailed
+from kiln.errors import BuildFailed, DownloadFailed, KilnError, SolveFailed, TestsFailed
 from kiln.executor import network_isolation
 from kiln.model.plan import BuildStep, CompileStep
 from kiln.store import compile_cache
@@ -57,7 +57,10 @@ class EngineCalls:
                     step, environment=environment, log=None, on_line=display.line, origins=self.origins
                 )
 
-            return persistent(do, display)
+            try:
+                return persistent(do, display)
+            except SolveFailed as error:
+                raise unsatisfied(step, error) from error
 
     def prepare(self, step: BuildStep | CompileStep, display: ReportedStep) -> Mapping[str, str]:
         """Have the engine make everything that a script needs; return the paths."""
@@ -104,6 +107,21 @@ class EngineCalls:
 
     def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         return {**variables, "RATTLER_CACHE_DIR": str(self.job.cache), **timestamp()}
+
+
+def unsatisfied(step: BuildStep | CompileStep, failure: SolveFailed) -> SolveFailed:
+    """Return the failed solve of a step's environments with the solver's reason, which the engine does not give."""
+    machine = channel.machine_virtual_packages(os.environ)
+    for environment in ("build", "host"):
+        specs = [spec for spec in step.recipe["requirements"].get(environment, ()) if isinstance(spec, str)]
+        try:
+            if specs:
+                channel.solve(step.channels, specs, virtual_packages=machine)
+        except SolveFailed as error:
+            return SolveFailed(f"{environment} requirements: {error.what}", why=error.why, hint=failure.hint)
+        except KilnError:
+            break  # the engine's own error says more
+    return failure
 
 
 def timestamp() -> dict[str, str]:

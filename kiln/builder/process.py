@@ -12,9 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from kiln import files, masking, rattler_process, signals
+from kiln import files, json_lines, masking, rattler_process, signals
 from kiln.build import callers_variables
-from kiln.errors import KilnError
+from kiln.errors import KilnError, SolveFailed
 from kiln.job.failures import error_as_json
 from kiln.job.messages import StepReporter
 from kiln.job.records import BuildJob
@@ -43,6 +43,9 @@ def carry_out(job_file: str, do: Callable[[BuildJob, StepReporter], dict[str, An
         with rattler_process.limited(rattler_process.limits_of(os.environ)):
             result |= do(job, reporter)
     except KilnError as error:
+        if isinstance(error, SolveFailed):  # the solver's reason is in no program's output
+            for line in error.why.splitlines():
+                json_lines.write(sys.stdout, line)
         result["error"] = error_as_json(error, step=reporter.failed)
     except OSError as error:
         if (refusal := files.refusal(error)) is None:

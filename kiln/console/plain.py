@@ -92,7 +92,7 @@ def failure_text(run: RunState, config: ConfigRun) -> Iterator[str]:
     reason = [one_line(line) for line in config.reason.splitlines()]
     yield from (f"  {line}" for line in reason if line)
     tail = run.tail(config.config)
-    if tail and tail[-1] not in config.reason:
+    if tail and tail[-1].strip() not in config.reason:
         yield from (f"    | {line}" for line in tail)
     if config.log is not None:
         yield f"  log: {config.log}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kiln.console.progress import ProgressLog, progress_text
 from kiln.console.states import BAD, GOOD
-from kiln.console.text import one_line
+from kiln.console.text import one_line, shown_line
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
@@ -78,9 +78,9 @@ class RunState:
         return next((text for line in reversed(output.lines) if (text := one_line(line))), "") if output else ""
 
     def tail(self, config: str) -> list[str]:
-        """Return the last lines of the config's step."""
+        """Return the last lines of the config's step, indented as they were."""
         output = self.outputs.get(config)
-        return [text for line in output.lines if (text := one_line(line))] if output else []
+        return [text for line in output.lines if (text := shown_line(line))] if output else []
 
     def failures(self) -> Iterator[ConfigRun]:
         """Return the failed configs."""

@@ -21,10 +21,15 @@ def plain(text: str) -> str:
     return _SURROGATES.sub("\ufffd", HIDDEN.sub("", text))
 
 
-def one_line(text: str) -> str:
+def shown_line(text: str) -> str:
     """Return a line as a terminal would finally show it, without escapes; of a progress bar, its latest state."""
     parts = [part for part in text[-_LONGEST:].split("\r") if part.strip()]
-    return plain(parts[-1]).strip() if parts else ""
+    return plain(parts[-1]).rstrip() if parts else ""
+
+
+def one_line(text: str) -> str:
+    """Return a line as a terminal would finally show it, without its indentation."""
+    return shown_line(text).strip()
 
 
 def fit(text: str, width: int) -> str:

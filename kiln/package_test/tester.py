@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln import channel, command, files
-from kiln.errors import TestsFailed, excerpt
+from kiln.errors import SolveFailed, TestsFailed, excerpt
 from kiln.model.artifact import TestReport, TestVerdict
 from kiln.package_test.plan import plan
 
@@ -103,7 +103,11 @@ class PackageTester:
     def _install(self, step: TestStep) -> None:
         """Make the prefix of a test; packages for compilers may have links that lead out of it."""
         files.remove(step.prefix)
-        records = channel.solve(self.channels, step.specs, virtual_packages=self.machine)
+        try:
+            records = channel.solve(self.channels, step.specs, virtual_packages=self.machine)
+        except SolveFailed as error:
+            error.hint = "see that the channels have what the package and its tests require"
+            raise
         channel.install(records, step.prefix, cache=self.cache, carried=True)
 
 

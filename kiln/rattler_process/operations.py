@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 DISK_FULL, NOT_ALLOWED = f"(os error {errno.ENOSPC})", f"(os error {errno.EACCES})"  # in the library's words
 TOO_LARGE = f"(os error {errno.EFBIG})"
 NO_INDEX = ("failed to parse repodata", "failed to extract repodata")
+_NO_CANDIDATES = re.compile(
+    r"[└├]─ (.+), for which no candidates were found|No candidates were found for ([^\n]+?)\.?$", re.MULTILINE
+)
 LEAST_UNPACKED, RATIO = 4 * 10**9, 100  # bytes, and how many times its packed size a package may be unpacked
 
 Send = Callable[[Mapping[str, Any]], None]
@@ -149,7 +153,10 @@ class Solve:
                 hint = "a folder, a URL, or a name such as conda-forge"
                 return UsageError(f"one of {channels} is not a channel", why=why, hint=hint)
             case exceptions.SolverError():
-                return SolveFailed(f"nothing in {channels} satisfies {specs}", why=why)
+                missing = absent(why)
+                needed_by = f", a requirement of {specs}" if set(missing) - set(self.specs) else ""
+                what = f"nothing in {channels} satisfies {', '.join(missing) or specs}{needed_by}"
+                return SolveFailed(what, why=why)
         if TOO_LARGE in why:
             return LimitExceeded(
                 f"the index of a channel of {channels} is larger than {files.size_text(self.file_size or 0)}",
@@ -167,6 +174,11 @@ class Solve:
             why=in_a_line(error),
             hint="the channel's owner should index it again; in a folder, kiln publish --reindex does",
         )
+
+
+def absent(report: str) -> list[str]:
+    """Return the specs that no package satisfies, by the solver's report; empty when packages exclude each other."""
+    return list(dict.fromkeys(first or second for first, second in _NO_CANDIDATES.findall(report)))
 
 
 def unreadable(why: str) -> bool:

@@ -46,3 +46,10 @@ def test_the_last_lines_of_the_latest_step_are_stored() -> None:
     assert state.last_line("a") == "line 999"
     assert len(state.tail("a")) == TAIL - 1
     assert "of the step before" not in state.tail("a")
+
+
+def test_the_last_lines_are_indented_as_they_were() -> None:
+    state = RunState()
+    for line in ("a.c: In function", "    \x1b[1mreturn\x1b[0m x;  ", "\t   ^"):
+        state.add_line("a", "build", line)
+    assert state.tail("a") == ["a.c: In function", "    return x;", "       ^"]
