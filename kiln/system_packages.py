@@ -52,11 +52,6 @@ def package(program: str, manager: str = "apt") -> str:
     return _table().get(program, {}).get(manager, "")
 
 
-def packages(programs: Iterable[str], manager: str = "apt") -> tuple[str, ...]:
-    """Return the names of the packages that have programs, as far as known."""
-    return tuple(sorted({package(program, manager) for program in programs} - {""}))
-
-
 def command(names: Iterable[str], manager: str) -> str:
     """Return the command that installs packages."""
     return " ".join((INSTALL[manager], *names))

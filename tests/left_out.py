@@ -23,7 +23,7 @@ def summary(reasons: Sequence[str], manager: str) -> str:
     others = sum(_MISSING.search(reason) is None for reason in reasons)
     parts = [f"{program} ({count})" for program, count in sorted(programs.items())]
     parts += [f"other reasons ({others}, named above)"] if others else []
-    names = system_packages.packages(programs, manager)
+    names = sorted({system_packages.package(program, manager) for program in programs} - {""})
     install_hint = f"; to run more of them: {system_packages.command(names, manager)}" if names else ""
     unknown = sorted(program for program in programs if not system_packages.package(program, manager))
     unavailable = f"; in no package of this system: {', '.join(unknown)}" if unknown else ""

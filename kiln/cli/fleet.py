@@ -88,7 +88,7 @@ def select(options: argparse.Namespace, feedstock: Feedstock, more: Sequence[str
             state=ConfigState.CACHED,
             group=config.group,
             reason="up to date",
-            packages=finished[config.config].packages,
+            packages=finished[config.config],
         )
         for config in configs
         if config.config in finished

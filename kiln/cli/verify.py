@@ -74,9 +74,10 @@ def index_hashes(read: Callable[[str], bytes | None]) -> dict[str, str]:
     Raises:
         BrokenIndex: if the index is invalid.
     """
+    from kiln.channel import SUBDIRS
     from kiln.repodata import adopted
 
-    subdirs = [adopted(name, read(f"{name}/repodata.json") or b"{}") for name in ("linux-64", "noarch")]
+    subdirs = [adopted(name, read(f"{name}/repodata.json") or b"{}") for name in SUBDIRS]
     return {
         f"{subdir.name}/{file}": str(record.get("sha256", ""))
         for subdir in subdirs

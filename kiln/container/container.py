@@ -113,10 +113,6 @@ class Container:
         argv = arguments.start(self.engine, self.name, interactive=True)
         return command.hand_over(argv, env={**self.engine.environment, **self.plan.secrets}, cwd=ASIDE)
 
-    def start(self) -> None:
-        """Start the plan's program without waiting for its end."""
-        self._must("start", self._ask("start", self.name))
-
     def stop(self) -> None:
         """Kill the container's programs; their files stay until the container is removed."""
         with contextlib.suppress(ContainerFault):  # it may just have ended

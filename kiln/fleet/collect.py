@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kiln import command, files
+from kiln.channel import SUBDIRS
 from kiln.errors import BrokenPackage, DiskFull, HashMismatch
 from kiln.fleet.playbook_runner import LITTLE
 from kiln.fleet.protocol import Collected, CollectFailed, Unreached
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.!+~-]*\.conda")
 LONGEST = 2000  # characters of the end of a build's output
-SUBDIRS = ("linux-64", "noarch")
 WHEEL = re.compile(r"wheels/(?:cpu|cuda\d+(?:\.\d+)*)/[A-Za-z0-9_][A-Za-z0-9_.+-]*\.whl")
 NO_TRANSFER = re.compile(r"rsync ended with exit code (10|12|30|35|255)\b")  # of rsync, for a lost connection
 DISK_FULL = "DISK FULL"  # in the message of the module that fetches packages

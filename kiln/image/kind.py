@@ -37,11 +37,6 @@ class ImageKind:
     health: tuple[str, ...]
 
 
-def names() -> tuple[str, ...]:
-    """Return the names of all kinds."""
-    return tuple(sorted(path.stem for path in KINDS.glob("*.json")))
-
-
 def load(name: str) -> ImageKind:
     """Read a kind."""
     data = json.loads((KINDS / f"{name}.json").read_text(encoding="utf-8"))

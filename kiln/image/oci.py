@@ -62,7 +62,6 @@ class Config:
 class WrittenImage:
     """A written image; ``digest`` is its manifest's, ``config_digest`` the image id of engines."""
 
-    path: Path
     digest: str
     config_digest: str
 
@@ -98,7 +97,7 @@ def write(folder: Path, layers: Sequence[Packed], config: Config, *, tag: str, e
         "Layers": [_relative_path(layer.digest) for layer in layers],
     }
     _json(folder / "manifest.json", [docker])
-    return WrittenImage(path=folder, digest=manifest["digest"], config_digest=image["digest"])
+    return WrittenImage(digest=manifest["digest"], config_digest=image["digest"])
 
 
 def document(config: Config, layers: Sequence[Packed], *, epoch: int) -> dict[str, Any]:

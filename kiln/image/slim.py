@@ -41,7 +41,6 @@ class SlimImage:
     config_digest: str
     size: int  # bytes of the file
     layers: tuple[tuple[str, int], ...]
-    packages: int
 
 
 def make(
@@ -83,7 +82,6 @@ def make(
                 config_digest=written.config_digest,
                 size=_bytes(target),
                 layers=tuple((layer.title, layer.size) for layer in image_contents.layers),
-                packages=len(image_contents.packages),
             )
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from kiln.repodata import IndexEntry
 
+SUBDIRS = ("noarch", "linux-64")
+
 
 def in_order(entries: Iterable[IndexEntry]) -> list[IndexEntry]:
     """Return packages, those first that others need; all builds of a name stay together."""

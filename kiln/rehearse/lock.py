@@ -40,11 +40,6 @@ class RehearsalPlan:
         """All wheels, upstream's first."""
         return (self.upstream, *self.dependencies)
 
-    @property
-    def size(self) -> int:
-        """The size of all wheels in bytes."""
-        return sum(wheel.size for wheel in self.wheels)
-
 
 def cuda_versions() -> tuple[str, ...]:
     """Return the CUDA versions that can be rehearsed, such as ``12.5``."""

@@ -39,7 +39,6 @@ class KnownName:
     ``exported_by`` is the package whose ``run_exports`` add this one: itself, its ``-dev`` package or none.
     """
 
-    pypi: str
     conda: str
     layout: WheelLayout
     exported_by: str
@@ -58,7 +57,6 @@ def known() -> Mapping[str, KnownName]:
     with NAMES.open(encoding="utf-8", newline="") as file:
         return {
             row["pypi"]: KnownName(
-                pypi=row["pypi"],
                 conda=row["conda"],
                 layout=WheelLayout(row["layout"]),
                 exported_by=row["exported_by"],

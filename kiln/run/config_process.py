@@ -119,11 +119,11 @@ class ConfigBuild:
         job = self.task.job
         if job.options.builds_finished:
             return None
-        cached = build_cache.finished(self.ledger, self.task.layout, BuildInputs(shared=job.shared, key=job.key))
-        if cached is None:
+        finished = build_cache.finished(self.ledger, self.task.layout, BuildInputs(shared=job.shared, key=job.key))
+        if finished is None:
             return None
         build_cache.remove_work(self.task.layout, job.config)
-        packages = [records.package_as_json(package) for package in cached.packages]
+        packages = [records.package_as_json(package) for package in finished]
         return {"state": ConfigState.CACHED.value, "reason": build_cache.FOUND, "packages": packages}
 
     def build(self) -> dict[str, Any]:

@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 
     from kiln.job.machine import HostMachine
     from kiln.ledger import Ledger
+    from kiln.model.artifact import PackageReport
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
     from kiln.run.inputs import RunInputs
     from kiln.run.options import RunOptions
     from kiln.run.preflight import ResourceShare
     from kiln.scheduling.local import ScheduledConfig
-    from kiln.store.build_cache import BuildInputs, FinishedBuild
+    from kiln.store.build_cache import BuildInputs
     from kiln.store.layout import ArtifactLayout
 
 
@@ -104,9 +105,11 @@ def prepare(
     )
 
 
-def _finished(inputs: Mapping[str, BuildInputs], ledger: Ledger, layout: ArtifactLayout) -> dict[str, FinishedBuild]:
+def _finished(
+    inputs: Mapping[str, BuildInputs], ledger: Ledger, layout: ArtifactLayout
+) -> dict[str, tuple[PackageReport, ...]]:
     builds = {config: build_cache.finished(ledger, layout, build_inputs) for config, build_inputs in inputs.items()}
-    return {config: finished for config, finished in builds.items() if finished is not None}
+    return {config: packages for config, packages in builds.items() if packages is not None}
 
 
 def _required_disk(run_inputs: RunInputs, waiting: tuple[str, ...], ledger: Ledger, layout: ArtifactLayout) -> int:
@@ -130,13 +133,13 @@ def _compiles(run_inputs: RunInputs) -> bool:
     return not is_single(render.render(run_inputs.feedstock, run_inputs.configs[0]))
 
 
-def _cached(config: BuildConfig, finished: FinishedBuild) -> ConfigRun:
+def _cached(config: BuildConfig, packages: tuple[PackageReport, ...]) -> ConfigRun:
     return ConfigRun(
         config=config.name,
         state=ConfigState.CACHED,
         group=group_of(config),
         reason=build_cache.FOUND,
-        packages=finished.packages,
+        packages=packages,
     )
 
 

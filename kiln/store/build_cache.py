@@ -38,14 +38,6 @@ class BuildInputs:
     key: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedBuild:
-    """A finished config in the ledger; ``seconds`` is its duration."""
-
-    packages: tuple[PackageReport, ...]
-    seconds: float
-
-
 def recipe_digest(feedstock: Feedstock) -> str:
     """Return a hash over the recipe and the feedstock's settings."""
     settings = feedstock.root / "conda-forge.yml"
@@ -70,8 +62,8 @@ def inputs(
     return BuildInputs(shared=shared, key=digest([shared, config, files.sha256(feedstock.configs / f"{config}.yaml")]))
 
 
-def finished(ledger: Ledger, layout: ArtifactLayout, inputs: BuildInputs) -> FinishedBuild | None:
-    """Return a finished config; None when it is not finished, or a package is missing or changed."""
+def finished(ledger: Ledger, layout: ArtifactLayout, inputs: BuildInputs) -> tuple[PackageReport, ...] | None:
+    """Return a finished config's packages; None when it is not finished, or a package is missing or changed."""
     record = ledger.finished(inputs.key)
     if record is None:
         return None
@@ -81,7 +73,7 @@ def finished(ledger: Ledger, layout: ArtifactLayout, inputs: BuildInputs) -> Fin
         return None
     if not all(_is_unchanged(ledger, layout, report.artifact.path, inputs) for report in packages):
         return None
-    reports = tuple(
+    return tuple(
         dataclasses.replace(
             report,
             reused=True,
@@ -89,7 +81,6 @@ def finished(ledger: Ledger, layout: ArtifactLayout, inputs: BuildInputs) -> Fin
         )
         for report in packages
     )
-    return FinishedBuild(packages=reports, seconds=record.seconds)
 
 
 def remove_work(layout: ArtifactLayout, config: str) -> None:

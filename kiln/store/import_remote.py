@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kiln.model.artifact import PackageReport
     from kiln.model.feedstock import Feedstock
-    from kiln.store.build_cache import BuildInputs, FinishedBuild
+    from kiln.store.build_cache import BuildInputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +45,12 @@ def remote_configs(feedstock: Feedstock, configs: Sequence[str], *, options: Seq
     )
 
 
-def finished(feedstock: Feedstock, entries: Sequence[RemoteConfig]) -> Mapping[str, FinishedBuild]:
-    """Return the configs that were collected before, and whose packages are unchanged in the channel."""
+def finished(feedstock: Feedstock, entries: Sequence[RemoteConfig]) -> Mapping[str, tuple[PackageReport, ...]]:
+    """Return the packages of the configs that were collected before, if they are unchanged in the channel."""
     layout = ArtifactLayout.of(feedstock)
     with Ledger(layout.ledger) as ledger:
         builds = {entry.config: build_cache.finished(ledger, layout, entry.inputs) for entry in entries}
-    return {config: build for config, build in builds.items() if build is not None}
+    return {config: packages for config, packages in builds.items() if packages is not None}
 
 
 def keep(feedstock: Feedstock, config: RemoteConfig, packages: Sequence[PackageReport]) -> tuple[PackageReport, ...]:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import Any
 
     Lookup = Callable[[str], Any]
@@ -52,7 +52,6 @@ _METHODS = frozenset(
     ]
 )
 _ATTRIBUTES = _METHODS | {"environ", "pathsep", "sep"}
-_CONSTANTS = {"True": True, "False": False, "None": None}
 
 
 class MissingName(Exception):
@@ -73,10 +72,9 @@ class Invalid(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expression:
-    """A compiled expression: the names that it may look up, their columns, and the function that evaluates it."""
+    """A compiled expression: the names that it may look up, and the function that evaluates it."""
 
     names: frozenset[str]
-    columns: Mapping[str, int]
     steps: Step
 
 
@@ -97,10 +95,8 @@ def compile_expression(text: str) -> Expression:
         raise Invalid(getattr(error, "msg", "") or str(error)) from error
     except (RecursionError, MemoryError) as error:
         raise Invalid("nested too deeply") from error
-    names = {
-        node.id: node.col_offset for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id not in _FUNCTIONS
-    }
-    return Expression(names=frozenset(names), columns=names, steps=steps)
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id not in _FUNCTIONS}
+    return Expression(names=frozenset(names), steps=steps)
 
 
 def evaluate(expression: Expression, lookup: Lookup) -> Any:

@@ -202,7 +202,7 @@ def test_nothing_is_left_when_the_block_fails(engine: Engine, plan: Line) -> Non
 
     def fail_inside() -> None:
         with container:
-            container.start()
+            assert engine.ask("start", container.name).ok
             assert container.name in names(engine)
             raise ZeroDivisionError
 
@@ -252,7 +252,7 @@ from kiln.container import Container, choose
 from kiln.model.container import ContainerRun
 engine = choose(sys.argv[1], env=os.environ).engine
 with Container(engine, ContainerRun(image=sys.argv[2], argv=("sleep", "600"))) as container:
-    container.start()
+    assert engine.ask("start", container.name).ok
     print(container.name, flush=True)
     sys.stdin.read()
 """

@@ -12,6 +12,7 @@ from kiln import http_client
 from kiln.errors import TokenRefused, UploadFailed
 from kiln.http_client import NOT_FOUND, HttpError
 from kiln.publish.channel_files import bounded
+from kiln.publish.order import SUBDIRS
 from kiln.publish.transaction import AGAIN
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ ATTEMPTS = 6
 PAUSE = 2.0  # seconds, doubled each time
 INDEXING = 600.0  # seconds for a server to index what it took
 CHUNK = 1 << 20
-SUBDIRS = ("noarch", "linux-64")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kiln import repodata
 from kiln.errors import UsageError, nearest
-from kiln.publish.order import runs
+from kiln.publish.order import SUBDIRS, runs
 from kiln.publish.records import CHAIN
 from kiln.repodata import IndexEntry, Subdir
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from kiln.publish.stores import Store
-
-SUBDIRS = ("noarch", "linux-64")
 
 Subject = TypeVar("Subject")
 

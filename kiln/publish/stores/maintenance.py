@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from kiln.errors import BrokenPackage
-from kiln.publish.stores.index import SUBDIRS
+from kiln.publish.order import SUBDIRS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

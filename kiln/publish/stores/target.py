@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from kiln import repodata
 from kiln.errors import HashMismatch
 from kiln.publish.journal import JournalFile, Phase
+from kiln.publish.order import SUBDIRS
 from kiln.publish.records import remove_bills, with_records, without_records
-from kiln.publish.stores.index import SUBDIRS, ChannelIndex
+from kiln.publish.stores.index import ChannelIndex
 from kiln.repodata import Subdir
 
 if TYPE_CHECKING:

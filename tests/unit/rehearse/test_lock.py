@@ -33,7 +33,6 @@ def test_each_config_has_upstreams_wheel_and_each_package_once(python: str, cuda
     assert len(versions(planned.wheels)) == len(planned.wheels)
     assert {"numpy", "keras", "pip", "setuptools"} <= versions(planned.dependencies).keys()
     assert ("nvidia-cudnn-cu12" in versions(planned.dependencies)) == (cuda is not None)
-    assert planned.size == sum(wheel.size for wheel in planned.wheels)
 
 
 @pytest.mark.parametrize("cuda", ["12.5", "12.9"])
