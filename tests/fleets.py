@@ -11,43 +11,12 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kiln.fleet.protocol import (
-    BuildFinished,
-    BuildStarted,
-    Collect,
-    Collected,
-    CollectFailed,
-    CommandFailed,
-    ControllerDiskFull,
-    FollowBuild,
-    Heartbeat,
-    JobsListed,
-    Prepare,
-    Prepared,
-    Probe,
-    Probed,
-    Provision,
-    Provisioned,
-    ProvisionFailed,
-    QueryJobs,
-    Renew,
-    Renewed,
-    StartBuild,
-    TearDown,
-    TearDownFailed,
-    Terminate,
-    Terminated,
-    TornDown,
-    Unreachable,
-    Unreached,
-    WatchCache,
-)
+from kiln.fleet import protocol
 from kiln.model.fleet import JobEstimate, MachineType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from kiln.fleet.protocol import Command, Event
     from kiln.model.compile import Progress
     from kiln.model.run import ConfigRun, MatrixReport
 
@@ -154,9 +123,9 @@ class Simulation:
         self.clock = self.began = 1_790_000_000.0
         self.workers: dict[str, SimulatedWorker] = {}
         self.paid: list[tuple[str, float, float]] = []
-        self.commands: list[Command] = []
+        self.commands: list[protocol.Command] = []
         self.built: list[tuple[str, str]] = []
-        self._due: list[tuple[float, int, Event | Callable[[], Event | None]]] = []
+        self._due: list[tuple[float, int, protocol.Event | Callable[[], protocol.Event | None]]] = []
         self._serial = itertools.count(1)
         self._stops = list(self.faults.stopped)
         self._corrupt = dict(self.faults.corrupt)
@@ -168,7 +137,7 @@ class Simulation:
     def now(self) -> float:
         return self.clock
 
-    def next_event(self, until: float) -> Event | None:
+    def next_event(self, until: float) -> protocol.Event | None:
         while True:
             when = min(until, self._due[0][0] if self._due else NEVER)
             self._interrupt(when)
@@ -194,40 +163,43 @@ class Simulation:
         self.faults.killed = NEVER
         self._due.clear()
 
-    def submit(self, command: Command) -> None:
+    def submit(self, command: protocol.Command) -> None:
         if self.clock - self.began >= self.faults.killed:
             raise Killed
         self.commands.append(command)
-        if isinstance(command, Provision):
+        if isinstance(command, protocol.Provision):
             for name in command.workers:
                 self._bring(name)
-        elif isinstance(command, WatchCache):
+        elif isinstance(command, protocol.WatchCache):
             self._soon(0.0, lambda: self._attended(command.worker))
-        elif isinstance(command, TearDown):
+        elif isinstance(command, protocol.TearDown):
             self._due = [
-                due for due in self._due if isinstance(due[2], ProvisionFailed)
+                due for due in self._due if isinstance(due[2], protocol.ProvisionFailed)
             ]  # the provider's refusals still arrive
             heapq.heapify(self._due)
             self._soon(self.down, self._all_gone)
         else:
             since, until = self.faults.no_room
-            if isinstance(command, Prepare | StartBuild | Collect) and since <= self.clock - self.began < until:
-                self._soon(1.0, ControllerDiskFull(command=command, reason="0 B are free"))
+            if (
+                isinstance(command, protocol.Prepare | protocol.StartBuild | protocol.Collect)
+                and since <= self.clock - self.began < until
+            ):
+                self._soon(1.0, protocol.ControllerDiskFull(command=command, reason="0 B are free"))
                 return
             seconds, what = self._carried_out(command)
             self._soon(seconds, what)
 
-    def _renewed(self, command: Renew) -> Event:
+    def _renewed(self, command: protocol.Renew) -> protocol.Event:
         worker = self._alive(command.worker)
         if worker is None or self._unreachable(command.worker):
-            return Unreachable(worker=command.worker, reason="no route to host")
+            return protocol.Unreachable(worker=command.worker, reason="no route to host")
         worker.lease = self.clock + command.seconds
-        return Renewed(worker=command.worker)
+        return protocol.Renewed(worker=command.worker)
 
-    def _probed(self, workers: Sequence[str]) -> Event:
+    def _probed(self, workers: Sequence[str]) -> protocol.Event:
         alive = frozenset(name for name in list(self.workers) if self._alive(name) is not None)
         answers = frozenset(name for name in alive & set(workers) if not self._unreachable(name))
-        return Probed(answers=answers, listed=None if self._within(self.faults.offline) else alive)
+        return protocol.Probed(answers=answers, listed=None if self._within(self.faults.offline) else alive)
 
     def _within(self, spans: Sequence[tuple[float, float]]) -> bool:
         return any(since <= self.clock - self.began < until for since, until in spans)
@@ -243,31 +215,39 @@ class Simulation:
         return max(min(worker.dies, worker.lease, self.clock + HOUR / 4, *turns) - self.clock, 0.001)
 
     def _carried_out(  # noqa: C901, PLR0911 - one return for each command
-        self, command: Prepare | QueryJobs | StartBuild | FollowBuild | Collect | Terminate | Renew | Probe
-    ) -> tuple[float, Callable[[], Event | None]]:
+        self,
+        command: protocol.Prepare
+        | protocol.QueryJobs
+        | protocol.StartBuild
+        | protocol.FollowBuild
+        | protocol.Collect
+        | protocol.Terminate
+        | protocol.Renew
+        | protocol.Probe,
+    ) -> tuple[float, Callable[[], protocol.Event | None]]:
         """Return the duration of a command to a worker, and its effect."""
         match command:
-            case Prepare():
+            case protocol.Prepare():
                 return self.up / 2, lambda: self._prepared(command.worker)
-            case QueryJobs():
+            case protocol.QueryJobs():
                 return 2.0, lambda: self._looked(command.worker)
-            case StartBuild():
+            case protocol.StartBuild():
                 return 2.0, lambda: self._started(command.worker, command.config)
-            case Renew():
+            case protocol.Renew():
                 return 0.5, lambda: self._renewed(command)
-            case Probe():
+            case protocol.Probe():
                 return 5.0, lambda: self._probed(command.workers)
-            case FollowBuild():
+            case protocol.FollowBuild():
                 return 0.0, lambda: self._watched(command.worker, command.config)
-            case Collect():
+            case protocol.Collect():
                 return self.home, lambda: self._collected(command.worker, command.config)
-            case Terminate():
+            case protocol.Terminate():
                 self._unwatched.add(command.worker)
                 return self.down, lambda: self._removed(command.worker)
 
     # The effects of commands
 
-    def _soon(self, seconds: float, what: Event | Callable[[], Event | None]) -> None:
+    def _soon(self, seconds: float, what: protocol.Event | Callable[[], protocol.Event | None]) -> None:
         heapq.heappush(self._due, (self.clock + seconds, next(self._serial), what))
 
     def _alive(self, name: str) -> SimulatedWorker | None:
@@ -284,13 +264,15 @@ class Simulation:
 
     def _bring(self, name: str) -> None:
         if self._within(self.faults.offline):
-            self._soon(20.0, Unreached(command=Provision(workers=(name,)), reason="could not connect"))
+            self._soon(
+                20.0, protocol.Unreached(command=protocol.Provision(workers=(name,)), reason="could not connect")
+            )
         elif self._alive(name) is not None:
-            self._soon(5.0, Provisioned(worker=name, id=str(self.workers[name].serial)))
+            self._soon(5.0, protocol.Provisioned(worker=name, id=str(self.workers[name].serial)))
         elif self.faults.credentials:
-            self._soon(2.0, ProvisionFailed(worker=name, reason="not authorized", credentials=True))
+            self._soon(2.0, protocol.ProvisionFailed(worker=name, reason="not authorized", credentials=True))
         elif name in self.faults.refused:
-            self._soon(10.0, ProvisionFailed(worker=name, reason="quota exceeded"))
+            self._soon(10.0, protocol.ProvisionFailed(worker=name, reason="quota exceeded"))
         else:
             rate = self.faults.preemption
             life = self.random.expovariate(rate / HOUR) if rate else NEVER
@@ -303,100 +285,100 @@ class Simulation:
             )
             self._soon(self.up / 2, lambda: self._is_up(name))
 
-    def _is_up(self, name: str) -> Event:
+    def _is_up(self, name: str) -> protocol.Event:
         worker = self._alive(name)
         return (
-            CommandFailed(worker=name, reason="never came up")
+            protocol.CommandFailed(worker=name, reason="never came up")
             if worker is None
-            else Provisioned(worker=name, id=str(worker.serial))
+            else protocol.Provisioned(worker=name, id=str(worker.serial))
         )
 
-    def _prepared(self, name: str) -> Event:
+    def _prepared(self, name: str) -> protocol.Event:
         if self._unreachable(name):
-            return Unreached(command=Prepare(worker=name), reason="no route to host")
+            return protocol.Unreached(command=protocol.Prepare(worker=name), reason="no route to host")
         if self._alive(name) is None or name in self.faults.unprepared:
-            return CommandFailed(worker=name, reason="cannot be prepared")
+            return protocol.CommandFailed(worker=name, reason="cannot be prepared")
         self.workers[name].lease = self.clock + LEASE
-        return Prepared(worker=name, cache="http://cache" if name.endswith("cache") else "")
+        return protocol.Prepared(worker=name, cache="http://cache" if name.endswith("cache") else "")
 
-    def _attended(self, name: str) -> Event | None:
+    def _attended(self, name: str) -> protocol.Event | None:
         worker = self._alive(name)
         if name in self._unwatched:
             return None
         if worker is None or self._unreachable(name):
             self._soon(POLL, lambda: self._attended(name))
-            return Unreachable(worker=name, reason="no route to host")
+            return protocol.Unreachable(worker=name, reason="no route to host")
         self._soon(self._quiet_for(worker), lambda: self._attended(name))
-        return Heartbeat(worker=name)
+        return protocol.Heartbeat(worker=name)
 
-    def _looked(self, name: str) -> Event:
+    def _looked(self, name: str) -> protocol.Event:
         worker = self._alive(name)
         if worker is None or self._unreachable(name):
-            return Unreached(command=QueryJobs(worker=name), reason="no answer")
+            return protocol.Unreached(command=protocol.QueryJobs(worker=name), reason="no answer")
         states = {config: "running" if end > self.clock else "ended" for config, end in worker.jobs.items()}
-        return JobsListed(worker=name, jobs=states)
+        return protocol.JobsListed(worker=name, jobs=states)
 
-    def _started(self, name: str, config: str) -> Event:
+    def _started(self, name: str, config: str) -> protocol.Event:
         worker = self._alive(name)
         if worker is None or self._unreachable(name):
-            return Unreached(command=StartBuild(worker=name, config=config), reason="no answer")
+            return protocol.Unreached(command=protocol.StartBuild(worker=name, config=config), reason="no answer")
         estimate = self.estimates[config]
         quick = estimate.group in (worker.disk | self.cached) and estimate.warm < estimate.cold
         seconds = 600.0 if name in self.faults.full else estimate.warm if quick else estimate.cold
         worker.jobs.setdefault(config, self.clock + seconds)
-        return BuildStarted(worker=name, config=config)
+        return protocol.BuildStarted(worker=name, config=config)
 
-    def _watched(self, name: str, config: str) -> Event | None:
+    def _watched(self, name: str, config: str) -> protocol.Event | None:
         worker = self._alive(name)
         if name in self._unwatched:
             return None
         if worker is None or self._unreachable(name):
             self._soon(POLL, lambda: self._watched(name, config))
-            return Unreachable(worker=name, reason="no route to host")
+            return protocol.Unreachable(worker=name, reason="no route to host")
         if config not in worker.jobs:  # a new worker of the same name
-            return BuildFinished(worker=name, config=config, exit_code=None)
+            return protocol.BuildFinished(worker=name, config=config, exit_code=None)
         if worker.jobs[config] > self.clock:
             soon = min(worker.jobs[config] - self.clock, self._quiet_for(worker))
             self._soon(max(soon, 0.001), lambda: self._watched(name, config))
-            return Heartbeat(worker=name)
+            return protocol.Heartbeat(worker=name)
         return self._ended(name, worker, config)
 
-    def _ended(self, name: str, worker: SimulatedWorker, config: str) -> Event:
+    def _ended(self, name: str, worker: SimulatedWorker, config: str) -> protocol.Event:
         code = 16 if name in self.faults.full else self.faults.codes.get(config, 0)
         if code == 0:
             self.built.append((config, name))
             worker.disk.add(self.estimates[config].group)
             self.cached |= {self.estimates[config].group} if self.cache else set()
-        return BuildFinished(worker=name, config=config, exit_code=code)
+        return protocol.BuildFinished(worker=name, config=config, exit_code=code)
 
-    def _collected(self, name: str, config: str) -> Event:
+    def _collected(self, name: str, config: str) -> protocol.Event:
         if self._alive(name) is None or self._unreachable(name):
-            return Unreached(command=Collect(worker=name, config=config), reason="no route to host")
+            return protocol.Unreached(command=protocol.Collect(worker=name, config=config), reason="no route to host")
         if config in self.faults.foreign:
             self.faults.foreign.remove(config)
             self.workers[name].jobs.pop(config)
-            return CollectFailed(worker=name, config=config, reason="it is of other inputs", foreign=True)
+            return protocol.CollectFailed(worker=name, config=config, reason="it is of other inputs", foreign=True)
         if self._corrupt.get(config, 0) > 0:
             self._corrupt[config] -= 1
-            return CollectFailed(worker=name, config=config, reason="its hash is another", corrupt=True)
-        return Collected(worker=name, config=config)
+            return protocol.CollectFailed(worker=name, config=config, reason="its hash is another", corrupt=True)
+        return protocol.Collected(worker=name, config=config)
 
-    def _removed(self, name: str) -> Event:
+    def _removed(self, name: str) -> protocol.Event:
         if self._within(self.faults.offline):
-            return CommandFailed(worker=name, reason="could not connect")
+            return protocol.CommandFailed(worker=name, reason="could not connect")
         if self._alive(name) is not None:
             self._bury(name, self.clock)
-        return Terminated(worker=name)
+        return protocol.Terminated(worker=name)
 
-    def _all_gone(self) -> Event:
+    def _all_gone(self) -> protocol.Event:
         if self._stays > 0:
             self._stays -= 1
-            return TearDownFailed(reason="the provider does not answer", unknown=not self.faults.listed)
+            return protocol.TearDownFailed(reason="the provider does not answer", unknown=not self.faults.listed)
         if self._within(self.faults.offline):
-            return TearDownFailed(reason="could not connect", unknown=True)
+            return protocol.TearDownFailed(reason="could not connect", unknown=True)
         for name in list(self.workers):
             self._removed(name)
-        return TornDown()
+        return protocol.TornDown()
 
 
 class NullStore:

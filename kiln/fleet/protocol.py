@@ -17,6 +17,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _WorkerMessage:
+    """A command to a worker, or an event of it."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BuildMessage(_WorkerMessage):
+    """A command about a config's build on a worker, or an event of it."""
+
+    config: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Provision:
     """Create workers, or find existing ones again: `Provisioned` or `ProvisionFailed` for each."""
 
@@ -24,78 +38,64 @@ class Provision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepare:
+class Prepare(_WorkerMessage):
     """Prepare a worker for builds: `Prepared` or `CommandFailed`."""
 
-    worker: str
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WatchCache:
+class WatchCache(_WorkerMessage):
     """Watch the cache on a worker: `Heartbeat` and `Unreachable`, repeatedly."""
 
-    worker: str
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryJobs:
+class QueryJobs(_WorkerMessage):
     """Query the jobs of a worker: `JobsListed` or `CommandFailed`.
 
     ``keys`` are the hashes over the inputs of configs; jobs with other inputs are left out.
     """
 
-    worker: str
     keys: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartBuild:
+class StartBuild(_BuildMessage):
     """Start a config's build, which then runs detached: `BuildStarted` or `CommandFailed`.
 
     ``cache`` is the URL of a shared cache, or empty; ``key`` is a hash over the config's inputs, which the worker keeps
     with what it builds.
     """
 
-    worker: str
-    config: str
     cache: str = ""
     key: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FollowBuild:
+class FollowBuild(_BuildMessage):
     """Follow a build: `Heartbeat`, `Unreachable` and `LogLine` repeatedly, `BuildFinished` at the end.
 
     Lines are written to ``log``, too.
     """
 
-    worker: str
-    config: str
     log: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collect:
+class Collect(_BuildMessage):
     """Collect a config's packages and log, and check them and their ``key``: `Collected` or `CollectFailed`."""
 
-    worker: str
-    config: str
     key: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Renew:
+class Renew(_WorkerMessage):
     """Renew a worker's lease for so many seconds: `Renewed`, or `Unreachable`."""
 
-    worker: str
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terminate:
+class Terminate(_WorkerMessage):
     """Terminate a worker: `Terminated`, or `CommandFailed`."""
-
-    worker: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,66 +129,55 @@ Command: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Provisioned:
+class Provisioned(_WorkerMessage):
     """A worker exists."""
 
-    worker: str
     id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProvisionFailed:
+class ProvisionFailed(_WorkerMessage):
     """The provider refuses a worker; ``credentials`` when it does not accept the credentials."""
 
-    worker: str
     reason: str
     credentials: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class Prepared(_WorkerMessage):
     """A worker can build; ``cache`` is the URL of the cache that it holds, if it holds one."""
 
-    worker: str
     cache: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobsListed:
+class JobsListed(_WorkerMessage):
     """The jobs of a worker: the state of each config, ``running``, ``ended`` or ``lost``."""
 
-    worker: str
     jobs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommandFailed:
+class CommandFailed(_WorkerMessage):
     """A command to a worker failed."""
 
-    worker: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuildStarted:
+class BuildStarted(_BuildMessage):
     """A config's build runs."""
 
-    worker: str
-    config: str
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
+class Heartbeat(_WorkerMessage):
     """A worker has answered."""
 
-    worker: str
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unreachable:
+class Unreachable(_WorkerMessage):
     """A worker does not answer."""
 
-    worker: str
     reason: str
 
 
@@ -202,21 +191,17 @@ class LogLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuildFinished:
+class BuildFinished(_BuildMessage):
     """A build is over: ``exit_code`` is that of kiln on the worker, None when it is unknown."""
 
-    worker: str
-    config: str
     exit_code: int | None
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
+class Collected(_BuildMessage):
     """A build's results are collected and checked; ``log`` is its log, ``reason`` says why a failed config failed."""
 
-    worker: str
-    config: str
     packages: tuple[PackageReport, ...] = ()
     steps: tuple[StepReport, ...] = ()
     peak_memory: int | None = None
@@ -225,15 +210,13 @@ class Collected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectFailed:
+class CollectFailed(_BuildMessage):
     """A build's results could not be collected.
 
     ``corrupt`` when what arrived differs from what was sent; ``foreign`` when it was made of other inputs than the
     config's.
     """
 
-    worker: str
-    config: str
     reason: str
     corrupt: bool = False
     foreign: bool = False
@@ -256,10 +239,8 @@ class Unreached:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Renewed:
+class Renewed(_WorkerMessage):
     """A worker's lease was renewed."""
-
-    worker: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,10 +253,8 @@ class Probed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terminated:
+class Terminated(_WorkerMessage):
     """A worker is terminated."""
-
-    worker: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,35 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.errors import DiskFull, FleetLimit
+from kiln.fleet import protocol
 from kiln.fleet.jobs import JobManager
-from kiln.fleet.protocol import (
-    BuildFinished,
-    BuildStarted,
-    Collect,
-    Collected,
-    CollectFailed,
-    CommandFailed,
-    ControllerDiskFull,
-    FollowBuild,
-    Heartbeat,
-    JobsListed,
-    LogLine,
-    Prepared,
-    Probe,
-    Probed,
-    Provision,
-    Provisioned,
-    ProvisionFailed,
-    Renewed,
-    StartBuild,
-    TearDown,
-    TearDownFailed,
-    Terminate,
-    Terminated,
-    TornDown,
-    Unreachable,
-    Unreached,
-)
 from kiln.fleet.silence import Silence
 from kiln.fleet.state import RETRY, TRIES, FleetState
 from kiln.fleet.teardown import TearDownPhase
@@ -45,7 +18,6 @@ if TYPE_CHECKING:
 
     from kiln.errors import KilnError
     from kiln.fleet.inventory import RunStore, Worker
-    from kiln.fleet.protocol import BuildEvent, Command, Event, WorkerEvent, WorkerExecutor
     from kiln.fleet.run_config import FleetRunConfig
     from kiln.model.observer import RunObserver
     from kiln.model.run import MatrixReport
@@ -57,7 +29,7 @@ class Supervisor:
     """One run of the fleet, from its first worker to the end of its last."""
 
     def __init__(
-        self, run_config: FleetRunConfig, *, executor: WorkerExecutor, store: RunStore, observer: RunObserver
+        self, run_config: FleetRunConfig, *, executor: protocol.WorkerExecutor, store: RunStore, observer: RunObserver
     ) -> None:
         self.state = FleetState(run_config, executor=executor, store=store, observer=observer)
         self.jobs = JobManager(self.state)
@@ -115,34 +87,46 @@ class Supervisor:
         for worker in inventory.builders:
             if worker.assignment is None:
                 self.jobs.reserve(worker, now)
-        self.state.submit(Provision(workers=tuple(worker.name for worker in inventory if worker.alive)))
+        self.state.submit(protocol.Provision(workers=tuple(worker.name for worker in inventory if worker.alive)))
         for worker in inventory:
             worker.retries |= {} if worker.alive else {"": now}
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: protocol.Event) -> None:
         state = self.state
-        if isinstance(event, LogLine):
+        if isinstance(event, protocol.LogLine):
             state.observer.config_line(event.config, event.step, event.text)
-        elif isinstance(event, ControllerDiskFull):
+        elif isinstance(event, protocol.ControllerDiskFull):
             self._on_disk_full(event)
-        elif isinstance(event, Unreached):
+        elif isinstance(event, protocol.Unreached):
             self._on_unreached(event)
-        elif isinstance(event, Probed):
+        elif isinstance(event, protocol.Probed):
             self.silence.on_probed(event)
-        elif not isinstance(event, TornDown | TearDownFailed) and event.worker in state.inventory.workers:
+        elif (
+            not isinstance(event, protocol.TornDown | protocol.TearDownFailed)
+            and event.worker in state.inventory.workers
+        ):
             self._handle_answer(state.inventory.workers[event.worker], event)
 
-    def _handle_answer(self, worker: Worker, event: WorkerEvent | BuildEvent) -> None:
-        if isinstance(event, Provisioned | Prepared | BuildStarted | Collected):
+    def _handle_answer(self, worker: Worker, event: protocol.WorkerEvent | protocol.BuildEvent) -> None:
+        if isinstance(event, protocol.Provisioned | protocol.Prepared | protocol.BuildStarted | protocol.Collected):
             self.state.disk_full_since = None
-        if isinstance(event, Prepared | JobsListed | BuildStarted | Heartbeat | Renewed | BuildFinished | Collected):
+        if isinstance(
+            event,
+            protocol.Prepared
+            | protocol.JobsListed
+            | protocol.BuildStarted
+            | protocol.Heartbeat
+            | protocol.Renewed
+            | protocol.BuildFinished
+            | protocol.Collected,
+        ):
             self.silence.on_answer(worker)
-        if isinstance(event, Provisioned | ProvisionFailed | Prepared | JobsListed | CommandFailed | Terminated):
+        if isinstance(event, protocol.WorkerEvent):
             self._handle_worker_event(worker, event)
         else:
             self._handle_build_event(worker, event)
 
-    def _on_disk_full(self, event: ControllerDiskFull) -> None:
+    def _on_disk_full(self, event: protocol.ControllerDiskFull) -> None:
         """Postpone a command: a full disk here is no worker's fault, and what they hold is worth waiting for."""
         state, now = self.state, self.state.executor.now()
         state.disk_full_since = now if state.disk_full_since is None else state.disk_full_since
@@ -151,12 +135,12 @@ class Supervisor:
             text = f"waiting for space on this computer's disk: {event.reason}"
             state.observer.config_line(config.config, text, "")
 
-    def _on_unreached(self, event: Unreached) -> None:
+    def _on_unreached(self, event: protocol.Unreached) -> None:
         """Postpone a command: an unreachable worker is not yet a lost one."""
         now, workers = self.state.executor.now(), self.state.inventory.workers
-        if isinstance(event.command, Provision):
+        if isinstance(event.command, protocol.Provision):
             self._on_provider_unreachable(event.command.workers, event.reason, now)
-        elif not isinstance(event.command, Probe | TearDown) and workers[event.command.worker].alive:
+        elif not isinstance(event.command, protocol.Probe | protocol.TearDown) and workers[event.command.worker].alive:
             worker = workers[event.command.worker]
             worker.silent_since = now if worker.silent_since is None else worker.silent_since
             self.state.postponed.append((now + RETRY, event.command))
@@ -168,42 +152,42 @@ class Supervisor:
         for worker in [inventory.workers[name] for name in names]:
             worker.unreached_requests += 1
             if now >= worker.renewed_at + run_config.lease or (never and worker.unreached_requests >= TRIES):
-                self.workers.on_refused(worker, ProvisionFailed(worker=worker.name, reason=reason))
+                self.workers.on_refused(worker, protocol.ProvisionFailed(worker=worker.name, reason=reason))
             else:
-                self.state.postponed.append((now + RETRY, Provision(workers=(worker.name,))))
+                self.state.postponed.append((now + RETRY, protocol.Provision(workers=(worker.name,))))
 
-    def _handle_worker_event(self, worker: Worker, event: WorkerEvent) -> None:
+    def _handle_worker_event(self, worker: Worker, event: protocol.WorkerEvent) -> None:
         match event:
-            case Provisioned():
+            case protocol.Provisioned():
                 self.workers.on_provisioned(worker, event.id)
-            case ProvisionFailed():
+            case protocol.ProvisionFailed():
                 self.workers.on_refused(worker, event)
-            case Prepared() if worker.alive:
+            case protocol.Prepared() if worker.alive:
                 self.workers.on_prepared(worker, event.cache)
-            case JobsListed():
+            case protocol.JobsListed():
                 self.workers.on_jobs_listed(worker, event.jobs)
-            case CommandFailed() if worker.alive:
+            case protocol.CommandFailed() if worker.alive:
                 self.workers.lose(worker, event.reason)
-            case CommandFailed():
+            case protocol.CommandFailed():
                 worker.retries[""] = self.state.executor.now() + RETRY
-            case Terminated():
+            case protocol.Terminated():
                 now = self.state.executor.now()
                 self.state.inventory.keep(worker, state=WorkerState.TERMINATED, terminated=now)
 
-    def _handle_build_event(self, worker: Worker, event: BuildEvent) -> None:
+    def _handle_build_event(self, worker: Worker, event: protocol.BuildEvent) -> None:
         match event:
-            case Renewed():
+            case protocol.Renewed():
                 self.workers.on_renewed(worker)
-            case Unreachable():
+            case protocol.Unreachable():
                 worker.silent_since = self.state.executor.now() if worker.silent_since is None else worker.silent_since
-            case BuildStarted() if _builds(worker, event.config):
+            case protocol.BuildStarted() if _builds(worker, event.config):
                 self.state.inventory.keep_job(event.config, state=JobState.RUNNING)
                 self.jobs.follow(worker, event.config)
-            case BuildFinished() if _builds(worker, event.config):
+            case protocol.BuildFinished() if _builds(worker, event.config):
                 self.jobs.on_finished(worker, event)
-            case Collected() if event.config in worker.uncollected:
+            case protocol.Collected() if event.config in worker.uncollected:
                 self.jobs.on_collected(worker, event)
-            case CollectFailed() if event.config in worker.uncollected:
+            case protocol.CollectFailed() if event.config in worker.uncollected:
                 if self.jobs.on_collect_failed(worker, event):
                     self.workers.lose(worker, event.reason)
 
@@ -228,7 +212,7 @@ class Supervisor:
         self.state.postponed = [(time, command) for time, command in self.state.postponed if time > now]
         for command in due:
             if (
-                isinstance(command, Provision | Terminate | Probe | TearDown)
+                isinstance(command, protocol.Provision | protocol.Terminate | protocol.Probe | protocol.TearDown)
                 or self.state.inventory.workers[command.worker].alive
             ):
                 self.state.submit(command)
@@ -278,5 +262,7 @@ def _builds(worker: Worker, config: str) -> bool:
     return worker.assignment is not None and worker.assignment.config == config
 
 
-def _concerns(command: Command, config: str) -> bool:
-    return isinstance(command, StartBuild | FollowBuild | Collect) and command.config == config
+def _concerns(command: protocol.Command, config: str) -> bool:
+    return (
+        isinstance(command, protocol.StartBuild | protocol.FollowBuild | protocol.Collect) and command.config == config
+    )
