@@ -175,10 +175,11 @@ def _slim(options: argparse.Namespace, root: Path) -> int:
 
 def _print(image: SlimImage, *, as_json: bool) -> None:
     if as_json:
-        import dataclasses
         import json
 
-        print(json.dumps(dataclasses.asdict(image), default=str, indent=2))
+        from kiln.serialization import to_json
+
+        print(json.dumps(to_json(image), indent=2))
         return
     from kiln.files import size_text
 

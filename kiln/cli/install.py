@@ -135,9 +135,11 @@ def table_row(change: Change) -> tuple[str, ...]:
 
 def as_data(plan: Installation, *, dry: bool) -> dict[str, object]:
     """Return the installation as JSON values."""
+    from kiln.serialization import to_json
+
     return {
         "prefix": str(plan.request.prefix),
         "installed": not dry,
         "virtual_packages": {name: list(value) for name, value in plan.request.machine.virtual_packages.items()},
-        "packages": [change.as_data() for change in plan.changes],
+        "packages": to_json(plan.changes),
     }

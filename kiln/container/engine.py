@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import tempfile
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import command
+from kiln import command, serialization
 from kiln.errors import MissingTool, UsageError
 
 if TYPE_CHECKING:
@@ -55,18 +54,12 @@ class Engine:
 
     def as_json(self) -> dict[str, Any]:
         """Return the engine as JSON values, without its environment, for another process of this machine."""
-        fields = {
-            field_.name: getattr(self, field_.name)
-            for field_ in dataclasses.fields(self)
-            if field_.name != "environment"
-        }
-        return {**fields, "kind": self.kind.value}
+        return {name: value for name, value in serialization.to_json(self).items() if name != "environment"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], *, environment: Mapping[str, str]) -> Engine:
         """Return the engine from another process's JSON values."""
-        lists = {name: tuple(value) for name, value in data.items() if isinstance(value, (list, tuple))}
-        return cls(**{**data, **lists, "kind": EngineKind(data["kind"]), "environment": environment})
+        return serialization.from_json(cls, {**data, "environment": environment}, (EngineKind,))
 
     def ask(self, *words: str) -> command.Result:
         """Run one of the engine's quick commands; the result's ``stdout`` has the output, its ``tail`` the errors."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from kiln.console import duration, table
 from kiln.fleet.leases import bound
 from kiln.scheduling.estimates import DEFAULT
+from kiln.serialization import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,19 +28,19 @@ def as_text(plan: FleetPlan) -> str:
 def as_json(plan: FleetPlan) -> dict[str, Any]:
     """Return a plan as plain JSON values: times in seconds, money in the given currency."""
     return {
-        "estimates": [dataclasses.asdict(estimate) for estimate in plan.estimates],
+        "estimates": to_json(plan.estimates),
         "chosen": _arrangement_as_json(plan.selection),
         "cheapest": _arrangement_as_json(plan.cheapest),
         "fastest": _arrangement_as_json(plan.fastest),
         "without_cache": None if plan.without_cache is None else _arrangement_as_json(plan.without_cache),
-        "bounds": dataclasses.asdict(plan.bounds),
+        "bounds": to_json(plan.bounds),
         "bound": bound(plan.selection),
         "notes": list(plan.notes),
     }
 
 
 def _arrangement_as_json(way: Arrangement) -> dict[str, Any]:
-    return {**dataclasses.asdict(way), "workers": way.workers, "currency": way.machine_type.currency}
+    return {**to_json(way), "workers": way.workers, "currency": way.machine_type.currency}
 
 
 def _configs(plan: FleetPlan) -> Iterator[str]:
@@ -128,11 +128,4 @@ def _status(run: FleetRun) -> str:
 
 def status_as_json(runs: Sequence[FleetRun]) -> list[dict[str, Any]]:
     """Return the status of fleet runs as plain JSON values."""
-    return [
-        {
-            **dataclasses.asdict(run),
-            "workers": [{**dataclasses.asdict(worker), "state": worker.state.value} for worker in run.workers],
-            "jobs": [{**dataclasses.asdict(job), "state": job.state.value} for job in run.jobs],
-        }
-        for run in runs
-    ]
+    return [to_json(run) for run in runs]

@@ -41,6 +41,7 @@ class SlimImage:
     config_digest: str
     size: int  # bytes of the file
     layers: tuple[tuple[str, int], ...]
+    packages: int
 
 
 def make(
@@ -82,6 +83,7 @@ def make(
                 config_digest=written.config_digest,
                 size=_bytes(target),
                 layers=tuple((layer.title, layer.size) for layer in image_contents.layers),
+                packages=len(image_contents.packages),
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kiln import channel, files, folder_lock
 from kiln.errors import AlreadyRunning, NotWritable, SolveFailed
@@ -60,10 +60,6 @@ class Change:
     sha256: str
     size: int
     was: str = ""
-
-    def as_data(self) -> dict[str, Any]:
-        """Return the change as JSON values."""
-        return {name: getattr(self, name) for name in self.__slots__} | {"action": self.action.value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from pathlib import Path
 
 STALL = 20 * 60.0  # seconds; a large link uses the processor, so only waiting is reported
 
@@ -40,9 +39,3 @@ class BuildOptions:
     def builds_finished(self) -> bool:
         """True when finished configs are built again."""
         return self.rebuild or self.from_step is not None or self.debug is not None
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> BuildOptions:
-        """Return the options of JSON values, as `json.dumps` writes them from `dataclasses.asdict`."""
-        distdir = None if fields["distdir"] is None else Path(fields["distdir"])
-        return cls(**{**fields, "run_arguments": tuple(fields["run_arguments"]), "distdir": distdir})

@@ -5,17 +5,17 @@ A file for the former would be shared by all runs of the same config, before any
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.job.options import BuildOptions
+from kiln.serialization import from_json, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +37,12 @@ class ConfigJob:
     sources: str
     options: BuildOptions
     container: str
-    engine_data: dict[str, Any] | None = None
+    engine_data: Mapping[str, Any] | None = None
     image: str | None = None
     cores: int
     memory: int | None = None
-    variables: dict[str, str]
-    environment: dict[str, str] = field(repr=False)
+    variables: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
     parent: int | None = None
     python: str | None = None
     python_home: str | None = None
@@ -54,13 +54,12 @@ class ConfigJob:
 
     def as_text(self) -> str:
         """Return the job as JSON text."""
-        return _json(self)
+        return json.dumps(to_json(self))
 
     @classmethod
     def parse(cls, text: str) -> ConfigJob:
         """Return the job of a JSON text."""
-        fields = json.loads(text)
-        return cls(**{**fields, "options": BuildOptions.from_json(fields["options"])})
+        return from_json(cls, json.loads(text), (BuildOptions,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +85,7 @@ class BuildJob:
     python: Path | None = None
     image: str | None = None
     compile: Mapping[str, str] = field(default_factory=dict)
-    shared_packages: Sequence[Mapping[str, Any]] = ()
+    shared_packages: tuple[Mapping[str, Any], ...] = ()
     channel: Path
     queue: Path | None = None
     network: bool = False
@@ -94,15 +93,8 @@ class BuildJob:
     @classmethod
     def read(cls, file: Path) -> BuildJob:
         """Return the job of a file."""
-        fields = json.loads(file.read_text())
-        names = ("root", "recipe", "folder", "cache", "result", "channel", "python", "queue")
-        paths = {name: Path(fields[name]) for name in names if fields[name] is not None}
-        return cls(**{**fields, **paths, "options": BuildOptions.from_json(fields["options"])})
+        return from_json(cls, json.loads(file.read_text()), (BuildOptions,))
 
     def write(self, file: Path) -> None:
         """Write the job into a file."""
-        files.write_text(file, _json(self))
-
-
-def _json(job: ConfigJob | BuildJob) -> str:
-    return json.dumps(dataclasses.asdict(job), default=str)  # paths as texts
+        files.write_text(file, json.dumps(to_json(self)))

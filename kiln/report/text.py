@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.console import duration, table
 from kiln.model.artifact import TestVerdict
 from kiln.model.run import ConfigState
+from kiln.serialization import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +22,7 @@ _HEADER = ("package", "version", "build string", "size", "built", "tests", "test
 
 def as_json(report: MatrixReport) -> dict[str, Any]:
     """Return the report as JSON values; times are in seconds, sizes in bytes."""
-    data: dict[str, Any] = _plain(dataclasses.asdict(report))
+    data: dict[str, Any] = to_json(report)
     return data
 
 
@@ -84,18 +82,3 @@ def _row(package: PackageReport) -> tuple[str, ...]:
 def _notes(config: ConfigRun) -> list[str]:
     notes = [(package.tests.package, note) for package in config.packages for note in package.tests.notes]
     return [f"{package}: {note}" for package, note in notes] + [""] * bool(notes)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value with paths, enumerations and tuples as JSON values."""
-    match value:
-        case dict():
-            return {key: _plain(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_plain(item) for item in value]
-        case Enum():
-            return value.value
-        case Path():
-            return str(value)
-        case _:
-            return value

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 RESULT = "result.json"  # of the build process, in the config's folder
 
 
-def program(task: Task, executor: Executor, shared_packages: list[dict[str, Any]]) -> tuple[str, ...]:
+def program(task: Task, executor: Executor, shared_packages: tuple[dict[str, Any], ...]) -> tuple[str, ...]:
     """Write the input of the build process, and return its command line; ``shared_packages`` are another config's."""
     if task.is_foreign:
         return script(task, executor)
@@ -47,7 +47,7 @@ def script(task: Task, executor: Executor) -> tuple[str, ...]:
     return ("bash", str(executor.inside(file)))
 
 
-def build_job(task: Task, executor: Executor, shared_packages: list[dict[str, Any]]) -> BuildJob:
+def build_job(task: Task, executor: Executor, shared_packages: tuple[dict[str, Any], ...]) -> BuildJob:
     """Return the job of the build process, with paths as it sees them."""
     job, inside = task.job, executor.inside
     return BuildJob(
@@ -81,13 +81,13 @@ def compile_settings(task: Task, executor: Executor) -> dict[str, str]:
     }
 
 
-def shared_packages(task: Task, ledger: Ledger) -> list[dict[str, Any]]:
+def shared_packages(task: Task, ledger: Ledger) -> tuple[dict[str, Any], ...]:
     """Return the packages that another config has made, as JSON values; empty for a cold build with --rebuild."""
     job = task.job
     if task.is_foreign or job.options.rehearsal or (job.options.rebuild and job.cold):
-        return []
+        return ()
     inputs = BuildInputs(shared=job.shared, key=job.key)
     packages = build_cache.shared_packages(
         ledger, task.layout, render.finalise(task.rendered).outputs, inputs, job.config
     )
-    return [records.package_as_json(report) for report in packages]
+    return tuple(records.package_as_json(report) for report in packages)

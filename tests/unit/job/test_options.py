@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from kiln.job.options import BuildOptions
+from kiln.serialization import from_json, to_json
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from kiln.job.options import BuildOptions
     ids=["defaults", "paths and lists", "flags"],
 )
 def test_options_survive_json(options: BuildOptions) -> None:
-    assert BuildOptions.from_json(json.loads(json.dumps(dataclasses.asdict(options), default=str))) == options
+    assert from_json(BuildOptions, json.loads(json.dumps(to_json(options)))) == options
 
 
 @pytest.mark.parametrize(

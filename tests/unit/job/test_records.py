@@ -19,7 +19,7 @@ BUILD = BuildJob(
     extra={"sha": "1"},
     channel=Path("/f/channel"),
     queue=Path("/f/scripts"),
-    shared_packages=[],
+    shared_packages=({"name": "lib", "reused": True},),
 )
 CONFIG = ConfigJob(
     root="/f",
