@@ -7,43 +7,25 @@ stored while it runs: the state of each config with its time and cost, and every
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import logging
-import sqlite3
-import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln.container.owner import Owner, is_gone
-from kiln.errors import LedgerFault, NotWritable
-from kiln.ledger import migration, records
-from kiln.ledger.repair import (
-    Damaged,
-    converted_errors,
-    decoding,
-    repair_file,
-    repaired,
-    require_files,
-    require_known,
-    retry_after_repair,
-    write_finished,
-)
-from kiln.ledger.schema import KNOWN, VERSION
+from kiln.ledger import records
+from kiln.ledger.database import Database
+from kiln.ledger.repair import decoding, retry_after_repair, write_finished
 from kiln.model.run import ConfigState
 from kiln.serialization import from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
+    import sqlite3
+    from collections.abc import Mapping
 
     from kiln.model.run import ConfigRun, MatrixReport
 
-LOGGER = logging.getLogger(__name__)
-
-BUSY_SECONDS = 30.0
 COLUMNS = "config, state, started, finished, peak_memory, detail"
 STEP_COLUMNS = ("key", "config", "title", "finished", "seconds", "detail")
 ARTIFACT_COLUMNS = ("path", "sha256", "size", "modified", "config", "inputs")
@@ -86,40 +68,11 @@ class BuildDuration:
     cores: float
 
 
-class Ledger:
-    """The SQLite file under build_artifacts/; safe for several threads and processes."""
-
-    def __init__(self, path: Path) -> None:
-        """Open or create the file; a damaged one is replaced by a new one with its readable records.
-
-        Raises:
-            LedgerFault: when its path is not a file, a newer kiln has written it, or another process locks it for long.
-            NotWritable: when it cannot be opened at all; a read-only one can.
-            DiskFull: when the disk is full.
-        """
-        self.path = path
-        self._lock = threading.Lock()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self._open = self._opened()
-        except Damaged as damage:
-            repair_file(path, None, str(damage))
-            with repaired(path):
-                self._open = self._opened()
-
-    def close(self) -> None:
-        """Close the file; SQLite tidies it up when the last process does so."""
-        self._open.close()
+class Ledger(Database):
+    """The ledger of steps, packages and runs; safe for several threads and processes."""
 
     def __enter__(self) -> Ledger:
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError, sqlite3.Error):
-            self._open.close()
 
     # Steps
 
@@ -306,106 +259,6 @@ class Ledger:
     def _lives(label: str) -> bool:
         owner = Owner.parse(label)
         return owner is not None and not is_gone(owner, Owner.here(), Owner.of_process(owner.pid))
-
-    # The file
-
-    def _row(self, query: str, *values: object) -> Any:
-        rows = self._rows(query, *values)
-        return rows[0] if rows else None
-
-    def _rows(self, query: str, *values: object) -> list[Any]:
-        with self._lock, converted_errors(self.path):
-            return self._open.execute(query, values).fetchall()
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Open a transaction that holds the write lock from its beginning, and so cannot fail on it later."""
-        try:
-            with self._lock, converted_errors(self.path):
-                self._open.execute("BEGIN IMMEDIATE")
-                with self._open:
-                    yield self._open
-        except Damaged as damage:
-            self.repair(damage)
-            what = f"the ledger {self.path} was damaged, as was found while writing it"
-            raise LedgerFault(what, why=str(damage), hint="it was repaired; run the same command again") from damage
-
-    def _extend(self, tables: str) -> None:
-        """Create more tables in the file."""
-        if self._row("PRAGMA query_only") != (1,):
-            with self._lock, converted_errors(self.path):
-                self._open.executescript(f"BEGIN IMMEDIATE;{tables}COMMIT;")
-
-    def repair(self, damage: Damaged) -> None:
-        """Replace the file by a new one with the readable records of the damaged one."""
-        with self._lock:
-            self._open.close()
-            repair_file(self.path, self._inode, str(damage))
-            with repaired(self.path):
-                self._open = self._opened()
-
-    def _opened(self) -> sqlite3.Connection:
-        require_files(self.path)
-        try:
-            return self._connected(str(self.path), _prepare)
-        except NotWritable:
-            if not self.path.is_file():
-                raise
-            connection = self._connected(_immutable(self.path), _prepare_to_read)
-            LOGGER.warning("note: the ledger %s is read-only; nothing is recorded", self.path)
-            return connection
-
-    def _connected(self, name: str, prepare: Callable[[sqlite3.Connection, Path], None]) -> sqlite3.Connection:
-        with converted_errors(self.path):
-            connection = sqlite3.connect(
-                name, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=name.startswith("file:")
-            )
-            try:
-                prepare(connection, self.path)
-                self._inode = self.path.stat().st_ino
-            except BaseException:
-                connection.close()
-                raise
-        return connection
-
-
-def _immutable(path: Path) -> str:
-    return f"{path.absolute().as_uri()}?immutable=1"
-
-
-def _prepare_to_read(connection: sqlite3.Connection, path: Path) -> None:
-    """Prepare to read a read-only file, next to which SQLite cannot create its own files."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    require_known(version, path)
-    if version != VERSION:
-        raise LedgerFault(
-            f"the ledger {path} has schema {version}, and cannot be migrated since it is read-only",
-            why="an older kiln has written it",
-            hint=f"make it and its folder writable once: chmod u+w {path} {path.parent}",
-        )
-    connection.execute(KNOWN)
-    connection.execute("PRAGMA query_only = 1")
-
-
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Create or migrate the tables of a file, while other processes may do the same."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    require_known(version, path)
-    until = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            # SQLite does not wait for a process that changes this mode at the same time.
-            connection.execute("PRAGMA journal_mode = WAL")
-            break
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > until:
-                raise
-            time.sleep(0.02)
-    # In this mode NORMAL loses at most the last changes to a power cut; it never leaves the file inconsistent.
-    connection.execute("PRAGMA synchronous = NORMAL")
-    if version != VERSION:
-        migration.migrate(connection)
-    connection.execute(KNOWN)
 
 
 def _write_config(connection: sqlite3.Connection, run: int, position: int, config: ConfigRun) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from kiln.ledger import Ledger
+    from kiln.ledger.database import Database
 
 LOGGER = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, 
 
 Parameters = ParamSpec("Parameters")
 Value = TypeVar("Value")
-LedgerType = TypeVar("LedgerType", bound="Ledger")
+LedgerType = TypeVar("LedgerType", bound="Database")
 
 
 class Damaged(Exception):
