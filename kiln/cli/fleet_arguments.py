@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kiln.cli import build_arguments
 from kiln.errors import UsageError
 from kiln.fleet import leases
 
@@ -51,10 +52,7 @@ TIMEOUT_HELP = "probe a worker that has not answered for this long (default: %(d
 
 
 def _config_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("configs", nargs="*", metavar="CONFIG", help="config to build, by its file name in .ci_support")
-    parser.add_argument("--filter", metavar="GLOB", help="build the configs whose names match")
-    parser.add_argument("--all", action="store_true", help="build all configs (narrow with --filter)")
-    parser.add_argument("--failed", action="store_true", help="build what failed or was stopped in the last run")
+    build_arguments.selection(parser)
     parser.add_argument("--rebuild", action="store_true", help="build configs that are up to date, too")
     parser.add_argument(
         "--container", choices=("docker", "podman", "none"), help="container engine on the workers, as in kiln build"
