@@ -8,14 +8,13 @@ import importlib
 import os
 import sys
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn, Protocol, TextIO, cast
+from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 from kiln import __version__
 from kiln.errors import Interrupted, KilnError, MissingTool, UsageError, nearest
-from kiln.names import escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
 # Each command is a module of this package, imported only when the command is used.
@@ -129,36 +128,6 @@ def limited(environment: Mapping[str, str]) -> AbstractContextManager[None]:
     return rattler_process.limited(rattler_process.limits_of(environment))
 
 
-class EscapingStream:
-    """A text stream that escapes characters which could move, hide or reorder text on a terminal."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self.unchanged = stream
-
-    def write(self, text: str) -> int:
-        """Write text."""
-        return self.unchanged.write(escaped(text))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.unchanged, name)
-
-
-def unchanged(stream: IO[str]) -> IO[str]:
-    """Return the stream below, for views that move the cursor and escape other programs' text themselves."""
-    return cast("IO[str]", getattr(stream, "unchanged", stream))
-
-
-@contextlib.contextmanager
-def escaped_output() -> Iterator[None]:
-    """Escape control characters in everything printed in the block; recipes, channels and builds are untrusted."""
-    streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast("TextIO", stream and EscapingStream(stream)) for stream in streams)
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr = streams
-
-
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code; print errors, with secrets masked."""
     from kiln.cli.streams import masked
@@ -169,6 +138,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def guarded(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code; print errors."""
+    from kiln.cli.streams import escaped_output
+
     with escaped_output():
         return _run(arguments)
 

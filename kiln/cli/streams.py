@@ -1,4 +1,4 @@
-"""Output streams that mask secrets in everything that the command line prints."""
+"""Output streams that mask secrets, and escape control characters, in everything that the command line prints."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 from kiln import masking
+from kiln.names import escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
 
@@ -35,14 +36,47 @@ class MaskedStream:
         return getattr(self._below, name)
 
 
+class EscapingStream:
+    """A text stream that escapes characters which could move, hide or reorder text on a terminal."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.unchanged = stream
+
+    def write(self, text: str) -> int:
+        """Write text."""
+        return self.unchanged.write(escaped(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unchanged, name)
+
+
+def unchanged(stream: IO[str]) -> IO[str]:
+    """Return the stream below, for views that move the cursor and escape other programs' text themselves."""
+    return cast("IO[str]", getattr(stream, "unchanged", stream))
+
+
+@contextlib.contextmanager
+def escaped_output() -> Iterator[None]:
+    """Escape control characters in everything printed in the block; recipes, channels and builds are untrusted."""
+    with _replaced_output(EscapingStream):
+        yield
+
+
 @contextlib.contextmanager
 def masked(environment: Mapping[str, str], arguments: Sequence[str]) -> Iterator[None]:
     """Mask the secrets of an environment and of a command line in everything that the block prints."""
     masking.protect(masking.secrets_of_variables(environment))
     masking.protect(secret for word in arguments for secret in masking.secrets_of(word))
     hide_arguments(sys.orig_argv)
+    with _replaced_output(MaskedStream):
+        yield
+
+
+@contextlib.contextmanager
+def _replaced_output(kind: Callable[[IO[str]], MaskedStream | EscapingStream]) -> Iterator[None]:
+    """Put a stream of a kind before standard output and standard error, where they exist."""
     streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast("IO[str]", stream and MaskedStream(stream)) for stream in streams)
+    sys.stdout, sys.stderr = (cast("TextIO", stream and kind(stream)) for stream in streams)
     try:
         yield
     finally:

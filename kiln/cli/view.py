@@ -21,7 +21,7 @@ def view(
 ) -> GitHubView | LiveView | PlainView:
     """Return the view for a stream: a context manager that lasts as long as the run."""
     from kiln import console
-    from kiln.cli import unchanged
+    from kiln.cli.streams import unchanged
 
     stream = unchanged(stream)
     if environment.get("GITHUB_ACTIONS") == "true":
@@ -33,7 +33,7 @@ def view(
 
 def steps() -> Steps:
     """Return the view of a command's steps on standard error."""
-    from kiln.cli import unchanged
+    from kiln.cli.streams import unchanged
     from kiln.console.steps import Steps
 
     return Steps(unchanged(sys.stderr), animated=sys.stderr.isatty(), color=has_color(os.environ))

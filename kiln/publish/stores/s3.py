@@ -19,11 +19,12 @@ from kiln.publish.transaction import AGAIN
 from kiln.repodata import BASE, PACKAGES, SHARDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
 REFUSED = frozenset({"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "403", "401"})
 MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
+EXISTING = frozenset({"PreconditionFailed", "412"})
 LEASE = ".kiln/lease.json"
 IMMUTABLE, REVALIDATED = "public, max-age=31536000, immutable", "no-cache"
 
@@ -103,15 +104,10 @@ class Bucket:
 
     def read(self, path: str) -> bytes | None:
         """Return an object's content."""
-        from botocore.exceptions import ClientError
-
         self.tags[path] = None
-        try:
-            answer = self.client.get_object(Bucket=self.bucket, Key=self._key(path))
-        except ClientError as error:
-            if error.response.get("Error", {}).get("Code") in MISSING:
-                return None
-            raise
+        answer = self._unless(MISSING, self.client.get_object, path)
+        if answer is None:
+            return None
         self.tags[path] = answer["ETag"]
         content: bytes = answer["Body"].read()
         return content
@@ -123,27 +119,12 @@ class Bucket:
 
     def create(self, path: str, data: bytes) -> bool:
         """Write an object unless there is one."""
-        from botocore.exceptions import ClientError
-
-        try:
-            self.client.put_object(Bucket=self.bucket, Key=self._key(path), Body=data, IfNoneMatch="*")
-        except ClientError as error:
-            if error.response.get("Error", {}).get("Code") in {"PreconditionFailed", "412"}:
-                return False
-            raise
-        return True
+        return self._unless(EXISTING, self.client.put_object, path, Body=data, IfNoneMatch="*") is not None
 
     def has(self, path: str, sha256: str) -> bool:
         """Return whether an object was uploaded with this hash."""
-        from botocore.exceptions import ClientError
-
-        try:
-            head = self.client.head_object(Bucket=self.bucket, Key=self._key(path))
-        except ClientError as error:
-            if error.response.get("Error", {}).get("Code") in MISSING:
-                return False
-            raise
-        return bool(head["Metadata"].get("sha256") == sha256)
+        head = self._unless(MISSING, self.client.head_object, path)
+        return head is not None and bool(head["Metadata"].get("sha256") == sha256)
 
     def put(self, file: Path, path: str, sha256: str) -> None:
         """Upload a package, in parts when it is large."""
@@ -199,6 +180,17 @@ class Bucket:
                 data
             ):  # else the response was lost, and boto3 tried again
                 raise self._changed(path) from error
+
+    def _unless(self, codes: frozenset[str], request: Callable[..., Any], path: str, **parameters: Any) -> Any:
+        """Return the answer to a request about an object; None for a refusal with one of the codes."""
+        from botocore.exceptions import ClientError
+
+        try:
+            return request(Bucket=self.bucket, Key=self._key(path), **parameters)
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") in codes:
+                return None
+            raise
 
     def _changed(self, path: str) -> AlreadyRunning:
         what = f"another process has changed {path} in {self.name} meanwhile"

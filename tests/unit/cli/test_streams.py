@@ -7,8 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from kiln import masking
-from kiln.cli import escaped_output, unchanged
-from kiln.cli.streams import MaskedStream, masked, show_traceback
+from kiln.cli.streams import MaskedStream, escaped_output, masked, show_traceback, unchanged
 
 if TYPE_CHECKING:
     import pytest
