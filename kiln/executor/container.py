@@ -7,7 +7,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from kiln import container
 from kiln.build import conda_build
@@ -37,11 +37,7 @@ class ContainerExecutor:
     """A `kiln.executor.base.Executor` that runs programs in containers."""
 
     task: Task
-
-    @property
-    def on_host(self) -> bool:
-        """False."""
-        return False
+    on_host: ClassVar[bool] = False
 
     @property
     def packages(self) -> Path:

@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from kiln import command
 from kiln.build import conda_build
@@ -28,11 +28,8 @@ class HostExecutor:
     """A `kiln.executor.base.Executor` that runs programs on this host."""
 
     task: Task
-
-    @property
-    def on_host(self) -> bool:
-        """True."""
-        return True
+    on_host: ClassVar[bool] = True
+    queue: ClassVar[None] = None  # all scripts run where the engine runs
 
     @property
     def packages(self) -> Path:
@@ -49,13 +46,8 @@ class HostExecutor:
         """The folder of downloads."""
         return self.task.distdir
 
-    @property
-    def queue(self) -> None:
-        """None: all scripts run where the engine runs."""
-        return
-
     def inside(self, path: Path) -> Path:
-        """Return the path."""
+        """Return the path, which programs on the host see unchanged."""
         return path
 
     def start(self, job_file: Path, module: str) -> tuple[str, ...]:
