@@ -9,12 +9,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from kiln.cli import values
+from kiln.cli import common_arguments, values
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln build``."""
-    selection(parser)
+    common_arguments.selection(parser)
     parser.add_argument(
         "-j", "--jobs", metavar="N", type=int, default=1, help="build N configs in parallel (default: 1)"
     )
@@ -26,16 +26,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     _compile_arguments(parser)
     _rehearsal_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-
-
-def selection(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that select configs."""
-    parser.add_argument("configs", nargs="*", metavar="CONFIG", help="name of a config's file in .ci_support")
-    parser.add_argument("--filter", metavar="GLOB", help="build the configs with matching names: '*cuda*python3.11*'")
-    parser.add_argument("--all", action="store_true", help="build all configs (narrow with --filter)")
-    parser.add_argument(
-        "--failed", action="store_true", help="build the configs that failed or were interrupted in the last run"
-    )
 
 
 def _step_arguments(parser: argparse.ArgumentParser) -> None:

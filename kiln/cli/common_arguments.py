@@ -22,3 +22,13 @@ def channels(parser: argparse.ArgumentParser, *, default: str) -> None:
         help="take packages from this channel (a folder, URL or name); can be repeated, in order of priority (default: "
         f"{default})",
     )
+
+
+def selection(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that select configs."""
+    parser.add_argument("configs", nargs="*", metavar="CONFIG", help="name of a config's file in .ci_support")
+    parser.add_argument("--filter", metavar="GLOB", help="build the configs with matching names: '*cuda*python3.11*'")
+    parser.add_argument("--all", action="store_true", help="build all configs (narrow with --filter)")
+    parser.add_argument(
+        "--failed", action="store_true", help="build the configs that failed or were interrupted in the last run"
+    )

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli import build_arguments
+from kiln.cli import common_arguments
 from kiln.errors import UsageError
 from kiln.fleet import leases
 
@@ -52,7 +52,7 @@ TIMEOUT_HELP = "probe a worker that has not answered for this long (default: %(d
 
 
 def _config_arguments(parser: argparse.ArgumentParser) -> None:
-    build_arguments.selection(parser)
+    common_arguments.selection(parser)
     parser.add_argument("--rebuild", action="store_true", help="build configs that are up to date, too")
     parser.add_argument(
         "--container", choices=("docker", "podman", "none"), help="container engine on the workers, as in kiln build"

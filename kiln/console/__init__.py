@@ -6,8 +6,7 @@ A run is shown by a `RunObserver`: `LiveView` on a terminal, `PlainView` elsewhe
 from kiln.console.github import GitHubView
 from kiln.console.live import LiveView
 from kiln.console.plain import PlainView
-from kiln.console.progress import ProgressLog, progress_text
-from kiln.console.states import BAD, GOOD, SIGNS, count_text
+from kiln.console.progress import BAD, GOOD, SIGNS, ProgressLog, count_text, progress_text
 from kiln.console.text import clock, duration, one_line, table
 
 __all__ = [

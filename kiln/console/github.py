@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING
 
 from kiln.console.plain import compile_summary, failure_text, headline
+from kiln.console.progress import count_text
 from kiln.console.run_state import RunState
-from kiln.console.states import count_text
 from kiln.console.text import one_line, plain
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import time
 from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING
 
+from kiln.console.progress import SIGNS, count_text
 from kiln.console.run_state import RunState
-from kiln.console.states import SIGNS, count_text
 from kiln.console.text import duration, one_line
 from kiln.model.run import ConfigState
 

@@ -7,9 +7,9 @@ channel of thousands without reading any of the others again.
 from __future__ import annotations
 
 from kiln.repodata.channeldata import with_entries
+from kiln.repodata.document import BASE, CHANNELDATA, PACKAGES, SHARDS, STALE
 from kiln.repodata.entry import IndexEntry, read
 from kiln.repodata.formats import forms
-from kiln.repodata.names import BASE, CHANNELDATA, PACKAGES, SHARDS, STALE
 from kiln.repodata.reading import adopted, loaded, visible
 from kiln.repodata.subdir import Subdir
 

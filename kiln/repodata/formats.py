@@ -18,8 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.compression import zstd
 from kiln.repodata.current import newest
-from kiln.repodata.document import KINDS, REVISION, file_of
-from kiln.repodata.names import BASE, CURRENT, EXPORTS, INSTRUCTIONS, LISTING, REPODATA, SHARDS
+from kiln.repodata.document import (
+    BASE,
+    CURRENT,
+    EXPORTS,
+    INSTRUCTIONS,
+    KINDS,
+    LISTING,
+    REPODATA,
+    REVISION,
+    SHARDS,
+    file_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,8 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.compression import zstd
 from kiln.errors import BrokenIndex
-from kiln.repodata.document import FAULTS, IndexDocument, require_known
-from kiln.repodata.names import BASE, CURRENT, EXPORTS, INSTRUCTIONS, LISTING, REPODATA, VARIANTS
+from kiln.repodata.document import (
+    BASE,
+    CURRENT,
+    EXPORTS,
+    FAULTS,
+    INSTRUCTIONS,
+    LISTING,
+    REPODATA,
+    VARIANTS,
+    IndexDocument,
+    require_known,
+)
 from kiln.repodata.subdir import Subdir, new_instructions
 
 if TYPE_CHECKING:

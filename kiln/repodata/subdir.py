@@ -10,8 +10,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kiln.repodata.document import KINDS, IndexDocument, Record
-from kiln.repodata.names import PACKAGES
+from kiln.repodata.document import KINDS, PACKAGES, IndexDocument, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -14,9 +14,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from kiln import limits
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate, nearest
 from kiln.model.location import Place
-from kiln.template.budget import COUNTED, Budget, Exhausted, spend
 from kiln.template.pieces import NotSeparable, cut
-from kiln.template.undefined import Undefined, Uses
+from kiln.template.sandbox import COUNTED, Budget, Exhausted, Undefined, Uses, spend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
+from kiln.console.progress import SIGNS
 from kiln.console.run_state import RunState
 from kiln.console.run_table import Line, frame
-from kiln.console.states import SIGNS
 from kiln.model.run import ConfigState
 from tests.unit.console.run import BEGAN, a_config, a_run
 
