@@ -69,14 +69,14 @@ def labels(engine: Engine, image: str) -> Mapping[str, str]:
     return (described.get("Config") or {}).get("Labels") or described.get("Labels") or {}
 
 
-def ensure(engine: Engine, image: str, *, on_line: Callable[[str], None] | None = None) -> str:
-    """Fetch an image unless it is present, reporting progress by line, and return its digest.
+def ensure(engine: Engine, image: str) -> str:
+    """Fetch an image unless it is present, and return its digest.
 
     Raises:
         DownloadFailed: when it is missing and cannot be fetched, with a hint.
     """
     described = inspect(engine, image)
-    return pull(engine, image, on_line=on_line) if described is None else digest_of(described)
+    return pull(engine, image) if described is None else digest_of(described)
 
 
 def pull(engine: Engine, image: str, *, on_line: Callable[[str], None] | None = None) -> str:

@@ -14,7 +14,15 @@ from urllib.parse import unquote, urlsplit
 
 from kiln.channel import SUBDIRS
 from kiln.errors import RecipeFault
-from kiln.executor.conda_forge_env import CACHE_INSIDE, DISTDIR_INSIDE, PACKAGE_INSIDE, PACKAGE_ROOT, RECIPE, ROOT
+from kiln.executor.conda_forge_env import (
+    CACHE_INSIDE,
+    DISTDIR_INSIDE,
+    PACKAGE_INSIDE,
+    PACKAGE_ROOT,
+    RECIPE,
+    ROOT,
+    within,
+)
 from kiln.job.outline import channel_sources
 from kiln.model.container import Mount
 from kiln.model.location import Place
@@ -54,10 +62,10 @@ def of_scripts(feedstock: Feedstock, rendered: Rendered, folders: Folders) -> tu
     """
     read_only = {
         RECIPE: feedstock.recipe,
-        **{_within(path, feedstock): path for path in (feedstock.recipe, feedstock.configs)},
+        **{within(path, feedstock): path for path in (feedstock.recipe, feedstock.configs)},
         Path(PACKAGE_INSIDE, "kiln"): PACKAGE_ROOT / "kiln",
         **({} if folders.distdir is None else {DISTDIR_INSIDE: folders.distdir}),
-        **({} if folders.wheels is None else {_within(folders.wheels, feedstock): folders.wheels}),
+        **({} if folders.wheels is None else {within(folders.wheels, feedstock): folders.wheels}),
         **_outside_recipe(feedstock, rendered),
     }
     for path in (feedstock.recipe, feedstock.configs):
@@ -65,7 +73,7 @@ def of_scripts(feedstock: Feedstock, rendered: Rendered, folders: Folders) -> tu
     cache = folders.compile_cache
     return (
         *(Mount(source=source, target=str(target)) for target, source in read_only.items()),
-        Mount(source=folders.work, target=str(_within(folders.work, feedstock)), read_only=False),
+        Mount(source=folders.work, target=str(within(folders.work, feedstock)), read_only=False),
         *(() if cache is None else (Mount(source=cache, target=str(CACHE_INSIDE), read_only=False),)),
     )
 
@@ -74,18 +82,14 @@ def of_engine(feedstock: Feedstock, config: BuildConfig, folders: Folders) -> tu
     """Return the further mounts of the engine's container: packages and channels."""
     packages = folders.packages
     return (
-        *(Mount(source=path, target=str(_within(path, feedstock))) for path in folders.shared_packages),
+        *(Mount(source=path, target=str(within(path, feedstock))) for path in folders.shared_packages),
         *_channels(feedstock, config),
         *(
             ()
             if packages.is_relative_to(folders.work)
-            else (Mount(source=packages, target=str(_within(packages, feedstock)), read_only=False),)
+            else (Mount(source=packages, target=str(within(packages, feedstock)), read_only=False),)
         ),
     )
-
-
-def _within(path: Path, feedstock: Feedstock) -> Path:
-    return ROOT / path.relative_to(feedstock.root)
 
 
 def _outside_recipe(feedstock: Feedstock, rendered: Rendered) -> dict[Path, Path]:

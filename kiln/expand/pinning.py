@@ -85,11 +85,7 @@ def lacking(feedstock: Feedstock) -> tuple[Need, ...]:
     if is_v1(feedstock):
         return _lacking_v1(feedstock, defined)
     text = read_text(feedstock.meta, RECIPE)
-    existing = {
-        key: values_and_place
-        for key, values_and_place in _existing_values(feedstock).items()
-        if not _has_default(key, values_and_place[0], defined)
-    }
+    existing = _existing_values(feedstock, defined)
     limits.at(RECIPE)
     existing_needs = _existing_needs(existing, feedstock.recipe, text)
     needs = {
@@ -104,11 +100,7 @@ def _lacking_v1(feedstock: Feedstock, defined: frozenset[str]) -> tuple[Need, ..
     recipe = RecipeV1.read(feedstock.recipe_v1)
     variants = feedstock.recipe / "variants.yaml"
     defined |= VariantFileV1(variants, "recipe/variants.yaml").keys if variants.is_file() else frozenset()
-    existing = {
-        key: values_and_place
-        for key, values_and_place in _existing_values(feedstock).items()
-        if not _has_default(key, values_and_place[0], defined)
-    }
+    existing = _existing_values(feedstock, defined)
     used = names(recipe)
     needs = {key: Need(key=key, at=at) for key, at in required(recipe).items() if key not in defined}
     needs |= {need.key: need for need in _validated(feedstock, defined)}
@@ -125,8 +117,8 @@ def _defined_keys(feedstock: Feedstock) -> frozenset[str]:
     return frozenset[str]().union(*(variant_file(path, path.name).keys for path in files if path.is_file()))
 
 
-def _existing_values(feedstock: Feedstock) -> dict[str, tuple[tuple[str, ...], Place]]:
-    """Return the values of each key in .ci_support, and the place of its first occurrence."""
+def _existing_values(feedstock: Feedstock, defined: frozenset[str]) -> dict[str, tuple[tuple[str, ...], Place]]:
+    """Return the values of each key in .ci_support that has no default, and the place of its first occurrence."""
     values_by_key: dict[str, tuple[tuple[str, ...], Place]] = {}
     for path in sorted(feedstock.configs.glob("*.yaml")):
         document = _document(path)
@@ -135,7 +127,7 @@ def _existing_values(feedstock: Feedstock) -> dict[str, tuple[tuple[str, ...], P
             values, at = values_by_key.get(key, ((), document.place(key)))
             more = tuple(str(value) for value in as_list(document.value[key]))
             values_by_key[key] = (tuple(dict.fromkeys((*values, *more))), at)
-    return values_by_key
+    return {key: (values, at) for key, (values, at) in values_by_key.items() if not _has_default(key, values, defined)}
 
 
 def _document(path: Path) -> Document | None:

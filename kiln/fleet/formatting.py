@@ -35,7 +35,6 @@ def as_json(plan: FleetPlan) -> dict[str, Any]:
         "without_cache": None if plan.without_cache is None else _arrangement_as_json(plan.without_cache),
         "bounds": to_json(plan.bounds),
         "bound": bound(plan.selection),
-        "notes": list(plan.notes),
     }
 
 
@@ -95,7 +94,6 @@ def _notes(plan: FleetPlan) -> Iterator[str]:
     if assumed:
         yield f"times   {assumed} of {len(plan.estimates)} configs never built: '?' is assumed (kiln/fleet/assumed.yml)"
     yield f"bound   {bound(way)}"
-    yield from (f"note    {note}" for note in plan.notes)
 
 
 def status(runs: Sequence[FleetRun]) -> str:

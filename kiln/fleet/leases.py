@@ -16,9 +16,9 @@ ENDS_ITSELF = ("aws",)  # a worker that shuts down is terminated; elsewhere it i
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=@+-]+")
 
 
-def bound(way: Arrangement, lease: float = LEASE) -> str:
+def bound(way: Arrangement) -> str:
     """Describe the greatest cost of an arrangement after the controller is gone for good."""
-    machine_type, hours = way.machine_type, lease / 3600
+    machine_type, hours = way.machine_type, LEASE / 3600
     hourly = machine_type.spot_hourly if way.spot and machine_type.spot_hourly is not None else machine_type.hourly
     total = (way.workers * hourly + (0.0 if way.cache is None else way.cache.hourly)) * hours
     if machine_type.provider in FREE:

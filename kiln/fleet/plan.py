@@ -11,7 +11,7 @@ from kiln.scheduling.queue import Queue
 from kiln.scheduling.simulation import simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from kiln.model.fleet import JobEstimate, MachineType
     from kiln.scheduling.simulation import Placement
@@ -73,7 +73,6 @@ class FleetPlan:
     selection: Arrangement
     bounds: Bounds
     without_cache: Arrangement | None = None
-    notes: tuple[str, ...] = ()
 
 
 def arrange(
@@ -129,7 +128,6 @@ def plan(
     cache: MachineType | None = None,
     spot: bool = False,
     optimize: str = "cost",
-    notes: Iterable[str] = (),
 ) -> FleetPlan:
     """Return the cheapest and the fastest arrangement within the bounds, and the one to use (``time`` or ``cost``).
 
@@ -163,7 +161,6 @@ def plan(
         selection=selection,
         bounds=bounds,
         without_cache=min(uncached, key=_time if optimize == "time" else _cost) if cache and uncached else None,
-        notes=tuple(notes),
     )
 
 

@@ -71,10 +71,9 @@ def fetch(
     *,
     folder: Path,
     env: Mapping[str, str],
-    fresh: bool = False,
     on_line: Callable[[str], None] | None = None,
 ) -> tuple[Deb, ...]:
-    """Return packages of a suite of Debian, downloaded to a folder, sorted by name; ``fresh`` downloads newer ones.
+    """Return packages of a suite of Debian, downloaded to a folder, sorted by name.
 
     apt verifies their signatures. Existing files are reused, so an image made again is the same.
 
@@ -83,7 +82,7 @@ def fetch(
         BuildFailed: if apt cannot download them.
     """
     store = folder / f"debian-{suite}"
-    debs = {} if fresh else _newest(store)
+    debs = _newest(store)
     if not debs.keys() >= set(names):
         require_mmdebstrap(env)
         _download(suite, names, store, env=env, on_line=on_line)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kiln.model.provenance import Provenance
 
 NO = "NOASSERTION"
+UNSTATED = {"filesAnalyzed": False, "licenseConcluded": NO, "licenseDeclared": NO, "copyrightText": NO}
 _ID = re.compile(r"[^A-Za-z0-9.-]")
 
 
@@ -53,11 +54,9 @@ def _main(identity: str, record: Provenance, home: str) -> dict[str, Any]:
         "versionInfo": f"{record.version}-{record.build}",
         "packageFileName": record.file,
         "downloadLocation": home or NO,
-        "filesAnalyzed": False,
+        **UNSTATED,
         "checksums": [{"algorithm": "SHA256", "checksumValue": record.sha256}],
-        "licenseConcluded": NO,
         "licenseDeclared": declared,
-        "copyrightText": NO,
         "externalRefs": [
             {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": url},
         ],
@@ -77,10 +76,7 @@ def _source(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
         "SPDXID": f"SPDXRef-Source-{number}",
         "name": address.rstrip("/").split("/")[-1],
         "downloadLocation": location,
-        "filesAnalyzed": False,
-        "licenseConcluded": NO,
-        "licenseDeclared": NO,
-        "copyrightText": NO,
+        **UNSTATED,
         **({"checksums": [{"algorithm": "SHA256", "checksumValue": checksum}]} if checksum else {}),
     }
 
@@ -90,10 +86,7 @@ def _need(name: str) -> dict[str, Any]:
         "SPDXID": f"SPDXRef-Need-{_ID.sub('-', name)}",
         "name": name,
         "downloadLocation": NO,
-        "filesAnalyzed": False,
-        "licenseConcluded": NO,
-        "licenseDeclared": NO,
-        "copyrightText": NO,
+        **UNSTATED,
     }
 
 

@@ -89,19 +89,16 @@ def exported_by(pypi: str) -> str:
     return known()[name].exported_by if name in known() else ""
 
 
-def conda_requirements(
-    requirements: Iterable[Requirement], environment: Mapping[str, str], *, extras: Iterable[str] = ()
-) -> tuple[str, ...]:
+def conda_requirements(requirements: Iterable[Requirement], environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the distinct match specs of the requirements that apply in a marker environment, sorted.
 
-    Extras of the required packages are dropped, because conda has none.
+    Extras are dropped, the wheel's and those of the required packages, because conda has none.
     """
-    extra_names = ("", *extras)
+    environment = {**environment, "extra": ""}
     specs = {
         conda_spec(requirement)
         for requirement in requirements
-        if requirement.marker is None
-        or any(requirement.marker.evaluate({**environment, "extra": extra}) for extra in extra_names)
+        if requirement.marker is None or requirement.marker.evaluate(environment)
     }
     return tuple(sorted(specs))
 
