@@ -69,7 +69,7 @@ def _part_of(path: Path) -> Path:
 
 
 def parts_of(path: Path) -> tuple[Path, ...]:
-    """Return what lies beside ``path`` half-written, or was refused, under the names of `replacing` and `changing`."""
+    """Return the half-written or refused files next to ``path``, under the names of `replacing` and `changing`."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+-[0-9a-f]{{8}}{re.escape(_PART)}(\.refused)?")
     return tuple(place for place in path.parent.iterdir() if pattern.fullmatch(place.name))
 

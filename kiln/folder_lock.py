@@ -1,7 +1,7 @@
-"""A lock beside a folder while that folder is made or changed, and the removal of what killed processes left there.
+"""A lock next to a folder while it is made or changed, and the removal of the files that killed processes left there.
 
-Folders such as prefixes lie in places that are not kiln's own, so no lock file may stay there. It exists as long as
-somebody holds it, or was killed while holding it; the next holder removes it, and the parts that lie there with it.
+Folders such as prefixes are in places that are not kiln's own, so no lock file may stay there. It exists as long as a
+process holds it, or after that process was killed; the next holder removes it, and the parts next to it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _lock_of(path: Path) -> Path:
 
 
 def _remove_parts(path: Path) -> None:
-    """Remove what can be; what is another user's, or lies in a folder that may not be listed, hinders nobody."""
+    """Remove half-written parts, but those of another user or in a folder that cannot be listed: they do no harm."""
     with contextlib.suppress(PermissionError):
         for part in files.parts_of(path):
             with contextlib.suppress(OSError):
@@ -95,7 +95,7 @@ def _acquired(lock: Path, wait: float) -> tuple[int, bool]:
 
 
 def _opened(lock: Path) -> int:
-    """Open a lock file, made where there is none; no link is followed, and one that may not be written is read."""
+    """Open a lock file, or create it; no link is followed, and a file without write permission is opened to be read."""
     try:
         return os.open(lock, os.O_RDWR | os.O_CREAT | _FLAGS, 0o644)
     except PermissionError:
@@ -112,7 +112,7 @@ def _is_at(descriptor: int, lock: Path) -> bool:
 
 
 def _sign(descriptor: int) -> None:
-    """Write down who holds the lock, for those who meet it; a file that has a second name is somebody else's."""
+    """Write the holder's process number into the lock; a file with a second name belongs to somebody else."""
     if os.fstat(descriptor).st_nlink == 1:
         with contextlib.suppress(OSError):  # opened to be read
             os.ftruncate(descriptor, 0)
@@ -120,7 +120,7 @@ def _sign(descriptor: int) -> None:
 
 
 def _wait(lock: Path, descriptor: int, wait: float, waited: float) -> None:
-    """Wait a moment for the holder, or for what a killed one has started; raises AlreadyRunning after long enough."""
+    """Wait a moment for the holder, or for the processes of a killed one; raises AlreadyRunning after long enough."""
     holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
     os.close(descriptor)
     if waited >= (wait if _lives(holder) else max(wait, ENDING)):
@@ -131,7 +131,7 @@ def _wait(lock: Path, descriptor: int, wait: float, waited: float) -> None:
 
 
 def _lives(holder: str) -> bool:
-    """Whether a process of this computer has that number, and is no zombie: those have no command line."""
+    """Return whether a process of this computer has that number and is not a zombie: a zombie has no command line."""
     if not holder.isdecimal():
         return False
     with contextlib.suppress(OSError):

@@ -131,7 +131,7 @@ def find(kind: EngineKind | None, *, env: Mapping[str, str], executable: str | N
 
 
 def _path(program: str, env: Mapping[str, str], *, is_named: bool) -> str:
-    """Return where an engine's program lies; ``is_named`` when the user has named it."""
+    """Return the path of an engine's program; ``is_named`` when the user has named it."""
     try:
         return str(command.find(program, env=env))
     except MissingTool as error:

@@ -95,7 +95,7 @@ def _texts(key: str, value: Any, document: Document) -> tuple[str, ...]:
 
 
 def _typed(value: Any) -> Any:
-    """Return the values of a file with numbers and truth values kept apart from text, as recipe.yaml tells them."""
+    """Return the values of a file; numbers and truth values stay distinct from text, as in recipe.yaml."""
     if isinstance(value, dict):
         return {str(key): _typed(item) if isinstance(item, (dict, list)) else str(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -38,7 +38,7 @@ class LayerEntry:
 
     @property
     def is_file(self) -> bool:
-        """Whether the entry is a regular file."""
+        """True for a regular file."""
         return self.source is not None or self.data is not None
 
     @property

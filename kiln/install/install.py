@@ -165,7 +165,7 @@ def _change(record: RepoDataRecord, old: PrefixRecord | None, *, action: Action 
 def execute(installation: Installation, *, cache: Path) -> None:
     """Make the prefix, or a changed copy that then replaces it; after a failure it is unchanged.
 
-    What killed installs into the same prefix left beside it is removed, also where nothing is to be installed.
+    The files that killed installs left next to the same prefix are removed, also when nothing is to be installed.
 
     Raises:
         AlreadyRunning: when another process changes the prefix, or has changed it since the packages were chosen.

@@ -71,7 +71,7 @@ def reasons(release: Release) -> tuple[Reason, ...]:
 
 
 def notes(release: Release) -> tuple[str, ...]:
-    """Return remarks on a release that are no reason against it.
+    """Return remarks on a release that do not prevent it.
 
     A link to a folder is common where only one package has files (``lib64``, a folder with a version in its name).
     """

@@ -31,7 +31,7 @@ def target(
     ``journals`` is the folder of this machine for the journals of publications to servers.
 
     Raises:
-        UsageError: when it is none of these.
+        UsageError: when it is not a valid target.
         TokenRefused: when it needs a token and there is none.
     """
     kind, _, rest = name.partition(":")

@@ -97,7 +97,7 @@ class Names:
         return tuple([_key(fixed[name]) if name in fixed else _key(variant.get(name)) for name in names])
 
     def is_known(self, name: str) -> bool:
-        """Return whether a name is no mistake: it has a value on some platform, or recipes may test it undefined.
+        """Return whether a name is valid: it has a value on some platform, or recipes may test it undefined.
 
         Where not all names are known, only a likely misspelling counts as unknown.
         """

@@ -62,7 +62,7 @@ class ServerTarget:
         """Return the target of an owner, a channel or its URL; ``reading`` is where clients read channels.
 
         Raises:
-            UsageError: when ``text`` is none of these.
+            UsageError: when ``text`` is not the name of such a target.
             TokenRefused: when there are no credentials, or they would be sent unencrypted.
         """
         url, _, channel = text.rpartition("/")
