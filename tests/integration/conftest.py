@@ -1,4 +1,4 @@
-"""What integration tests share: the container engines of this machine, and an image in each."""
+"""Fixtures of all integration tests: the container engines of this machine, and an image in each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = HERE.parents[1]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let what uses real machines be tried twice: what it meets there once is told at the end, not taken for ours."""
+    """Run tests on real machines twice before they fail; a fault that does not recur is reported at the end."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.flaky(reruns=1))
@@ -63,7 +63,7 @@ def base_image(engine: Engine) -> str:
 
 @pytest.fixture(scope="session")
 def fleet_python() -> Path:
-    """The Python of the fleet's environment, beside which Ansible's programs lie; made here when it is missing."""
+    """The Python of the fleet's environment, whose folder has Ansible's programs; it is made if missing."""
     if sys.version_info < bootstrap.OLDEST_FOR_THE_FLEET:
         pytest.skip("Ansible needs Python 3.11 or newer")
     return bootstrap.fleet(ROOT)

@@ -1,4 +1,4 @@
-"""What py-rattler-build makes of recipes: requests as JSON on standard input, answers on standard output.
+"""The results of py-rattler-build for recipes: requests as JSON on standard input, answers on standard output.
 
 A program of its own, for its library starts threads, and kiln's rendering forks.
 """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 ENTRIES = ("build-locally.py", "tests/__main__.py")
 
-# Stands where build-locally.py stands; what it hands over to tells how it was started.
+# In the place of build-locally.py; the program that it starts prints how it was started.
 ENTRY = """
 import sys
 from pathlib import Path

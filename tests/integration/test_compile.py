@@ -56,7 +56,7 @@ class Feedstock:
 
     @property
     def artifacts(self) -> Path:
-        """Where everything that is built lies."""
+        """The folder of everything that is built."""
         return self.root / "build_artifacts"
 
     def wheels(self) -> list[Path]:
@@ -103,7 +103,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote | None]:
 
 @pytest.fixture(scope="module")
 def compiles(feedstock: Feedstock, remote: Remote | None) -> dict[str, dict[str, Any]]:
-    """What the compile of three configs did, by Bazel's own event file: both Pythons of a CUDA, then the other CUDA.
+    """The actions of three compiles, by Bazel's own event file: both Pythons of a CUDA, then the other CUDA.
 
     The last one also fills the remote cache.
     """

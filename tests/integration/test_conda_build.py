@@ -27,7 +27,7 @@ pytestmark = pytest.mark.needs("conda-build")
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """The small feedstock with a channel that lies on this machine."""
+    """The small feedstock with a channel in a folder of this machine."""
     root = Path(shutil.copytree(SMALL, tmp_path / "small-feedstock"))
     channel = Channel(root=tmp_path / "channel")
     channel.add([(release_package(tmp_path, "unused"), "linux-64")])

@@ -77,7 +77,7 @@ def test_the_exit_code_and_the_output_come_back(engine: Engine, plan: Line) -> N
 def test_output_is_streamed_line_by_line_while_the_program_runs(
     engine: Engine, plan: Line, folder: Path, tmp_path: Path
 ) -> None:
-    """The program goes on only once its line was heard: a file that the listener writes says so."""
+    """The program continues only after its line was received: a file that the listener writes says so."""
     heard: list[str] = []
 
     def hear(line: str) -> None:
@@ -233,7 +233,7 @@ def test_nothing_is_left_when_the_engine_refuses_the_plan(engine: Engine, plan: 
 def test_nothing_is_left_when_the_creation_is_interrupted(
     engine: Engine, plan: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worst moment: the engine has made the container, kiln has not heard of it yet."""
+    """The worst moment: the engine has made the container, and kiln does not know it yet."""
     container = Container(engine, plan("true"))
 
     def interrupted(verb: str, result: object) -> None:

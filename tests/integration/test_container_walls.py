@@ -1,7 +1,7 @@
-"""A recipe that means harm, built in containers: what it can write and read of the machine, and what it leaves there.
+"""A hostile recipe, built in containers: the files of the machine that it can read and write, and what it leaves there.
 
-Its script tries everything at each place where recipes run scripts, and says what it could do; what lies outside is
-compared, byte for byte, with what lay there before.
+Its script tries everything at each place where recipes run scripts, and prints what it could do; the files outside are
+compared, byte for byte, with those from before.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ attack() {{
 
 @pytest.fixture
 def feedstock(tmp_path: Path) -> Path:
-    """A feedstock under git, beside a folder of somebody's, with what other builds and people have left in it."""
+    """A feedstock under git, next to somebody's folder, with files of other builds and people in it."""
     root = Path(shutil.copytree(SMALL, tmp_path / "feedstock"))
     subprocess.run(("git", "init", "-q", root), check=True)
     subprocess.run(("git", "-C", root, "remote", "add", "origin", TOKEN), check=True)
@@ -96,9 +96,9 @@ def engine(request: pytest.FixtureRequest) -> str:
     return usable(request.param)
 
 
-@pytest.fixture(params=["beside the engine", "apart"])
+@pytest.fixture(params=["with the engine", "apart"])
 def hostile(feedstock: Path, request: pytest.FixtureRequest) -> Path:
-    """The feedstock with the attack in its build scripts and its test, run beside the engine or in their container."""
+    """The feedstock with the attack in its build scripts and its test, run with the engine or apart from it."""
     told = {"inside": INSIDE, "outside": feedstock, "house": PACKAGE_ROOT}
     attack = ATTACK.format(written=" ".join(NOT_TO_BE_WRITTEN), read=" ".join(NOT_TO_BE_READ), **told)
     for script, first in (("build.sh", "mkdir"), ("install-app.sh", "mkdir"), ("check.sh", "test ")):
@@ -135,7 +135,7 @@ KILNS_OWN = (*CHANGING, "ledger.sqlite", "finished", "conda-forge-build-done-")
 
 
 def of_others(root: Path) -> dict[str, tuple[int, str]]:
-    """What no build may change: what is around build_artifacts, kiln, and of build_artifacts what is of others."""
+    """Return the files that no build may change: those around build_artifacts, kiln's, and those of others in it."""
     made = str(root.relative_to(root.parent) / "build_artifacts") + "/"
     kilns = {name: found for name, found in snapshot(PACKAGE_ROOT / "kiln").items() if "__pycache__" not in name}
     everything = {**snapshot(root.parent), **{f"kiln/{name}": found for name, found in kilns.items()}}
@@ -211,7 +211,7 @@ def test_another_package_in_a_packages_place_is_not_put_into_the_channel(feedsto
 
 
 def test_the_host_does_not_reuse_a_containers_folder(feedstock: Path, engine: str) -> None:
-    """What a script has put where the host would find a finished compile, it would run."""
+    """The host would run what a script has put in the place of a finished compile."""
     replace(feedstock, "install-app.sh", "mkdir", "test -e /nowhere && mkdir")
     assert kiln(feedstock, CPU_311, "--container", engine, "--keep-failed").returncode == BuildFailed.exit_code
     work = feedstock / "build_artifacts" / "work" / CPU_311
@@ -247,7 +247,7 @@ def test_sources_outside_of_the_feedstock_are_refused(feedstock: Path, path: str
 
 @pytest.fixture
 def channel(tmp_path: Path) -> Path:
-    """A channel in a folder outside of the feedstock, with one package, beside a file of somebody's."""
+    """A channel in a folder outside of the feedstock, with one package, next to somebody's file."""
     folder = tmp_path / "a channel"
     release_package(folder / "noarch", "tool")
     Channel(root=folder).repair()
@@ -299,7 +299,7 @@ def conda_build_image() -> Iterator[str]:
     subprocess.run((docker, "rmi", "--force", tag), check=True, capture_output=True)
 
 
-@pytest.mark.parametrize("hostile", ["beside the engine"], indirect=True)
+@pytest.mark.parametrize("hostile", ["with the engine"], indirect=True)
 def test_a_script_of_another_engine_sees_no_more(hostile: Path, conda_build_image: str) -> None:
     """No image with conda-build can be had here: a program in its place shows what the container sees."""
     before = of_others(hostile)

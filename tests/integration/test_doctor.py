@@ -16,7 +16,7 @@ from tests.waiting import CEILING
 
 ROOT = Path(__file__).parents[2]
 
-# As NVIDIA's header declares them, for two GPUs; the second does not tell its memory.
+# As NVIDIA's header declares them, for two GPUs; the second does not report its memory.
 NVML = """
 #include <string.h>
 typedef struct { unsigned long long total, free, used; } memory;
@@ -64,7 +64,7 @@ def test_an_nvml_that_refuses_says_why(tmp_path: Path) -> None:
 
 
 def test_the_doctor_needs_nothing_but_the_standard_library(tmp_path: Path) -> None:
-    """On a machine that is only looked at there is no environment: -S leaves site-packages out."""
+    """A machine that is only examined has no environment: -S leaves site-packages out."""
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from kiln.__main__ import main; main(sys.argv[1:])"
     for words in (["--json"], ["--tf", "2.18", "--cuda", "12.5", "--gpu", "p3", "--json"], ["--error", "x", "--json"]):
         done = subprocess.run(

@@ -145,7 +145,7 @@ def by_operator(channel: Path) -> None:
 
 
 def write(place: Path, data: bytes) -> None:
-    """Write a file with those beside it that say the same."""
+    """Write a file, and its compressed variants with the same content."""
     place.write_bytes(data)
     for ending, pack in ((".zst", zstd.compress), (".bz2", bz2.compress)):
         if (beside := place.with_name(place.name + ending)).is_file():
@@ -156,7 +156,7 @@ def write(place: Path, data: bytes) -> None:
 
 
 def contents(channel: Path) -> dict[str, bytes]:
-    """Return the files of a channel that are no packages."""
+    """Return the files of a channel that are not packages."""
     found = (path for path in channel.rglob("*") if path.is_file() and ".kiln" not in path.parts)
     return {
         path.relative_to(channel).as_posix(): path.read_bytes()
@@ -228,7 +228,7 @@ class View:
             found = later.clients[way]
             for file, record in seen.items():
                 assert {**found[file], **record} == found[file], (way, file)
-                assert found[file].keys() - record.keys() <= {"run_exports"}, "shards may tell them, too"
+                assert found[file].keys() - record.keys() <= {"run_exports"}, "shards may have them, too"
             assert found.keys() - seen.keys() == new, way
 
     @staticmethod
@@ -250,7 +250,7 @@ def view(channel: Path) -> View:
         return View(files=contents(channel), clients=clients(url))
 
 
-# Where it lies
+# Location
 
 
 def made(folder: Path) -> tuple[list[Path], list[IndexEntry]]:
@@ -344,7 +344,7 @@ def test_run_exports_stay_known(channel: Path, tmp_path: Path) -> None:
     exports = read("run_exports.json", (channel / "linux-64" / "run_exports.json").read_bytes())
     told = {**exports["packages"], **exports["packages.conda"]}
     assert told["fresh-1-0.conda"] == {"run_exports": {"weak": ["fresh >=1"]}}
-    assert {"run_exports": {}} not in told.values(), "what is not known is not told"
+    assert {"run_exports": {}} not in told.values(), "unknown run_exports are not listed"
     with served(channel) as url:
         found = clients(url)["shards"]
     index = json.loads((channel / "linux-64" / "repodata.json").read_bytes())

@@ -107,7 +107,7 @@ def test_broken_packages_in_a_folder_keep_nothing_else_from_being_indexed(
 
 
 def test_installs_of_broken_packages_end_in_kilns_own_errors(tmp_path: Path) -> None:
-    """The index tells the very hashes that the packages have, so that nothing is refused for these."""
+    """The index has the hashes of the packages, so that none is refused for a hash."""
     ended = set()
     for seed in range(INSTALLED):
         folder = tmp_path / str(seed)

@@ -1,4 +1,4 @@
-"""Real feedstocks: kiln's files and outputs are conda-smithy's and conda-build's, by the judge beside the house."""
+"""Real feedstocks: kiln's files and outputs are conda-smithy's and conda-build's, by their recorded answers."""
 
 from __future__ import annotations
 

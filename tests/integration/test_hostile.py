@@ -1,4 +1,4 @@
-"""What was once seen to take gigabytes or minutes, or to never end, is refused or done, and says where it hung."""
+"""Input that once took gigabytes or minutes, or never ended, is refused or read, and the refusal names the place."""
 
 from __future__ import annotations
 

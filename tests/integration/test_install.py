@@ -66,7 +66,7 @@ def quickly(folder: Path, *words: str) -> int:
 
 
 def installed(folder: Path) -> set[str]:
-    """What the prefix holds, by its records."""
+    """Return the packages in the prefix, by its records."""
     return {path.stem for path in (folder / "prefix" / "conda-meta").glob("*.json")}
 
 
@@ -84,7 +84,7 @@ def test_a_new_prefix_is_made_and_the_table_lists_its_packages(channel: Path, tm
     assert (tmp_path / "prefix/conda-meta/history").is_file(), "conda knows a prefix by it"
     lines = [line.split()[:4] for line in done.stdout.splitlines()]
     assert lines[:2] == [["+", "app", "1", "0"], ["+", "library", "2", "0"]]
-    assert not list(tmp_path.glob(".*")), "nothing else is left beside it"
+    assert not list(tmp_path.glob(".*")), "no other files are left next to it"
 
 
 def test_a_dry_run_has_the_same_json_and_writes_nothing(channel: Path, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_package_that_differs_from_the_index_is_refused_and_the_prefix_stays(
 
 
 def rewritten(channel: Path, without: set[str], **changed: object) -> Path:
-    """The channel with its index telling less of each package, or otherwise; returns a package of it."""
+    """Remove or change fields of each package in the channel's index; return one of the packages."""
     for packed in (channel / "linux-64").glob("repodata*"):
         if packed.name != "repodata.json":
             packed.unlink()
@@ -167,7 +167,7 @@ def test_where_an_index_has_md5_alone_packages_are_compared_by_that(
 def test_a_truncated_package_in_a_folder_is_reported_as_damaged(
     channel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where no hash tells it before: the way to the channel is not what is wrong."""
+    """Without a hash in the index, the connection to the channel is not blamed."""
     package = rewritten(channel, {"sha256", "md5", "size"})
     good = package.read_bytes()
     package.unlink()
@@ -320,7 +320,7 @@ def tensorflow(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refusal(tensorflow: Path, folder: Path, *specs: str, cuda: str) -> str:
-    """What is said when specs are refused on a machine."""
+    """Return the error for specs that a machine cannot have."""
     asked = InstallRequest(
         prefix=folder / "prefix",
         specs=specs,

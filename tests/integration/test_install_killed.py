@@ -118,7 +118,7 @@ def test_a_second_install_is_refused_and_keeps_what_the_first_makes(
         assert files.parts_of(place / "prefix") == parts
         assert sorted(place.iterdir()) == beside
         apart = ("--prefix", str(place / "other"), "--cache", str(place / "cache"))
-        assert cli.run([*words(place, "app", source=source), *apart]) == 0, "another prefix is no affair of it"
+        assert cli.run([*words(place, "app", source=source), *apart]) == 0, "another prefix is not affected"
 
 
 def test_what_a_process_of_a_killed_install_still_writes_is_kept(

@@ -74,7 +74,7 @@ def install(folder: Path, limits: str, *words: str) -> subprocess.CompletedProce
 
 
 def left(folder: Path) -> list[str]:
-    """What lies there and is more than an empty note of a cache: packages, indexes, half-written files."""
+    """Return the files below a folder except a cache's empty notes: packages, indexes, half-written files."""
     notes = (".lock", ".cache", "-v1")
     found = [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(notes)]
     return [f"{path.relative_to(folder)} {path.stat().st_size}" for path in found]
@@ -142,7 +142,7 @@ HARM: dict[str, tuple[Mapping[str, Answer], str, type[KilnError], str]] = {
         HashMismatch,
         "larger than the 10 MB",
     ),
-    "a package for which there is no room": (
+    "a package larger than the disk": (
         {"/channel/linux-64/repodata.json": sending(index({**PACKAGE, "size": 10**16}))},
         "",
         DiskFull,
@@ -268,7 +268,7 @@ def children(pid: int) -> list[int]:
 
 
 def running(pid: int) -> bool:
-    """Whether a process is there, and no zombie that nobody has asked for."""
+    """Return whether a process runs, and is not a zombie."""
     try:
         return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""What a recipe, a variant file or a file's name says becomes no path elsewhere, and nothing that a terminal obeys."""
+"""Names from recipes, variant files and file names become no paths elsewhere, and no commands to a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorFlow's packages beside others with files in folders of the same names, installed and removed in any order."""
+"""TensorFlow's packages next to others with files in folders of the same names, installed and removed in any order."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def everything(channel: Path) -> dict[str, str]:
-    """What a prefix with all of them holds."""
+    """The files of a prefix with all of them."""
     filled = tree(channel.parent / "filled")
     theirs = {path: data.hex() for files in NEIGHBORS.values() for path, data in files.items()}
     assert not filled.keys() & theirs.keys()

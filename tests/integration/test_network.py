@@ -1,4 +1,4 @@
-"""Who reaches the network in a config's build: the engine, and those scripts to which the recipe grants it."""
+"""The network in a config's build is for the engine, and for those scripts to which the recipe grants it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEES = 'echo "{} sees $(ls /sys/class/net | tr "\\n" " ")"\n'
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """A copy of the small feedstock whose scripts tell which networks they see."""
+    """A copy of the small feedstock whose scripts print the networks that they see."""
     root = shutil.copytree(SMALL, tmp_path / "small-feedstock")
     replace(root, "build.sh", "mkdir", f"{SEES.format('compile')}mkdir")
     replace(root, "install-app.sh", "mkdir", f"{SEES.format('small')}mkdir")

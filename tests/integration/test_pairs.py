@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return where every feedstock lies in turn: a package may name its folder."""
+    """Return the folder of every feedstock in turn: a package may name its folder."""
     return tmp_path_factory.mktemp("pairs") / "feedstock"
 
 

@@ -67,7 +67,7 @@ def succeed(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def inventory(run: Path, name: str) -> dict[str, Any]:
-    """What a run knows of a machine."""
+    """Return a run's variables of a worker."""
     hosts = json.loads((run / "inventory" / f"{name}.json").read_text())["kiln_machines"]["hosts"]
     known: dict[str, Any] = hosts[name]["kiln_machine"]
     return known
@@ -85,7 +85,7 @@ def ssh(run: Path, machine: str, command: str) -> subprocess.CompletedProcess[st
 
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[dict[str, object]]:
-    """What a run on this computer is told; whatever a test leaves of its machines goes at the end."""
+    """The variables of a run on this computer; its workers that a test leaves are removed at the end."""
     try:
         engine = choose("docker", env=os.environ).engine
         assert engine is not None
@@ -125,7 +125,7 @@ def test_two_machines_build_a_config_each_and_are_gone(
         assert json.loads((home / "state.json").read_text())["exit_code"] == 0
         assert "1 done" in (home / "log").read_text()
 
-    # The host key is known, and it is no longer the one that went through the machine's user data.
+    # The host key is known, and is not the one any more that went through the machine's user data.
     known = (run / "keys" / f"{first}.known_hosts").read_text()
     born_with = (run / "keys" / f"{first}.host.pub").read_text().split()[1]
     assert born_with not in known
@@ -159,7 +159,7 @@ def processes(run: str) -> dict[str, int]:
 
 @pytest.fixture
 def virtual() -> Iterator[dict[str, object]]:
-    """What a run on virtual machines of this computer is told; whatever a test leaves of them is killed."""
+    """The variables of a run on virtual machines of this computer; those that a test leaves are killed."""
     disk = Feedstock(root=ROOT).artifacts / "images" / "kiln-disk-bookworm"
     if not disk.exists():
         pytest.skip("there is no disk of a virtual machine here: 'kiln image disk' makes it")
@@ -218,7 +218,7 @@ def test_virtual_machines_that_nobody_knows_any_more_are_found_by_their_tags_and
 
 @pytest.fixture
 def moto(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, object]]:
-    """What a run is told whose Amazon is a moto server on this computer."""
+    """The variables of a run on AWS as simulated by a moto server on this computer."""
     server = ThreadedMotoServer(port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -373,7 +373,7 @@ def test_machines_on_openstack_have_floating_addresses_which_are_released_with_t
     (refused,) = (tmp_path / "run" / "refused").glob("*.json")
     assert "No more IP addresses available" in json.loads(refused.read_text())["reason"]
     names = sorted(str(each["name"]) for each in cloud.servers.values())
-    assert len(names) == 2, "what has no address is given back at once"
+    assert len(names) == 2, "a worker without an address is terminated at once"
     assert sorted(inventory(tmp_path / "run", name)["address"] for name in names) == ["203.0.113.1", "203.0.113.2"]
     notes = {f"address of {name} of run two of kiln" for name in names}
     assert {each["description"] for each in cloud.addresses.values()} == notes

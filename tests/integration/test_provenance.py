@@ -47,7 +47,7 @@ def feedstock(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A key to sign with, and beside it who may."""
+    """A key to sign with, and a file of the allowed signers next to it."""
     folder = tmp_path_factory.mktemp("keys")
     subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key")), check=True)
     (folder / "allowed").write_text(f"release@example.org {(folder / 'key.pub').read_text()}")

@@ -40,7 +40,7 @@ def quick() -> Iterator[Path]:
 
 @pytest.fixture
 def folder(quick: Path) -> Path:
-    """A folder with a channel that has the old packages, and the new ones beside."""
+    """A folder with a channel of the old packages, and with the new packages."""
     place = quick / "place"
     publish_old(place)
     packages(place, NEW)

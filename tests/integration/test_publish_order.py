@@ -1,4 +1,4 @@
-"""What solvers make of a channel while a release of this feedstock appears in it, package by package."""
+"""The solutions of solvers while a release of this feedstock appears in a channel, package by package."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_failed_downloads_are_reported_with_the_command_that_installs_a_python(
 
 
 def test_a_python_of_uv_is_in_kilns_own_folder(interpreter: Interpreter, tmp_path: Path) -> None:
-    """What stands here for uv does as uv does: an interpreter below the folder that a variable names."""
+    """The substitute for uv puts an interpreter below the folder that a variable names, as uv does."""
     python, uv = interpreter.python, tmp_path / "bin" / "uv"
     uv.parent.mkdir()
     place = f'"$UV_PYTHON_INSTALL_DIR"/cpython-{interpreter.version}-linux-x86_64-gnu/bin'

@@ -157,7 +157,7 @@ def test_a_rehearsal_in_a_container_continues_after_a_kill_and_a_stop(
     assert read_info(python, "about.json")["extra"]["interpreter"].startswith("/usr/bin/python3")
     assert states_told(feedstock, "docker", "--rehearse") == "done"
     assert states_told(feedstock, "none", "--rehearse") == "build", "what a container made is not the host's"
-    assert states_told(feedstock, "none") == "build", "a rehearsal is no build"
+    assert states_told(feedstock, "none") == "build", "a rehearsal does not count as a build"
     assert not (feedstock / "build_artifacts" / f"conda-forge-build-done-{INSIDE}").exists()
 
 
@@ -184,7 +184,7 @@ def link_wheels(report: dict[str, Any], feedstock: Path) -> Path:
 
 
 def states_told(feedstock: Path, container: str, *words: str) -> str:
-    """What a dry run says of the config."""
+    """Return the state of the config in a dry run."""
     ended = kiln(feedstock, "build", "--dry-run", "--container", container, *words, INSIDE)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.split()[0]
@@ -233,7 +233,7 @@ def test_a_tampered_wheel_is_refused_and_nothing_is_made_of_it(report: dict[str,
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A feedstock whose build_artifacts lies on a file system of its own, too small to build in."""
+    """A feedstock whose build_artifacts is a file system of its own, too small to build in."""
     feedstock = copy_of_feedstock(tmp_path)
     disk = feedstock / "build_artifacts"
     disk.mkdir()

@@ -40,7 +40,7 @@ document.getElementById("measured").textContent = JSON.stringify({
 </script></body>"""
 
 
-# How many backgrounds tell the states of each picture apart; done and found share theirs, as all failures do.
+# The number of backgrounds of the states in each picture; done and cached share theirs, as all failures do.
 COLOURS = {(1, None): 1, (1, 1): 1, (4, None): 2, (12, 3): 4, (192, 20): 5}
 
 

@@ -58,7 +58,7 @@ def left(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def found(*places: tuple[str, bytes]) -> dict[str, list[str]]:
-    """Where secrets stand, in which forms."""
+    """Return the places with secrets, and the forms of these."""
     return {name: forms for name, data in places if (forms := planted.found(data))}
 
 
@@ -90,7 +90,7 @@ def built(root: Path, where: str, *more: str, **variables: str) -> subprocess.Co
     seen: set[bytes] = set()
     with processes(seen):
         ended = kiln(root, "linux_64_", "--container", where, *more, **HANDED, **variables, HOME=str(home))
-    said = (("what it says", ended.stdout.encode()), ("what it tells", ended.stderr.encode()))
+    said = (("standard output", ended.stdout.encode()), ("standard error", ended.stderr.encode()))
     assert found(*said, *left(root), *left(home), ("processes", b"\n".join(seen))) == {}, ended.stderr
     assert any(str(root).encode() in line for line in seen), "the processes of the run were seen"
     return ended
@@ -102,7 +102,7 @@ def log_of(root: Path) -> str:
 
 
 def test_a_secret_in_any_form_is_found_where_nothing_masks(careless: Path) -> None:
-    """What the tests below do not find is there to be found."""
+    """The search of the tests below finds each secret where it is not masked."""
     script = ("bash", "-c", "PREFIX=$PWD/prefix RECIPE_DIR=$PWD/recipe bash recipe/tell.sh")
     told = subprocess.run(script, cwd=careless, env={**os.environ, **HANDED}, capture_output=True, check=True)
     forms = planted.found(told.stdout + told.stderr)
@@ -111,13 +111,13 @@ def test_a_secret_in_any_form_is_found_where_nothing_masks(careless: Path) -> No
 
 
 def test_nothing_that_a_run_leaves_holds_a_secret(careless: Path, where: str) -> None:
-    """Log, ledger, packages, caches, messages, JSON, page and processes; its scripts have told in every form."""
+    """Log, ledger, packages, caches, messages, JSON, page and processes; its scripts print secrets in every form."""
     ended = built(careless, where, "--json")
     assert ended.returncode == 0, ended.stderr
     json.loads(ended.stdout)
     log = log_of(careless)
     for name in planted.SECRETS:
-        assert log.count(f"{name} as raw: <<***") == 3, "the compile, the build and the test have told"
+        assert log.count(f"{name} as raw: <<***") == 3, "the compile, the build and the test have printed it"
     assert "PLANTED_LETTER as raw: <<k>>" in log, "a letter is not masked, nor does it tear others to pieces"
     assert "the value of PLANTED_LETTER is too short to be masked" in ended.stderr
     page = subprocess.run(
@@ -142,7 +142,7 @@ def test_a_package_that_holds_a_secret_is_refused(careless: Path) -> None:
 
 
 def kiln_report(root: Path) -> str:
-    """What is remembered of the last run."""
+    """Return the report of the last run."""
     command = (sys.executable, "-m", "kiln", "-C", str(root), "report", "--json")
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 

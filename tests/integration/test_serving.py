@@ -1,4 +1,4 @@
-"""The Python API of TensorFlow Serving as a package: of upstream's wheel, installed beside TensorFlow, and used."""
+"""The Python API of TensorFlow Serving as a package: of upstream's wheel, installed with TensorFlow, and used."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_api_is_packaged_installed_and_speaks_with_a_server(tensorflow: Path
     here = dataclasses.replace(config, variant={**config.variant, "python": (f"{PYTHON}.*",)})
     rendered = render.finalise(render.render(feedstock, here))
     (output,) = (each for each in rendered.outputs if each.name == "tensorflow-serving-api")
-    # The licence lies in the sources, which nothing is compiled of here.
+    # The license is in the sources, of which nothing is compiled here.
     about = {key: value for key, value in output.about.items() if key != "license_file"}
     output = dataclasses.replace(output, about=about)
 

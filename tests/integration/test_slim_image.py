@@ -130,7 +130,7 @@ def test_nobody_gains_rights_by_a_file_and_no_link_leads_nowhere(archive: slim.S
 
 
 def followed(path: str, links: dict[str, str]) -> str:
-    """Where a path leads when every link on the way is followed."""
+    """Return the target of a path after following every link on the way."""
     seen = "/"
     for part in Path(path).parts[1:]:
         seen = os.path.normpath(Path(seen, part))

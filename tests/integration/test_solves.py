@@ -1,7 +1,7 @@
 """Which TensorFlow each machine gets, from this feedstock's metadata alone, by every solver that is here.
 
 rattler's solver (that of pixi and kiln) is always here. ``libsolv-conda`` (mamba's solver) and ``conda-classic`` are
-programs that docs/explanation/choosing-a-build.md tells how to make.
+programs whose setup docs/explanation/choosing-a-build.md describes.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def test_all_in_one_channel_is_the_same_as_in_two(
 def test_a_driver_for_cuda_11_may_get_an_older_release_for_it_from_the_same_channel(
     channels: Channels, solver: Solver, tmp_path: Path
 ) -> None:
-    """Where features are compared before versions; see docs/explanation/choosing-a-build.md."""
+    """For solvers that compare features before versions; see docs/explanation/choosing-a-build.md."""
     found = flavour(solver.solve((merged(channels, tmp_path),), "tensorflow", cuda="11.8"))
     assert found == (CPU if solver.name == "conda-classic" else "2.15.0 cuda118")
     this = flavour(solver.solve((merged(channels, tmp_path),), f"tensorflow {NEWEST}.*", cuda="11.8"))

@@ -1,4 +1,4 @@
-"""Where the sources come from: their own address, a folder, a mirror; and what happens when they are others."""
+"""The origin of sources: their own address, a folder, a mirror; and the refusal of other content."""
 
 from __future__ import annotations
 

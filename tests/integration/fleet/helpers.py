@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
 CONFIGS = sorted(file.stem for file in (SMALL / ".ci_support").glob("*.yaml"))
 PLANTED = "planted-5f2b7c1d9e"
-# While this is on a machine, its compiles wait. It is no part of the recipe, so that configs before and after it is
+# While this is on a machine, its compiles wait. It is not part of the recipe, so that configs before and after it is
 # gone are of the same, and take each other's packages.
 HELD = ".ci_support/held"
 HOLD = f'while [ -e "$RECIPE_DIR/../{HELD}" ]; do sleep 0.2; done\n'
@@ -88,7 +88,7 @@ def assert_given_back(root: Path) -> None:
 
 
 def assert_whole(root: Path, configs: list[str]) -> None:
-    """The finished configs' packages lie in the channel, can be read, and are those of its index."""
+    """The finished configs' packages are in the channel, can be read, and are those of its index."""
     channel = Channel(root=root / "build_artifacts")
     names = {read_info(package, "index.json") and package.name for package in channel.packages()}
     index = json.loads((channel.root / "linux-64" / "repodata.json").read_text())
@@ -105,5 +105,5 @@ def assert_whole(root: Path, configs: list[str]) -> None:
 
 
 def busy(worker: str) -> bool:
-    """Whether a worker builds."""
+    """Return whether a worker builds."""
     return '"running"' in docker("exec", worker, "kiln-job", "status")

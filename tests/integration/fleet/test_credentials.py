@@ -34,7 +34,7 @@ pytestmark = [
 
 @pytest.fixture
 def moto() -> Iterator[str]:
-    """An Amazon that knows nobody: every call must be signed by a user, and there is none."""
+    """An AWS server without users: every call must be signed by a user, so every call is refused."""
     server = ThreadedMotoServer(port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

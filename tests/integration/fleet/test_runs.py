@@ -60,7 +60,7 @@ if [ -n "${BAZEL_REMOTE_CACHE:-}" ]; then
     fi
 fi
 """
-# Once, from this computer, which is none of the run's machines: 28 is curl's word for no answer in time.
+# Once, from this computer, which is not a worker of the run: 28 is curl's word for no answer in time.
 KNOCK = """
 here=$(dirname "$0")/..
 known=$(echo "$here"/small-feedstock/build_artifacts/fleet/*/cache.json)
@@ -97,7 +97,7 @@ def small_disk(small: Path) -> Iterator[Path]:
 
 
 def docker_sees(folder: Path) -> bool:
-    """Whether docker's own processes see what is mounted here."""
+    """Return whether docker's own processes see the mounts of this process."""
     (folder / "seen").touch()
     tag = image.worker_tag("bookworm")
     look = ("docker", "run", "--rm", "--pull=never", "--entrypoint=test", f"--volume={folder}:/disk:ro", tag)
@@ -139,12 +139,12 @@ def states(root: Path) -> dict[str, ConfigState]:
 
 @contextmanager
 def started(root: Path, *more: str, environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    """Run ``kiln fleet run`` beside the test; what it says goes to a file, so that it never waits for a reader."""
+    """Run ``kiln fleet run`` during the test; its output goes to a file, so that it never waits for a reader."""
     said = root.parent / "said.txt"
     with (
         said.open("a") as file,
         subprocess.Popen(
-            # It inherits SIGINT ignored where the tests were started with `&` or by nohup, and would not hear of it.
+            # It inherits SIGINT ignored where the tests were started with `&` or by nohup, and would ignore it.
             ("env", "--default-signal=INT", *run_words(root, *more)),
             cwd=ROOT,
             text=True,
@@ -164,12 +164,12 @@ def said(root: Path) -> str:
 
 
 def compiling(root: Path) -> int:
-    """How many compiles have begun, as far as it is shown."""
+    """Return the number of compiles that have begun, according to the output."""
     return len(re.findall(r": compile$", said(root), re.MULTILINE))
 
 
 def wait_for_room(root: Path) -> set[str]:
-    """The configs that have found no room here, as far as it is shown."""
+    """Return the configs that wait for disk space here, according to the output."""
     return set(re.findall(r"▸ (.+): waiting for space on this computer's disk: ", said(root)))
 
 
@@ -247,7 +247,7 @@ def with_licences(root: Path) -> None:
 
 
 def assert_published_and_shown(root: Path, run: FleetRun) -> None:
-    """What a fleet has built is published as any build is, and its page says which machine built what."""
+    """A fleet's packages are published as those of any build, and the report names the worker of each config."""
     (root / "outputs.txt").write_text("small\nlibsmall\n")
     kiln, channel = (sys.executable, "-m", "kiln", "-C", str(root)), root.parent / "channel"
     subprocess.run((*kiln, "publish", "--to", str(channel)), cwd=ROOT, check=True, capture_output=True, text=True)
@@ -276,7 +276,7 @@ def test_a_machine_that_is_cut_off_is_given_up_and_past_a_refused_one_ctrl_c_giv
         docker("network", "disconnect", "bridge", cut)
         until(
             lambda: state_of(small_disk, cut) is WorkerState.TERMINATED,
-            "the machine that is cut off is given back",
+            "the worker that is cut off is terminated",
             process,
         )
         until(
@@ -335,7 +335,7 @@ def test_a_killed_controller_is_gone_on_with_past_dead_machines_and_a_config_tha
 
 
 def test_a_full_disk_on_a_machine_and_a_full_one_here_cost_no_package(small_disk: Path) -> None:
-    """The machine gets no other config, and its own goes to another; what finds no room here waits where it is."""
+    """The worker gets no other config, and its own goes to another; packages wait there for disk space here."""
     if not (small_disk / "build_artifacts").is_mount():
         pytest.skip("only root can mount a small disk")
     hold(small_disk)
@@ -365,7 +365,7 @@ def test_a_full_disk_on_a_machine_and_a_full_one_here_cost_no_package(small_disk
 
 
 def found_again(root: Path, since: FleetRun) -> bool:
-    """Whether all machines of a run have been found by another process, and looked at."""
+    """Return whether another process has found all workers of a run, and queried them."""
     before = {worker.name: worker.provisioned for worker in since.workers}
     now = ledgered(root)[0].workers
     alive = [
@@ -394,7 +394,7 @@ def test_a_way_to_all_workers_that_is_blocked_for_longer_than_the_patience_costs
         for worker in workers:
             let_go(worker)
             until(lambda worker=worker: not busy(worker), "its build has ended", process)  # type: ignore[misc] # at once
-        assert len(building(small)) == 2, "nobody has heard of that yet"
+        assert len(building(small)) == 2, "the controller does not know of that yet"
         for worker in workers:
             docker("exec", worker, "sh", "-c", LOCK.format("D"))
         assert process.wait(900) == 0, said(small)

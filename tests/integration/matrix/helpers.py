@@ -69,7 +69,7 @@ def kiln(root: Path, *more: str, **variables: str) -> subprocess.CompletedProces
 
 @contextmanager
 def started(root: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
-    """Run ``kiln build`` beside the test; one that hangs is ended, so that who waits for a word of it fails."""
+    """Run ``kiln build`` during the test; one that hangs is ended, so that a test which waits for its output fails."""
     with subprocess.Popen(words(root, *more), cwd=ROOT, text=True, stderr=subprocess.PIPE) as process:
         end = threading.Timer(CEILING, process.kill)
         end.start()

@@ -116,7 +116,7 @@ def test_a_config_begins_at_a_step_and_takes_what_came_before_as_it_is(small: Pa
     assert kiln(*run, "--from-step", "test small").returncode == 0
     assert report(small).configs[0].steps[-2].reused, "the test of the library has passed before"
     assert kiln(*run).returncode == 0
-    assert states(small) == {CPU_311: ConfigState.DONE}, "made in part of an older recipe, it is no finished config"
+    assert states(small) == {CPU_311: ConfigState.DONE}, "made in part of an older recipe, it is not a finished config"
     assert kiln(*run, "--from-step", "test small").returncode == 2, "a finished config keeps no steps"
 
 

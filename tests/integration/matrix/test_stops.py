@@ -35,7 +35,7 @@ from tests.waiting import until
 
 
 def nobody_builds(root: Path, config: str) -> bool:
-    """Whether a config's lock is free: its process has tidied up, its container is gone."""
+    """Return whether a config's lock is free: its process has tidied up, its container is gone."""
     try:
         with files.locked(ArtifactLayout.of(Feedstock(root=root)).lock(config)):
             return True
@@ -121,7 +121,7 @@ def below(root: int) -> list[int]:
 
 
 def is_script(pid: int) -> bool:
-    """Whether a process is the script of the output ``small``, by itself."""
+    """Return whether a process is the script of the output ``small``, by itself."""
     return command_line(pid).startswith("bash -e") and "install-app" in command_line(pid)
 
 

@@ -40,7 +40,7 @@ def channel_on(
     channel: str = "release",
     staging: str = "trial",
 ) -> ServerTarget:
-    """A channel of the server, as this machine sees it: its journals lie in ``tmp_path``."""
+    """A channel of the server as a target; its journals are in ``tmp_path``."""
     reading = f"{server}/get" if kind is ServerKind.ANACONDA else None
     environment = {kind.type.token_variable: token}
     journals = tmp_path / "journals"
@@ -66,7 +66,7 @@ def requests(tmp_path: Path, *methods: str) -> list[str]:
 
 
 def served(tmp_path: Path, channel: str = "release") -> dict[str, str]:
-    """The packages that lie in a channel of the server, with their hashes."""
+    """Return the packages in a channel of the server, with their hashes."""
     place = tmp_path / "served" / channel
     return {str(file.relative_to(place)): files.sha256(file) for file in sorted(place.glob("*/*.conda"))}
 

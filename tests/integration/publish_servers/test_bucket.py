@@ -248,7 +248,7 @@ def test_a_lease_is_renewed_while_its_holder_lives(bucket: StoreTarget) -> None:
 
 
 def recorded_lease(bucket: StoreTarget) -> bytes | None:
-    """What the bucket says of who holds it."""
+    """Return the bucket's record of the lease's owner."""
     return bucket.store.read(".kiln/lease.json")
 
 
