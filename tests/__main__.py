@@ -5,7 +5,7 @@ By any Python from 3.10 on with nothing installed: the environment (.venv) and t
 
 import sys
 
-if sys.version_info >= (3, 10):  # noqa: UP036 - this file parses under older ones too, to tell them so
+if sys.version_info >= (3, 10):  # noqa: UP036 - this file parses under older ones too, to report that
     from pathlib import Path
 
     ROOT = Path(__file__).resolve().parents[1]

@@ -107,7 +107,9 @@ def tests(machine: FreshMachine, user: int, files: Sequence[str]) -> str:
     began = time.monotonic()
     code, said = machine.run(user, "python3", "-m", "tests", "-q", *files)
     seconds = time.monotonic() - began
-    print(f"--- Debian {machine.suite}, {USERS[user]}: {seconds:.0f} s\n{said}", flush=True)  # whole: others run beside
+    print(
+        f"--- Debian {machine.suite}, {USERS[user]}: {seconds:.0f} s\n{said}", flush=True
+    )  # whole: others run at the same time
     last = said.splitlines()[-1] if said else ""
     if code or not last.startswith("left out: "):
         return f"{machine.suite}, {USERS[user]}: the tests end with exit code {code}: {last}"

@@ -20,7 +20,7 @@ SECRETS = {
     "PLANTED_WORD": "Pässwört-Ω-7f3a",
     "PLANTED_ROWS": "r1x\nr2'y\nr3z\nr4\"w",
 }
-LONG = 12  # characters of a line that is no other by chance
+LONG = 12  # characters of a line that is unlikely to occur by chance
 ONE_LETTER = {"PLANTED_LETTER": "k"}  # too short to be masked; it must not spoil the others
 
 

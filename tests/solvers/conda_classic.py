@@ -32,7 +32,7 @@ def main(priority: str, machine: str, *rest: str) -> None:
     records += read(machine, Channel("@"), package_type=PackageType.VIRTUAL_SYSTEM)
     solver = Resolve({record: record for record in records}, channels=list(channels.values()))
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # conda tells of its progress where the answer is to stand
+        with contextlib.redirect_stdout(sys.stderr):  # conda prints its progress there, too
             found = solver.solve([MatchSpec(spec) for spec in specs])
     except CondaError as error:
         print("refused", error, sep="\n")

@@ -25,7 +25,7 @@ def python(code: str) -> list[str]:
 
 
 def has_ended(pid: int, within: float = 10.0) -> bool:
-    """Whether a process has gone, or is a zombie nobody has collected yet, before the time is over."""
+    """Return whether a process ends, or becomes a zombie, before the time is over."""
     until = time.monotonic() + within
     while time.monotonic() < until:
         try:

@@ -1,4 +1,4 @@
-"""Files: whole or not at all, known by their hash, with room to write them, by one process at a time."""
+"""Files: written completely or not at all, hashed, checked for disk space, locked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kiln.errors import AlreadyRunning, DiskFull, KilnError, NotWritable, System
 
 
 def names(folder: Path) -> list[str]:
-    """What lies in a folder."""
+    """Return the names in a folder."""
     return [path.name for path in folder.iterdir()]
 
 

@@ -1,4 +1,4 @@
-"""A lock beside a folder that is being made: who holds it is alone, and removes what killed processes left."""
+"""A lock next to a folder that is being made: its holder is alone, and removes the files of killed processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ with folder_lock.exclusive(path) as lock, files.replacing(path) as part:
 
 
 def names(folder: Path) -> list[str]:
-    """What lies in a folder."""
+    """Return the names in a folder."""
     return sorted(path.name for path in folder.iterdir())
 
 

@@ -1,4 +1,4 @@
-"""Each fault of a package that ended in a traceback, or in more work than a package is worth, is told as one."""
+"""Each fault of a package that once ended in a traceback, or in excessive work, is reported as the package's fault."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ FAULTS: dict[str, Callable[[], bytes]] = {
     "JSON of another type": lambda: info("index.json", b"[]"),
     "a known key of another type": lambda: info("index.json", GOOD["index.json"].replace(b'"1"', b'["1"]')),
     "a subdir that leads out": lambda: info("index.json", GOOD["index.json"].replace(b"linux-64", b"../../x")),
-    "exports that are none": lambda: info("run_exports.json", b'{"weak": [1]}'),
+    "invalid exports": lambda: info("run_exports.json", b'{"weak": [1]}'),
     "a header of gigabytes": long_header,
     "a path of very many parts": lambda: info("a/" * 5000, b""),
 }

@@ -1,4 +1,4 @@
-"""What a run says of the tests that it left out."""
+"""The summary of skipped tests."""
 
 from __future__ import annotations
 

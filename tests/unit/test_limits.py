@@ -25,7 +25,7 @@ HERE = Place(file="recipe/meta.yaml", line=7)
 
 
 def noted(work: Callable[[], object]) -> Callable[[], object]:
-    """The work, at a place that it has told of."""
+    """The work, at a place that it has reported."""
 
     def run() -> object:
         limits.at(HERE.file, HERE.line)

@@ -1,1 +1,1 @@
-"""What Bazel leaves beside a build."""
+"""Bazel's output: caches, events, last messages."""

@@ -1,4 +1,4 @@
-"""Event files of real builds, by Bazel 4.2.3: what they tell of actions, caches and failures, and when."""
+"""Event files of real builds, by Bazel 4.2.3: their actions, caches and failures, with times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A build followed: its file read as it grows, its pace, its standstill, and what is told of its failure."""
+"""A build is followed: its file is read as it grows, its pace measured, its stall and its failure reported."""
 
 from __future__ import annotations
 

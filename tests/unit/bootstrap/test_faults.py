@@ -1,4 +1,4 @@
-"""What a failed set-up is said to have failed of."""
+"""The causes of a failed set-up are explained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the set-up hands to its steps, and what it will not touch."""
+"""The set-up's arguments and environment of its steps, and the folders that it does not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a build ends with: the exit code of what failed, and what to try."""
+"""The end of a build: the exit code of its failure, and advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines are found by what answers, not by what lies there."""
+"""An engine counts when it answers, not when its program exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine tells of an image, and what a person is told when there is none."""
+"""An engine's description of an image, and the error for a missing one."""
 
 from __future__ import annotations
 

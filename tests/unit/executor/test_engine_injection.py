@@ -1,4 +1,4 @@
-"""An image without the engine tells its Python, for which kiln's own is fetched by its locked hashes."""
+"""An image without the engine reports its Python, for which kiln's own is fetched by its locked hashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies ready for another engine, and what is kept of what it leaves."""
+"""The files that another engine gets, and those of its results that are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a config's containers see of the machine, as a value."""
+"""The mounts of a config's containers, as a value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INSIDE = "/home/conda/feedstock_root"
 
 @pytest.fixture
 def feedstock(tmp_path: Path) -> Feedstock:
-    """A feedstock with everything that lies in one."""
+    """A feedstock with every kind of file."""
     root = tmp_path / "f"
     for name in ("recipe/sub", ".ci_support", ".git/hooks", ".venv", "build_artifacts/work/c", "kiln", "src"):
         (root / name).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What rerender writes and removes lies in the feedstock, whatever leads out of it."""
+"""rerender writes and removes files in the feedstock only, whatever links lead out of it."""
 
 from __future__ import annotations
 

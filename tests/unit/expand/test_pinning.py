@@ -1,4 +1,4 @@
-"""Feedstocks without the pinning that they need: what has no value is told before anything is made."""
+"""Feedstocks without the pinning that they need: keys without a value are reported before anything is made."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ CUDA_COMMON = ("--config=cuda_wheel", "--repo_env=WHEEL_NAME=tensorflow")
 
 @pytest.fixture
 def flags(scripts: Any) -> Callable[..., tuple[str, ...]]:
-    """Plans a config on a machine with room; keyword arguments are further variables."""
+    """Plans a config on a machine with disk space; keyword arguments are further variables."""
 
     def plan(config: dict[str, str], **more: str) -> tuple[str, ...]:
         made: tuple[str, ...] = scripts.compile_plan.make(
@@ -219,7 +219,7 @@ def test_the_log_shows_no_password(scripts: Any) -> None:
 
 @pytest.fixture
 def bazel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Puts a program that tells a version on an otherwise empty PATH; in {}, the version that it is asked for."""
+    """Puts a program that prints a version on an otherwise empty PATH; in {}, the version that it is asked for."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("USE_BAZEL_VERSION", raising=False)
 

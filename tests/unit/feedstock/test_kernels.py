@@ -1,4 +1,4 @@
-"""What kernels a library holds, read from its fat binaries."""
+"""The kernels in a library, read from its fat binaries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a feedstock may publish is what its recipe makes, no more and no less."""
+"""The outputs that a feedstock may publish are exactly those of its recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this feedstock's own recipe gives: its configs, and for each the packages with their names and preferences."""
+"""This feedstock's own recipe: its configs, and for each the packages with their names and preferences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bounds the cost of workers that nobody looks after any more, and the timer that does where nothing else does."""
+"""The bound on the cost of workers without a controller, and the timer for providers without one."""
 
 from __future__ import annotations
 

@@ -530,7 +530,7 @@ def test_one_worker_that_is_silent_alone_is_replaced_once_the_provider_was_asked
 
 
 def test_the_only_worker_is_waited_for_until_it_has_ended_itself() -> None:
-    """Nobody can tell whether it hangs or the way to it is gone; what it has built is worth its lease."""
+    """It may hang or be unreachable; its packages are worth waiting for until its lease is over."""
     simulation = Simulation(estimates(1, hours=9), faults=Faults(blocked=((1000.0, 1000.0 + HOUR),)))
     run = supervisor(simulation)
     assert all_done(run.execute())

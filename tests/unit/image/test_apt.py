@@ -1,4 +1,4 @@
-"""From what apt tells to what mmdebstrap is given."""
+"""The arguments of mmdebstrap, from apt's configuration."""
 
 from __future__ import annotations
 

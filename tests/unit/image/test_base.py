@@ -1,4 +1,4 @@
-"""What mmdebstrap is told, what identifies an image, and what its hooks leave out of it."""
+"""The arguments of mmdebstrap, the key of an image, and the files that its hooks leave out."""
 
 from __future__ import annotations
 

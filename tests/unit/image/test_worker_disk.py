@@ -1,4 +1,4 @@
-"""What the disk of a virtual machine is made of, when it is made, and who may make it."""
+"""The disk of a virtual machine: its recipe, its reuse, and the permissions that it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said when no packages satisfy what was asked."""
+"""The explanation when no packages satisfy the request."""
 
 from __future__ import annotations
 

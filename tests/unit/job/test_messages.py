@@ -1,4 +1,4 @@
-"""What a config's process tells is told apart from what its build prints."""
+"""The messages of a config's process are distinguished from its build's output."""
 
 from __future__ import annotations
 

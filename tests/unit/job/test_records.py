@@ -1,4 +1,4 @@
-"""What a process is told arrives as it was written; a config's job is read once."""
+"""The jobs of processes are read as they were written."""
 
 from __future__ import annotations
 

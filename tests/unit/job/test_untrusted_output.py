@@ -1,4 +1,4 @@
-"""What a script may have put in the place of what a build's process leaves and says."""
+"""Results and messages of a build's process that a script may have forged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESULT: dict[str, Any] = {"packages": [], "steps": [STEP], "outdated": False, "e
 
 
 def report(package: Path, folder: Path, **changes: object) -> dict[str, Any]:
-    """What a build says of a package that it left."""
+    """The report of a package by a build."""
     names = {"config": "c", "name": "a", "version": "1", "build_string": "0", "subdir": "noarch"}
     path, sha256 = str(package.relative_to(folder)), files.sha256(package)
     artifact = {"path": path, "sha256": sha256, "size": package.stat().st_size, **names, **changes}

@@ -88,7 +88,7 @@ def test_lines_go_on_at_once_unless_they_may_begin_a_secret() -> None:
     assert stream.feed("first line\n") == []
     told = stream.feed("else\n" * 17)
     assert told == ["***", *["else"] * 17]
-    assert Stream(Mask(["{\n'long enough': 1\n}"])).feed("{\n") == ["{"], "a line that tells nothing holds nothing back"
+    assert Stream(Mask(["{\n'long enough': 1\n}"])).feed("{\n") == ["{"], "a line without a secret delays no output"
     assert stream.feed("end") == []
     assert stream.end() == ["end"]
 

@@ -40,7 +40,7 @@ def test_a_path_is_resolved_through_links(path: str, lies: str | None) -> None:
 
 @given(aims=st.dictionaries(NAMES, AIMS, max_size=3), path=AIMS)
 def test_the_kernel_is_of_the_same_opinion(aims: dict[str, str], path: str) -> None:
-    """Where it finds something at all, it is where we say, and it is inside exactly when we say so."""
+    """If a path exists, the kernel resolves it to the same place, inside the prefix exactly when the check says so."""
     with tempfile.TemporaryDirectory() as place:
         prefix = Path(place).resolve() / "over" / "prefix"
         for name in ("a", "b", "c"):
@@ -61,7 +61,7 @@ def test_the_kernel_is_of_the_same_opinion(aims: dict[str, str], path: str) -> N
 
 
 def _ever_above(prefix: Path, path: str, aims: dict[str, str]) -> bool:
-    """Whether following a path leads above the prefix at some point, asked of the kernel step by step."""
+    """Return whether following a path step by step leads above the prefix, according to the kernel."""
     at = prefix
     for part in path.split("/"):
         at = Path(os.path.realpath(at / part))

@@ -1,4 +1,4 @@
-"""Records of how packages were made: chained, signed, and told as bills of materials."""
+"""Records of how packages were made: chained, signed, and written as bills of materials."""
 
 from __future__ import annotations
 

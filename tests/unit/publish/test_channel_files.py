@@ -1,4 +1,4 @@
-"""A channel's files are read within bounds, and whatever comes is told."""
+"""A channel's files are read within bounds, and every fault is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is no release is refused with every reason at once."""
+"""An incomplete release is refused with every reason at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written down of a publication under way."""
+"""The journal of a publication under way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small wheels made on the spot, and what lies in a package that was made from one."""
+"""Small wheels, and the content of packages made from them."""
 
 from __future__ import annotations
 

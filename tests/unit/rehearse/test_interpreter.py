@@ -23,7 +23,7 @@ BASE = Path("/opt/python")
 
 
 def facts(**changes: object) -> dict[str, Any]:
-    """What a good interpreter tells of itself; the program is this one, since a program must be there."""
+    """The properties of a usable interpreter; its program is this one, since the program must exist."""
     return {
         "implementation": "cpython",
         "version": [3, 12, 1],

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def refusal(path: Path) -> str:
-    """What is said about a wheel when it is opened."""
+    """Return the error of opening a wheel."""
     with pytest.raises(BrokenPackage) as caught, opened(path):
         pass
     assert path.name in caught.value.what

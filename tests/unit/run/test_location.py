@@ -1,4 +1,4 @@
-"""Where a config is built is told by an image's name and digest, and decides with which compilers."""
+"""The location of a build is an image's name and digest, or the host's compilers, and part of its key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where builds lie: below build_artifacts, past no link that somebody else has made there."""
+"""The folders of builds are below build_artifacts, behind no link."""
 
 from __future__ import annotations
 

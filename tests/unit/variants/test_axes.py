@@ -1,4 +1,4 @@
-"""What varies is found, and named."""
+"""The axes of a matrix are found and named."""
 
 from __future__ import annotations
 
