@@ -1,54 +1,22 @@
-"""The index of a channel in all its forms."""
+"""The files of an index: all forms that clients request have the same packages."""
 
 from __future__ import annotations
 
+import bz2
+import dataclasses
 import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
 import msgpack
-import pytest
 
 from kiln import repodata
 from kiln.compression import zstd
-from kiln.errors import BrokenIndex, BrokenPackage
-from kiln.repodata import Subdir
 from tests.packages import release_package
+from tests.unit.repodata.index import index, offered
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def index(tmp_path: Path, *names: str) -> Subdir:
-    entries = [repodata.read(release_package(tmp_path, *name.split("-"))) for name in names]
-    return Subdir.empty("linux-64").with_packages(entries)
-
-
-def offered(subdir: Subdir, form: str = "repodata.json") -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(repodata.forms(subdir)[form])["packages.conda"]
-    return told
-
-
-def test_a_record_has_the_metadata_and_the_hashes_of_the_file(tmp_path: Path) -> None:
-    package = release_package(tmp_path, "small", depends=["python >=3.11"])
-    entry = repodata.read(package)
-    assert entry.path == "linux-64/small-1-0.conda"
-    assert entry.record["depends"] == ["python >=3.11"]
-    assert entry.record["sha256"] == hashlib.sha256(package.read_bytes()).hexdigest()
-    assert entry.record["md5"] == hashlib.md5(package.read_bytes()).hexdigest()
-    assert entry.record["size"] == package.stat().st_size
-    assert entry.run_exports == {"weak": ["small >=1"]}
-
-
-def test_a_renamed_package_is_refused(tmp_path: Path) -> None:
-    package = release_package(tmp_path, "small")
-    with pytest.raises(BrokenPackage, match=r"small-1-0\.conda"):
-        repodata.read(package.rename(tmp_path / "small-2-0.conda"))
-
-
-def test_metadata_that_no_client_could_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BrokenPackage, match="no client can read"):
-        repodata.read(release_package(tmp_path, "small", depends="python"))
 
 
 def test_all_forms_say_the_same(tmp_path: Path) -> None:
@@ -73,15 +41,6 @@ def test_all_forms_say_the_same(tmp_path: Path) -> None:
     assert exports["large-1-0.conda"] == {"run_exports": {"weak": ["large >=1"]}}
 
 
-def test_the_index_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    subdir = index(tmp_path, "small-1", "large-1").withdrawn(["small-1-0.conda"]).patched("large-1-0.conda", {"a": 1})
-    forms = repodata.forms(subdir)
-    again = repodata.loaded("linux-64", forms.get)
-    assert repodata.forms(again) == forms
-    assert again.records == subdir.records
-    assert again.offered == subdir.offered
-
-
 def test_current_has_the_newest_versions_and_their_requirements(tmp_path: Path) -> None:
     subdir = index(tmp_path, "lib-1", "lib-2", "lib-3", "other-1.9", "other-1.10", "other-1.10-1")
     needing = [repodata.read(release_package(tmp_path, "app", depends=["lib <3", "other 1.10.*", "gone >1"]))]
@@ -101,14 +60,32 @@ def test_a_withdrawn_package_is_offered_by_no_form_and_known_as_removed(tmp_path
     assert set(json.loads(forms[repodata.BASE])["packages.conda"]) == {"small-1-0.conda", "large-1-0.conda"}
 
 
-def test_a_later_index_keeps_a_patched_record(tmp_path: Path) -> None:
-    subdir = index(tmp_path, "small-1").patched("small-1-0.conda", {"depends": ["python <3.13"]})
-    assert offered(subdir)["small-1-0.conda"]["depends"] == ["python <3.13"]
-    assert subdir.records["small-1-0.conda"]["depends"] == []
-    assert offered(subdir.with_packages([]))["small-1-0.conda"]["depends"] == ["python <3.13"]
+def test_compressed_files_are_written_where_the_channel_has_them(tmp_path: Path) -> None:
+    subdir = index(tmp_path, "small-1")
+    variants = frozenset({"repodata.json.bz2", f"{repodata.BASE}.zst"})
+    forms = repodata.forms(dataclasses.replace(subdir, variants=variants))
+    assert bz2.decompress(forms["repodata.json.bz2"]) == forms["repodata.json"]
+    assert zstd.decompress(forms[f"{repodata.BASE}.zst"]) == forms[repodata.BASE]
+    assert forms.keys() - repodata.forms(subdir).keys() == variants
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"packages.conda": 3}', b"\xff"])
-def test_a_damaged_index_is_reported(data: bytes) -> None:
-    with pytest.raises(BrokenIndex, match="linux-64"):
-        repodata.adopted("linux-64", data)
+def test_current_keeps_the_files_that_it_had_until_their_package_changes(tmp_path: Path) -> None:
+    """conda's classic solver reads it first, and old environments are solved from it, too."""
+    subdir = index(tmp_path, "lib-1", "lib-2")
+    before = dataclasses.replace(subdir, current=frozenset({"lib-1-0.conda", "gone-1-0.conda"}))
+    assert set(offered(before, "current_repodata.json")) == {"lib-2-0.conda"}, "its name was changed"
+    unchanged = dataclasses.replace(before, changed=frozenset())
+    assert set(offered(unchanged, "current_repodata.json")) == {"lib-1-0.conda", "lib-2-0.conda"}
+
+
+def test_the_list_of_shards_keeps_its_keys_but_not_its_time(tmp_path: Path) -> None:
+    info = {"created_at": "2026-01-01T00:00:00Z", "base_url": "https://files.example/", "more": 1}
+    subdir = dataclasses.replace(index(tmp_path, "small-1"), listing={"version": 1, "info": info, "extra": 2})
+    listing = msgpack.unpackb(zstd.decompress(repodata.forms(subdir)["repodata_shards.msgpack.zst"]))
+    assert listing["extra"] == 2
+    assert listing["info"] == {
+        "base_url": "https://files.example/",
+        "more": 1,
+        "subdir": "linux-64",
+        "shards_base_url": "./shards/",
+    }

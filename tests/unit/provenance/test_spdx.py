@@ -1,0 +1,91 @@
+"""The bill of materials of a package keeps the rules of SPDX 2.3."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from kiln import provenance
+from tests.publishing import record
+
+# The rules of SPDX 2.3 that concern a document of packages alone: https://spdx.github.io/spdx-spec/v2.3/
+
+REFERENCE = re.compile(r"SPDXRef-[A-Za-z0-9.-]+")
+MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+
+
+def bill(**changed: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(provenance.bill(record("a-1-0.conda", **changed)))
+    return found
+
+
+def test_a_bill_of_materials_keeps_the_rules_of_spdx() -> None:
+    document = bill(depends=("python >=3.11", "python_abi 3.11.*", "__glibc >=2.17", "lib_x", "lib_x >=1"))
+    assert (document["spdxVersion"], document["dataLicense"], document["SPDXID"]) == (
+        "SPDX-2.3",
+        "CC0-1.0",
+        "SPDXRef-DOCUMENT",
+    )
+    assert MOMENT.fullmatch(document["creationInfo"]["created"])
+    assert all(re.match(r"(Tool|Organization|Person): ", each) for each in document["creationInfo"]["creators"])
+    assert "#" not in document["documentNamespace"]
+    known = [document["SPDXID"], *(package["SPDXID"] for package in document["packages"])]
+    assert len(known) == len(set(known))
+    assert all(REFERENCE.fullmatch(each) for each in known)
+    for relation in document["relationships"]:
+        assert {relation["spdxElementId"], relation["relatedSpdxElement"]} <= set(known)
+    for package in document["packages"]:
+        assert package["name"]
+        assert package["downloadLocation"]
+        assert package["filesAnalyzed"] is False
+        assert all(re.fullmatch(r"[0-9a-f]{64}", each["checksumValue"]) for each in package.get("checksums", ()))
+
+
+def test_a_bill_lists_sources_and_run_requirements() -> None:
+    document = bill()
+    names = {package["SPDXID"]: package["name"] for package in document["packages"]}
+    relations = {
+        (each["relationshipType"], names.get(each["relatedSpdxElement"])) for each in document["relationships"]
+    }
+    assert relations == {("DESCRIBES", "a"), ("GENERATED_FROM", "a-1.tar.gz"), ("DEPENDS_ON", "python")}
+    assert document["packages"][0]["licenseDeclared"] == "MIT"
+    assert document["packages"][1]["checksums"][0]["checksumValue"] == "ef" * 32
+
+
+def test_an_invalid_spdx_license_becomes_a_comment() -> None:
+    main = bill(license="as you like")["packages"][0]
+    assert main["licenseDeclared"] == "NOASSERTION"
+    assert "as you like" in main["licenseComments"]
+
+
+def test_the_same_record_has_the_same_bill() -> None:
+    assert provenance.bill(record("a-1-0.conda")) == provenance.bill(record("a-1-0.conda"))
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "location"),
+    [
+        ({"url": ("https://a.example/x-1.zip", "https://b.example/x-1.zip")}, "x-1.zip", "https://a.example/x-1.zip"),
+        ({"url": "https://a.example/x-1.zip"}, "x-1.zip", "https://a.example/x-1.zip"),
+        ({"git_url": "https://a.example/x.git"}, "x.git", "https://a.example/x.git"),
+        ({"git_url": "https://a.example/x.git", "git_rev": "v1"}, "x.git", "git+https://a.example/x.git@v1"),
+        ({"path": "../src/"}, "src", "NOASSERTION"),
+        ({"git_url": "../x", "git_rev": "v1"}, "x", "NOASSERTION"),
+        ({}, "NOASSERTION", "NOASSERTION"),
+    ],
+)
+def test_a_source_has_its_address(source: dict[str, Any], name: str, location: str) -> None:
+    (found,) = (each for each in bill(sources=(source,))["packages"] if each["SPDXID"] == "SPDXRef-Source-0")
+    assert (found["name"], found["downloadLocation"]) == (name, location)
+    assert "checksums" not in found
+
+
+def test_the_channel_is_where_the_package_can_be_downloaded() -> None:
+    home = "https://channel.example/linux-64/a-1-0.conda"
+    main = json.loads(provenance.bill(record("a-1-0.conda"), home=home))["packages"][0]
+    assert main["downloadLocation"] == home
+    assert main["externalRefs"][0]["referenceLocator"] == "pkg:conda/a@1?build=0&subdir=linux-64&type=conda"
+    assert bill()["packages"][0]["downloadLocation"] == "NOASSERTION"

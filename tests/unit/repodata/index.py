@@ -1,0 +1,25 @@
+"""An index of small packages."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from kiln import repodata
+from kiln.repodata import Subdir
+from tests.packages import release_package
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def index(tmp_path: Path, *names: str) -> Subdir:
+    """Return an index of packages, each named as ``NAME-VERSION`` or ``NAME-VERSION-BUILD``."""
+    entries = [repodata.read(release_package(tmp_path, *name.split("-"))) for name in names]
+    return Subdir.empty("linux-64").with_packages(entries)
+
+
+def offered(subdir: Subdir, form: str = "repodata.json") -> dict[str, Any]:
+    """Return the records of one form of an index."""
+    records: dict[str, Any] = json.loads(repodata.forms(subdir)[form])["packages.conda"]
+    return records

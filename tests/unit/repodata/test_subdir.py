@@ -1,0 +1,68 @@
+"""The index of a subdir as a value: packages are added, removed, withdrawn and patched."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from kiln import repodata
+from kiln.repodata import Subdir
+from tests.packages import release_package
+from tests.unit.repodata.index import index, offered
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_later_index_keeps_a_patched_record(tmp_path: Path) -> None:
+    subdir = index(tmp_path, "small-1").patched("small-1-0.conda", {"depends": ["python <3.13"]})
+    assert offered(subdir)["small-1-0.conda"]["depends"] == ["python <3.13"]
+    assert subdir.records["small-1-0.conda"]["depends"] == []
+    assert offered(subdir.with_packages([]))["small-1-0.conda"]["depends"] == ["python <3.13"]
+
+
+def test_packages_of_another_subdir_are_not_added(tmp_path: Path) -> None:
+    entry = repodata.read(release_package(tmp_path, "small", subdir="noarch", noarch="generic"))
+    assert Subdir.empty("linux-64").with_packages([entry]).records == {}
+    assert set(Subdir.empty("noarch").with_packages([entry]).records) == {"small-1-0.conda"}
+
+
+def test_a_withdrawn_package_stays_withdrawn_when_it_is_added_again(tmp_path: Path) -> None:
+    subdir = index(tmp_path, "small-1", "large-1").withdrawn(["small-1-0.conda"])
+    again = subdir.with_packages([repodata.read(tmp_path / "small-1-0.conda")])
+    assert set(again.offered) == {"large-1-0.conda"}
+    assert set(again.records) == {"large-1-0.conda", "small-1-0.conda"}
+    assert again.removed == {"small-1-0.conda"}
+
+
+def test_a_removed_package_leaves_no_trace(tmp_path: Path) -> None:
+    subdir = index(tmp_path, "small-1", "large-1").patched("small-1-0.conda", {"license": "MIT"})
+    without = subdir.withdrawn(["small-1-0.conda"]).without(["small-1-0.conda"])
+    expected = repodata.forms(index(tmp_path, "large-1"))
+    assert repodata.forms(without) == expected
+    assert without.changed == {"small", "large"}
+
+
+def test_the_patches_of_a_record_add_up(tmp_path: Path) -> None:
+    subdir = (
+        index(tmp_path, "small-1").patched("small-1-0.conda", {"a": 1, "b": 1}).patched("small-1-0.conda", {"b": 2})
+    )
+    record = offered(subdir)["small-1-0.conda"]
+    assert (record["a"], record["b"]) == (1, 2)
+    assert subdir.instructions.records() == {"small-1-0.conda": {"a": 1, "b": 2}}
+
+
+def test_package_files_are_next_to_the_index_unless_it_has_another_url(tmp_path: Path) -> None:
+    subdir = index(tmp_path, "small-1")
+    records = {"app-1.whl": {"name": "app", "version": "1"}}
+    mixed = dataclasses.replace(subdir, base=subdir.base.with_records(records))
+    assert mixed.base_url == ""
+    assert mixed.fetched_here == {"small-1-0.conda"}
+    info = {**subdir.repodata.value, "info": {"base_url": "https://files.example/"}}
+    elsewhere = dataclasses.replace(mixed, repodata=dataclasses.replace(subdir.repodata, value=info))
+    assert (elsewhere.base_url, elsewhere.fetched_here) == ("https://files.example/", frozenset())
+
+
+def test_withdrawing_twice_changes_nothing(tmp_path: Path) -> None:
+    once = index(tmp_path, "small-1").withdrawn(["small-1-0.conda"])
+    assert repodata.forms(once.withdrawn(["small-1-0.conda"])) == repodata.forms(once)
