@@ -137,10 +137,10 @@ def gpu(name: str) -> Gpu:
             )
     row = _named(name)
     if row is None:
-        names = [*(row["gpu"] for row in tables.table("gpu")), *(row["machine"] for row in tables.table("cloud"))]
         hint = (
-            nearest(name, names)
-            or "use its compute capability instead, such as --gpu 7.0 (nvidia-smi --query-gpu=compute_cap)"
+            _similar(name)
+            or "use its compute capability instead, such as --gpu 7.0 (nvidia-smi --query-gpu=compute_cap); only "
+            "NVIDIA's GPUs have one, and no other runs a build for CUDA"
         )
         raise UsageError(f"no table has a GPU {name!r}", hint=hint)
     return Gpu(name=row["gpu"], capability=row["capability"], rows=(row,))
@@ -148,9 +148,35 @@ def gpu(name: str) -> Gpu:
 
 def _named(name: str) -> Row | None:
     """Return the row of a GPU as NVIDIA's tools write it: the longest name in the table that is a part of it."""
-    words = f" {re.sub(r'[^a-z0-9]+', ' ', name.lower())} "
-    rows = [row for row in tables.table("gpu") if f" {row['gpu'].lower()} " in words]
+    words = _words(name)
+    rows = [row for row in tables.table("gpu") if _words(row["gpu"]) in words]
     return max(rows, key=lambda row: len(row["gpu"]), default=None)
+
+
+def _words(name: str) -> str:
+    """Return the letters and the numbers of a name as words: `` rtx 5090 `` for ``RTX-5090`` and ``rtx5090``."""
+    return f" {' '.join(re.findall(r'[a-z]+|[0-9]+', name.lower()))} "
+
+
+def _similar(name: str) -> str:
+    """Return 'did you mean ...?' with the GPUs and machines that begin with a name or contain it, else similar ones."""
+    names = [*(row["gpu"] for row in tables.table("gpu")), *(row["machine"] for row in tables.table("cloud"))]
+    longer = [other for other in names if len(name) > 1 and other.lower().startswith(name.lower())]
+    longer = longer or [other for other in names if len(name) > 1 and name.lower() in other.lower()]
+    if longer:
+        return f"did you mean {' or '.join(map(repr, longer[:3]))}?"
+    return nearest(name, [other for other in names if _may_be(name, other)])
+
+
+def _may_be(name: str, other: str) -> bool:
+    """Return whether a name may be another one, misspelt: the same letters, or the same number after similar letters.
+
+    MI300X is as similar to B300 as a misspelt name is, and g4ad to g4dn, but they are of another maker.
+    """
+    letters, digits = ([re.sub(f"[^{kind}]", "", text.lower()) for text in (name, other)] for kind in ("a-z", "0-9"))
+    if letters[0] == letters[1]:
+        return True
+    return digits[0] == digits[1] and len(digits[0]) > 2 and bool(nearest(*letters[:1], letters[1:]))
 
 
 def compiler(text: str) -> str:

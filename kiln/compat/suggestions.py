@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
 from kiln.compat.combination import plain
 from kiln.compat.results import Suggestion, Verdict, verdict
 from kiln.compat.rules import findings, one_by_one
+from kiln.compat.rules.common import with_cuda
+from kiln.compat.rules.gpu import known_failure
 from kiln.compat.variants import completed_list, newest_gcc, variants
 
 if TYPE_CHECKING:
@@ -32,17 +35,28 @@ WEIGHTS = {
     "bazel": 1,
     "built_for": 1,
 }
+RELEASE = (("tf",), ("serving",), ("serving", "tf"))
 UNORDERED = {"compiler", "host", "built_for"}  # without a distance
 
 
 def nearest(original: Combination) -> tuple[Suggestion, ...]:
     """Return the nearest combinations that work, the nearest first; with a cost where none works without."""
-    suggestions: list[Suggestion] = []
-    for good in (Verdict.WORKS, Verdict.COSTS):
-        if len(suggestions) < COUNT and good.rank < verdict(findings(original)).rank:
-            candidates = _candidates(original, good)
-            suggestions += _ranked(original, [_suggestion(original, candidate, good) for candidate in candidates])
-    return _varied(suggestions)
+    limit = verdict(findings(original)).rank
+    works, costs = (
+        _ranked(original, [_suggestion(original, candidate, good) for candidate in _candidates(original, good)])
+        if good.rank < limit
+        else []
+        for good in (Verdict.WORKS, Verdict.COSTS)
+    )
+    return _varied([*_nearer(original, costs, works), *works, *costs])
+
+
+def _nearer(original: Combination, costs: list[Suggestion], works: list[Suggestion]) -> list[Suggestion]:
+    """Return the release with a cost that is nearer than the first one without, where only the release changes."""
+    cost, work = (next((each for each in of if each.changes in RELEASE), None) for of in (costs, works))
+    if cost is None or work is None or _distance(original, cost.combination) >= _distance(original, work.combination):
+        return []
+    return [cost]
 
 
 def _ranked(original: Combination, suggestions: list[Suggestion]) -> list[Suggestion]:
@@ -50,10 +64,17 @@ def _ranked(original: Combination, suggestions: list[Suggestion]) -> list[Sugges
 
 
 def _varied(ranked: list[Suggestion]) -> tuple[Suggestion, ...]:
-    """Return the first of each kind of change: neighboring releases are one kind, and so are additional changes."""
+    """Return the first of each kind of change: neighboring releases are one kind, and so are additional changes.
+
+    What works without a cost is a kind of its own beside a nearer release with one.
+    """
     kinds: list[Suggestion] = []
     for suggestion in ranked:
-        if not any(set(suggestion.changes) >= set(other.changes) for other in kinds):
+        is_covered = any(
+            set(suggestion.changes) >= set(other.changes) and suggestion.verdict.rank >= other.verdict.rank
+            for other in kinds
+        )
+        if not is_covered:
             kinds.append(suggestion)
     return tuple(kinds[:COUNT])
 
@@ -73,7 +94,8 @@ def _changes(original: Combination, other: Combination) -> tuple[str, ...]:
 
 def _distance(original: Combination, other: Combination) -> tuple[int, float, tuple[float, ...]]:
     names = _changes(original, other)
-    steps = sum(_steps(getattr(original, name), getattr(other, name)) for name in names if name not in UNORDERED)
+    begin = with_cuda(original)  # upstream's CUDA where none was given
+    steps = sum(_steps(getattr(begin, name), getattr(other, name)) for name in names if name not in UNORDERED)
     newest_first = tuple(-number for number in version_ranges.numbers(other.tf or "0"))
     return sum(WEIGHTS[name] for name in names), steps, newest_first
 
@@ -142,9 +164,17 @@ def _releases(original: Combination) -> Iterator[Combination]:
 
 def _cudas(release: Combination) -> Iterator[str | None]:
     yield release.cuda
+    if release.cuda is None and any(known_failure(release)):
+        yield from filter(partial(_compiles_for, release.gpus), tables.cuda_lines())  # not upstream's wheel
     if release.cuda is not None:
         yield from (row["cuda"] for row in _own(release))
         yield from tables.cuda_lines()
+
+
+def _compiles_for(gpus: tuple[Gpu, ...], cuda: str) -> bool:
+    """Return whether a CUDA compiles machine code for all GPUs."""
+    row = tables.compiler(cuda)
+    return row is not None and {str(plain(gpu.capability)) for gpu in gpus} <= set(row["capabilities"].split())
 
 
 def _cudnns(release: Combination, cuda: str | None) -> Iterator[str | None]:

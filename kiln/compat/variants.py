@@ -67,7 +67,7 @@ def _compilers(combination: Combination) -> dict[str, str]:
 def newest_gcc(cuda: str | None) -> str:
     """Return the newest GCC that a CUDA accepts as its host compiler, ``13``; empty where that is unknown."""
     row = tables.compiler(cuda) if cuda else None
-    if row is None:
+    if row is None or not row["gcc_below"]:
         return ""
     major, *minor = version_ranges.numbers(row["gcc_below"])
     return str(int(major) if minor else int(major) - 1)

@@ -30,6 +30,7 @@ RULES: tuple[Rule, ...] = (
     gpu.cuda_and_gpu,
     gpu.cuda_and_built_for,
     gpu.builds_and_gpu,
+    gpu.known_failure,
     gpu.cuda_and_host_compiler,
     driver.cuda_and_driver,
     driver.driver_and_ptx,
@@ -61,3 +62,4 @@ def one_by_one(combination: Combination) -> Iterator[Finding]:
         yield from components.facts(combination)
     if not has_findings or combination.python or combination.bazel:
         yield from components.releases(combination, RULES)
+    yield from components.machines(combination)

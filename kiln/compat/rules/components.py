@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat import tables
+from kiln.compat import tables, version_ranges
 from kiln.compat.combination import dotted, plain
 from kiln.compat.rules.common import COSTS, WORKS, finding_of, unknown
 from kiln.compat.rules.driver import cuda_and_driver
@@ -53,7 +53,29 @@ def releases(combination: Combination, rules: tuple[Rule, ...]) -> Iterator[Find
                 "releases", good, _range_of_releases(fitting, words), *dict.fromkeys((fitting[0], fitting[-1]))
             )
             return
+    if (row := tables.table("tensorflow")[0]) and (cuda := _other_cuda(combination, row, rules)):
+        reason = f"TensorFlow {row['tf']} accepts it when it is built with CUDA {cuda}, which upstream's wheel is not"
+        yield finding_of("releases", COSTS, reason, row)
+        return
     yield unknown("releases", "no release of TensorFlow in the tables is known to accept all of it")
+
+
+def machines(combination: Combination) -> Iterator[Finding]:
+    """Yield a finding for a machine that its provider does not sell any more."""
+    for gpu in combination.gpus:
+        for row in gpu.rows:
+            if row.table == "cloud" and row["sold"] == "no":
+                reason = f"{row['provider'].upper()} does not sell {row['machine']} any more"
+                yield finding_of("cloud", WORKS, reason, row)
+
+
+def _other_cuda(combination: Combination, row: Row, rules: tuple[Rule, ...]) -> str | None:
+    """Return the newest CUDA, of the major version of a release's, with which it accepts the parts."""
+    if combination.cuda is not None:
+        return None
+    major = version_ranges.numbers(row["cuda"])[:1]
+    lines = (cuda for cuda in tables.cuda_lines() if version_ranges.numbers(cuda)[:1] == major)
+    return next((cuda for cuda in lines if _with(combination.with_versions(cuda=cuda), row, rules) is COSTS), None)
 
 
 def _with(combination: Combination, row: Row, rules: tuple[Rule, ...]) -> Verdict:
@@ -82,7 +104,8 @@ def _cuda(combination: Combination) -> Iterator[Finding]:
         return
     capabilities = compiler["capabilities"].split()
     generations = f"{dotted(capabilities[0])} to {dotted(capabilities[-1])}"
-    reach = f"compiles for {generations}, and accepts a GCC below {compiler['gcc_below']}"
+    gcc = f"a GCC below {compiler['gcc_below']}" if compiler["gcc_below"] else "host compilers that no table has"
+    reach = f"compiles for {generations}, and accepts {gcc}"
     yield finding_of("CUDA", WORKS, f"CUDA {combination.cuda} {reach}", compiler)
     minor = f"; from {least['driver']} on, minor-version compatibility runs it" if least else ""
     rows = (driver,) if least is None else (driver, least)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
 from kiln.compat.combination import dotted, plain
-from kiln.compat.rules.common import CANNOT, COSTS, WORKS, finding_of, unknown, with_cuda
+from kiln.compat.rules.common import CANNOT, COSTS, UNKNOWN, WORKS, finding_of, unknown, with_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,6 +105,29 @@ def _built_for(combination: Combination) -> Iterator[tuple[str, tuple[str, ...],
         yield f"upstream's TensorFlow {combination.tf}", tuple(row["capabilities"].split(",")), (row,)
 
 
+def known_failure(combination: Combination) -> Iterator[Finding]:
+    """Refuse upstream's wheels on the GPUs on which they are known to fail, whatever their lists of targets say."""
+    own = tables.tensorflow(combination.tf) if combination.tf else None
+    if combination.tf is None or combination.built_for or own is None or not _is_default(own, combination):
+        return
+    for gpu in combination.gpus:
+        rows = [
+            row
+            for row in tables.table("known_failure")
+            if version_ranges.overlaps(gpu.capability, row["capability_first"], row["capability_last"])
+        ]
+        failing = tables.overlapping(rows, combination.tf)
+        what = f"upstream's wheel of TensorFlow {combination.tf}"
+        if failing:
+            cuda = tables.first_cuda(plain(gpu.capability))
+            instead = f"; a build with machine code for it needs CUDA {cuda['first']} or newer" if cuda else ""
+            reason = f"{what} is known to fail on {gpu.text}: {failing[0]['symptom']}{instead}"
+            yield finding_of("known failure", CANNOT, reason, *failing, *gpu.rows)
+        elif rows and all(version_ranges.below(combination.tf, row["first"]) for row in rows):
+            reason = f"later wheels than that of TensorFlow {combination.tf} are known to fail on {gpu.text}"
+            yield finding_of("known failure", UNKNOWN, reason, *rows[:1], *gpu.rows)
+
+
 def _is_default(row: Row, combination: Combination) -> bool:
     """Return whether a combination is upstream's build: another CUDA means another build."""
     return combination.cuda is None or version_ranges.agree(row["cuda"], combination.cuda)
@@ -118,6 +141,8 @@ def cuda_and_host_compiler(combination: Combination) -> Iterator[Finding]:
     row, rule, version = tables.compiler(combination.cuda), "CUDA and host compiler", host.split()[1]
     if row is None:
         yield unknown(rule, f"no table has the host compilers of CUDA {combination.cuda}")
+    elif not row["gcc_below"]:
+        yield finding_of(rule, UNKNOWN, f"no table has the host compilers of CUDA {combination.cuda}", row)
     elif version_ranges.below(version, row["gcc_below"]):
         yield finding_of(rule, WORKS, f"CUDA {combination.cuda} accepts a GCC below {row['gcc_below']}", row)
     else:

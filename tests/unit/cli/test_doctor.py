@@ -79,7 +79,7 @@ def test_what_cannot_be_asked(words: list[str]) -> None:
 def test_an_error_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["doctor", "--error", "nvcc fatal   : Unsupported gpu architecture 'compute_120'"]) == 0
     out = capsys.readouterr().out
-    assert "cause: This nvcc does not compile for compute_120. CUDA that does: 12.8 to 13.2." in out
+    assert "cause: This nvcc does not compile for compute_120. CUDA that does: 12.8 to 13.4." in out
     assert "seen: https://" in out
 
 

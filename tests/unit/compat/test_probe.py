@@ -104,7 +104,7 @@ def test_capabilities_of_a_machine_with_a_v100() -> None:
     ranges = capabilities.ranges(capabilities.cudas(facts()))
     assert ranges["works"] == "9.0 to 12.2"
     assert ranges["works with a cost"] == "12.3 to 12.9, 7.0 to 8.0"
-    assert ranges["cannot work"].startswith("13.0 to 13.2")
+    assert ranges["cannot work"].startswith("13.0 to 13.4")
 
 
 def test_the_newest_tensorflow_on_it() -> None:
@@ -139,5 +139,6 @@ def test_a_real_machine_is_judged_today_as_it_was(file: Path) -> None:
     told = json.loads(file.read_text())
     own = {name: value for name, value in told["machine"].items() if name not in {"cores", "memory", "disk_free"}}
     real = facts_from(own)
-    assert {cuda: verdict.value for cuda, verdict in capabilities.cudas(real).items()} == told["cudas"]
+    cudas = {cuda: verdict.value for cuda, verdict in capabilities.cudas(real).items()}
+    assert {cuda: cudas.get(cuda) for cuda in told["cudas"]} == told["cudas"]  # later tables have more
     assert capabilities.answers(real)["running"].verdict.value == told["answers"]["running"]["verdict"]

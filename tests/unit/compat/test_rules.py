@@ -52,7 +52,7 @@ def said(rule: str, **asked: str) -> Finding:
             "there is no wheel for 3.14",
             "tensorflow",
         ),
-        ("TensorFlow and Python", {"tf": "1.3", "python": "3.6"}, UNKNOWN, "no table has the Pythons", None),
+        ("TensorFlow and Python", {"tf": "1.3", "python": "3.6"}, WORKS, "for Python 2.7 3.3-3.6", "tensorflow"),
         ("TensorFlow and Bazel", {"tf": "2.18", "bazel": "6.5.0"}, WORKS, "built with Bazel 6.5.0", "tensorflow"),
         ("TensorFlow and Bazel", {"tf": "2.18", "bazel": "6.6.0"}, COSTS, "6.6.0 is untested", "tensorflow"),
         ("TensorFlow and Bazel", {"tf": "2.18", "bazel": "7.4.1"}, UNKNOWN, "is not documented", "tensorflow"),
@@ -79,7 +79,7 @@ def said(rule: str, **asked: str) -> Finding:
         ("CUDA and GPU", {"cuda": "9.0", "gpu": "7.0"}, WORKS, "7.0 among them", "cuda_compiler"),
         ("CUDA and GPU", {"cuda": "13.0", "gpu": "V100"}, CANNOT, "older than all of them", "cuda_compiler"),
         ("CUDA and GPU", {"cuda": "8.0", "gpu": "Tesla V100-SXM2-16GB"}, COSTS, "PTX of an older one", "cuda_compiler"),
-        ("CUDA and GPU", {"cuda": "12.5", "gpu": "p6"}, COSTS, "minutes to half an hour", "cuda_compiler"),
+        ("CUDA and GPU", {"cuda": "12.5", "gpu": "p6-b200"}, COSTS, "minutes to half an hour", "cuda_compiler"),
         ("CUDA and GPU", {"cuda": "11.0", "gpu": "8.6"}, WORKS, "machine code of an older GPU", "cuda_compiler"),
         ("CUDA and GPU", {"cuda": "14.0", "gpu": "8.6"}, UNKNOWN, "no table has the GPUs", None),
         ("what is built and GPU", {"tf": "2.18", "gpu": "g5.xlarge"}, WORKS, "machine code for A10G of g5", "upstream"),
@@ -125,7 +125,16 @@ def said(rule: str, **asked: str) -> Finding:
         ("cuDNN and CUDA", {"cudnn": "9.3", "cuda": "12.5"}, WORKS, "tested together", "tensorflow"),
         ("cuDNN and CUDA", {"cudnn": "8.9.6", "cuda": "12.1"}, WORKS, "made for each other", "cudnn"),
         ("cuDNN and CUDA", {"cudnn": "7.6.5", "cuda": "9.1"}, CANNOT, "does not support", "cudnn"),
-        ("cuDNN and CUDA", {"cudnn": "9.8", "cuda": "12.9"}, UNKNOWN, "no table has cuDNN 9.8 and CUDA 12.9", None),
+        ("cuDNN and CUDA", {"cudnn": "9.8", "cuda": "12.9"}, WORKS, "are made for each other", "cudnn"),
+        ("cuDNN and CUDA", {"cudnn": "9.8", "cuda": "12.3"}, UNKNOWN, "no table has cuDNN 9.8 and CUDA 12.3", None),
+        ("cuDNN and CUDA", {"cudnn": "9.28", "cuda": "13.4"}, WORKS, "are made for each other", "cudnn"),
+        ("cuDNN and GPU", {"cudnn": "9.17", "cuda": "12.9", "gpu": "V100"}, CANNOT, "has no kernels for V100", "cudnn"),
+        ("cuDNN and GPU", {"cudnn": "9.11", "cuda": "12.5", "gpu": "P100"}, CANNOT, "has no kernels for P100", "cudnn"),
+        ("cuDNN and driver", {"cudnn": "9.17", "cuda": "13.0", "driver": "575.57.08"}, CANNOT, "580.65.06", "cudnn"),
+        ("known failure", {"tf": "2.18", "gpu": "RTX 5070 Ti"}, CANNOT, "CUDA_ERROR_INVALID_PTX", "known_failure"),
+        ("known failure", {"tf": "2.21", "cuda": "12.5", "gpu": "RTX 5090"}, CANNOT, "known to fail", "known_failure"),
+        ("known failure", {"tf": "2.14", "gpu": "12.0"}, UNKNOWN, "later wheels", "known_failure"),
+        ("CUDA and host compiler", {"cuda": "13.4", "host": "gcc-15"}, UNKNOWN, "no table has", "cuda_compiler"),
         ("cuDNN and GPU", {"cudnn": "9.5.1", "cuda": "12.6", "gpu": "B200"}, UNKNOWN, "does not list B200", "cudnn"),
         ("driver and GPU", {"driver": "590.44.01", "gpu": "p3"}, CANNOT, "after 580 do not serve V100", "driver_gpu"),
         ("driver and GPU", {"driver": "580.159.04", "gpu": "p3"}, WORKS, "not older than", "cuda_compiler"),
@@ -156,7 +165,7 @@ def said(rule: str, **asked: str) -> Finding:
         ),
         ("wheel and glibc", {"tf": "2.21", "glibc": "2.27"}, WORKS, "glibc 2.27", "wheel"),
         ("wheel and glibc", {"tf": "2.21", "glibc": "2.17"}, CANNOT, "2.17 is older", "wheel"),
-        ("wheel and glibc", {"tf": "2.9", "glibc": "2.17"}, UNKNOWN, "no table has the glibc", None),
+        ("wheel and glibc", {"tf": "2.9", "glibc": "2.17"}, WORKS, "needs glibc 2.17", "wheel"),
     ],
 )
 def test_a_rule(rule: str, asked: dict[str, str], verdict: str, reason: str, table: str | None) -> None:
@@ -251,6 +260,34 @@ def test_a_gpu_that_is_nearly_one_is_asked_back() -> None:
     assert "'RTX 3090'" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("p6", "did you mean 'p6-b200' or 'p6-b300'?"),
+        ("H10", "did you mean 'H100'?"),
+        ("A4000", "did you mean 'RTX A4000'?"),
+        ("MI300X", "only NVIDIA's GPUs have one"),
+        ("g4ad.xlarge", "only NVIDIA's GPUs have one"),
+        ("Radeon RX 7900", "only NVIDIA's GPUs have one"),
+    ],
+)
+def test_an_unknown_gpu_is_not_taken_for_one_of_another_maker(name: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        combination({"gpu": name})
+    assert hint in caught.value.hint
+
+
+def test_a_machine_that_is_no_longer_sold_is_named_and_changes_no_verdict() -> None:
+    answer = judge(combination({"tf": "2.18", "gpu": "p3"}))
+    assert answer.verdict is Verdict.WORKS
+    assert "AWS does not sell p3 any more" in [finding.reason for finding in answer.findings]
+
+
+def test_a_gpu_on_which_every_wheel_fails_is_served_by_a_build_with_another_cuda() -> None:
+    (release,) = [each for each in judge(combination({"gpu": "RTX 5090"})).findings if each.rule == "releases"]
+    assert release.reason.startswith("TensorFlow 2.21.0 accepts it when it is built with CUDA 12.9")
+
+
 def test_of_nothing_nothing_is_said() -> None:
     assert judge(combination({})).findings == ()
 
@@ -293,6 +330,11 @@ def test_a_processor_without_avx_runs_no_wheel() -> None:
         ("nvidia l40s", "8.9"),
         ("NVIDIA L4", "8.9"),
         ("NVIDIA GeForce RTX 5080", "12.0"),
+        ("RTX5090", "12.0"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "12.0"),
+        ("NVIDIA Jetson AGX Orin", "8.7"),
+        ("Jetson T5000", "11.0"),
+        ("p6-b300.48xlarge", "10.3"),
     ],
 )
 def test_a_gpu_by_any_name(name: str, capability: str) -> None:

@@ -43,7 +43,10 @@ def test_suggestions_work_on_the_same_machine(asked: dict[str, str]) -> None:
             answer.combination.gpus,
             answer.combination.glibc,
         )
-        assert {name for name, _ in suggestion.combination.given()} == {name for name, _ in answer.combination.given()}
+        added = {name for name, _ in suggestion.combination.given()} - {name for name, _ in answer.combination.given()}
+        fails = any(finding.rule == "known failure" for finding in answer.findings)
+        assert added <= ({"cuda"} if fails else set())
+        assert len(suggestion.combination.given()) == len(answer.combination.given()) + len(added)
         assert suggestion.changes
     assert len(answer.nearest) <= 3
 
@@ -80,6 +83,22 @@ def test_a_list_that_leaves_the_gpu_out_is_completed() -> None:
     (only,) = judge(combination(asked)).nearest
     assert only.changes == ("built_for",)
     assert '  - "sm_60,sm_70,sm_80,sm_90,compute_90"' in only.variants
+
+
+def test_a_gpu_on_which_the_wheel_fails_gets_a_build_with_machine_code_for_it() -> None:
+    nearest = judge(combination({"tf": "2.21", "gpu": "RTX 5090"})).nearest
+    assert [(each.changes, each.combination.cuda, each.verdict) for each in nearest] == [
+        (("cuda",), "12.8", Verdict.COSTS)
+    ]
+    assert '  - "sm_60,sm_70,sm_80,sm_89,sm_90,sm_120,compute_120"' in nearest[0].variants
+
+
+def test_the_newest_release_that_a_driver_runs_comes_before_an_older_one_without_a_cost() -> None:
+    nearest = judge(combination({"tf": "2.21", "driver": "470"})).nearest
+    assert [(each.combination.tf, each.verdict) for each in nearest] == [
+        ("2.14.0", Verdict.COSTS),
+        ("2.11.0", Verdict.WORKS),
+    ]
 
 
 def test_nothing_is_suggested_where_nothing_is_wrong() -> None:

@@ -14,13 +14,14 @@ from kiln.compat.rules import RULES
 # How many rows each table has at least: a row that is lost is noticed.
 ROWS = {
     "built": 6,
-    "cloud": 13,
-    "cuda_compiler": 17,
-    "cuda_driver": 54,
+    "cloud": 14,
+    "cuda_compiler": 18,
+    "cuda_driver": 58,
     "cuda_minor": 3,
-    "cudnn": 36,
+    "cudnn": 46,
     "driver_gpu": 3,
-    "gpu": 17,
+    "gpu": 97,
+    "known_failure": 3,
     "processor": 1,
     "serving": 18,
     "tensorflow": 38,
@@ -42,7 +43,9 @@ def test_every_row_has_a_source_and_none_stands_twice(name: str) -> None:
     assert [name for name, _ in rows[0].cells][-1] == "source"
 
 
-@pytest.mark.parametrize("name", ["cuda_compiler", "cuda_driver", "driver_gpu", "serving", "upstream", "wheel"])
+@pytest.mark.parametrize(
+    "name", ["cuda_compiler", "cuda_driver", "driver_gpu", "known_failure", "serving", "upstream", "wheel"]
+)
 def test_ranges_do_not_overlap(name: str) -> None:
     rows = sorted(tables.table(name), key=lambda row: version_ranges.numbers(row["first"]))
     assert all(version_ranges.numbers(row["first"]) <= version_ranges.numbers(row["last"]) for row in rows)
@@ -63,7 +66,8 @@ def test_a_newer_cuda_came_with_a_newer_driver_and_takes_a_newer_gcc() -> None:
         version_ranges.numbers(a["driver"]) < version_ranges.numbers(b["driver"])
         for a, b in itertools.pairwise(drivers)
     )
-    compilers = tables.table("cuda_compiler")
+    compilers = [row for row in tables.table("cuda_compiler") if row["gcc_below"]]
+    assert [row["first"] for row in tables.table("cuda_compiler") if row not in compilers] == ["13.3"]
     assert all(
         version_ranges.numbers(a["gcc_below"]) <= version_ranges.numbers(b["gcc_below"])
         for a, b in itertools.pairwise(compilers)
@@ -91,7 +95,7 @@ def test_every_gpu_of_a_cloud_is_a_gpu_that_some_cuda_compiles_for() -> None:
         ("2.4.4", "3.6-3.8", "gcc 7.3.1", "3.1.0", "8.0", "11.0"),
         ("1.15.5", "2.7 3.3-3.7", "gcc 7.3.1", "0.26.1", "7.4", "10.0"),
         ("1.12", "2.7 3.3-3.6", "gcc 4.8", "0.15.0", "7", "9"),
-        ("1.0", "", "", "0.4.2", "5.1", "8"),
+        ("1.0", "2.7 3.3-3.6", "gcc 4.8", "0.4.2", "5.1", "8"),
     ],
 )
 def test_tensorflow(version: str, python: str, compiler: str, bazel: str, cudnn: str, cuda: str) -> None:
@@ -141,6 +145,7 @@ def test_serving(version: str, bazel: str, cuda: str, cudnn: str, newest: int) -
         ("12.8", 50, 120, "15"),
         ("12.9", 50, 121, "15"),
         ("13.2", 75, 121, "16"),
+        ("13.4", 75, 121, ""),
     ],
 )
 def test_the_capabilities_of_each_cuda(cuda: str, lowest: int, highest: int, gcc: str) -> None:
@@ -159,7 +164,11 @@ def test_v100_is_compiled_for_by_cuda_9_0_to_12_9() -> None:
 @pytest.mark.parametrize(
     ("cuda", "driver"),
     [
+        ("13.4", "615.71.09"),
+        ("13.3.1", "610.43.02"),
         ("13.2", "595.45.04"),
+        ("13.1.2", "590.48.01"),
+        ("12.9.2", "575.57.08"),
         ("12.9", "575.51.03"),
         ("12.5.1", "555.42.06"),
         ("12.5", "555.42.02"),
