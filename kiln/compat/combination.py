@@ -176,7 +176,7 @@ def _may_be(name: str, other: str) -> bool:
     letters, digits = ([re.sub(f"[^{kind}]", "", text.lower()) for text in (name, other)] for kind in ("a-z", "0-9"))
     if letters[0] == letters[1]:
         return True
-    return digits[0] == digits[1] and len(digits[0]) > 2 and bool(nearest(*letters[:1], letters[1:]))
+    return digits[0] == digits[1] and len(digits[0]) > 2 and bool(nearest(letters[0], letters[1:]))
 
 
 def compiler(text: str) -> str:

@@ -53,9 +53,12 @@ def releases(combination: Combination, rules: tuple[Rule, ...]) -> Iterator[Find
                 "releases", good, _range_of_releases(fitting, words), *dict.fromkeys((fitting[0], fitting[-1]))
             )
             return
-    if (row := tables.table("tensorflow")[0]) and (cuda := _other_cuda(combination, row, rules)):
-        reason = f"TensorFlow {row['tf']} accepts it when it is built with CUDA {cuda}, which upstream's wheel is not"
-        yield finding_of("releases", COSTS, reason, row)
+    newest = tables.table("tensorflow")[0]
+    if cuda := _other_cuda(combination, newest, rules):
+        reason = (
+            f"TensorFlow {newest['tf']} accepts it when it is built with CUDA {cuda}, which upstream's wheel is not"
+        )
+        yield finding_of("releases", COSTS, reason, newest)
         return
     yield unknown("releases", "no release of TensorFlow in the tables is known to accept all of it")
 

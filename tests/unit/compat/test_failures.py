@@ -77,6 +77,17 @@ WORDS = {
         "nvcc fatal   : Unknown option '-fcuda-flush-denormals-to-zero'",
     ),
     "Bazel outside the sources' range": ("Current Bazel version is 8.0.0, expected at most 7.99.99",),
+    "NumPy of another major version": ("A module that was compiled using NumPy 1.x cannot be run in",),
+    "protobuf newer than the generated code": ("TypeError: Descriptors cannot be created directly.",),
+    "CUDA plug-ins registered twice": (
+        (
+            "Unable to register cuFFT factory: Attempting to register factory for plugin cuFFT when one has already "
+            "been registered"
+        ),
+    ),
+    "no driver for a CUDA build": (
+        "nothing provides __cuda >=12 needed by libtensorflow_framework-2.21.0-cuda129h0_200",
+    ),
     "download failed": (
         "WARNING: Download from https://example.org/a.tar.gz failed: class java.net.UnknownHostException Unknown host",
         "java.io.IOException: Error downloading [https://example.org/a.xz] to /a.xz: GET returned 403 Forbidden",
