@@ -116,7 +116,10 @@ def config_results(root: Path, config: str, *, here: bool) -> list[DoctorResult]
     from kiln import compat, load
     from kiln.run import compatibility
 
-    combinations = compatibility.combinations(load.find(root), Path(config).name.removesuffix(".yaml"))
+    feedstock, name = load.find(root), Path(config).name.removesuffix(".yaml")
+    combinations = compatibility.combinations(feedstock, name)
+    if not combinations:
+        return [compatibility.without_facts(feedstock, name)]
     return [compat.judge(on_machine(combination) if here else combination) for combination in combinations]
 
 

@@ -72,7 +72,7 @@ class Combination:
         words = [value if name == "compiler" else f"{names.get(name, name)} {value}" for name, value in self.given()]
         words += [gpu.text for gpu in self.gpus]
         words += [f"built for {','.join(self.built_for)}"] if self.built_for else []
-        return ", ".join(words) or "nothing"
+        return ", ".join(words) or "nothing that a table is about"
 
     def given(self) -> tuple[tuple[str, str], ...]:
         """Return the versions and compilers that are not left open, by name."""

@@ -7,29 +7,41 @@ from typing import TYPE_CHECKING
 
 from kiln import compat, expand, limits, render
 from kiln.compat import recipe
-from kiln.compat.results import Verdict
+from kiln.compat.combination import Combination
+from kiln.compat.results import DoctorResult, Finding, Verdict
 from kiln.errors import IncompatibleVersions
 from kiln.variants.cuda import cuda_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kiln.compat import Combination, DoctorResult
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
 
 # The outputs that have TensorFlow's version, and Serving's.
 TENSORFLOW = ("tensorflow", "tensorflow-base", "libtensorflow_framework")
 SERVING = ("tensorflow-serving",)
+NAMED = 3  # outputs in a message
 
 
 def combinations(feedstock: Feedstock, config: str) -> tuple[Combination, ...]:
-    """Return the combinations of versions of a config, one for each of its Pythons.
+    """Return the combinations of versions of a config, one for each of its Pythons; none if it has nothing to check.
 
     Raises:
         UnknownConfig: when the config is not found.
     """
     return _of_config(feedstock, expand.read(feedstock, config))
+
+
+def without_facts(feedstock: Feedstock, config: str) -> DoctorResult:
+    """Return the result for a config that the tables are not about: it has neither CUDA nor TensorFlow."""
+    outputs = render.render(feedstock, expand.read(feedstock, config)).outputs
+    names = list(dict.fromkeys(f"{output.name} {output.version}" for output in outputs)) or ["no output"]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    what = f"{config} ({', '.join(names[:NAMED])}{more})"
+    reason = f"{what} is built without CUDA, and is neither TensorFlow nor TensorFlow Serving"
+    finding = Finding(rule="config", verdict=Verdict.UNKNOWN, reason=reason)
+    return DoctorResult(combination=Combination(), verdict=Verdict.UNKNOWN, findings=(finding,))
 
 
 def require(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> None:
@@ -62,11 +74,17 @@ def _fault(name: str, result: DoctorResult) -> IncompatibleVersions:
 
 def _of_config(feedstock: Feedstock, config: BuildConfig) -> tuple[Combination, ...]:
     versions = {output.name: output.version for output in render.render(feedstock, config).outputs}
-    combinations = compat.of_variant(
-        config.variant,
-        tf=next((versions[name] for name in TENSORFLOW if name in versions), None),
-        serving=next((versions[name] for name in SERVING if name in versions), None),
+    tf, serving = (
+        next((versions[name] for name in names if name in versions), None) for names in (TENSORFLOW, SERVING)
     )
+    combinations = compat.of_variant(config.variant, tf=tf, serving=serving)
+    if tf is None and serving is None:
+        if cuda_of(config) is None:
+            return ()
+        # Pythons and Bazel are facts about TensorFlow alone.
+        combinations = tuple(
+            dict.fromkeys(combination.with_versions(python=None, bazel=None) for combination in combinations)
+        )
     listed = recipe.built_for(feedstock.recipe, cuda_of(config) or "")
     return tuple(
         combination if combination.built_for else dataclasses.replace(combination, built_for=listed)

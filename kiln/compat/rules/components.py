@@ -73,8 +73,8 @@ def machines(combination: Combination) -> Iterator[Finding]:
 
 
 def _other_cuda(combination: Combination, row: Row, rules: tuple[Rule, ...]) -> str | None:
-    """Return the newest CUDA, of the major version of a release's, with which it accepts the parts."""
-    if combination.cuda is not None:
+    """Return the newest CUDA, of the major version of a release's, with which it accepts the GPUs and other parts."""
+    if combination.cuda is not None or not combination.gpus:
         return None
     major = version_ranges.numbers(row["cuda"])[:1]
     lines = (cuda for cuda in tables.cuda_lines() if version_ranges.numbers(cuda)[:1] == major)

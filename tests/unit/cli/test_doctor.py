@@ -56,6 +56,64 @@ def test_no_config_of_this_feedstock_is_one_that_cannot_work(file: Path, capsys:
     assert cli.run(["-C", str(ROOT), "doctor", file.stem]) == 0
 
 
+RECIPE_V1 = """
+recipe:
+  name: whole
+  version: 2.21.0
+outputs:
+  - package:
+      name: %(name)s
+    requirements:
+      build:
+        - ${{ compiler('cxx') }}
+      host:
+        - python
+"""
+CUDA_V1 = """cuda_compiler_version:
+- '12.5'
+cxx_compiler:
+- gxx
+cxx_compiler_version:
+- '14'
+"""
+COMMON_V1 = """python:
+- 3.13.* *_cp313
+target_platform:
+- linux-64
+"""
+
+
+def feedstock_v1(folder: Path, name: str, variant: str) -> list[str]:
+    """Return the words that ask the doctor about the one config of a new feedstock with recipe.yaml."""
+    (folder / "recipe").mkdir()
+    (folder / ".ci_support").mkdir()
+    (folder / "recipe" / "recipe.yaml").write_text(RECIPE_V1 % {"name": name})
+    (folder / ".ci_support" / "linux_64_.yaml").write_text(variant + COMMON_V1)
+    return ["-C", str(folder), "doctor", "linux_64_", "--json"]
+
+
+def test_a_config_of_recipe_yaml_with_tensorflow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = feedstock_v1(tmp_path, "tensorflow-base", CUDA_V1)
+    assert cli.run(words) == IncompatibleVersions.exit_code
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["combination"] == {"tf": "2.21.0", "cuda": "12.5", "python": "3.13", "host": "gcc 14"}
+    assert "CUDA 12.5 refuses GCC 14: it must be below 14" in [each["reason"] for each in answer["findings"]]
+
+
+def test_a_config_of_recipe_yaml_with_cuda_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(feedstock_v1(tmp_path, "solver", CUDA_V1.replace("12.5", "12.9"))) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["verdict"], answer["combination"]) == ("works", {"cuda": "12.9", "host": "gcc 14"})
+
+
+def test_a_config_of_recipe_yaml_without_cuda(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(feedstock_v1(tmp_path, "uv", "")) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["verdict"], answer["combination"]) == ("unknown", {})
+    (finding,) = answer["findings"]
+    assert finding["reason"].startswith("linux_64_ (uv 2.21.0) is built without CUDA, and is neither TensorFlow")
+
+
 def test_a_config_that_is_not_there() -> None:
     assert cli.run(["-C", str(ROOT), "doctor", "linux_64_nothing"]) == UnknownConfig.exit_code
 
