@@ -167,7 +167,11 @@ def _release(
     yield record(kind, version, build, (f"tensorflow {version} {wanted}",), number=number)
 
 
-def machine(cuda: str | None) -> Mapping[str, tuple[str, str]]:
-    """Return the virtual packages of a machine whose driver runs CUDA up to ``cuda``, or of one without."""
+def machine(cuda: str | None, arch: str | None = None) -> Mapping[str, tuple[str, str]]:
+    """Return the virtual packages of a machine whose driver runs CUDA up to ``cuda``, or of one without.
+
+    ``arch`` is the lowest capability of its GPUs, where the client detects it.
+    """
     offered = {"__unix": ("0", "0"), "__linux": ("6.1", "0"), "__glibc": ("2.36", "0"), "__archspec": ("1", "x86_64")}
-    return offered if cuda is None else {**offered, "__cuda": (cuda, "0")}
+    gpu = {} if arch is None else {"__cuda_arch": (arch, "0")}
+    return offered if cuda is None else {**offered, "__cuda": (cuda, "0"), **gpu}

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from kiln.channel import VirtualPackages
+
 NEWEST = "2.21.0"
 DRIVERS = ("13.0", "12.9", "12.8", "12.5", "12.4", "12.0")  # CUDA 12.0 is driver 525
 Found = dict[str, tuple[str, str]]
@@ -34,22 +36,25 @@ class Solver:
     name: str
     folder: Path
 
-    def solve(self, channels: Iterable[Path], *specs: str, cuda: str | None, flexible: bool = False) -> Found | None:
+    def solve(
+        self, channels: Iterable[Path], *specs: str, cuda: str | None, arch: str | None = None, flexible: bool = False
+    ) -> Found | None:
+        virtual_packages = machine(cuda, arch)
         if self.name != "rattler":
-            return self._program(channels, specs, cuda, flexible=flexible)
+            return self._program(channels, specs, virtual_packages, flexible=flexible)
         try:
             records = channel.solve(
-                [each.as_uri() for each in channels], specs, virtual_packages=machine(cuda), flexible=flexible
+                [each.as_uri() for each in channels], specs, virtual_packages=virtual_packages, flexible=flexible
             )
         except SolveFailed:
             return None
         return {each.name.normalized: (str(each.version), str(each.build)) for each in records}
 
     def _program(
-        self, channels: Iterable[Path], specs: Iterable[str], cuda: str | None, *, flexible: bool
+        self, channels: Iterable[Path], specs: Iterable[str], packages: VirtualPackages, *, flexible: bool
     ) -> Found | None:
         virtual = self.folder / "machine.json"
-        offered = {f"{name}-1-0.conda": record(name, *told) for name, told in machine(cuda).items()}
+        offered = {f"{name}-1-0.conda": record(name, *told) for name, told in packages.items()}
         virtual.write_text(json.dumps({"packages": {}, "packages.conda": offered}))
         indexes = [str(each / "linux-64/repodata.json") for each in channels]
         argv = [self.name, "flexible" if flexible else "strict", str(virtual), *indexes, "--", *specs]
@@ -124,6 +129,18 @@ def test_each_machine_gets_its_build(
     """An older release with a bare ``__cuda`` in a channel behind this one changes none of it."""
     places = (channels.own, channels.old if older_releases else channels.base)
     assert flavour(solver.solve(places, *specs, cuda=cuda)) == gets
+
+
+@pytest.mark.parametrize(
+    ("arch", "gets"), [(None, CUDA), ("6.0", CUDA), ("7.0", CUDA), ("9.0", CUDA), ("12.1", CUDA), ("5.2", CPU)]
+)
+def test_a_gpu_that_no_build_has_code_for_gets_the_cpu_build_from_clients_that_detect_it(
+    channels: Channels, solver: Solver, arch: str | None, gets: str
+) -> None:
+    places = (channels.own, channels.base)
+    assert flavour(solver.solve(places, "tensorflow", cuda="12.9", arch=arch)) == gets
+    both = solver.solve(places, "tensorflow-gpu", "libtensorflow_cc", cuda="12.9", arch=arch)
+    assert (both is None) == (gets == CPU)
 
 
 def test_a_driver_for_cuda_11_gets_no_gpu_build(channels: Channels, solver: Solver) -> None:

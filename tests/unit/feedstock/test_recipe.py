@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import expand, load, render
+from kiln.compat import recipe
+from kiln.compat.combination import dotted, plain
 
 if TYPE_CHECKING:
     from kiln.model.rendered import Output
@@ -59,6 +61,16 @@ def test_a_solver_takes_cuda_where_it_can_and_the_cpu_elsewhere(cuda: str, pytho
         on_both = each.name not in {"tensorflow-cpu", "tensorflow-gpu"}
         assert each.track_features == (("tensorflow-cpu",) if cuda == "None" and on_both else ())
         assert ("__cuda" in each.requirements.run) == (cuda != "None" and on_both)
+
+
+@pytest.mark.parametrize("cuda", CUDA)
+def test_the_oldest_gpu_is_the_first_that_is_compiled_for(cuda: str) -> None:
+    """Every package contains the framework or requires it, so the constraint of this one is that of all."""
+    constraints = rendered()[name(cuda, "3.12")]["libtensorflow_framework"].requirements.run_constrained
+    arch = [spec for spec in constraints if spec.startswith("__cuda_arch")]
+    listed = recipe.built_for(ROOT / "recipe", cuda)
+    lowest = min((plain(capability) for capability in listed), default=0)
+    assert arch == ([f"__cuda_arch >={dotted(str(lowest))}"] if cuda != "None" else [])
 
 
 @pytest.mark.parametrize(("cuda", "python"), CONFIGS)
