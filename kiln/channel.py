@@ -227,16 +227,19 @@ def installed(prefix: Path) -> list[PrefixRecord]:
 
 
 def machine_virtual_packages(overrides: Mapping[str, str] | None = None) -> VirtualPackages:
-    """Return this machine's virtual packages, ``__glibc`` and ``__cuda`` among them.
+    """Return this machine's virtual packages, ``__glibc``, ``__cuda`` and ``__cuda_arch`` among them.
 
-    ``overrides`` hold conda's variables CONDA_OVERRIDE_CUDA, CONDA_OVERRIDE_GLIBC and CONDA_OVERRIDE_ARCHSPEC, which
-    replace what was detected; an empty one removes it.
+    ``overrides`` hold conda's variables CONDA_OVERRIDE_CUDA, CONDA_OVERRIDE_CUDA_ARCH, CONDA_OVERRIDE_GLIBC and
+    CONDA_OVERRIDE_ARCHSPEC, which replace what was detected; an empty one removes it. rattler detects all but
+    ``__cuda_arch``.
 
     Raises:
         UsageError: when one of them is not a version.
     """
     from rattler import VirtualPackage, VirtualPackageOverrides
     from rattler.virtual_package import Override
+
+    from kiln.compat import cuda_arch, probe
 
     values = {kind: (overrides or {}).get(name) for kind, name in OVERRIDES.items()}
     for kind, value in values.items():
@@ -247,4 +250,8 @@ def machine_virtual_packages(overrides: Mapping[str, str] | None = None) -> Virt
     replacements = {kind: Override.string(value) for kind, value in values.items() if value is not None}
     detected = VirtualPackage.detect(VirtualPackageOverrides(**replacements))
     packages = (package.into_generic() for package in detected)
-    return {package.name.normalized: (str(package.version), str(package.build_string)) for package in packages}
+    found = {package.name.normalized: (str(package.version), str(package.build_string)) for package in packages}
+    arch = cuda_arch.version(
+        overrides or {}, has_cuda="__cuda" in found, capabilities=lambda: probe.capabilities(overrides or {})
+    )
+    return found if arch is None else {**found, cuda_arch.NAME: (arch, "0")}

@@ -125,10 +125,15 @@ def config_results(root: Path, config: str, *, here: bool) -> list[DoctorResult]
 
 def show_machine(root: Path, *, as_json: bool) -> int:
     """Print this machine's properties, and what runs and builds on it."""
-    from kiln.compat import capabilities, probe
+    from kiln.compat import capabilities, cuda_arch, probe
     from kiln.resources import Resources
 
     facts, resources = probe.probe(os.environ), Resources.here()
+    arch = cuda_arch.version(
+        os.environ,
+        has_cuda=cuda_arch.has_cuda(os.environ, facts.cuda),
+        capabilities=lambda: [card.capability for card in facts.cards],
+    )
     disk = shutil.disk_usage(next(path for path in (root, *root.parents) if path.exists())).free
     answers = capabilities.answers(facts)
     cudas = capabilities.cudas(facts)
@@ -138,6 +143,7 @@ def show_machine(root: Path, *, as_json: bool) -> int:
                 {
                     "machine": {
                         **facts.as_data(),
+                        "cuda_arch": arch,
                         "cores": resources.cores,
                         "memory": resources.memory,
                         "disk_free": disk,
@@ -149,7 +155,7 @@ def show_machine(root: Path, *, as_json: bool) -> int:
             )
         )
     else:
-        lines = machine_text(facts, resources.cores, resources.memory, disk)
+        lines = machine_text(facts, arch, resources.cores, resources.memory, disk)
         print("\n".join((*lines, *cuda_text(capabilities.ranges(cudas)))))
         for purpose, answer in answers.items():
             print(f"\n{purpose}: " + "\n".join(answer_text(answer)))
@@ -205,8 +211,8 @@ def suggestion_text(suggestion: Suggestion) -> Iterator[str]:
     yield from (f"      {line}" for line in suggestion.variants)
 
 
-def machine_text(facts: MachineFacts, cores: int, memory: int, disk: int) -> Iterator[str]:
-    """Yield a line for each property of this machine."""
+def machine_text(facts: MachineFacts, arch: str | None, cores: int, memory: int, disk: int) -> Iterator[str]:
+    """Yield a line for each property of this machine; ``arch`` is the version of ``__cuda_arch``."""
     from kiln.files import size_text
 
     properties = {
@@ -218,6 +224,7 @@ def machine_text(facts: MachineFacts, cores: int, memory: int, disk: int) -> Ite
         "in the kernel": facts.loaded,
         "newest CUDA of the driver": facts.cuda,
         "GPUs": "; ".join(f"{card.name} ({card.capability}), {size_text(card.memory)}" for card in facts.cards) or None,
+        "for solvers, __cuda_arch": arch,
         "gcc": facts.gcc,
         "clang": facts.clang,
         "nvcc": facts.nvcc,

@@ -65,6 +65,8 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
         if plan.weak:
             more = f" and {len(plan.weak) - 1} more" if len(plan.weak) > 1 else ""
             print(f"note: the index has an MD5 alone, or no hash, of {plan.weak[0]}{more}", file=sys.stderr)
+        for note in plan.notes:
+            print(f"note: {note}", file=sys.stderr)
         if not options.json:
             print("\n".join(table(plan)))
         if not options.dry_run:
@@ -101,12 +103,16 @@ def default_cache(environment: Mapping[str, str]) -> Path:
 def target_machine(environment: Mapping[str, str]) -> TargetMachine:
     """Return this machine, with the overrides of conda's variables (CONDA_OVERRIDE_...)."""
     from kiln.channel import OVERRIDES, machine_virtual_packages
-    from kiln.compat import probe
+    from kiln.compat import cuda_arch, probe
     from kiln.install.solve_diagnosis import TargetMachine
 
     return TargetMachine(
         virtual_packages=machine_virtual_packages(environment),
-        overridden=frozenset({"__cuda"} if OVERRIDES["cuda"] in environment else ()),
+        overridden=frozenset(
+            name
+            for name, variable in (("__cuda", OVERRIDES["cuda"]), (cuda_arch.NAME, cuda_arch.OVERRIDE))
+            if variable in environment
+        ),
         driver=lambda: probe.driver(environment),
     )
 
@@ -140,6 +146,7 @@ def as_data(plan: Installation, *, dry: bool) -> dict[str, object]:
     return {
         "prefix": str(plan.request.prefix),
         "installed": not dry,
+        "notes": list(plan.notes),
         "virtual_packages": {name: list(value) for name, value in plan.request.machine.virtual_packages.items()},
         "packages": to_json(plan.changes),
     }

@@ -129,6 +129,11 @@ def driver(env: Mapping[str, str]) -> str | None:
     return _gpus(env, [])[0]
 
 
+def capabilities(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the compute capabilities of this machine's GPUs."""
+    return tuple(card.capability for card in _gpus(env, [])[1])
+
+
 def nvml(library: str = "libnvidia-ml.so.1") -> tuple[str, tuple[Card, ...]]:
     """Return the driver's version and the GPUs, from the driver's management library.
 

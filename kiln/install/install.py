@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln import channel, files, folder_lock
 from kiln.errors import AlreadyRunning, NotWritable, SolveFailed
+from kiln.install import cpu_fallback
 from kiln.install.solve_diagnosis import LINES, explained
 from kiln.matchspec import package_name
 
@@ -64,13 +65,17 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """The plan of an install: every package of the future prefix, and the removed ones."""
+    """The plan of an install: every package of the future prefix, and the removed ones.
+
+    ``notes`` say what the user may not expect of the packages.
+    """
 
     request: InstallRequest
     specs: tuple[str, ...]
     records: tuple[RepoDataRecord, ...]
     changes: tuple[Change, ...]
     exists: bool
+    notes: tuple[str, ...] = ()
 
     @property
     def weak(self) -> tuple[str, ...]:
@@ -112,12 +117,21 @@ def plan(request: InstallRequest) -> Installation:
             flexible=request.flexible,
             most=sys.maxsize if request.verbose else LINES,
         ) from failure
+    changed = changes(there, records)
+    new = {change.name for change in changed if change.action in {Action.NEW, Action.CHANGED}}
     return Installation(
         request=request,
         specs=specs,
         records=tuple(records),
-        changes=changes(there, records),
+        changes=changed,
         exists=bool(there),
+        notes=cpu_fallback.notes(
+            [record for record in records if record.name.normalized in new],
+            specs,
+            channels=request.channels,
+            machine=request.machine,
+            flexible=request.flexible,
+        ),
     )
 
 

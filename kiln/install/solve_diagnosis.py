@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kiln import channel
-from kiln.compat import tables, version_ranges
+from kiln.compat import cuda_arch, tables, version_ranges
 from kiln.errors import SolveFailed, excerpt
 from kiln.matchspec import package_name
 
@@ -42,6 +42,10 @@ class TargetMachine:
         """Return the same machine with another virtual package."""
         return replace(self, virtual_packages={**self.virtual_packages, name: (version, "0")})
 
+    def without(self, name: str) -> TargetMachine:
+        """Return the same machine without a virtual package."""
+        return replace(self, virtual_packages={key: each for key, each in self.virtual_packages.items() if key != name})
+
     def version(self, name: str) -> str | None:
         """Return the version of a virtual package, None without it."""
         package = self.virtual_packages.get(name)
@@ -70,6 +74,11 @@ def explained(
     def needed(on: TargetMachine) -> tuple[str, ...]:
         return smallest(specs, lambda specs: not refused(specs, on))
 
+    arch = machine.version(cuda_arch.NAME)
+    if arch is not None and not refused(specs, machine.without(cuda_arch.NAME)):
+        needs = needed(machine)
+        instead = [spec for spec in map(_on_the_cpu, needs) if spec and not refused([spec], machine)]
+        return _failure(*old_gpu(needs, arch, machine, instead=instead), words=failure.why, most=most)
     for cuda in cudas(failure.why):
         if newer(cuda, machine.version("__cuda")) and not refused(specs, machine.offering("__cuda", cuda)):
             needs = needed(machine)
@@ -129,6 +138,20 @@ def no_driver(
         _here(machine),
         "; ".join(steps),
     )
+
+
+def old_gpu(needs: Sequence[str], arch: str, machine: TargetMachine, *, instead: Sequence[str]) -> tuple[str, str, str]:
+    """Return problem, cause and hint for a GPU that is older than all that the builds have code for."""
+    steps = (
+        *(f"request {spec}, which needs no GPU" for spec in instead),
+        f"or, if another GPU of this machine is meant, set {cuda_arch.OVERRIDE} to its compute capability",
+    )
+    why = (
+        f"{cuda_arch.OVERRIDE} says that the lowest compute capability is {arch}"
+        if cuda_arch.NAME in machine.overridden
+        else f"the lowest compute capability of this machine's GPUs is {arch}"
+    )
+    return f"{' and '.join(needs)} cannot run here: its builds have no code for so old a GPU", why, "; ".join(steps)
 
 
 def _here(machine: TargetMachine) -> str:

@@ -1,0 +1,134 @@
+"""Explain why a machine with a GPU gets a build for the CPU.
+
+A solver that finds no build for CUDA takes one for the CPU, and does not say so. So the solve is repeated without each
+of the other specs, for a newer driver and for a newer GPU; the first repetition with a build for CUDA shows the cause.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln import channel
+from kiln.compat import cuda_arch, tables
+from kiln.errors import KilnError
+from kiln.install.solve_diagnosis import cudas, newer
+from kiln.matchspec import package_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from rattler import RepoDataRecord
+
+    from kiln.install.solve_diagnosis import TargetMachine
+
+    Solve = Callable[[Sequence[str], TargetMachine], RepoDataRecord | None]
+
+MOST_SPECS = 8  # each costs a solve
+_CPU = re.compile(r"(?:^|_)cpu(?:_|$|[^a-z])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """A package with builds for the CPU and for CUDA, of which a machine with a driver would get one for the CPU."""
+
+    name: str
+    version: str
+    build: str
+
+    def note(self, cause: str, remedy: str) -> str:
+        """Return the note for the user."""
+        what = f"{self.name} {self.version} {self.build} is a build for the CPU, and this machine has a driver for CUDA"
+        return f"{what}: {cause}; {remedy}"
+
+
+def notes(
+    records: Iterable[RepoDataRecord],
+    specs: Sequence[str],
+    *,
+    channels: Sequence[str],
+    machine: TargetMachine,
+    flexible: bool = False,
+) -> tuple[str, ...]:
+    """Return a note with the cause if the first package of the specs with a build for the CPU has one for CUDA too."""
+    fallback = first_fallback(records, specs) if machine.version("__cuda") is not None else None
+    if fallback is None:
+        return ()
+
+    def with_cuda(specs: Sequence[str], on: TargetMachine) -> RepoDataRecord | None:
+        """Return the package's build for CUDA that a solve would take; None for one for the CPU, or without any."""
+        try:
+            found = channel.solve(channels, specs, virtual_packages=on.virtual_packages, flexible=flexible)
+        except KilnError:
+            return None  # the packages to install are known; only their explanation is not
+        named = (record for record in found if record.name.normalized == fallback.name)
+        return next((record for record in named if needs_cuda(record)), None)
+
+    causes = (_by_specs(fallback, specs, machine, with_cuda), _by_gpu(fallback, specs, machine, with_cuda))
+    note = next(filter(None, causes), "") or _by_driver(fallback, specs, machine, with_cuda)
+    return (note,) if note else ()
+
+
+def first_fallback(records: Iterable[RepoDataRecord], specs: Sequence[str]) -> Fallback | None:
+    """Return the first package with a build for the CPU, a requested one if any; None if the CPU was requested."""
+    requested = {_name(spec): spec for spec in specs}
+    builds = [record for record in records if _CPU.search(str(record.build))]
+    if any(name.endswith("-cpu") or "cpu" in spec[len(name) :] for name, spec in requested.items()):
+        return None
+    first = min(
+        builds, key=lambda record: (record.name.normalized not in requested, record.name.normalized), default=None
+    )
+    if first is None:
+        return None
+    return Fallback(name=first.name.normalized, version=str(first.version), build=str(first.build))
+
+
+def needs_cuda(record: RepoDataRecord) -> bool:
+    """Return whether a build runs only with a driver."""
+    return any(spec.split()[0] == "__cuda" for spec in record.depends)
+
+
+def _name(spec: str) -> str:
+    return package_name(spec.rpartition("::")[2])
+
+
+def _by_specs(fallback: Fallback, specs: Sequence[str], machine: TargetMachine, solve: Solve) -> str:
+    """Return the note if one of the other specs excludes all builds for CUDA."""
+    for spec in specs[:MOST_SPECS]:
+        others = [other for other in specs if other != spec]
+        if others and _name(spec) != fallback.name and (instead := solve(others, machine)) is not None:
+            return fallback.note(
+                f"no build for CUDA fits {spec}",
+                f"without {spec} it would be {_build(instead)}; '{fallback.name} * cpu*' requests the CPU",
+            )
+    return ""
+
+
+def _by_gpu(fallback: Fallback, specs: Sequence[str], machine: TargetMachine, solve: Solve) -> str:
+    """Return the note if a GPU is older than the builds for CUDA accept."""
+    arch = machine.version(cuda_arch.NAME)
+    if arch is None or (instead := solve(specs, machine.without(cuda_arch.NAME))) is None:
+        return ""
+    return fallback.note(
+        f"its builds for CUDA have no code for a GPU of compute capability {arch}, the lowest here",
+        f"on a newer GPU it would be {_build(instead)}; if another GPU of this machine is meant, set "
+        f"{cuda_arch.OVERRIDE} to its compute capability",
+    )
+
+
+def _by_driver(fallback: Fallback, specs: Sequence[str], machine: TargetMachine, solve: Solve) -> str:
+    """Return the note if the driver is older than the builds for CUDA need."""
+    here = machine.version("__cuda")
+    for cuda in cudas(""):
+        if newer(cuda, here) and (instead := solve(specs, machine.offering("__cuda", cuda))) is not None:
+            row = tables.driver(cuda)
+            return fallback.note(
+                f"its builds for CUDA need a driver for CUDA {cuda}, and this one runs up to {here}",
+                f"with driver {row['driver'] if row else cuda} or newer it would be {_build(instead)}",
+            )
+    return ""
+
+
+def _build(record: RepoDataRecord) -> str:
+    return f"{record.version} {record.build}"
