@@ -126,7 +126,7 @@ def said(rule: str, **asked: str) -> Finding:
         ("cuDNN and CUDA", {"cudnn": "8.9.6", "cuda": "12.1"}, WORKS, "made for each other", "cudnn"),
         ("cuDNN and CUDA", {"cudnn": "7.6.5", "cuda": "9.1"}, CANNOT, "does not support", "cudnn"),
         ("cuDNN and CUDA", {"cudnn": "9.8", "cuda": "12.9"}, WORKS, "are made for each other", "cudnn"),
-        ("cuDNN and CUDA", {"cudnn": "9.8", "cuda": "12.3"}, UNKNOWN, "no table has cuDNN 9.8 and CUDA 12.3", None),
+        ("cuDNN and CUDA", {"cudnn": "9.8", "cuda": "13.0"}, UNKNOWN, "no table has cuDNN 9.8 and CUDA 13.0", None),
         ("cuDNN and CUDA", {"cudnn": "9.28", "cuda": "13.4"}, WORKS, "are made for each other", "cudnn"),
         ("cuDNN and GPU", {"cudnn": "9.17", "cuda": "12.9", "gpu": "V100"}, CANNOT, "has no kernels for V100", "cudnn"),
         ("cuDNN and GPU", {"cudnn": "9.11", "cuda": "12.5", "gpu": "P100"}, CANNOT, "has no kernels for P100", "cudnn"),

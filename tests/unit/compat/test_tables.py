@@ -18,14 +18,14 @@ ROWS = {
     "cuda_compiler": 18,
     "cuda_driver": 58,
     "cuda_minor": 3,
-    "cudnn": 46,
+    "cudnn": 48,
     "driver_gpu": 3,
     "gpu": 97,
     "known_failure": 3,
     "processor": 1,
     "serving": 18,
     "tensorflow": 38,
-    "upstream": 1,
+    "upstream": 2,
     "wheel": 3,
 }
 
