@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -31,7 +32,11 @@ int nvmlDeviceGetName(void *device, char *name, unsigned length) {
   strncpy(name, "Tesla V100-SXM2-16GB", length);
   return 0;
 }
-int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) { *major = 7; *minor = 0; return 0; }
+int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
+  *major = device == (void *)0x700000000000 ? %(first)d : 7;
+  *minor = 0;
+  return 0;
+}
 int nvmlDeviceGetMemoryInfo(void *device, memory *found) {
   found->total = 17179869184ULL;
   return device == (void *)0x700000000000 ? 0 : 3;
@@ -39,10 +44,10 @@ int nvmlDeviceGetMemoryInfo(void *device, memory *found) {
 """
 
 
-def nvml(folder: Path, *, init: int = 0) -> str:
-    """A library that answers as NVML does."""
-    library = folder / "libstandin.so"
-    source = NVML % {"init": init}
+def nvml(folder: Path, *, init: int = 0, first: int = 7, name: str = "libstandin.so") -> str:
+    """A library that answers as NVML does; ``first`` is the major capability of the first GPU."""
+    library = folder / name
+    source = NVML % {"init": init, "first": first}
     subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", library], input=source, text=True, check=True)
     return str(library)
 
@@ -61,6 +66,37 @@ def test_gpus_are_asked_of_nvml(tmp_path: Path) -> None:
 def test_an_nvml_that_refuses_says_why(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"nvmlInit_v2: Driver/library version mismatch \(18\)"):
         probe.nvml(nvml(tmp_path, init=18))
+
+
+@pytest.mark.needs("gcc")
+@pytest.mark.parametrize(
+    ("overrides", "arch"),
+    [
+        ({"CONDA_OVERRIDE_CUDA": "12.9"}, "7.0"),
+        ({"CONDA_OVERRIDE_CUDA": "12.9", "CONDA_OVERRIDE_CUDA_ARCH": "9.0"}, "9.0"),
+        ({"CONDA_OVERRIDE_CUDA": ""}, None),
+    ],
+)
+def test_of_several_gpus_solves_and_the_doctor_are_given_the_lowest_capability(
+    tmp_path: Path, overrides: dict[str, str], arch: str | None
+) -> None:
+    nvml(tmp_path, first=9, name="libnvidia-ml.so.1")
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), **overrides}
+    program = (
+        "import json, os; from kiln.channel import machine_virtual_packages as packages;"
+        "print(json.dumps(packages(os.environ)))"
+    )
+    solve, doctor = (
+        json.loads(
+            subprocess.run(
+                [sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+            ).stdout
+        )
+        for words in (["-c", program], ["-m", "kiln", "doctor", "--json"])
+    )
+    assert [card["capability"] for card in doctor["machine"]["cards"]] == ["9.0", "7.0"]
+    assert doctor["machine"]["cuda_arch"] == arch
+    assert solve.get("__cuda_arch") == (None if arch is None else [arch, "0"])
 
 
 def test_the_doctor_needs_nothing_but_the_standard_library(tmp_path: Path) -> None:
