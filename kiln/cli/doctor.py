@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kiln.compat import Combination, DoctorResult, Finding, Suggestion
     from kiln.compat.failures import LogFailure
     from kiln.compat.probe import MachineFacts
+    from kiln.model.feedstock import Feedstock
 
 SIGNS = {"works": "✓", "works with a cost": "~", "unknown": "?", "cannot work": "✗"}
 OPTIONS = {
@@ -33,6 +34,7 @@ OPTIONS = {
     "driver": "check this version of the NVIDIA driver",
     "glibc": "check this version of the C library",
 }
+VARIANT_FILE = "conda_build_config.yaml"
 MACHINE = ("driver", "loaded", "glibc", "avx", "gpus")
 
 
@@ -66,7 +68,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if versions:
         return show([combination_result(versions, here=options.here)], as_json=options.json)
     if options.config is not None:
-        return show(config_results(root, options.config, here=options.here), as_json=options.json)
+        return show_config(root, options)
     return show_machine(root, as_json=options.json)
 
 
@@ -111,12 +113,21 @@ def on_machine(combination: Combination) -> Combination:
     return dataclasses.replace(combination, **values)
 
 
-def config_results(root: Path, config: str, *, here: bool) -> list[DoctorResult]:
+def show_config(root: Path, options: argparse.Namespace) -> int:
+    """Print the results for a config, one for each of its Pythons."""
+    from kiln import load
+
+    feedstock = load.find(root)
+    results = config_results(feedstock, Path(options.config).name.removesuffix(".yaml"), here=options.here)
+    is_new = (feedstock.recipe / "variants.yaml").is_file()
+    return show(results, as_json=options.json, variant_file="variants.yaml" if is_new else VARIANT_FILE)
+
+
+def config_results(feedstock: Feedstock, name: str, *, here: bool) -> list[DoctorResult]:
     """Return the results for a config, one for each of its Pythons."""
-    from kiln import compat, load
+    from kiln import compat
     from kiln.run import compatibility
 
-    feedstock, name = load.find(root), Path(config).name.removesuffix(".yaml")
     combinations = compatibility.combinations(feedstock, name)
     if not combinations:
         return [compatibility.without_facts(feedstock, name)]
@@ -162,13 +173,13 @@ def show_machine(root: Path, *, as_json: bool) -> int:
     return exit_code(answers.values())
 
 
-def show(answers: list[DoctorResult], *, as_json: bool) -> int:
+def show(answers: list[DoctorResult], *, as_json: bool, variant_file: str = VARIANT_FILE) -> int:
     """Print results and return the exit code."""
     if as_json:
         data = [answer.as_data() for answer in answers]
         print(json.dumps(data[0] if len(data) == 1 else data, indent=2))
     else:
-        print("\n\n".join("\n".join(answer_text(answer)) for answer in answers))
+        print("\n\n".join("\n".join(answer_text(answer, variant_file)) for answer in answers))
     return exit_code(answers)
 
 
@@ -177,7 +188,7 @@ def exit_code(answers: Iterable[DoctorResult]) -> int:
     return IncompatibleVersions.exit_code if any(answer.verdict.value == "cannot work" for answer in answers) else 0
 
 
-def answer_text(answer: DoctorResult) -> Iterator[str]:
+def answer_text(answer: DoctorResult, variant_file: str = VARIANT_FILE) -> Iterator[str]:
     """Yield the lines of a result: the verdict, the reasons with their rows, and working alternatives."""
     yield f"{answer.verdict.value}: {answer.combination.text}"
     printed: set[str] = set()
@@ -188,7 +199,7 @@ def answer_text(answer: DoctorResult) -> Iterator[str]:
         for suggestion in answer.nearest:
             yield from suggestion_text(suggestion)
     if answer.variants:
-        yield "in recipe/conda_build_config.yaml:"
+        yield f"in recipe/{variant_file}:"
         yield from (f"    {line}" for line in answer.variants)
 
 

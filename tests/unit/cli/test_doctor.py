@@ -108,6 +108,15 @@ def test_a_config_of_recipe_yaml_with_cuda_alone(tmp_path: Path, capsys: pytest.
     assert (answer["verdict"], answer["combination"]) == ("works", {"cuda": "12.9", "host": "gcc 14"})
 
 
+def test_the_variant_file_of_recipe_yaml_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = feedstock_v1(tmp_path, "solver", CUDA_V1.replace("12.5", "12.9"))[:-1]
+    cli.run(words)
+    assert "\nin recipe/conda_build_config.yaml:\n" in capsys.readouterr().out
+    (tmp_path / "recipe" / "variants.yaml").write_text("zlib: ['1']\n")
+    cli.run(words)
+    assert "\nin recipe/variants.yaml:\n" in capsys.readouterr().out
+
+
 def test_a_config_of_recipe_yaml_without_cuda(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(feedstock_v1(tmp_path, "uv", "")) == 0
     answer = json.loads(capsys.readouterr().out)
