@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kiln.model.build_settings import BuildSettings
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
     from kiln.model.build_config import BuildConfig
+    from kiln.model.recipe_keys import KeyFault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +27,21 @@ class Requirements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputTests:
-    """The ``test:`` section of an output."""
+    """The ``test:`` section of an output.
+
+    ``imports`` are in the language of the package's name (``r-``, ``perl-``, ``lua-``, else Python), ``other_imports``
+    pairs of a language and a name. ``scripts`` are the files of the recipe that are run, by the names that they have in
+    a test: ``run_test.py`` and so on. ``downstreams`` are specs of packages whose tests run, too.
+    """
 
     imports: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     source_files: tuple[str, ...] = ()
+    other_imports: tuple[tuple[str, str], ...] = ()
+    scripts: Mapping[str, str] = field(default_factory=dict)
+    downstreams: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,16 +104,24 @@ class Output:
     script_env: tuple[str, ...] = ()
     binary_relocation: bool | tuple[str, ...] = True
     detect_binary_files_with_prefix: bool = True
+    settings: BuildSettings = BuildSettings()
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One entry of the ``source:`` section; exactly one of ``url``, ``git_url`` and ``path`` is given."""
+    """One entry of the ``source:`` section; exactly one of ``url``, ``git_url`` and ``path`` is given.
+
+    ``file_name`` is the name of a file that is not to be unpacked.
+    """
 
     url: tuple[str, ...] = ()
     sha256: str | None = None
+    md5: str | None = None
+    file_name: str | None = None
     git_url: str | None = None
     git_rev: str | None = None
+    git_depth: int | None = None
     path: str | None = None
     folder: str | None = None
     patches: tuple[str, ...] = ()
@@ -113,6 +133,7 @@ class Rendered:
 
     ``name``, ``version`` and ``build_number`` are those of the top level, as in the compile's script.
     ``network`` are the steps whose scripts may use the network according to the recipe, by names or patterns.
+    ``key_faults`` are the recipe's keys that do not exist, and those that rattler-build does not have.
     """
 
     config: BuildConfig
@@ -125,3 +146,4 @@ class Rendered:
     compile_script_env: tuple[str, ...] = ()
     outputs: tuple[Output, ...] = ()
     network: tuple[str, ...] = ()
+    key_faults: tuple[KeyFault, ...] = ()

@@ -6,22 +6,19 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
 from kiln.model.rendered import Output, OutputTests, Requirements, Script, Source
+from kiln.recipe.key_values import file_of, is_archive
 from kiln.recipe.specs import sections, with_versions
+from kiln.render.settings import build_settings, included_files, test_scripts, texts
 from kiln.variants.files import as_list
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from kiln.model.rendered import Pin
     from kiln.recipe.metadata import Metadata
 
-_TESTED = ("imports", "commands", "requires", "files", "source_files")
-
-
-def texts(value: Any) -> tuple[str, ...]:
-    """Return a value's items as texts, without empty ones."""
-    return tuple(str(item) for item in as_list(value) if item is not None)
+_TESTED = ("commands", "requires", "files", "source_files")
 
 
 def mapping(package: Metadata, section: str) -> Mapping[str, Any]:
@@ -64,7 +61,7 @@ def output(package: Metadata, *, variant: Mapping[str, str], pins: tuple[tuple[s
         tests=tests(package),
         script=script(package),
         entry_points=texts(package.value("build", "entry_points")),
-        files=texts(_entry(package).get("files")),
+        files=included_files(_entry(package)),
         about={str(key): about(value) for key, value in mapping(package, "about").items() if value is not None},
         used={key: str(value) for key, value in package.hashed.items()},
         skip=package.skip,
@@ -74,6 +71,8 @@ def output(package: Metadata, *, variant: Mapping[str, str], pins: tuple[tuple[s
         script_env=texts(package.value("build", "script_env")),
         binary_relocation=relocation(package.value("build", "binary_relocation")),
         detect_binary_files_with_prefix=_yes(package.value("build", "detect_binary_files_with_prefix")),
+        settings=build_settings(package, _entry(package)),
+        extra=dict(mapping(package, "extra")),
     )
 
 
@@ -96,8 +95,25 @@ def run_exports(value: Any) -> dict[str, tuple[str, ...]]:
 def tests(package: Metadata) -> OutputTests:
     """Return the ``test`` section."""
     section = mapping(package, "test")
-    imports, commands, requires, files, source_files = (texts(section.get(key)) for key in _TESTED)
-    return OutputTests(imports=imports, commands=commands, requires=requires, files=files, source_files=source_files)
+    commands, requires, files, source_files = (texts(section.get(key)) for key in _TESTED)
+    imports = as_list(section.get("imports"))
+    return OutputTests(
+        imports=texts([each for each in imports if not isinstance(each, dict)]),
+        other_imports=tuple(other_imports(imports)),
+        commands=commands,
+        requires=requires,
+        files=files,
+        source_files=source_files,
+        scripts=test_scripts(package, _entry(package)),
+        downstreams=texts(section.get("downstreams")),
+    )
+
+
+def other_imports(imports: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the imports of entries that name their language: the language, and the name."""
+    for each in imports:
+        if isinstance(each, dict):
+            yield from ((str(each.get("lang", "")), name) for name in texts(each.get("imports")))
 
 
 def about(value: Any) -> str | tuple[str, ...]:
@@ -151,9 +167,29 @@ def _source(entry: Mapping[str, Any]) -> Source:
     return Source(
         url=texts(entry.get("url")),
         sha256=text("sha256"),
+        md5=text("md5"),
+        file_name=_file_name(entry),
+        git_depth=_depth(entry),
         git_url=text("git_url"),
         git_rev=None if revision is None else str(revision),
         path=text("path"),
         folder=text("folder"),
         patches=texts(entry.get("patches")),
     )
+
+
+def _file_name(entry: Mapping[str, Any]) -> str | None:
+    """Return the name under which a file is copied; None for an archive, which is unpacked."""
+    name = entry.get("fn")
+    if not name or not entry.get("url") or is_archive(str(name)):
+        return None
+    return None if [file_of(url) for url in texts(entry["url"])] == [str(name)] else str(name)
+
+
+def _depth(entry: Mapping[str, Any]) -> int | None:
+    """Return the number of commits to fetch; None for all of them, as conda-build's -1."""
+    try:
+        depth = int(entry.get("git_depth") or 0)
+    except (TypeError, ValueError) as error:
+        raise RecipeFault(f"source/git_depth is {str(entry['git_depth'])[:40]!r}", hint="a whole number") from error
+    return depth if depth > 0 else None

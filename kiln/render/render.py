@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kiln import limits
 from kiln.errors import RecipeFault
 from kiln.model.rendered import Rendered
+from kiln.recipe.keys import key_faults
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.source import RecipeSource
 from kiln.recipe_v1.choice import is_v1
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
+    from kiln.model.recipe_keys import KeyFault
     from kiln.model.rendered import Output
     from kiln.recipe.metadata import Metadata
     from kiln.template.names import Doubts
@@ -141,7 +143,16 @@ def _rendered(config: BuildConfig, recipe: Recipe, packages: list[Metadata], ope
         compile_script_env=texts(top.value("build", "script_env")),
         outputs=tuple(outputs),
         network=granted(top),
+        key_faults=_key_faults(recipe, packages),
     )
+
+
+def _key_faults(recipe: Recipe, packages: list[Metadata]) -> tuple[KeyFault, ...]:
+    """Return the faults of the recipe's keys at the variants of all packages."""
+    documents = {id(values): values for values in (recipe.top(package.variant).values for package in packages)}
+    source = recipe.source
+    faults = [fault for values in documents.values() for fault in key_faults(values, source.text.text, source.name)]
+    return tuple(dict.fromkeys(faults))
 
 
 def granted(top: Metadata) -> tuple[str, ...]:

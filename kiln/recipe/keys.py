@@ -1,0 +1,141 @@
+"""The keys of meta.yaml: which of them rattler-build honors, and the faults of a recipe's keys.
+
+The names are those of conda-build 26.7 (``FIELDS`` in conda_build/metadata.py), and the further ones that it reads:
+the keys of older outputs, ``test/script`` and ``build/ignore_verify_codes``.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln.errors import nearest
+from kiln.model.location import Place
+from kiln.model.recipe_keys import KeyFault
+from kiln.recipe.key_values import unsupported_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import Any
+
+ANY = "*"  # stands for all keys of a section
+_NESTED = ("build", "requirements", "test", "about")  # sections that an output may have, too
+_ONLY_OUTPUTS = {("test", "script")}
+# The presence of these keys counts, whatever their values.
+_BY_PRESENCE = {("source", "path_via_symlink"), ("source", "no_hoist")}
+_KEY = re.compile(r"(\s*(?:-\s+)*)['\"]?([A-Za-z_][\w-]*)['\"]?\s*:(?:\s|$)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeKey:
+    """A key of meta.yaml, the test that shows that it is honored, and the reason why it is refused."""
+
+    section: str
+    name: str
+    honored: bool
+    test: str
+    note: str
+
+
+@lru_cache(maxsize=1)
+def recipe_keys() -> Mapping[tuple[str, str], RecipeKey]:
+    """Return the table by section and name."""
+    with (Path(__file__).parent / "keys.csv").open(newline="", encoding="utf-8") as file:
+        return {
+            (row["section"], row["key"]): RecipeKey(
+                section=row["section"],
+                name=row["key"],
+                honored=row["support"] == "honored",
+                test=row["test"],
+                note=row["note"],
+            )
+            for row in csv.DictReader(file)
+        }
+
+
+def key_faults(values: Mapping[str, Any], text: str, file: str) -> tuple[KeyFault, ...]:
+    """Return the faults of a recipe's keys; ``text`` is the recipe as written, in which they are located."""
+    faults = [_fault(path, kind, why, text, file) for path, kind, why in _found(values)]
+    return tuple({(fault.key, fault.what): fault for fault in faults}.values())
+
+
+Path_ = tuple[str, ...]
+
+
+def _found(values: Mapping[str, Any]) -> Iterator[tuple[Path_, str, str]]:
+    """Yield the path of each key at fault, with its kind (``unknown``, ``refused`` or ``value``) and the reason."""
+    sections = {section for section, _ in recipe_keys()}
+    for section, content in values.items():
+        if section not in sections:
+            yield (str(section),), "unknown", nearest(str(section), sections)
+            continue
+        for entry in _entries(content):
+            yield from _of_section(section, entry, (section,))
+            if section == "outputs":
+                for nested in _NESTED:
+                    for part in _entries(entry.get(nested)):
+                        yield from _of_section(nested, part, ("outputs", nested))
+    yield from ((path, "value", why) for path, why in unsupported_values(values))
+
+
+def _entries(content: Any) -> list[Mapping[str, Any]]:
+    return [entry for entry in (content if isinstance(content, list) else [content]) if isinstance(entry, dict)]
+
+
+def _of_section(section: str, entry: Mapping[str, Any], path: Path_) -> Iterator[tuple[Path_, str, str]]:
+    table = recipe_keys()
+    if (section, ANY) in table:
+        return
+    for key, value in entry.items():
+        row = table.get((section, str(key)))
+        if row is None or ((section, str(key)) in _ONLY_OUTPUTS and path[0] != "outputs"):
+            yield (*path, str(key)), "unknown", _near(section, str(key))
+        elif not row.honored and (value or (section, str(key)) in _BY_PRESENCE):
+            yield (*path, str(key)), "refused", row.note
+
+
+def _near(section: str, key: str) -> str:
+    """Return the names like a misspelt key: those of its section first, then the sections that have the key."""
+    names = [name for within, name in recipe_keys() if within == section]
+    elsewhere = [within for within, name in recipe_keys() if name == key]
+    if elsewhere:
+        return f"{key} belongs to {' or '.join(elsewhere)}"
+    return nearest(key, names) or f"{section} has {', '.join(sorted(names))}"
+
+
+def _fault(path: Path_, kind: str, why: str, text: str, file: str) -> KeyFault:
+    key, at = "/".join(path), _place(path, text, file)
+    if kind == "unknown":
+        what = f"unknown section {key!r}" if len(path) == 1 else f"unknown key {key!r}"
+        return KeyFault(key=key, known=False, what=what, at=at, why="conda-build ignores it without a word", hint=why)
+    what = f"the engine rattler-build does not have {key!r}"
+    if kind == "value":
+        what = f"the engine rattler-build does not have this value of {key!r}"
+    return KeyFault(key=key, known=True, what=what, at=at, why=why, hint="leave it out, or --engine conda-build")
+
+
+def _place(path: Path_, text: str, file: str) -> Place:
+    """Return the place of a key in the recipe as written, else that of its section."""
+    section = Place(file=file)
+    for number, column, keys in _written(text.splitlines()):
+        if keys == path:
+            return Place(file=file, line=number, column=column)
+        if keys == path[:1] and not section.line:
+            section = Place(file=file, line=number, column=column)
+    return section
+
+
+def _written(lines: Iterable[str]) -> Iterator[tuple[int, int, Path_]]:
+    """Yield each key of a recipe's text: its line, its column, and the keys that it is below of, by indentation."""
+    above: list[tuple[int, str]] = []
+    for number, line in enumerate(lines, 1):
+        if match := _KEY.match(line):
+            indent = len(match[1])
+            while above and above[-1][0] >= indent:
+                above.pop()
+            above.append((indent, match[2]))
+            yield number, indent + 1, tuple(name for _, name in above)

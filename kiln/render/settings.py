@@ -1,0 +1,145 @@
+"""The build settings, tests and metadata of an output, from a package's metadata."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.errors import RecipeFault
+from kiln.model.build_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
+from kiln.variants.files import as_list
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from kiln.recipe.metadata import Metadata
+
+LINK_SCRIPTS = ("pre-link", "post-link", "pre-unlink")
+# The endings of scripts that test a package, in the order in which conda-build runs them.
+TEST_SCRIPTS = (".py", ".pl", ".r", ".lua", ".sh")
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """Return a value's items as texts, without empty ones."""
+    return tuple(str(item) for item in as_list(value) if item is not None)
+
+
+def build_settings(package: Metadata, entry: Mapping[str, Any]) -> BuildSettings:
+    """Return the settings of a package; ``entry`` is its entry in ``outputs``, empty for a recipe without outputs."""
+
+    def listed(*keys: str) -> tuple[str, ...]:
+        """Return the first of the keys that has a value, as conda-build takes the newer name before the older."""
+        values = (package.value("build", key) for key in keys)
+        return texts(next((value for value in values if value is not None), None))
+
+    files, interpreter = entry.get("files"), entry.get("script_interpreter")
+    return BuildSettings(
+        linking=LinkingSettings(
+            rpaths=listed("rpaths"),
+            missing_dso_allowlist=listed("missing_dso_allowlist", "missing_dso_whitelist"),
+            rpath_allowlist=listed("runpath_allowlist", "runpath_whitelist"),
+            error_overlinking=_truth(package.value("build", "error_overlinking")),
+            error_overdepending=_truth(package.value("build", "error_overdepending")),
+        ),
+        prefix=PrefixSettings(
+            text=listed("has_prefix_files"), binary=listed("binary_has_prefix_files"), ignore=_ignored(package)
+        ),
+        python=PythonSettings(
+            skip_pyc=listed("skip_compile_pyc"),
+            version_independent=_independent(package, entry),
+            site_packages_path=_text(package.value("build", "python_site_packages_path")),
+            app_entry_points=bool(_truth(package.value("build", "osx_is_app"))),
+        ),
+        always_include_files=listed("always_include_files"),
+        merge_build_host=bool(_truth(package.value("build", "merge_build_host"))),
+        ignore_run_exports=listed("ignore_run_exports"),
+        ignore_run_exports_from=listed("ignore_run_exports_from"),
+        interpreter=str(interpreter) if interpreter else None,
+        link_scripts=_link_scripts(package),
+        excluded_files=texts(files.get("exclude")) if isinstance(files, dict) else (),
+        no_link=listed("no_link"),
+        features=listed("features"),
+        include_recipe=_truth(package.value("build", "include_recipe")) is not False,
+    )
+
+
+def included_files(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the globs of an output's ``files``: a list, or a mapping with ``include`` and ``exclude``."""
+    files = entry.get("files")
+    return texts(files.get("include") if isinstance(files, dict) else files)
+
+
+def test_scripts(package: Metadata, entry: Mapping[str, Any]) -> dict[str, str]:
+    """Return the files of the recipe that test a package, by the names that they have in its test.
+
+    A recipe's own package takes ``run_test.*``, another output what its ``test/script`` names (conda-build's
+    create_test.py).
+
+    Raises:
+        RecipeFault: when the file that ``test/script`` names is not there, or is of no known kind.
+    """
+    folder = package.recipe.source.path.parent
+    if not package.is_output:
+        return {name: name for ending in TEST_SCRIPTS if (folder / (name := f"run_test{ending}")).is_file()}
+    test = entry.get("test")
+    script = test.get("script") if isinstance(test, dict) else None
+    if not script:
+        return {}
+    ending = next((ending for ending in TEST_SCRIPTS if str(script).endswith(ending)), None)
+    if ending is None or not _inside(package, str(script)):
+        raise RecipeFault(
+            f"{package.name}: test/script is {str(script)[:80]!r}",
+            at=package.recipe.place("outputs"),
+            why="it is not a file of the recipe that ends in " + ", ".join(TEST_SCRIPTS),
+        )
+    return {f"run_test{ending}": str(script)}
+
+
+def _link_scripts(package: Metadata) -> dict[str, str]:
+    """Return the link scripts of a package by kind: those that ``build`` names, else those of the usual names.
+
+    Raises:
+        RecipeFault: when a named script is not there.
+    """
+    scripts = {}
+    for kind in LINK_SCRIPTS:
+        named = package.value("build", kind)
+        usual = f"{package.name}-{kind}" if package.is_output else kind
+        file = f"{named or usual}.sh"
+        if _inside(package, file):
+            scripts[kind] = file
+        elif named and not _inside(package, f"{named or usual}.bat"):
+            raise RecipeFault(
+                f"{package.name}: build/{kind} names {file}, which is not in the recipe",
+                at=package.recipe.place("outputs" if package.is_output else "build"),
+                hint="give the file's name without its ending",
+            )
+    return scripts
+
+
+def _inside(package: Metadata, name: str) -> bool:
+    """Return whether a file of the recipe's folder has this name."""
+    folder = package.recipe.source.path.parent.resolve()
+    path = (folder / name).resolve()
+    return path.is_relative_to(folder) and path.is_file()
+
+
+def _independent(package: Metadata, entry: Mapping[str, Any]) -> bool:
+    """Return whether a package with binaries is for all versions of Python."""
+    if package.noarch or package.noarch_python:
+        return False
+    own = package.value("build", "python_version_independent")
+    return bool(_truth(own) or _truth(entry.get("python_version_independent")))
+
+
+def _ignored(package: Metadata) -> bool | tuple[str, ...]:
+    value = package.value("build", "ignore_prefix_files")
+    return texts(value) if isinstance(value, list) else bool(_truth(value))
+
+
+def _truth(value: Any) -> bool | None:
+    return None if value is None else str(value).lower() not in {"false", "no", "off", "0", ""}
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
