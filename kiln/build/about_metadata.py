@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import fnmatch
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from kiln.conda_package import reader
 from kiln.matchspec import legacy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
 
@@ -22,26 +23,56 @@ _MACHINE = re.compile(rb"^ *- __(?:linux|archspec)=.*\n", re.MULTILINE)
 _TIMESTAMP = re.compile(rb"^( *timestamp: ).*$", re.MULTILINE)
 
 
-def stamp(package: Path, target: Path, *, index: Mapping[str, Any], epoch: int | None = None) -> None:
+def stamp(
+    package: Path,
+    target: Path,
+    *,
+    index: Mapping[str, Any],
+    edits: Mapping[str, Any] | None = None,
+    epoch: int | None = None,
+) -> None:
     """Write ``package`` to ``target`` with ``index`` merged into its index.json and specs in conda-build's form.
+
+    ``edits`` are those of `kiln.build.metadata_edits`.
 
     ``epoch`` is the timestamp to record, in seconds; without it, the engine's own clock stays. The same build on
     another machine with the same timestamp gives the same bytes.
     """
     timestamp = {} if epoch is None else {"timestamp": 1000 * epoch}
+    changes = edits or {}
 
-    def edit(name: str, data: bytes) -> bytes:
-        match name:
-            case "index.json":
-                return _json(_index(json.loads(data) | dict(index) | timestamp))
-            case "run_exports.json":
-                return _json({kind: [legacy(spec) for spec in specs] for kind, specs in json.loads(data).items()})
-            case "recipe/rendered_recipe.yaml":
-                return _recipe(data, epoch)
-            case _:
-                return data
+    edits_by_name: Mapping[str, Callable[[bytes], bytes]] = {
+        "about.json": lambda data: _json(_about(json.loads(data), changes)),
+        "index.json": lambda data: _json(_index(json.loads(data) | dict(index) | timestamp)),
+        "paths.json": lambda data: _paths(data, changes.get("no_link", ())),
+        "run_exports.json": lambda data: _json(_exports(json.loads(data))),
+        "recipe/rendered_recipe.yaml": lambda data: _recipe(data, epoch),
+    }
+
+    def edit(name: str, data: bytes) -> bytes | None:
+        if changes.get("without_recipe") and name.startswith("recipe/"):
+            return None
+        return edits_by_name[name](data) if name in edits_by_name else data
 
     reader.rewrite_info(package, target, edit, mtime=epoch)
+
+
+def _about(about: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return about.json with the recipe's own values; the engine's ``extra`` counts before the recipe's."""
+    extra = {**changes.get("extra", {}), **about.get("extra", {})}
+    return {**about, **changes.get("about", {}), **({"extra": extra} if extra else {})}
+
+
+def _paths(data: bytes, no_link: Iterable[str]) -> bytes:
+    """Return paths.json in which the files of these globs are marked as never to be linked."""
+    patterns = tuple(no_link)
+    if not patterns:
+        return data
+    paths = json.loads(data)
+    for entry in paths["paths"]:
+        if any(fnmatch.fnmatchcase(entry["_path"], pattern) for pattern in patterns):
+            entry["no_link"] = True
+    return _json(paths)
 
 
 def _recipe(data: bytes, epoch: int | None) -> bytes:
@@ -54,6 +85,10 @@ def _recipe(data: bytes, epoch: int | None) -> bytes:
 
 def _index(fields: dict[str, Any]) -> dict[str, Any]:
     return fields | {key: [legacy(spec) for spec in fields.get(key, [])] for key in ("depends", "constrains")}
+
+
+def _exports(fields: Mapping[str, Any]) -> dict[str, list[str]]:
+    return {kind: [legacy(spec) for spec in specs] for kind, specs in fields.items()}
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

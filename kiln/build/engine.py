@@ -49,7 +49,7 @@ def execute(
         DownloadFailed: when a channel or a source cannot be reached.
         DiskFull: when the disk is full.
     """
-    fields = {"index": step.index} if isinstance(step, BuildStep) else {"keep": True}
+    fields = {"index": step.index, "edits": step.edits} if isinstance(step, BuildStep) else {"keep": True}
     answer = _engine(step, "package", fields, environment=environment, log=log, on_line=on_line, origins=origins)
     return Path(answer["package"])
 

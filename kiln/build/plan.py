@@ -6,7 +6,9 @@ import shlex
 from typing import TYPE_CHECKING
 
 from kiln import credentials
-from kiln.build import shared_workdir
+from kiln.build import installed_files, shared_workdir
+from kiln.build.engine_settings import index_entries
+from kiln.build.metadata_edits import metadata_edits
 from kiln.build.recipe import caller_names, compiling, concrete, exports, literal_variables, script_lines
 from kiln.errors import BuildFailed
 from kiln.matchspec import package_name
@@ -73,7 +75,8 @@ def plan_rehearsal(
             folder=folder / output.name,
             channels=channels,
             environment=cuda_override(rendered),
-            index=index_of(output),
+            index=index_entries(output),
+            edits=metadata_edits(output),
         )
         for output in in_order(rendered.outputs)
     )
@@ -116,6 +119,7 @@ def plan_compile(
         sources=rendered.sources,
         recipe_folder=recipe_folder,
         script_env=rendered.compile_script_env,
+        merged=rendered.compile_merged,
     )
     return CompileStep(
         recipe=recipe, folder=folder, channels=channels, environment=cuda_override(rendered), secrets=secrets
@@ -152,7 +156,7 @@ def plan_outputs(
             recipe_folder=recipe_folder,
             environment=script_environment(output, rendered, recipe_folder),
             prologue=shared_workdir.before_output(compiled, output, rendered.name) if compiled else (),
-            epilogue=_epilogue(output, folder, shared_work=compiled is not None),
+            epilogue=_epilogue(output, folder, recipe_folder, shared_work=compiled is not None),
             sources=() if compiled else rendered.sources,
             extra=extra,
         )
@@ -162,18 +166,24 @@ def plan_outputs(
             folder=folder / f"{output.name}-{output.build_string}",
             channels=channels,
             environment=cuda_override(rendered),
-            index=index_of(output),
+            index=index_entries(output),
+            edits=metadata_edits(output),
         )
 
     return tuple(step(output) for output in in_order(rendered.outputs))
 
 
-def _epilogue(output: Output, folder: Path, *, shared_work: bool) -> tuple[str, ...]:
+def _epilogue(output: Output, folder: Path, recipe_folder: Path, *, shared_work: bool) -> tuple[str, ...]:
     """Return the lines that run after an output's script, in the work directory."""
-    patterns = output.tests.source_files
-    keep = shared_workdir.kept_sources(patterns, test_sources(folder, output)) if patterns else ()
-    licenses = shared_workdir.after_output(_licenses(output)) if shared_work else ()
-    return ('cd "$SRC_DIR"', *keep, *licenses) if keep or shared_work else ()
+    patterns, licenses = output.tests.source_files, _licenses(output)
+    lines = (
+        *(shared_workdir.kept_sources(patterns, test_sources(folder, output)) if patterns else ()),
+        *installed_files.recipes_licenses(licenses, recipe_folder),
+        *(shared_workdir.after_output(licenses) if shared_work else ()),
+        *installed_files.link_scripts(output, recipe_folder),
+        *installed_files.forget_sources(output),
+    )
+    return ('cd "$SRC_DIR"', *lines) if lines or shared_work else ()
 
 
 def test_sources(folder: Path, output: Output) -> Path:
@@ -181,15 +191,15 @@ def test_sources(folder: Path, output: Output) -> Path:
     return folder / "test-sources" / f"{output.name}-{output.build_string}"
 
 
+def only_tested(output: Output) -> frozenset[str]:
+    """Return the names of the recipe's files that only an output's tests use; they do not affect the build."""
+    return frozenset((*output.tests.files, *output.tests.scripts.values()))
+
+
 def is_single(rendered: Rendered) -> bool:
     """Return whether a recipe is a single package, and so has no build step but that package's."""
     nothing = not rendered.compile.lines and rendered.compile.file is None
     return nothing and (len(rendered.outputs) < 2 or not rendered.sources)
-
-
-def index_of(output: Output) -> dict[str, str]:
-    """Return the entries of index.json that the engine does not write."""
-    return {"track_features": " ".join(output.track_features)} if output.track_features else {}
 
 
 def _licenses(output: Output) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from kiln.build.engine_settings import binary_settings, ignored_run_exports, packing_settings, python_settings
 from kiln.matchspec import strict
 
 if TYPE_CHECKING:
@@ -13,17 +14,6 @@ if TYPE_CHECKING:
 
     from kiln.model.rendered import Output, OutputTests, Requirements, Script, Source
 
-ABOUT = {  # conda-build's key: rattler-build's
-    "home": "homepage",
-    "license": "license",
-    "license_family": "license_family",
-    "license_file": "license_file",
-    "license_url": "license_url",
-    "summary": "summary",
-    "description": "description",
-    "doc_url": "documentation",
-    "dev_url": "repository",
-}
 RUN_EXPORTS = {
     "weak": "weak",
     "strong": "strong",
@@ -61,7 +51,7 @@ def concrete(
     script = [
         *exports({**environment, **literal_variables(output.script_env)}),
         *prologue,
-        *script_lines(output.script, recipe_folder),
+        *script_lines(output.script, recipe_folder, output.settings.interpreter),
         *epilogue,
     ]
     source_entries = [source(entry, recipe_folder) for entry in sources]
@@ -71,7 +61,7 @@ def concrete(
         "build": _build(output, script, as_it_is=as_it_is),
         "requirements": {section: specs for section, specs in _requirements(output).items() if section not in left_out},
         "tests": _tests(output.tests),
-        "about": _about(output.about),
+        "about": license_files(output.about),
         "extra": dict(extra or {}),
     }
 
@@ -84,8 +74,12 @@ def compiling(
     sources: Iterable[Source],
     recipe_folder: Path,
     script_env: Iterable[str] = (),
+    merged: bool = False,
 ) -> dict[str, Any]:
-    """Return the recipe of the compile step: a package without content, run for the files that its script leaves."""
+    """Return the recipe of the compile step: a package without content, run for the files that its script leaves.
+
+    ``merged`` is ``merge_build_host``: the build requirements are installed into the host prefix.
+    """
     return {
         "package": {"name": name, "version": "0"},
         "source": [source(entry, recipe_folder) for entry in sources],
@@ -94,6 +88,7 @@ def compiling(
             "string": "compile",
             "script": {"content": list(script), **passed(script_env)},
             "files": [".kiln-none"],
+            **({"merge_build_and_host_envs": True} if merged else {}),
             **AS_IT_IS,
         },
         "requirements": {
@@ -109,16 +104,32 @@ def source(definition: Source, recipe_folder: Path) -> dict[str, Any]:
     if definition.url:
         entry["url"] = list(definition.url)
     elif definition.git_url is not None:
-        entry |= {"git": definition.git_url, **({} if definition.git_rev is None else {"rev": definition.git_rev})}
+        entry["git"] = git_address(definition.git_url, recipe_folder)
     elif definition.path is not None:
-        entry |= {"path": str((recipe_folder / definition.path).resolve()), "use_gitignore": False}
-    if definition.sha256 is not None:
-        entry["sha256"] = definition.sha256
-    if definition.folder is not None:
-        entry["target_directory"] = definition.folder
+        entry |= local_source((recipe_folder / definition.path).resolve())
+    fields = {
+        "rev": definition.git_rev,
+        "depth": definition.git_depth,
+        "sha256": definition.sha256,
+        "md5": definition.md5,
+        "file_name": definition.file_name,
+        "target_directory": definition.folder,
+    }
+    entry |= {key: value for key, value in fields.items() if value is not None}
     if definition.patches:
         entry["patches"] = [str(recipe_folder / patch) for patch in definition.patches]
     return entry
+
+
+def local_source(path: Path) -> dict[str, Any]:
+    """Return the entry of a local source; a file is copied as it is, where rattler-build would unpack an archive."""
+    name = {"file_name": path.name} if path.is_file() else {}
+    return {"path": str(path), "use_gitignore": False, **name}
+
+
+def git_address(address: str, recipe_folder: Path) -> str:
+    """Return the address of a repository; one that begins with a dot is relative to the recipe, as in conda-build."""
+    return str((recipe_folder / address).resolve()) if address.startswith(".") else address
 
 
 def exports(environment: Mapping[str, str]) -> list[str]:
@@ -143,12 +154,15 @@ def passed(script_env: Iterable[str]) -> dict[str, list[str]]:
     return {"secrets": list(variables)} if variables else {}
 
 
-def script_lines(script: Script, recipe_folder: Path) -> tuple[str, ...]:
-    """Return the shell lines that run a script: a file of the recipe by its kind, or the lines themselves."""
+def script_lines(script: Script, recipe_folder: Path, interpreter: str | None = None) -> tuple[str, ...]:
+    """Return the shell lines that run a script: a file of the recipe by its kind, or the lines themselves.
+
+    ``interpreter`` is a program with its arguments, apart by blanks, as conda-build has it.
+    """
     if script.file is None:
         return script.lines
-    interpreter = "python" if script.file.endswith(".py") else "bash -e"
-    return (f"{interpreter} {shlex.quote(str(recipe_folder / script.file))}",)
+    program = shlex.join(interpreter.split()) if interpreter else "python" if script.file.endswith(".py") else "bash -e"
+    return (f"{program} {shlex.quote(str(recipe_folder / script.file))}",)
 
 
 def _build(output: Output, script: list[str], *, as_it_is: bool) -> dict[str, Any]:
@@ -156,34 +170,26 @@ def _build(output: Output, script: list[str], *, as_it_is: bool) -> dict[str, An
         "number": output.build_number,
         "string": output.build_string,
         "script": {"content": script, **passed(output.script_env)},
-        **(AS_IT_IS if as_it_is else _binaries(output)),
+        **(AS_IT_IS if as_it_is else {**binary_settings(output), "python": python_settings(output.settings.python)}),
+        **packing_settings(output),
     }
-    build["python"] = {**build.get("python", {}), "entry_points": list(output.entry_points)}
+    build["python"] = {**build["python"], "entry_points": list(output.entry_points)}
     if output.noarch:
         build["noarch"] = output.noarch
-    if output.files:
-        build["files"] = list(output.files)
     return build
-
-
-def _binaries(output: Output) -> dict[str, Any]:
-    """Return the settings for binaries with which the engine does what conda-build does, unless the recipe differs."""
-    relocation = output.binary_relocation
-    return {
-        "dynamic_linking": {"binary_relocation": list(relocation) if isinstance(relocation, tuple) else relocation},
-        "prefix_detection": {"ignore_binary_files": not output.detect_binary_files_with_prefix},
-    }
 
 
 def _requirements(output: Output) -> dict[str, Any]:
     needs = output.requirements
     exports = {RUN_EXPORTS[kind]: [strict(spec) for spec in specs] for kind, specs in output.run_exports.items()}
+    ignored = ignored_run_exports(output.settings)
     return {
         "build": [strict(spec) for spec in needs.build],
         "host": [strict(spec) for spec in needs.host],
         "run": [strict(spec) for spec in needs.run],
         "run_constraints": [strict(spec) for spec in needs.run_constrained],
         "run_exports": exports,
+        **({"ignore_run_exports": ignored} if ignored else {}),
     }
 
 
@@ -202,7 +208,10 @@ def _tests(tests: OutputTests) -> list[dict[str, Any]]:
     return tests_of_recipe
 
 
-def _about(about: Mapping[str, str | tuple[str, ...]]) -> dict[str, Any]:
-    return {
-        ABOUT[key]: list(value) if isinstance(value, tuple) else value for key, value in about.items() if key in ABOUT
-    }
+def license_files(about: Mapping[str, str | tuple[str, ...]]) -> dict[str, Any]:
+    """Return the one part of ``about`` that the engine needs; the others are added to the package afterwards.
+
+    It refuses many values that conda-build takes, such as two addresses of documentation.
+    """
+    names = about.get("license_file", ())
+    return {"license_file": [names] if isinstance(names, str) else list(names)} if names else {}

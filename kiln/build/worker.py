@@ -67,7 +67,8 @@ def build(job: dict[str, Any]) -> Path:
         return package_file
     package = folder / package_file.name
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    stamp(package_file, package, index=job["index"], epoch=int(epoch) if epoch.isdecimal() else None)
+    moment = int(epoch) if epoch.isdecimal() else None
+    stamp(package_file, package, index=job["index"], edits=job["edits"], epoch=moment)
     return package
 
 

@@ -68,10 +68,11 @@ class Builder:
         with reporter.step("render"):
             feedstock = load.find(job.root)
             rendered = render.finalise(render.render(feedstock, expand.read(feedstock, job.config)))
+            render.require_supported([rendered], own_engine=True)
         process.protect(rendered, secrets)
         channel = Channel(root=job.folder / "channel")
         channel.repair()
-        tests = {name for output in rendered.outputs for name in output.tests.files}
+        tests = {name for output in rendered.outputs for name in build.only_tested(output)}
         digest = folder_digest(job.recipe, without={*RENDERED, *tests})
         return cls(
             job=job,
@@ -177,7 +178,8 @@ class Builder:
 
         work = sorted(compiled.paths.values()) if compiled else []
         needs = sorted(package_name(spec) for spec in step.output.requirements.host)
-        inputs = {**self.engine.inputs(step), "index": step.index, "compiled": work, "needs": needs}
+        metadata = {"index": step.index, "edits": step.edits}
+        inputs = {**self.engine.inputs(step), **metadata, "compiled": work, "needs": needs}
         return self.step_cache.once(f"build {step.output.name}", inputs, do, leaves=file_name(step.output))
 
     def tester(self) -> PackageTester:
@@ -197,7 +199,7 @@ class Builder:
             **tester.inputs(step),
             "package": hashes(package),
             "beside": siblings,
-            "files": {file.name: file_or_folder_digest(file) for file in step.files},
+            "files": {place: file_or_folder_digest(file) for place, file in step.files.items()},
         }
 
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:

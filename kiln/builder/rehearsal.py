@@ -23,7 +23,7 @@ from kiln.matchspec import package_name
 from kiln.package_test import PackageTester
 from kiln.store import build_cache
 from kiln.store.rehearsal_layout import RehearsalLayout
-from kiln.store.step_cache import StepCache, StepResult, folder_digest
+from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest, folder_digest
 from kiln.variants.cuda import cuda_of
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class Rehearsal:
             feedstock = load.find(job.root)
             config = expand.read(feedstock, job.config)
             rendered = render.finalise(render.render(feedstock, config))
+            render.require_supported([rendered], own_engine=True)
         process.protect(rendered)
         layout = RehearsalLayout(config=job.folder, apart=job.image is not None)
         layout.open()
@@ -178,6 +179,7 @@ class Rehearsal:
         inputs = {
             "recipe": step.recipe,
             "index": step.index,
+            "edits": step.edits,
             "files": folder_digest(self.job.recipe, without={*RENDERED, *self.test_files()}),
             "wheel": self.wheels.upstream.sha256,
             "engine": version("py-rattler-build"),
@@ -213,7 +215,7 @@ class Rehearsal:
 
         inputs = {
             **tester.inputs(step),
-            "files": [files.sha256(file) for file in step.files],
+            "files": {place: file_or_folder_digest(file) for place, file in step.files.items()},
             "packages": needed,
             "outputs": {name: sorted(result.paths.values()) for name, result in packages.items()},
         }
@@ -230,7 +232,7 @@ class Rehearsal:
 
     def test_files(self) -> set[str]:
         """Return the recipe's files that only tests use; they do not affect the build."""
-        return {name for output in self.rendered.outputs for name in output.tests.files}
+        return {name for output in self.rendered.outputs for name in build.only_tested(output)}
 
 
 def find_python(python: str, job: BuildJob) -> rehearse.Interpreter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -31,15 +32,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
-    """Render the configs and print them."""
+    """Render the configs and print them; warnings about keys of the recipe go to standard error."""
     from kiln import limits
 
-    print(limits.bounded(lambda: text(options, root)))
+    output, warnings = limits.bounded(lambda: text(options, root))
+    print(output)
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     return 0
 
 
-def text(options: argparse.Namespace, root: Path) -> str:
-    """Return the text of the rendered configs."""
+def text(options: argparse.Namespace, root: Path) -> tuple[str, tuple[str, ...]]:
+    """Return the text of the rendered configs, and the warnings about keys of their recipe."""
     from kiln import expand, load, render
 
     feedstock = load.find(root)
@@ -48,11 +52,12 @@ def text(options: argparse.Namespace, root: Path) -> str:
         raise UnknownConfig("no configs in .ci_support", hint="kiln rerender writes them")
     configs = {name: expand.read(feedstock, name) for name in names}
     rendered = {name: render.render(feedstock, config) for name, config in configs.items()}
+    warnings = tuple(dict.fromkeys(line for config in rendered.values() for line in render.warnings(config)))
     if options.final:
         rendered = {name: render.finalise(config) for name, config in rendered.items()}
     if options.json:
-        return json.dumps({name: render.as_json(config) for name, config in rendered.items()})
-    return "\n\n".join("\n".join(config_text(config)) for config in rendered.values())
+        return json.dumps({name: render.as_json(config) for name, config in rendered.items()}), warnings
+    return "\n\n".join("\n".join(config_text(config)) for config in rendered.values()), warnings
 
 
 def config_text(rendered: Rendered) -> Iterator[str]:

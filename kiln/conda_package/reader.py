@@ -211,8 +211,12 @@ def _unpacked(file: zipfile.ZipFile, name: str, limit: int) -> Members:
             yield member, archive.extractfile(member) if member.isreg() else None
 
 
-def rewrite_info(package: Path, target: Path, edit: Callable[[str, bytes], bytes], *, mtime: int | None = None) -> None:
+def rewrite_info(
+    package: Path, target: Path, edit: Callable[[str, bytes], bytes | None], *, mtime: int | None = None
+) -> None:
     """Write ``package`` to ``target`` with each file of its metadata passed through ``edit`` (name, content).
+
+    A file for which ``edit`` returns None is left out.
 
     The same edit of the same package gives the same bytes. With ``mtime``, in seconds, every file in the package has
     that time, so the same content gives the same bytes, too; without it, the payload is not packed again.
@@ -280,7 +284,7 @@ def _opened(compressed: bytes) -> tarfile.TarFile:
     return tarfile.open(fileobj=io.BytesIO(plain))
 
 
-def _edited(compressed: bytes, edit: Callable[[str, bytes], bytes], mtime: int | None) -> bytes:
+def _edited(compressed: bytes, edit: Callable[[str, bytes], bytes | None], mtime: int | None) -> bytes:
     changed = io.BytesIO()
     with _opened(compressed) as old, tarfile.open(fileobj=changed, mode="w") as new:
         for member in old:
@@ -291,6 +295,8 @@ def _edited(compressed: bytes, edit: Callable[[str, bytes], bytes], mtime: int |
                 new.addfile(member)
                 continue
             data = edit(member.name.removeprefix("info/"), content.read())
+            if data is None:
+                continue
             member.size = len(data)
             new.addfile(member, io.BytesIO(data))
     return changed.getvalue()

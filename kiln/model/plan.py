@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class BuildStep:
     """The build of one package.
 
-    ``recipe`` is the engine's fully evaluated recipe, ``folder`` its work folder, ``index`` the fields that
-    the package's index.json needs besides those of the engine, ``environment`` the variables that the engine's
-    process needs besides the run's.
+    ``recipe`` is the engine's fully evaluated recipe, ``folder`` its work folder. ``index`` are the fields that the
+    package's index.json needs besides those of the engine, ``edits`` the changes of its other metadata. ``environment``
+    are the variables that the engine's process needs besides the run's.
     """
 
     output: Output
@@ -27,6 +27,7 @@ class BuildStep:
     channels: tuple[str, ...]
     environment: Mapping[str, str]
     index: Mapping[str, Any]
+    edits: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,8 @@ class CompileStep:
 class TestStep:
     """The test of one package in a separate prefix.
 
-    ``specs`` are installed, the lines of ``script`` are run by bash in ``folder``, which holds copies of ``files``.
+    ``specs`` are installed, the lines of ``script`` are run by bash in ``folder``, which holds copies of ``files`` by
+    their places in it.
     ``notes`` list what could not be tested as the recipe requires.
     """
 
@@ -58,7 +60,7 @@ class TestStep:
     script: tuple[str, ...]
     commands: int
     environment: Mapping[str, str]
-    files: tuple[Path, ...]
+    files: Mapping[str, Path]
     folder: Path
     prefix: Path
     notes: tuple[str, ...] = ()

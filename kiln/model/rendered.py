@@ -104,7 +104,7 @@ class Output:
     script_env: tuple[str, ...] = ()
     binary_relocation: bool | tuple[str, ...] = True
     detect_binary_files_with_prefix: bool = True
-    settings: BuildSettings = BuildSettings()
+    settings: BuildSettings = field(default_factory=BuildSettings)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -133,7 +133,8 @@ class Rendered:
 
     ``name``, ``version`` and ``build_number`` are those of the top level, as in the compile's script.
     ``network`` are the steps whose scripts may use the network according to the recipe, by names or patterns.
-    ``key_faults`` are the recipe's keys that do not exist, and those that rattler-build does not have.
+    ``compile_merged`` is the compile's ``merge_build_host``. ``key_faults`` are the keys that do not exist, and
+    those that rattler-build does not have.
     """
 
     config: BuildConfig
@@ -144,6 +145,7 @@ class Rendered:
     compile: Script = Script()
     compile_requirements: Requirements = Requirements()
     compile_script_env: tuple[str, ...] = ()
+    compile_merged: bool = False
     outputs: tuple[Output, ...] = ()
     network: tuple[str, ...] = ()
     key_faults: tuple[KeyFault, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from kiln.matchspec import package_name, strict
@@ -21,6 +22,23 @@ SCRIPT_HEAD = (
     "set -x",
 )
 
+_LANGUAGES = {"r": "r", "perl": "perl", "lua": "lua"}
+_IMPORTS = {
+    "python": ("python -c", "import {}"),
+    "r": ("Rscript -e", "library({})"),
+    "perl": ("perl -e", "use {};"),
+    "lua": ("lua -e", 'require "{}"'),
+}
+_SCRIPTS = {
+    "run_test.py": "python -s run_test.py",
+    "run_test.pl": "perl run_test.pl",
+    "run_test.r": "Rscript run_test.r",
+    "run_test.lua": "lua run_test.lua",
+    "run_test.sh": ". ./run_test.sh",
+}
+# The programs that scripts need, which conda-build adds to the requirements of a test (get_test_deps).
+_PROGRAMS = {"run_test.py": "python", "run_test.pl": "perl", "run_test.r": "r-base", "run_test.lua": "lua"}
+
 
 def plan(
     output: Output,
@@ -36,7 +54,9 @@ def plan(
     ``available`` are the names of the packages in the channel, where that is known: other requirements of the test
     are omitted, with a note (a rehearsal has no compiler packages, for example; its tests use the machine's).
     """
-    requirements = output.tests.requires
+    named = {package_name(spec) for spec in output.tests.requires}
+    programs = [program for name, program in _PROGRAMS.items() if name in output.tests.scripts]
+    requirements = (*output.tests.requires, *(program for program in programs if program not in named))
     required = [spec for spec in requirements if available is None or package_name(spec) in available]
     unavailable = [spec for spec in requirements if spec not in required]
     lines = test_lines(output)
@@ -46,21 +66,60 @@ def plan(
         script=(*SCRIPT_HEAD, *lines),
         commands=len(lines),
         environment=_environment(output, prefix),
-        files=(*(recipe_folder / name for name in output.tests.files), *_source_files(output, sources)),
+        files={**test_files(output, recipe_folder), **_source_files(output, sources)},
         folder=folder,
         prefix=prefix,
         notes=(f"tested without {', '.join(unavailable)}, which this channel lacks",) if unavailable else (),
     )
 
 
-def _source_files(output: Output, sources: Path | None) -> tuple[Path, ...]:
-    return tuple(sorted(sources.iterdir())) if sources is not None and output.tests.source_files else ()
+def _source_files(output: Output, sources: Path | None) -> dict[str, Path]:
+    files = sorted(sources.iterdir()) if sources is not None and output.tests.source_files else ()
+    return {file.name: file for file in files}
 
 
 def test_lines(output: Output) -> tuple[str, ...]:
-    """Return the shell lines of an output's tests: its imports, then its commands."""
-    imports = (f"python -c {shlex.quote(f'import {module}')}" for module in output.tests.imports)
-    return (*imports, *output.tests.commands)
+    """Return the shell lines of an output's tests: its imports, its scripts, then its commands.
+
+    A shell script runs in the shell of the commands, as in conda-build, which appends them to it.
+    """
+    tests = output.tests
+    imports = [*((_language(output.name), name) for name in tests.imports), *tests.other_imports]
+    scripts = (line for name, line in _SCRIPTS.items() if name in tests.scripts)
+    return (*(_import_line(language, name) for language, name in imports), *scripts, *tests.commands)
+
+
+def test_files(output: Output, recipe_folder: Path) -> dict[str, Path]:
+    """Return the files of the recipe that a test uses, by their places in the test's folder.
+
+    A pattern matches at any depth, as in conda-build; a name that matches nothing is reported when it is copied.
+    """
+    tests = output.tests
+    files = {name: recipe_folder / file for name, file in tests.scripts.items()}
+    for pattern in tests.files:
+        if PurePosixPath(pattern).is_absolute() or ".." in pattern.split("/"):
+            files[PurePosixPath(pattern).name] = recipe_folder / pattern
+        else:
+            matches = _matches(recipe_folder, pattern) or [recipe_folder / pattern]
+            files |= {str(match.relative_to(recipe_folder)): match for match in matches}
+    return files
+
+
+def _matches(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return sorted(folder.rglob(pattern))
+    except (ValueError, NotImplementedError):  # it is no pattern
+        return []
+
+
+def _language(package: str) -> str:
+    """Return the language of a package's imports, by its name."""
+    return _LANGUAGES.get(package.partition("-")[0], "python") if "-" in package else "python"
+
+
+def _import_line(language: str, name: str) -> str:
+    program, statement = _IMPORTS.get(language, _IMPORTS["python"])
+    return f"{program} {shlex.quote(statement.format(name))}"
 
 
 def _environment(output: Output, prefix: Path) -> dict[str, str]:

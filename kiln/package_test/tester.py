@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kiln.model.plan import TestStep
     from kiln.model.rendered import Output
 
+SCRIPT = "kiln_run_test.sh"  # beside a recipe's run_test.sh
 NOTE = "note: "  # lines of a test's output with this prefix are shown to people
 
 
@@ -119,12 +120,14 @@ def run_tests(step: TestStep, *, environment: Mapping[str, str], log: Path, on_l
     """
     files.remove(step.folder)
     step.folder.mkdir(parents=True)
-    for file in step.files:
+    for place, file in step.files.items():
+        copy = step.folder / place
+        copy.parent.mkdir(parents=True, exist_ok=True)
         if file.is_dir():
-            shutil.copytree(file, step.folder / file.name, dirs_exist_ok=True)
+            shutil.copytree(file, copy, dirs_exist_ok=True)
         else:
-            shutil.copy2(file, step.folder / file.name)
-    script = step.folder / "run_test.sh"
+            shutil.copy2(file, copy)
+    script = step.folder / SCRIPT
     files.write_text(script, "\n".join([*step.script, ""]))
     result = command.run(
         ("bash", str(script)), env={**environment, **step.environment}, cwd=step.folder, log=log, on_line=on_line

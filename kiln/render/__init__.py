@@ -5,5 +5,6 @@ from __future__ import annotations
 from kiln.render.final import finalise
 from kiln.render.form import as_json
 from kiln.render.render import render
+from kiln.render.support import require_supported, warnings
 
-__all__ = ["as_json", "finalise", "render"]
+__all__ = ["as_json", "finalise", "render", "require_supported", "warnings"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import expand
+from kiln import expand, limits, render
 from kiln.builder import rehearsal_inputs
 from kiln.job.outline import require_step
 from kiln.run import compatibility, location, preflight
@@ -71,6 +71,7 @@ def look_up(
     if options.build.from_step is not None:
         require_step(feedstock, configs, options.build.from_step, engine=options.build.engine)
     compatibility.require(feedstock, configs)
+    _require_keys(feedstock, configs, engine=options.build.engine)
     choice = location.choose(options)
     places, notes = location.of_configs(
         configs, options, choice.engine, on_line and (lambda line: on_line(f"image: {line}"))
@@ -105,6 +106,12 @@ def _stale(feedstock: Feedstock) -> tuple[str, ...]:
     changes = expand.changes_since_rerender(feedstock)
     text = f".ci_support is not up to date with the recipe and the variant files ({changes}): kiln rerender"
     return (text,) if changes else ()
+
+
+def _require_keys(feedstock: Feedstock, configs: tuple[BuildConfig, ...], *, engine: str) -> None:
+    """Refuse a recipe with keys that do not exist, or that the engine does not have, before anything is built."""
+    renderings = limits.bounded(lambda: [render.render(feedstock, config) for config in configs])
+    render.require_supported(renderings, own_engine=engine == "rattler-build")
 
 
 def _inputs(

@@ -47,6 +47,6 @@ def test_requirements_that_a_channel_lacks_are_omitted_with_a_note() -> None:
 
 def test_files_and_environment_are_the_recipes() -> None:
     step = planned()
-    assert step.files == (Path("/r/t.c"),)
+    assert step.files == {"t.c": Path("/r/t.c")}
     assert step.environment["PREFIX"] == "/p"
     assert step.environment["PKG_VERSION"] == "1.0"

@@ -38,7 +38,7 @@ def test_two_builds_of_a_name_have_separate_folders_and_prefixes() -> None:
     steps = [TESTER.plan(output) for output in (OUTPUT, other)]
     assert [step.folder for step in steps] == [Path("/job/test-a-py311_0"), Path("/job/test-a-py312_0")]
     assert [step.prefix for step in steps] == [Path("/job/prefixes/a-py311_0"), Path("/job/prefixes/a-py312_0")]
-    assert all(step.files == (Path("/recipe/data"),) for step in steps)
+    assert all(step.files == {"data": Path("/recipe/data")} for step in steps)
 
 
 @pytest.mark.parametrize(

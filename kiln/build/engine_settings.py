@@ -1,0 +1,99 @@
+"""The build settings of an output in rattler-build's terms: only what differs from the engine's defaults."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.model.build_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
+    from kiln.model.rendered import Output
+
+
+def binary_settings(output: Output) -> dict[str, Any]:
+    """Return the settings for binaries with which the engine does what conda-build does, unless the recipe differs."""
+    relocation = output.binary_relocation
+    return {
+        "dynamic_linking": {
+            "binary_relocation": list(relocation) if isinstance(relocation, tuple) else relocation,
+            **_linking(output.settings.linking),
+        },
+        "prefix_detection": {
+            "ignore_binary_files": not output.detect_binary_files_with_prefix,
+            **_prefix(output.settings.prefix),
+        },
+    }
+
+
+def _linking(settings: LinkingSettings) -> dict[str, Any]:
+    return _given(
+        rpaths=list(settings.rpaths),
+        missing_dso_allowlist=list(settings.missing_dso_allowlist),
+        rpath_allowlist=list(settings.rpath_allowlist),
+        overlinking_behavior=_behavior(error=settings.error_overlinking),
+        overdepending_behavior=_behavior(error=settings.error_overdepending),
+    )
+
+
+def _behavior(*, error: bool | None) -> str | None:
+    return None if error is None else "error" if error else "ignore"
+
+
+def _prefix(settings: PrefixSettings) -> dict[str, Any]:
+    ignored = settings.ignore
+    return _given(
+        force_file_type=_given(text=list(settings.text), binary=list(settings.binary)),
+        ignore=list(ignored) if isinstance(ignored, tuple) else ignored,
+    )
+
+
+def python_settings(settings: PythonSettings) -> dict[str, Any]:
+    """Return the settings of Python packages."""
+    return _given(
+        skip_pyc_compilation=list(settings.skip_pyc),
+        version_independent=settings.version_independent,
+        site_packages_path=settings.site_packages_path,
+        use_python_app_entrypoint=settings.app_entry_points,
+    )
+
+
+def packing_settings(output: Output) -> dict[str, Any]:
+    """Return the settings of an output's files and environments."""
+    settings = output.settings
+    files: Any = list(output.files)
+    if settings.excluded_files:
+        files = {"include": files, "exclude": list(settings.excluded_files)}
+    return _given(
+        files=files,
+        always_include_files=list(settings.always_include_files),
+        merge_build_and_host_envs=settings.merge_build_host,
+    )
+
+
+def ignored_run_exports(settings: BuildSettings) -> dict[str, list[str]]:
+    """Return the run exports that do not count; a package for all Pythons does not depend on the one in ``host``.
+
+    Source: get_upstream_pins in conda_build/render.py.
+    """
+    independent = ["python"] if settings.python.version_independent else []
+    return _given(
+        by_name=[*settings.ignore_run_exports, *independent],
+        from_package=[*settings.ignore_run_exports_from, *independent],
+    )
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """Return the values that are neither empty nor the engine's defaults."""
+    return {key: value for key, value in values.items() if value not in (None, False, [], {})}
+
+
+def index_entries(output: Output) -> dict[str, str]:
+    """Return the entries of index.json that the engine does not write."""
+    about = {key: text for key in ("license", "license_family") if isinstance(text := output.about.get(key), str)}
+    features = {"features": output.settings.features, "track_features": output.track_features}
+    return {**{key: value for key, value in about.items() if value}, **_joined(features)}
+
+
+def _joined(values: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    return {key: " ".join(words) for key, words in values.items() if words}

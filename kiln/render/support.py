@@ -1,0 +1,36 @@
+"""Refuse recipes with keys that do not exist, or that the engine does not have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.errors import RecipeFault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kiln.model.recipe_keys import KeyFault
+    from kiln.model.rendered import Rendered
+
+
+def require_supported(renderings: Iterable[Rendered], *, own_engine: bool) -> None:
+    """Refuse renderings whose recipe has an unknown key, or with kiln's ``own_engine`` one that it does not have.
+
+    Raises:
+        RecipeFault: with all keys at fault.
+    """
+    faults = dict.fromkeys(fault for rendered in renderings for fault in rendered.key_faults)
+    errors = [_error(fault) for fault in faults if own_engine or not fault.known]
+    if errors:
+        first, *others = errors
+        raise RecipeFault(first.what, at=first.at, why=first.why, hint=first.hint, others=others)
+
+
+def warnings(rendered: Rendered) -> tuple[str, ...]:
+    """Return a line for each key at fault."""
+    notes = ((fault, "" if fault.known else f" ({fault.hint})") for fault in rendered.key_faults)
+    return tuple(f"{fault.at}: {fault.what}{note}" for fault, note in notes)
+
+
+def _error(fault: KeyFault) -> RecipeFault:
+    return RecipeFault(fault.what, at=fault.at, why=fault.why, hint=fault.hint)
