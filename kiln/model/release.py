@@ -15,6 +15,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Leak:
+    """Content that a package's file must not hold: what it is, its first byte, and how to keep it out.
+
+    ``text`` is empty for secrets.
+    """
+
+    file: str
+    what: str
+    offset: int
+    text: str = ""
+    cure: str = ""
+
+    def __str__(self) -> str:
+        text = f": {self.text}" if self.text else ""
+        cure = f"; {self.cure}" if self.cure else ""
+        return f"{self.file} contains {self.what} at byte {self.offset:,}{text}{cure}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PackageContents:
     """The contents of a package file: ``paths`` are the files that it installs, ``licenses`` its license texts.
 
@@ -28,7 +47,7 @@ class PackageContents:
     about: Mapping[str, Any]
     paths: tuple[str, ...] = ()
     licenses: tuple[str, ...] = ()
-    leaks: tuple[tuple[str, str], ...] = ()
+    leaks: tuple[Leak, ...] = ()
     escapes: tuple[str, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
 

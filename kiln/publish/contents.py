@@ -13,8 +13,9 @@ from typing import IO, TYPE_CHECKING, Any
 from kiln import files, masking
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
-from kiln.model.release import PackageContents
+from kiln.model.release import Leak, PackageContents
 from kiln.package_safety.paths import is_record, repeated, resolved
+from kiln.publish import leaks
 
 if TYPE_CHECKING:
     import tarfile
@@ -75,7 +76,7 @@ def read(package: Path, forbidden: Sequence[ForbiddenText]) -> PackageContents:
         about=about,
         paths=tuple(inspection.paths),
         licenses=tuple(inspection.licenses),
-        leaks=tuple(dict.fromkeys(inspection.leaks)),
+        leaks=tuple(inspection.leaks.values()),
         escapes=(*inspection.escapes, *inspection.behind_links()),
         links=tuple(sorted(link for link in inspection.links.items() if not link[0].startswith("info/"))),
     )
@@ -87,7 +88,7 @@ class _Inspection:
     prefixes: Mapping[str, bytes]
     paths: list[str] = field(default_factory=list)
     licenses: list[str] = field(default_factory=list)
-    leaks: list[tuple[str, str]] = field(default_factory=list)
+    leaks: dict[tuple[str, str], Leak] = field(default_factory=dict)
     escapes: list[str] = field(default_factory=list)
     links: dict[str, str] = field(default_factory=dict)
 
@@ -113,18 +114,21 @@ class _Inspection:
     def _search(self, name: str, content: IO[bytes], *, is_metadata: bool) -> None:
         """Search a file; the placeholder that installing replaces is not a leak, nor build paths in info/."""
         placeholder = self.prefixes.get(name, b"")
-        rest = b""
+        rest, start, kind = b"", 0, None
         while chunk := content.read(CHUNK):
+            kind = kind or leaks.kind_of(name, chunk)
             text = rest + chunk
-            installed = text.replace(placeholder, b"") if placeholder else text
-            self.leaks += [
-                (name, secret.what)
-                for secret in self.forbidden
-                if not (is_metadata and secret.what == BUILD_PATH)
-                and secret.needle in installed
-                and _matches(secret, installed)
-            ]
-            rest = text[-max(OVERLAP, len(placeholder)) :]
+            installed = text.replace(placeholder, bytes(len(placeholder))) if placeholder else text
+            for secret in self.forbidden:
+                if is_metadata and secret.what == BUILD_PATH:
+                    continue
+                if secret.needle in installed and (offset := _offset(secret, installed)) is not None:
+                    shown = leaks.path_at(installed, offset) if secret.what == BUILD_PATH else ""
+                    cure = leaks.cure(kind) if secret.what == BUILD_PATH else leaks.SECRET
+                    leak = Leak(file=name, what=secret.what, offset=start + offset, text=shown, cure=cure)
+                    self.leaks.setdefault((name, secret.what), leak)
+            start, rest = start + len(text), text[-max(OVERLAP, len(placeholder)) :]
+            start -= len(rest)
 
 
 def leads_out(member: tarfile.TarInfo) -> bool:
@@ -146,8 +150,12 @@ def _winds(path: str) -> bool:
     return any(above != ".." and part == ".." for above, part in itertools.pairwise(parts))
 
 
-def _matches(secret: ForbiddenText, text: bytes) -> bool:
-    return secret.pattern is None or secret.pattern.search(text) is not None
+def _offset(secret: ForbiddenText, text: bytes) -> int | None:
+    """Return where a text has a secret; None where only the needle is there."""
+    if secret.pattern is None:
+        return text.index(secret.needle)
+    match = secret.pattern.search(text)
+    return match and match.start()
 
 
 def _index(package: Path) -> dict[str, Any]:

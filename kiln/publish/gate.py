@@ -148,8 +148,8 @@ def _of_contents(candidate: Candidate) -> Iterator[tuple[ReasonKind, str]]:
         yield ReasonKind.NO_LICENSE, "its metadata has no license (about/license)"
     if not contents.licenses:
         yield ReasonKind.NO_LICENSE, "it has no license text (about/license_file)"
-    for file, what in contents.leaks[:10]:
-        yield ReasonKind.LEAK, f"{file} contains {what}"
+    for leak in contents.leaks[:10]:
+        yield ReasonKind.LEAK, str(leak)
     for member in contents.escapes[:10]:
         yield ReasonKind.ESCAPE, f"{member!r} leads out of the prefix"
     yield from ((ReasonKind.MISMATCH, what) for what in _mismatches(candidate))

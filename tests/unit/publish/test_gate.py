@@ -10,6 +10,7 @@ import pytest
 
 from kiln.errors import BrokenPackage, ReleaseRefused
 from kiln.model.artifact import TestVerdict
+from kiln.model.release import Leak
 from kiln.model.run import ConfigState
 from kiln.publish import contents, require_release
 from kiln.publish.gate import ReasonKind, notes, reasons
@@ -58,7 +59,7 @@ def test_the_matrix_and_the_channel_decide(changed: Mapping[str, Any], expected:
         ({"about": {"license": "MIT", "extra": {"rehearsal": True}}}, [ReasonKind.REHEARSAL]),
         ({"about": {}}, [ReasonKind.NO_LICENSE]),
         ({"licenses": ()}, [ReasonKind.NO_LICENSE]),
-        ({"leaks": (("bin/x", "a private key"),)}, [ReasonKind.LEAK]),
+        ({"leaks": (Leak(file="bin/x", what="a private key", offset=3),)}, [ReasonKind.LEAK]),
         ({"escapes": ("../../etc/passwd",)}, [ReasonKind.ESCAPE]),
     ],
 )
@@ -149,7 +150,32 @@ def test_a_package_is_read_to_its_last_byte(tmp_path: Path) -> None:
 def test_forbidden_texts_are_found(tmp_path: Path, data: bytes, what: str) -> None:
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload={"etc/settings": data})
     read = contents.read(package, contents.forbidden_texts(["/build/feedstock"], ["s3cr3t-token"]))
-    assert read.leaks == (("etc/settings", what),)
+    assert [(leak.file, leak.what) for leak in read.leaks] == [("etc/settings", what)]
+    assert data[read.leaks[0].offset :].startswith((b"/build/feedstock/", AWS, b"-----BEGIN", b"s3cr3t"))
+    assert "s3cr3t" not in str(read.leaks[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "cure"),
+    [
+        ("lib/liba.so", b"\x7fELF..\0/build/feedstock/work/a.c\0", "-ffile-prefix-map=$SRC_DIR="),
+        ("lib/liba.a", b"!<arch>..\0/build/feedstock/work/a.c\0", "-ffile-prefix-map=$SRC_DIR="),
+        ("lib/a-1.dist-info/direct_url.json", b'{"url": "file:///build/feedstock/work/a.c"}', "pip's record"),
+        ("lib/a.cmake", b'set(X "/build/feedstock/work/a.c")', "only $PREFIX is replaced"),
+    ],
+)
+def test_a_build_path_is_shown_with_a_cure(tmp_path: Path, name: str, data: bytes, cure: str) -> None:
+    package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload={name: data})
+    (leak,) = contents.read(package, contents.forbidden_texts(["/build/feedstock"])).leaks
+    assert (leak.text, leak.offset) == ("/build/feedstock/work/a.c", data.index(b"/build"))
+    assert cure in str(leak)
+
+
+def test_the_offset_of_a_leak_counts_all_chunks(tmp_path: Path) -> None:
+    data = b"-" * (2 * contents.CHUNK + 5) + b"/build/feedstock/x"
+    package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload={"lib/x": data})
+    (leak,) = contents.read(package, contents.forbidden_texts(["/build/feedstock"])).leaks
+    assert leak.offset == 2 * contents.CHUNK + 5
 
 
 def test_a_parser_of_private_keys_is_not_a_leak(tmp_path: Path) -> None:
@@ -164,7 +190,7 @@ def test_the_placeholder_of_the_prefix_is_not_a_leak(tmp_path: Path) -> None:
     payload = {"etc/where": placeholder.encode(), "etc/other": placeholder.encode()}
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": paths}, payload=payload)
     read = contents.read(package, contents.forbidden_texts(["/build/feedstock"]))
-    assert read.leaks == (("etc/other", contents.BUILD_PATH),)
+    assert [(leak.file, leak.what) for leak in read.leaks] == [("etc/other", contents.BUILD_PATH)]
 
 
 def test_paths_out_of_the_prefix_are_reported(tmp_path: Path) -> None:
