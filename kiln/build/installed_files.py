@@ -26,11 +26,47 @@ _FORGET_SOURCES = (
     "done",
 )
 
+# Bytecode holds the path of its source, which Python replaces by the real one at each import.
+_COMPILE = """\
+import fnmatch, glob, json, os, py_compile, sys
+prefix, skipped, others = os.environ["PREFIX"], sys.argv[1:], set()
+for name in glob.glob(os.path.join(prefix, "conda-meta", "*.json")):
+    with open(name, encoding="utf-8") as file:
+        others.update(json.load(file).get("files", ()))
+for top in glob.glob(os.path.join(prefix, "lib", "python*", "site-packages")):
+    for folder, _, names in os.walk(top):
+        for path in (os.path.join(folder, name) for name in names if name.endswith(".py")):
+            own = os.path.relpath(path, prefix)
+            if own in others or any(fnmatch.fnmatch(own, pattern) for pattern in skipped):
+                continue
+            try:
+                py_compile.compile(path, dfile=own, doraise=True)
+            except (py_compile.PyCompileError, OSError, ValueError, RecursionError):
+                pass  # a template, or a module for another Python
+"""
+
+
+def compile_modules(output: Output) -> tuple[str, ...]:
+    """Return the lines that compile an output's Python modules without the path of the prefix in their bytecode.
+
+    Only where the Python in ``host`` can be run; the engine compiles what then lacks bytecode. Packages for all Pythons
+    are compiled when they are installed.
+    """
+    settings = output.settings.python
+    if output.noarch or settings.version_independent or not _has_python(output):
+        return ()
+    program, patterns = '"$PREFIX/bin/python"', " ".join(map(shlex.quote, settings.skip_pyc))
+    runs = f"if {program} -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null; then"
+    return (runs, f"{program} - {patterns} <<'KILN'", *_COMPILE.splitlines(), "KILN", "fi")
+
+
+def _has_python(output: Output) -> bool:
+    return any(package_name(spec) == "python" for spec in (*output.requirements.host, *output.requirements.build))
+
 
 def forget_sources(output: Output) -> tuple[str, ...]:
     """Return the lines that remove pip's records of local sources, in a package that installs with Python."""
-    specs = (*output.requirements.host, *output.requirements.build)
-    return _FORGET_SOURCES if any(package_name(spec) == "python" for spec in specs) else ()
+    return _FORGET_SOURCES if _has_python(output) else ()
 
 
 def link_scripts(output: Output, recipe_folder: Path) -> tuple[str, ...]:

@@ -182,6 +182,7 @@ def _epilogue(output: Output, folder: Path, recipe_folder: Path, *, shared_work:
         *(shared_workdir.after_output(licenses) if shared_work else ()),
         *installed_files.link_scripts(output, recipe_folder),
         *installed_files.forget_sources(output),
+        *installed_files.compile_modules(output),
     )
     return ('cd "$SRC_DIR"', *lines) if lines or shared_work else ()
 

@@ -1,0 +1,165 @@
+"""Every key of meta.yaml is honored, by a test that exists, or refused with its place."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import expand, render
+from kiln.errors import RecipeFault
+from kiln.recipe.keys import ANY, key_faults, recipe_keys
+from kiln.yamltext import Scalars, parse
+from tests.feedstocks import written
+
+if TYPE_CHECKING:
+    from kiln.model.recipe_keys import KeyFault
+    from kiln.recipe.keys import RecipeKey
+
+ROOT = Path(__file__).parents[3]
+# The names in FIELDS of conda_build/metadata.py, conda-build 26.7.
+FIELDS = {
+    "package": "name version",
+    "source": """fn url md5 sha1 sha224 sha256 sha384 sha512 content_sha256 content_sha384 content_sha512
+        content_hash_skip path path_via_symlink git_url git_tag git_branch git_rev git_depth hg_url hg_tag svn_url
+        svn_rev svn_ignore_externals svn_username svn_password folder no_hoist patches""",
+    "build": """number string entry_points osx_is_app disable_pip features track_features preserve_egg_dir no_link
+        binary_relocation script noarch noarch_python python_version_independent has_prefix_files
+        binary_has_prefix_files ignore_prefix_files detect_binary_files_with_prefix skip_compile_pyc rpaths
+        rpaths_patcher script_env always_include_files skip msvc_compiler pin_depends include_recipe preferred_env
+        preferred_env_executable_paths run_exports ignore_run_exports ignore_run_exports_from requires_features
+        provides_features force_use_keys force_ignore_keys merge_build_host pre-link post-link pre-unlink
+        missing_dso_whitelist missing_dso_allowlist runpath_whitelist runpath_allowlist error_overdepending
+        error_overlinking overlinking_ignore_patterns python_site_packages_path""",
+    "outputs": """name version number entry_points script script_interpreter build requirements test about extra files
+        type run_exports target""",
+    "requirements": "build host run conflicts run_constrained",
+    "app": "entry icon summary type cli_opts own_environment",
+    "test": "requires commands files imports source_files downstreams",
+    "about": """home dev_url doc_url doc_source_url license_url license summary description license_family identifiers
+        tags keywords license_file prelink_message readme""",
+    "extra": ANY,
+}
+# Keys that conda-build reads, though its FIELDS lack them.
+FURTHER = {
+    "build": "ignore_verify_codes",
+    "outputs": "string features track_features noarch noarch_python python_version_independent",
+    "test": "script",
+}
+
+
+def faults(text: str) -> tuple[KeyFault, ...]:
+    return key_faults(parse(text, "recipe/meta.yaml", Scalars.WORDS).value, text, "recipe/meta.yaml")
+
+
+def test_the_table_has_every_key_of_conda_build() -> None:
+    known = {(section, name) for part in (FIELDS, FURTHER) for section in part for name in part[section].split()}
+    assert recipe_keys().keys() == known
+
+
+@pytest.mark.parametrize(
+    "key", [key for key in recipe_keys().values() if key.honored], ids="{0.section}/{0.name}".format
+)
+def test_an_honored_key_names_an_existing_test(key: RecipeKey) -> None:
+    file, _, name = key.test.partition("::")
+    functions = {node.name for node in ast.parse((ROOT / file).read_text()).body if isinstance(node, ast.FunctionDef)}
+    assert name in functions
+    assert name.startswith("test_")
+
+
+def test_a_refused_key_has_a_reason() -> None:
+    assert [key.name for key in recipe_keys().values() if not key.honored and not key.note] == []
+    assert [key.name for key in recipe_keys().values() if not key.honored and key.test] == []
+
+
+REFUSED = [key for key in recipe_keys().values() if not key.honored]
+
+
+@pytest.mark.parametrize("key", REFUSED, ids="{0.section}/{0.name}".format)
+def test_a_refused_key_is_located(key: RecipeKey) -> None:
+    section, name = key.section, key.name
+    dash = "  - " if section in {"source", "outputs"} else "    "
+    text = f"package:\n    name: a\n{section}:\n{dash}{name}: value\n" if section != "package" else ""
+    (fault,) = faults(text)
+    assert (fault.key, fault.known) == (f"{section}/{name}", True)
+    assert str(fault.at) == "recipe/meta.yaml:4:5"
+    assert "--engine conda-build" in fault.hint
+
+
+def test_a_refused_key_without_a_value_is_no_fault() -> None:
+    assert faults("build:\n  pin_depends:\n  preferred_env: ''\nabout:\n  readme: null\n") == ()
+    assert [fault.key for fault in faults("source:\n  no_hoist: false\n")] == ["source/no_hoist"]
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "hint"),
+    [
+        ("package:\n  nme: foo\n", "package/nme", "did you mean 'name'"),
+        ("build:\n  ignore_run_export: []\n", "build/ignore_run_export", "'ignore_run_exports'"),
+        ("requirement:\n  run: []\n", "requirement", "did you mean 'requirements'"),
+        ("outputs:\n  - name: a\n    missing_dso_whitelist: []\n", "outputs/missing_dso_whitelist", "belongs to build"),
+        ("outputs:\n  - name: a\n    build:\n      numbr: 1\n", "outputs/build/numbr", "did you mean 'number'"),
+        ("outputs:\n  - name: a\n    requirements:\n      rn: [b]\n", "outputs/requirements/rn", "did you mean 'run'"),
+        ("test:\n  script: check.sh\n", "test/script", "'requires'"),
+        ("about:\n  zzz: 1\n", "about/zzz", "about has description"),
+    ],
+)
+def test_an_unknown_key_is_reported_with_those_like_it(text: str, key: str, hint: str) -> None:
+    (fault,) = faults(text)
+    assert (fault.key, fault.known) == (key, False)
+    assert hint in fault.hint or key == "test/script"
+    assert fault.at.line == 1 + [line.split(":")[0].strip(" -") for line in text.splitlines()].index(
+        key.rsplit("/", maxsplit=1)[-1]
+    )
+
+
+def test_own_sections_may_have_any_key() -> None:
+    assert faults("extra:\n  anything: {else: 1}\noutputs:\n  - name: a\n    test: {script: a.sh}\n") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("source:\n  url: https://a.org/download\n  fn: a-1.tar.gz\n", "source/fn"),
+        ("source:\n  url: https://a.org/a.rpm\n", "source/url"),
+        ("source:\n  git_url: https://a.org/a\n  git_rev: a\n  git_tag: b\n", "source/git_tag"),
+        (
+            "build:\n  error_overlinking: true\n  overlinking_ignore_patterns: [a]\n",
+            "build/overlinking_ignore_patterns",
+        ),
+        ("outputs:\n  - name: a\n    type: wheel\n", "outputs/type"),
+        ("outputs:\n  - name: a\n    script: install.pl\n", "outputs/script"),
+    ],
+)
+def test_a_value_that_cannot_be_honored_is_reported(text: str, key: str) -> None:
+    (fault,) = faults(text)
+    assert (fault.key, fault.known) == (key, True)
+    assert fault.why
+
+
+def test_values_that_are_honored_are_no_faults() -> None:
+    source = "source:\n  - url: [https://a.org/a.zip, https://b.org/a.zip]\n  - url: https://a.org/a.bin\n    fn: b\n"
+    outputs = "outputs:\n  - name: a\n    script: a.pl\n    script_interpreter: perl\n  - name: b\n    type: conda_v2\n"
+    build = "build:\n  overlinking_ignore_patterns: [a]\n"
+    assert faults(source + outputs + build) == ()
+
+
+def test_a_rendering_has_the_faults_of_its_own_variant(tmp_path: Path) -> None:
+    recipe = "package:\n  name: a\n  version: 1\nbuild:\n  nuber: 1  # [kind == 'x']\n  pin_depends: strict\n"
+    feedstock = written(tmp_path, recipe, "kind:\n  - x\n  - y\n")
+    renderings = [render.render(feedstock, config) for config in expand.configs(feedstock)]
+    assert [[fault.key for fault in each.key_faults] for each in renderings] == [
+        ["build/nuber", "build/pin_depends"],
+    ]
+    with pytest.raises(RecipeFault, match="unknown key 'build/nuber'") as caught:
+        render.require_supported(renderings, own_engine=True)
+    assert str(caught.value.at) == "recipe/meta.yaml:5:3"
+    assert [other.what for other in caught.value.others] == [
+        "the engine rattler-build does not have 'build/pin_depends'"
+    ]
+    with pytest.raises(RecipeFault) as caught:
+        render.require_supported(renderings, own_engine=False)
+    assert caught.value.others == ()
+    assert "did you mean 'number'" in render.warnings(renderings[0])[0]
