@@ -152,6 +152,7 @@ def test_a_rendering_has_the_faults_of_its_own_variant(tmp_path: Path) -> None:
     renderings = [render.render(feedstock, config) for config in expand.configs(feedstock)]
     assert [[fault.key for fault in each.key_faults] for each in renderings] == [
         ["build/nuber", "build/pin_depends"],
+        ["build/pin_depends"],
     ]
     with pytest.raises(RecipeFault, match="unknown key 'build/nuber'") as caught:
         render.require_supported(renderings, own_engine=True)
