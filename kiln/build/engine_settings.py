@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.model.build_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
-    from kiln.model.rendered import Output
+    from kiln.model.rendered import Output, Requirements
 
 
 def binary_settings(output: Output) -> dict[str, Any]:
@@ -71,6 +72,17 @@ def packing_settings(output: Output) -> dict[str, Any]:
     )
 
 
+def one_environment(requirements: Requirements, *, merged: bool) -> Requirements:
+    """Return the requirements with those of a merged environment in ``host``, where all their run exports count.
+
+    Beside requirements in ``host``, only the strong exports of ``build`` do, as in the engine (conda_build/render.py,
+    add_upstream_pins).
+    """
+    if not merged or requirements.host:
+        return requirements
+    return replace(requirements, build=(), host=requirements.build)
+
+
 def ignored_run_exports(settings: BuildSettings) -> dict[str, list[str]]:
     """Return the run exports that do not count; a package for all Pythons does not depend on the one in ``host``.
 
@@ -88,11 +100,12 @@ def _given(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value not in (None, False, [], {})}
 
 
-def index_entries(output: Output) -> dict[str, str]:
+def index_entries(output: Output) -> dict[str, Any]:
     """Return the entries of index.json that the engine does not write."""
     about = {key: text for key in ("license", "license_family") if isinstance(text := output.about.get(key), str)}
     features = {"features": output.settings.features, "track_features": output.track_features}
-    return {**{key: value for key, value in about.items() if value}, **_joined(features)}
+    values = {key: dict(value) for key, value in output.settings.feature_values.items()}
+    return {**{key: value for key, value in about.items() if value}, **_joined(features), **values}
 
 
 def _joined(values: Mapping[str, tuple[str, ...]]) -> dict[str, str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from kiln.matchspec import package_name
 
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from kiln.model.rendered import Output
+    from kiln.model.rendered import Output, Source
 
 # A record of pip (PEP 610) that names the folder of the sources, which is gone once the package is made. Those of
 # packages in conda-meta belong to others.
@@ -44,6 +46,23 @@ for top in glob.glob(os.path.join(prefix, "lib", "python*", "site-packages")):
             except (py_compile.PyCompileError, OSError, ValueError, RecursionError):
                 pass  # a template, or a module for another Python
 """
+
+
+def unpack_wheels(sources: Iterable[Source]) -> tuple[str, ...]:
+    """Return the lines that unpack wheels among the sources beside them, as conda-build does."""
+    lines = []
+    for source in sources:
+        name = source.file_name or (PurePosixPath(urlsplit(source.url[0]).path).name if source.url else "")
+        if name.lower().endswith(".whl"):
+            folder = f"cd {shlex.quote(source.folder)} && " if source.folder else ""
+            unpack = f'"$kiln_python" -m zipfile -e {shlex.quote(name)} .'
+            lines.append(f"({folder}{unpack})")
+    choice = (
+        'for kiln_python in "$PREFIX/bin/python" "$BUILD_PREFIX/bin/python" python3; do',
+        '  if command -v "$kiln_python" >/dev/null; then break; fi',
+        "done",
+    )
+    return (*choice, *lines) if lines else ()
 
 
 def compile_modules(output: Output) -> tuple[str, ...]:

@@ -107,6 +107,7 @@ def plan_compile(
     script = (
         *exports(environment),
         f". {shlex.quote(str(settings))}",
+        *installed_files.unpack_wheels(rendered.sources),
         *shared_workdir.before_compile(folder),
         *script_lines(rendered.compile, recipe_folder),
         'cd "$SRC_DIR"',
@@ -149,13 +150,14 @@ def plan_outputs(
     ``compiled`` is the folder of the compile step, or None when there is none: a single package then has the sources
     itself. ``extra`` goes into each package's metadata.
     """
+    wheels = installed_files.unpack_wheels(rendered.sources)
 
     def step(output: Output) -> BuildStep:
         recipe = concrete(
             output,
             recipe_folder=recipe_folder,
             environment=script_environment(output, rendered, recipe_folder),
-            prologue=shared_workdir.before_output(compiled, output, rendered.name) if compiled else (),
+            prologue=shared_workdir.before_output(compiled, output, rendered.name) if compiled else wheels,
             epilogue=_epilogue(output, folder, recipe_folder, shared_work=compiled is not None),
             sources=() if compiled else rendered.sources,
             extra=extra,

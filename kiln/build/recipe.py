@@ -5,11 +5,17 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from kiln.build.engine_settings import binary_settings, ignored_run_exports, packing_settings, python_settings
+from kiln.build.engine_settings import (
+    binary_settings,
+    ignored_run_exports,
+    one_environment,
+    packing_settings,
+    python_settings,
+)
 from kiln.matchspec import strict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
     from pathlib import Path
 
     from kiln.model.rendered import Output, OutputTests, Requirements, Script, Source
@@ -59,7 +65,9 @@ def concrete(
         "package": {"name": output.name, "version": output.version},
         **({"source": source_entries} if source_entries else {}),
         "build": _build(output, script, as_it_is=as_it_is),
-        "requirements": {section: specs for section, specs in _requirements(output).items() if section not in left_out},
+        "requirements": {
+            section: specs for section, specs in _requirements(output, left_out).items() if section not in left_out
+        },
         "tests": _tests(output.tests),
         "about": license_files(output.about),
         "extra": dict(extra or {}),
@@ -80,6 +88,7 @@ def compiling(
 
     ``merged`` is ``merge_build_host``: the build requirements are installed into the host prefix.
     """
+    needs = one_environment(requirements, merged=merged)
     return {
         "package": {"name": name, "version": "0"},
         "source": [source(entry, recipe_folder) for entry in sources],
@@ -92,8 +101,8 @@ def compiling(
             **AS_IT_IS,
         },
         "requirements": {
-            "build": [strict(spec) for spec in requirements.build],
-            "host": [strict(spec) for spec in requirements.host],
+            "build": [strict(spec) for spec in needs.build],
+            "host": [strict(spec) for spec in needs.host],
         },
     }
 
@@ -179,8 +188,9 @@ def _build(output: Output, script: list[str], *, as_it_is: bool) -> dict[str, An
     return build
 
 
-def _requirements(output: Output) -> dict[str, Any]:
-    needs = output.requirements
+def _requirements(output: Output, left_out: Container[str]) -> dict[str, Any]:
+    merged = output.settings.merge_build_host and "build" not in left_out
+    needs = one_environment(output.requirements, merged=merged)
     exports = {RUN_EXPORTS[kind]: [strict(spec) for spec in specs] for kind, specs in output.run_exports.items()}
     ignored = ignored_run_exports(output.settings)
     return {

@@ -60,4 +60,5 @@ class BuildSettings:
     excluded_files: tuple[str, ...] = ()
     no_link: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    feature_values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     include_recipe: bool = True

@@ -30,6 +30,11 @@ def is_archive(name: str) -> bool:
     return name.lower().endswith(ARCHIVES)
 
 
+def is_wheel(name: str) -> bool:
+    """Return whether a file is a wheel, which conda-build copies and unpacks."""
+    return name.lower().endswith(".whl")
+
+
 def file_of(url: str) -> str:
     """Return the name of the file at an address."""
     return PurePosixPath(urlsplit(url).path).name
@@ -54,7 +59,10 @@ def _mappings(value: Any) -> list[Mapping[str, Any]]:
 def _source(entry: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     urls = [str(url) for url in as_list(entry.get("url")) if url]
     name = str(entry.get("fn") or (file_of(urls[0]) if urls else ""))
-    if urls and is_archive(name) and not all(file_of(url).lower().endswith(_UNPACKED) for url in urls):
+    if is_wheel(name):
+        if entry.get("patches"):
+            yield ("source", "patches"), "kiln unpacks a wheel after rattler-build has applied the patches"
+    elif urls and is_archive(name) and not all(file_of(url).lower().endswith(_UNPACKED) for url in urls):
         key = "fn" if entry.get("fn") else "url"
         yield ("source", key), f"conda-build unpacks {name}, and rattler-build only what has such a name at its address"
     revisions = [key for key in _REVISIONS if key in entry]
@@ -65,6 +73,9 @@ def _source(entry: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
 def _build(build: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     if build.get("overlinking_ignore_patterns") and build.get("error_overlinking"):
         yield (*path, "overlinking_ignore_patterns"), "rattler-build checks all files when overlinking is an error"
+
+    if "activate_in_script" in build and str(build["activate_in_script"]).lower() in {"false", "no", "off"}:
+        yield (*path, "activate_in_script"), "rattler-build always activates the environments of a script"
 
 
 def _output(output: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:

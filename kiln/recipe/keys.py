@@ -1,7 +1,7 @@
 """The keys of meta.yaml: which of them rattler-build honors, and the faults of a recipe's keys.
 
 The names are those of conda-build 26.7 (``FIELDS`` in conda_build/metadata.py), and the further ones that it reads:
-the keys of older outputs, ``test/script`` and ``build/ignore_verify_codes``.
+the keys of older outputs, ``test/script``, and three of ``build``.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def _near(section: str, key: str) -> str:
     """Return the names like a misspelt key: those of its section first, then the sections that have the key."""
     names = [name for within, name in recipe_keys() if within == section]
     elsewhere = [within for within, name in recipe_keys() if name == key]
-    if elsewhere:
+    if elsewhere and section not in elsewhere:
         return f"{key} belongs to {' or '.join(elsewhere)}"
-    return nearest(key, names) or f"{section} has {', '.join(sorted(names))}"
+    return nearest(key, names) or f"docs/reference/meta-yaml.md lists the keys of {section}"
 
 
 def _fault(path: Path_, kind: str, why: str, text: str, file: str) -> KeyFault:

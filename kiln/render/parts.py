@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
 from kiln.model.rendered import Output, OutputTests, Requirements, Script, Source
-from kiln.recipe.key_values import file_of, is_archive
+from kiln.recipe.key_values import file_of, is_archive, is_wheel
 from kiln.recipe.specs import sections, with_versions
 from kiln.render.settings import build_settings, included_files, test_scripts, texts
 from kiln.variants.files import as_list
@@ -181,7 +181,7 @@ def _source(entry: Mapping[str, Any]) -> Source:
 def _file_name(entry: Mapping[str, Any]) -> str | None:
     """Return the name under which a file is copied; None for an archive, which is unpacked."""
     name = entry.get("fn")
-    if not name or not entry.get("url") or is_archive(str(name)):
+    if not name or not entry.get("url") or (is_archive(str(name)) and not is_wheel(str(name))):
         return None
     return None if [file_of(url) for url in texts(entry["url"])] == [str(name)] else str(name)
 

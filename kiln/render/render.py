@@ -13,7 +13,7 @@ from kiln.recipe.source import RecipeSource
 from kiln.recipe_v1.choice import is_v1
 from kiln.render.open_pins import marker, pins_of
 from kiln.render.parts import compile_step, output, sources
-from kiln.render.settings import build_settings, texts
+from kiln.render.settings import merges_environments, texts
 from kiln.render.v1 import render_v1
 from kiln.variants.combine import combine
 from kiln.variants.files import VariantSource, as_list, variant_file
@@ -142,7 +142,7 @@ def _rendered(config: BuildConfig, recipe: Recipe, packages: list[Metadata], ope
         compile=script,
         compile_requirements=requirements,
         compile_script_env=texts(top.value("build", "script_env")),
-        compile_merged=build_settings(top, {}).merge_build_host,
+        compile_merged=merges_environments(top),
         outputs=tuple(outputs),
         network=granted(top),
         key_faults=_key_faults(recipe, packages),

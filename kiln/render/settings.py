@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from kiln.recipe.metadata import Metadata
 
 LINK_SCRIPTS = ("pre-link", "post-link", "pre-unlink")
+_COMPILER = re.compile(r"\{\{\s*compiler\(.*\)\s*\}\}")
 # The endings of scripts that test a package, in the order in which conda-build runs them.
 TEST_SCRIPTS = (".py", ".pl", ".r", ".lua", ".sh")
 
@@ -51,7 +53,7 @@ def build_settings(package: Metadata, entry: Mapping[str, Any]) -> BuildSettings
             app_entry_points=bool(_truth(package.value("build", "osx_is_app"))),
         ),
         always_include_files=listed("always_include_files"),
-        merge_build_host=bool(_truth(package.value("build", "merge_build_host"))),
+        merge_build_host=merges_environments(package),
         ignore_run_exports=listed("ignore_run_exports"),
         ignore_run_exports_from=listed("ignore_run_exports_from"),
         interpreter=str(interpreter) if interpreter else None,
@@ -59,8 +61,24 @@ def build_settings(package: Metadata, entry: Mapping[str, Any]) -> BuildSettings
         excluded_files=texts(files.get("exclude")) if isinstance(files, dict) else (),
         no_link=listed("no_link"),
         features=listed("features"),
+        feature_values=_feature_values(package),
         include_recipe=_truth(package.value("build", "include_recipe")) is not False,
     )
+
+
+def merges_environments(package: Metadata) -> bool:
+    """Return whether the build requirements are installed into the host prefix.
+
+    Without ``merge_build_host``, those of a recipe that has neither ``host`` nor a compiler (``build_is_host`` in
+    conda_build/metadata.py).
+    """
+    merged = _truth(package.value("build", "merge_build_host"))
+    if merged is not None:
+        return merged
+    platform = package.recipe.platform
+    native = platform.build in {"", platform.subdir}
+    old = "host" not in package.requirements and not _COMPILER.search(package.text().requirements)
+    return native and old and bool(package.requirements.get("build"))
 
 
 def included_files(entry: Mapping[str, Any]) -> tuple[str, ...]:
@@ -135,6 +153,12 @@ def _independent(package: Metadata, entry: Mapping[str, Any]) -> bool:
 def _ignored(package: Metadata) -> bool | tuple[str, ...]:
     value = package.value("build", "ignore_prefix_files")
     return texts(value) if isinstance(value, list) else bool(_truth(value))
+
+
+def _feature_values(package: Metadata) -> dict[str, dict[str, str]]:
+    """Return the features with values that a package requires or provides, by their keys in index.json."""
+    values = {key: package.value("build", key) for key in ("provides_features", "requires_features")}
+    return {key: {str(k): str(v) for k, v in value.items()} for key, value in values.items() if isinstance(value, dict)}
 
 
 def _truth(value: Any) -> bool | None:

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -210,10 +211,13 @@ def test_files_of_other_packages(tmp_path: Path) -> None:
     assert "share/other" not in package.paths()
 
 
-def test_merged_environments(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["merge_build_host: true", "number: 0"], ids=["asked", "no-host-no-compiler"])
+def test_merged_environments(key: str, tmp_path: Path) -> None:
     script = "  script:\n    - mkdir -p $PREFIX/share\n    - test -f $PREFIX/share/dep && touch $PREFIX/share/x\n"
-    meta = f"{META}build:\n  merge_build_host: true\n{script}requirements:\n  build: [dep]\n"
-    assert "share/x" in made(tmp_path, meta, variants=channel(tmp_path)).paths()
+    meta = f"{META}build:\n  {key}\n{script}requirements:\n  build: [dep]\n"
+    package = made(tmp_path, meta, variants=channel(tmp_path))
+    assert "share/x" in package.paths()
+    assert package.info("index.json")["depends"] == ["dep >=1"]
 
 
 def archive(folder: Path) -> bytes:
@@ -230,6 +234,8 @@ def archive(folder: Path) -> bytes:
 def test_sources(tmp_path: Path) -> None:
     data = archive(tmp_path)
     url = (tmp_path / "a.tar.gz").as_uri()
+    with zipfile.ZipFile(tmp_path / "a-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("module.py", "")
     source = f"""\
 source:
   - url: {url}
@@ -241,6 +247,8 @@ source:
     folder: copied
   - path: a.tar.gz
     folder: local
+  - url: {(tmp_path / "a-1-py3-none-any.whl").as_uri()}
+    folder: wheel
 """
     feedstock = tmp_path / "feedstock" / "recipe"
     feedstock.mkdir(parents=True)
@@ -249,6 +257,7 @@ source:
     assert "share/work/unpacked/inside" in paths
     assert "share/work/copied/renamed" in paths
     assert "share/work/local/a.tar.gz" in paths
+    assert {"share/work/wheel/a-1-py3-none-any.whl", "share/work/wheel/module.py"} <= paths.keys()
 
 
 def test_a_wrong_md5(tmp_path: Path) -> None:

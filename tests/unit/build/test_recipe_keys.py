@@ -95,7 +95,15 @@ def test_a_build_key_reaches_the_engines_recipe(tmp_path: Path, keys: str, path:
 
 
 @pytest.mark.parametrize(
-    "keys", ["disable_pip: true", "preserve_egg_dir: true", "msvc_compiler: 14", "ignore_verify_codes: C1"]
+    "keys",
+    [
+        "disable_pip: true",
+        "preserve_egg_dir: true",
+        "msvc_compiler: 14",
+        "ignore_verify_codes: C1",
+        "no_move_top_level_workdir_loops: true",
+        "activate_in_script: true",
+    ],
 )
 def test_what_has_no_effect_on_this_platform_changes_nothing(tmp_path: Path, keys: str) -> None:
     (step,) = steps(tmp_path, f"build:\n  {keys}\n")
@@ -180,9 +188,15 @@ def test_the_metadata_of_a_package_is_completed(tmp_path: Path) -> None:
 
 
 def test_features_and_licenses_reach_the_index(tmp_path: Path) -> None:
-    (step,) = steps(tmp_path, "build:\n  features: f\n  track_features: a b\nabout:\n  license: MIT\n")
-    assert step.index == {"features": "f", "track_features": "a b", "license": "MIT"}
+    (step,) = steps(
+        tmp_path,
+        "build:\n  features: f\n  track_features: a b\n  requires_features:\n    r: 1\nabout:\n  license: MIT\n",
+    )
+    own = {"requires_features": {"r": "1"}}
+    assert step.index == {"features": "f", "track_features": "a b", "license": "MIT", **own}
     assert step.output.build_string == "f_0"
+    (step,) = steps(tmp_path / "other", "build:\n  provides_features:\n    p: q\n")
+    assert step.index == {"provides_features": {"p": "q"}}
 
 
 OUTPUTS = """\
@@ -257,6 +271,21 @@ def test_a_compile_merges_its_environments(tmp_path: Path) -> None:
     step = plan_compile(rendered, recipe_folder=tmp_path, folder=tmp_path, channels=(), settings=tmp_path)
     assert step is not None
     assert step.recipe["build"]["merge_build_and_host_envs"] is True
+
+
+@pytest.mark.parametrize(
+    ("keys", "merged"),
+    [
+        ("requirements:\n  build: [make]\n", True),
+        ("requirements:\n  build: [make]\n  host:\n    - zlib\n", False),
+        ("requirements:\n  build:\n    - {{ compiler('c') }}\n", False),
+        ("requirements:\n  build: [make]\nbuild:\n  merge_build_host: false\n", False),
+        ("requirements:\n  run: [make]\n", False),
+    ],
+)
+def test_a_recipe_without_host_and_compiler_merges_its_environments(tmp_path: Path, keys: str, merged: bool) -> None:
+    (step,) = steps(tmp_path, keys.replace("[make]", "make"))
+    assert step.recipe["build"].get("merge_build_and_host_envs", False) is merged
 
 
 def test_link_scripts_are_installed(tmp_path: Path) -> None:
