@@ -108,6 +108,12 @@ class PinningNeeded(KilnError):
     exit_code = 31
 
 
+class LintFailed(KilnError):
+    """The recipe or conda-forge.yml breaks rules of the linter."""
+
+    exit_code = 36
+
+
 class MatrixDrift(KilnError):
     """The files in .ci_support differ from what the recipe and the variant files generate."""
 

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from kiln.variants.platform import Platform
 
 # The parts of Python's modules that a template may use: values and harmless functions only.
-_TIME = SimpleNamespace(
+TIME = SimpleNamespace(
     time=time.time, strftime=time.strftime, gmtime=time.gmtime, localtime=time.localtime, ctime=time.ctime
 )
-_DATETIME = SimpleNamespace(datetime=dt.datetime, date=dt.date, timedelta=dt.timedelta, timezone=dt.timezone)
+DATETIME = SimpleNamespace(datetime=dt.datetime, date=dt.date, timedelta=dt.timedelta, timezone=dt.timezone)
 
 NAMES = frozenset(
     [
@@ -71,8 +71,8 @@ def functions(folder: Path, platform: Platform, variant: Mapping[str, Any], host
         "load_file_regex": files.regex,
         "load_file_data": files.data,
         "load_str_data": load_text,
-        "time": _TIME,
-        "datetime": _DATETIME,
+        "time": TIME,
+        "datetime": DATETIME,
         "environ": platform.os.environ,
         "os": platform.os,
     }

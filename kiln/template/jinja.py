@@ -123,16 +123,35 @@ class Template:
             UnsafeTemplate: it uses what the sandbox does not allow, or too much time or memory.
         """
         environment = self._environment
-        environment.budget.restart()
-        environment.uses.names.clear()
-        shared = new_context(environment, None, {}, dict(context), shared=False, globals=environment.globals)
-        text = "\n".join(
-            piece if isinstance(piece, str) else self._run(start, piece, shared) for start, piece in self._pieces
-        )
+        text = "\n".join(part for _, part in self._rendered(context))
         for name in environment.uses.names:
             if name not in self.sets and not known(name):
                 raise self._undefined(name, {*near, *self.sets})
         return text
+
+    def placed(self, context: Mapping[str, Any]) -> Selected:
+        """Return the rendered text with the line of the file for each line; a loop's lines count from its first.
+
+        Raises:
+            TemplateFault, UnsafeTemplate: as for `render`; undefined names are what the environment makes of them.
+        """
+        lines: list[str] = []
+        numbers: list[int] = []
+        ends = [*(start for start, _ in self._pieces[1:]), self._selected.text.count("\n") + 1]
+        for end, (start, part) in zip(ends, self._rendered(context), strict=True):
+            for index, line in enumerate(part.split("\n")):
+                lines.append(line)
+                numbers.append(self._selected.line_of(min(start + index + 1, end)))
+        return type(self._selected)(text="\n".join(lines) + "\n", numbers=tuple(numbers))
+
+    def _rendered(self, context: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
+        """Yield the rendered text of each piece, with the line (from 0) at which the piece begins."""
+        environment = self._environment
+        environment.budget.restart()
+        environment.uses.names.clear()
+        shared = new_context(environment, None, {}, dict(context), shared=False, globals=environment.globals)
+        for start, piece in self._pieces:
+            yield start, piece if isinstance(piece, str) else self._run(start, piece, shared)
 
     def _run(self, start: int, piece: Piece, context: Context) -> str:
         self._note(start + 1)

@@ -106,17 +106,21 @@ def parse(
     scalars: Scalars,
     line_of: Callable[[int], int] | None = None,
     may_repeat: Callable[[str], bool] | None = None,
+    *,
+    first_counts: bool = False,
 ) -> Document:
     """Parse the only document of ``text``.
 
     ``line_of`` maps a line of the text to a line of the file (from 1). ``may_repeat`` returns whether a key may be
-    repeated with another value, in which case the last value counts.
+    repeated with another value, in which case the last value counts. With ``first_counts`` any key may be repeated, and
+    the first value counts, as for conda-smithy's linter.
 
     Raises:
         MalformedYaml: the text is not YAML, repeats a key with another value, nests too deeply or expands too far.
         UnsafeTemplate: a tag asks for an object of a programming language.
     """
     builder = _Builder(file, scalars, line_of or (lambda line: line), may_repeat or (lambda _: False))
+    builder.first_counts = first_counts
     limits.at(file)
     event: Any = None
     try:
@@ -162,6 +166,7 @@ class _Builder:
         self, file: str, scalars: Scalars, line_of: Callable[[int], int], may_repeat: Callable[[str], bool]
     ) -> None:
         self.may_repeat = may_repeat
+        self.first_counts = False
         self.file = file
         self.words = scalars is Scalars.WORDS
         self.placed = scalars is Scalars.PLACED
@@ -260,6 +265,8 @@ class _Builder:
         key, level.key = level.key, _NO_KEY
         if self.words and key == "<<" and isinstance(value, (dict, list)):
             level.merges.extend(part for part in (value if isinstance(value, list) else [value]) if type(part) is dict)
+            return
+        if self.first_counts and key in level.value:
             return
         if key in level.value and level.value[key] != value and not self.may_repeat(str(key)):
             why = "the later value would silently override the earlier one"

@@ -1,0 +1,76 @@
+"""Check a recipe and its settings against the rules of conda-smithy's linter, without a variant and without network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.lint import about, conda_forge, requirement_rules, sections, settings_rules, test_sections, text_rules
+from kiln.lint.model import LintMessage, Problem, Rule, Severity
+from kiln.lint.subject import LintedFeedstock, LintedRecipe, read_settings, recipe_files
+from kiln.lint.values import mapping
+
+if TYPE_CHECKING:
+    from kiln.model.feedstock import Feedstock
+
+__all__ = ["RULES", "LintMessage", "Rule", "Severity", "check", "rules", "shellcheck_enabled"]
+
+RULES: tuple[Rule, ...] = (
+    *sections.RULES,
+    *about.RULES,
+    *test_sections.RULES,
+    *requirement_rules.RULES,
+    *text_rules.RULES,
+    *settings_rules.RULES,
+    *conda_forge.RULES,
+)
+_STOPS = frozenset({"R-051"})  # with two recipes, nothing else is checked: it is unclear which one counts
+
+
+def rules(*, of_conda_forge: bool) -> tuple[Rule, ...]:
+    """Return the rules; with those for feedstocks of conda-forge only, or without."""
+    return tuple(rule for rule in RULES if of_conda_forge or not rule.conda_forge)
+
+
+def check(feedstock: Feedstock, *, of_conda_forge: bool = False) -> list[LintMessage]:
+    """Return the messages about a feedstock, lints first, each in the order of the file.
+
+    Raises:
+        KilnError: the recipe or the settings cannot be read.
+    """
+    name = recipe_files(feedstock)[0]
+    recipe = LintedRecipe.read(feedstock.root / name, name)
+    subject = LintedFeedstock(feedstock=feedstock, recipe=recipe, settings=read_settings(feedstock))
+    messages: dict[tuple[object, ...], LintMessage] = {}
+    for rule in rules(of_conda_forge=of_conda_forge):
+        if rule.skip and rule.skip in subject.skipped:
+            continue
+        for problem in rule.check(subject):
+            message = _message(rule, problem)
+            messages.setdefault((message.id, message.text, message.at), message)
+        if messages and rule.id in _STOPS:
+            break
+    return sorted(messages.values(), key=_order)
+
+
+def shellcheck_enabled(feedstock: Feedstock) -> bool:
+    """Return whether conda-forge.yml asks for shellcheck's optional checks too.
+
+    Raises:
+        KilnError: the settings cannot be read.
+    """
+    return mapping(read_settings(feedstock).get("shellcheck")).get("enabled") is True
+
+
+def _message(rule: Rule, problem: Problem) -> LintMessage:
+    return LintMessage(
+        id=rule.id,
+        severity=rule.severity,
+        text=problem.text,
+        at=problem.at,
+        cure=problem.cure or rule.cure,
+        fixable=rule.fixable,
+    )
+
+
+def _order(message: LintMessage) -> tuple[bool, str, int, int]:
+    return message.severity is Severity.HINT, message.at.file, message.at.line, message.at.column

@@ -1,0 +1,169 @@
+"""Rules for the sections about, extra and package."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from kiln.lint.licenses import FAMILIES, LicenseExpression, is_family
+from kiln.lint.model import Problem, hint, lint
+from kiln.lint.values import key_of, mapping
+from kiln.versions import version_or_none
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kiln.lint.subject import LintedFeedstock
+    from kiln.model.location import Place
+
+_NAME = re.compile(r"[a-z0-9_\-.]+")
+# Families whose licenses ask for their text to be distributed, as conda-smithy lists them.
+_TEXT_REQUIRED = ("gpl", "bsd", "mit", "apache", "psf")
+_LICENSE_IN_NAMES = ("unlicense", "licenseref", "-license")
+
+
+def _about_at(subject: LintedFeedstock, *names: str) -> Place:
+    about = subject.recipe.section("about")
+    return subject.recipe.at_key(about, *names) if about else subject.recipe.at_key(subject.recipe.root, "about")
+
+
+def _license(subject: LintedFeedstock) -> str:
+    license_ = subject.recipe.section("about").get("license")
+    return "" if license_ is None else str(license_)
+
+
+def missing_items(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield the items that every about section has, and this one lacks."""
+    about = subject.recipe.section("about")
+    for item in ("homepage" if subject.recipe.version else "home", "license", "summary"):
+        if not about.get(item):
+            yield Problem(
+                text=f"about/{item} is missing", at=_about_at(subject, item), cure=f"add {item}: to the about section"
+            )
+
+
+def unknown_license(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a license that is called unknown."""
+    if _license(subject).strip().lower() == "unknown":
+        yield Problem(text="the license is 'unknown'", at=_about_at(subject, "license"))
+
+
+def license_word(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a license whose name has the word license, which no SPDX identifier needs."""
+    name = _license(subject).lower()
+    if "license" in name and not any(part in name for part in _LICENSE_IN_NAMES):
+        yield Problem(
+            text=f"the license {_license(subject)!r} has the word 'license' in its name",
+            at=_about_at(subject, "license"),
+        )
+
+
+def license_file(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a missing license file: always in recipe.yaml, in meta.yaml for families that ask for it."""
+    about = subject.recipe.section("about")
+    if about.get("license_file"):
+        return
+    family = about.get("license_family")
+    name = str(_license(subject) if family is None else family).lower()
+    if subject.recipe.version or any(part in name for part in _TEXT_REQUIRED):
+        yield Problem(text="about/license_file is missing", at=_about_at(subject, "license_file", "license"))
+
+
+def license_family(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a license family that conda-build refuses."""
+    family = subject.recipe.section("about").get("license_family")
+    if subject.recipe.version == 0 and family is not None and not is_family(str(family)):
+        yield Problem(
+            text=f"about/license_family {str(family)!r} is not one of conda-build's families",
+            at=_about_at(subject, "license_family"),
+            cure=f"remove it, or write one of {', '.join(FAMILIES)}",
+        )
+
+
+def spdx_license(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield licenses that are not SPDX identifiers."""
+    for name in LicenseExpression.parse(_license(subject).strip()).unknown_licenses[:1]:
+        yield Problem(text=f"the license {name!r} is not an SPDX identifier", at=_about_at(subject, "license"))
+
+
+def spdx_exception(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield license exceptions that are not SPDX identifiers."""
+    for name in LicenseExpression.parse(_license(subject).strip()).unknown_exceptions[:1]:
+        yield Problem(
+            text=f"the license exception {name!r} is not an SPDX identifier", at=_about_at(subject, "license")
+        )
+
+
+def _extra_at(subject: LintedFeedstock, name: str) -> Place:
+    extra = subject.recipe.section("extra")
+    return subject.recipe.at_key(extra, name) if extra else subject.recipe.at_key(subject.recipe.root, "extra")
+
+
+def no_maintainers(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a missing list of maintainers."""
+    if not subject.recipe.section("extra").get("recipe-maintainers"):
+        yield Problem(text="extra/recipe-maintainers names nobody", at=_extra_at(subject, "recipe-maintainers"))
+
+
+def maintainers_not_listed(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield maintainers that are not a list."""
+    if not isinstance(subject.recipe.section("extra").get("recipe-maintainers", []), list):
+        yield Problem(text="extra/recipe-maintainers is not a list", at=_extra_at(subject, "recipe-maintainers"))
+
+
+def feedstock_suffix(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a name of a feedstock that ends in -feedstock."""
+    name = subject.recipe.section("extra").get("feedstock-name")
+    if isinstance(name, str) and name.endswith("-feedstock"):
+        yield Problem(text=f"extra/feedstock-name {str(name)!r} ends in '-feedstock'", at=subject.recipe.at(name))
+
+
+def package_name(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield an invalid or missing package name; names that depend on the variant are not checked."""
+    name, node = subject.recipe.named
+    if "${{" in name and subject.recipe.version:
+        return
+    if not _NAME.fullmatch(name):
+        what = f"invalid package name {name!r}" if name else "the package's name is missing"
+        yield Problem(text=what, at=subject.recipe.at(node) if node else subject.recipe.at_key(subject.recipe.root))
+
+
+def missing_version(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a missing version."""
+    version, node = subject.recipe.package_version
+    if version is None:
+        yield Problem(text="the package's version is missing", at=subject.recipe.at(node))
+
+
+def invalid_version(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a version that conda does not order."""
+    version, node = subject.recipe.package_version
+    if version is not None and "${{" not in version and version_or_none(version) is None:
+        yield Problem(text=f"invalid version {version!r}", at=subject.recipe.at(node))
+
+
+def feedstock_name(subject: LintedFeedstock) -> str:
+    """Return the name of the feedstock that the recipe gives or implies."""
+    recipe = subject.recipe
+    holder = recipe.section("recipe") if recipe.version and "recipe" in recipe.root else recipe.section("package")
+    extra = mapping(recipe.root.get("extra"))
+    return str(extra.get("feedstock-name") or holder.get(key_of(holder, "name"), ""))
+
+
+_SPDX_CURE = "write an SPDX expression (spdx.org/licenses), such as MIT or Apache-2.0 OR BSD-3-Clause, or LicenseRef-NAME"
+
+RULES = (
+    lint("R-002", missing_items, "add the item to the about section"),
+    lint("R-003", no_maintainers, "list GitHub user names under extra: recipe-maintainers:"),
+    lint("R-004", maintainers_not_listed, "write one '- name' a line", fixable=True),
+    lint("R-039", feedstock_suffix, "remove the suffix, which is added by itself", fixable=True),
+    lint("R-007", unknown_license, _SPDX_CURE),
+    lint("R-010", license_word, _SPDX_CURE),
+    lint("R-013", license_file, "add license_file: with the path of the license's text in the source"),
+    lint("schema", license_family, "remove license_family"),
+    hint("R-044", spdx_license, _SPDX_CURE),
+    hint("R-045", spdx_exception, "write an exception of spdx.org/licenses/exceptions-index.html"),
+    lint("R-014", package_name, "use lower case letters, digits, '_', '-' and '.' only"),
+    lint("R-015", missing_version, "add version: to the package section"),
+    lint("R-016", invalid_version, "write a version of letters, digits, dots and underscores that conda can order"),
+)

@@ -1,0 +1,2 @@
+"""Rules for feedstocks of conda-forge only."""
+RULES = ()

@@ -1,0 +1,89 @@
+"""Rules of the linter, the problems that their checks yield, and the messages that users see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from kiln.lint.subject import LintedFeedstock
+    from kiln.model.location import Place
+
+
+class Severity(str, Enum):
+    """The severity of a rule: a lint fails the command, a hint does not."""
+
+    LINT = "lint"
+    HINT = "hint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A violation of a rule: its description, its place, and the cure, where it differs from the rule's."""
+
+    text: str
+    at: Place
+    cure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A rule of conda-smithy's linter, with its id there.
+
+    ``check`` yields the problems of a feedstock. ``fixable`` rules have a function in `kiln.lint.fix`. Rules for
+    ``conda_forge`` apply only to feedstocks of that organization. ``skip`` is the name under ``linter: skip:`` in
+    conda-forge.yml that turns the rule off.
+    """
+
+    id: str
+    severity: Severity
+    cure: str
+    check: Callable[[LintedFeedstock], Iterable[Problem]]
+    fixable: bool = False
+    conda_forge: bool = False
+    skip: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LintMessage:
+    """A message of the linter."""
+
+    id: str
+    severity: Severity
+    text: str
+    at: Place
+    cure: str
+    fixable: bool
+
+
+def lint(
+    id_: str,
+    check: Callable[[LintedFeedstock], Iterable[Problem]],
+    cure: str,
+    *,
+    fixable: bool = False,
+    conda_forge: bool = False,
+    skip: str = "",
+) -> Rule:
+    """Return a rule whose violation fails the command."""
+    return Rule(
+        id=id_, severity=Severity.LINT, cure=cure, check=check, fixable=fixable, conda_forge=conda_forge, skip=skip
+    )
+
+
+def hint(
+    id_: str,
+    check: Callable[[LintedFeedstock], Iterable[Problem]],
+    cure: str,
+    *,
+    fixable: bool = False,
+    conda_forge: bool = False,
+    skip: str = "",
+) -> Rule:
+    """Return a rule whose violation is only reported."""
+    return Rule(
+        id=id_, severity=Severity.HINT, cure=cure, check=check, fixable=fixable, conda_forge=conda_forge, skip=skip
+    )

@@ -1,0 +1,382 @@
+"""Rules for requirements, pins and compilers."""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from kiln.lint.model import Problem, hint, lint
+from kiln.lint.spec_fields import is_separated
+from kiln.lint.stub_template import COMPATIBLE_PIN, COMPILER, SUBPACKAGE_PIN
+from kiln.lint.text_rules import selector_in
+from kiln.lint.values import branch_texts, branches, items, mapping, texts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import Any
+
+    from kiln.lint.subject import LintedFeedstock, LintedRecipe
+
+OPERATORS = ("!=", "=", "==", ">", "<", "<=", ">=")
+LANGUAGES = ("python", "r-base")
+_PLATFORMS = frozenset({"win", "linux", "osx", "unix"})
+_LOGIC = frozenset({"not", "and", "or"})
+_LANGUAGE = r"(?:m2w64_)?(?:c|cxx|fortran|rust|go-cgo)"
+_COMPILERS = (re.compile(f"{_LANGUAGE}{COMPILER}"), re.compile(rf"\${{{{ compiler\(['\"]{_LANGUAGE}"))
+_STDLIBS = (re.compile("(?:m2w64_)?c_stdlib_stub$"), re.compile(r".*\$\{\{ stdlib\(['\"](?:m2w64_)?c['\"]\)", re.DOTALL))
+
+
+# -- the spelling of specs -------------------------------------------------------------------------------------
+
+
+def _specs(recipe: LintedRecipe) -> Iterator[tuple[str, str]]:
+    """Yield the section and the text of each outermost requirement, exports included."""
+    for section, value in recipe.requirements.items():
+        kinds = value
+        if recipe.version and section == "ignore_run_exports":
+            kinds = mapping(value).get("from_package")
+        elif recipe.version and isinstance(value, dict):
+            kinds = list(chain.from_iterable(value.values()))
+        yield from ((str(section), spec) for spec in texts(kinds))
+
+
+def _spelled(recipe: LintedRecipe) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield the section, the text and the words of each requirement without Jinja."""
+    for section, spec in _specs(recipe):
+        bare = spec if recipe.version else spec.partition("#")[0]
+        words = bare.split()
+        if words and ("${{" if recipe.version else "{{") not in bare:
+            yield section, spec, words
+
+
+def space_after_operator(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield specs with a space between the operator and the version."""
+    for section, spec, words in _spelled(subject.recipe):
+        if len(words) > 2 and words[1] in OPERATORS:
+            text = f"requirements/{section}: {str(spec)!r} has a space after {words[1]!r}"
+            cure = f"write {words[0]} {''.join(words[1:])}"
+            yield Problem(text=text, at=subject.recipe.at(spec), cure=cure)
+
+
+def no_space_before_operator(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield specs without a space between the name and the operator."""
+    for section, spec, words in _spelled(subject.recipe):
+        if len(words) > 2 and words[1] in OPERATORS:
+            continue
+        start = min((at for sign in "><=" if (at := words[0].find(sign)) >= 0), default=-1)
+        if start >= 0:
+            name, pin = words[0][:start], words[0][start:] + "".join(words[1:])
+            text = f"requirements/{section}: {str(spec)!r} has no space after the name"
+            yield Problem(text=text, at=subject.recipe.at(spec), cure=f"write {name} {pin}")
+
+
+def unseparated_fields(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield specs of a meta.yaml that conda-build may misread: not name, version and build as three words."""
+    if subject.recipe.version:
+        return
+    seen: set[int] = set()
+    for section, spec in _all_meta_specs(subject):
+        if id(spec) not in seen and not is_separated(spec):
+            seen.add(id(spec))
+            text = f"{section}: the fields of {str(spec)!r} are not 'name [version [build]]'"
+            yield Problem(text=text, at=subject.recipe.at(spec))
+
+
+def _all_meta_specs(subject: LintedFeedstock) -> Iterator[tuple[str, str]]:
+    recipe = subject.recipe
+    top = recipe.requirements
+    for section, value in top.items():
+        yield from ((f"requirements/{section}", spec) for spec in texts(value))
+    yield from (("test/requires", spec) for spec in texts(recipe.section("test").get("requires")))
+    for output in recipe.outputs:
+        requirements = output.get("requirements") or {}
+        lists = requirements if isinstance(requirements, dict) else {"run": requirements}
+        # conda-smithy sees constraints of outputs only where the top level has some, which it adds them to.
+        constrained = ("run_constrained",) if top.get("run_constrained") and "lint_stdlib" not in subject.skipped else ()
+        for section in ("build", "host", "run", *constrained):
+            yield from ((f"requirements/{section}", spec) for spec in texts(lists.get(section)))
+        yield from (("test/requires", spec) for spec in texts(mapping(output.get("test")).get("requires")))
+
+
+# -- packages that are required, or not -------------------------------------------------------------------------
+
+
+def old_numpy_pin(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield conda-build's former pin of numpy."""
+    yield from _listed(subject, "numpy x.x", "'numpy x.x' is a deprecated pin")
+
+
+def toolchain(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield the former package of compilers."""
+    yield from _listed(subject, "toolchain", "the package toolchain is deprecated")
+
+
+def _listed(subject: LintedFeedstock, name: str, text: str) -> Iterator[Problem]:
+    for spec in subject.recipe.required("build"):
+        if spec == name:
+            yield Problem(text=text, at=subject.recipe.at(spec))
+
+
+def rust_licenses(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a Rust compiler without the tool that collects the licenses of dependencies."""
+    yield from _licenses(subject, "rust", "cargo-bundle-licenses", subject.recipe.named[0] == "cargo-bundle-licenses")
+
+
+def go_licenses(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a Go compiler without the tool that collects the licenses of dependencies."""
+    yield from _licenses(subject, "go", "go-licenses", subject.recipe.named[0] == "go-licenses")
+
+
+def _licenses(subject: LintedFeedstock, language: str, tool: str, exempt: bool) -> Iterator[Problem]:  # noqa: FBT001
+    recipe = subject.recipe
+    build = recipe.required("build")
+    compiler = f"{'$' * recipe.version}{{{{ compiler('{language}') }}}}"
+    for spec in build:
+        if spec == compiler and tool not in build and not exempt:
+            yield Problem(text=f"a {language} compiler is used without {tool}", at=recipe.at(spec))
+
+
+# -- languages --------------------------------------------------------------------------------------------------
+
+
+def _language_specs(recipe: LintedRecipe) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield each language with its specs in host and in run, for a package of one output that is not noarch."""
+    if recipe.noarch is None and not recipe.root.get("outputs"):
+        for language in LANGUAGES:
+            host, run = (
+                [spec for spec in recipe.required(section) if spec.partition(" ")[0] == language]
+                for section in ("host", "run")
+            )
+            yield language, host, run
+
+
+def host_only_language(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a language that the build has and the installed package has not."""
+    for language, host, run in _language_specs(subject.recipe):
+        if host and not run:
+            text = f"{language} is in requirements/host, not in requirements/run"
+            yield Problem(text=text, at=subject.recipe.at(host[0]), cure=f"add {language} to requirements/run")
+
+
+def pinned_language(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a language with a version in a package that is built once for each version."""
+    for language, host, run in _language_specs(subject.recipe):
+        if language == "python" and is_version_independent(subject.recipe, subject.recipe.section("build")):
+            continue
+        for specs in (host, run):
+            for spec in specs if language not in specs else ():
+                if spec.partition(" ")[2].startswith((">", "<")):
+                    text = f"{str(spec)!r} has a version, but the package is built for each {language}"
+                    yield Problem(text=text, at=subject.recipe.at(spec), cure=f"write {language}, and skip versions")
+
+
+def is_version_independent(recipe: LintedRecipe, build: Mapping[Any, Any]) -> bool:
+    """Return whether a package is built once for all versions of Python."""
+    if recipe.version:
+        return bool(mapping(build.get("python")).get("version_independent"))
+    return bool(build.get("python_version_independent"))
+
+
+def python_lower_bound(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a noarch Python package that names no version of Python."""
+    recipe = subject.recipe
+    if recipe.noarch != "python" or recipe.root.get("outputs"):
+        return
+    run = recipe.required("run")
+    if not any(spec.split()[:1] == ["python"] and spec != "python" for spec in run):
+        spec = next((spec for spec in run if spec == "python"), None)
+        at = recipe.at(spec) if spec else recipe.at_key(recipe.section("requirements"), "run")
+        text = "a noarch Python package has no lower bound of python in requirements/run"
+        yield Problem(text=text, at=at, cure=f"write python >={'$' * recipe.version}{{{{ python_min }}}}")
+
+
+# -- pins between outputs ---------------------------------------------------------------------------------------
+
+
+def wrong_pins(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield pin_compatible on outputs of the recipe, and pin_subpackage on other packages."""
+    recipe = subject.recipe
+    outputs = recipe.outputs
+    top = recipe.root
+    if recipe.version:
+        outputs = [mapping(recipe.renderer.value(output)) for output in outputs]
+        names = [mapping(output.get("package")).get("name") for output in outputs]
+        names += [recipe.renderer.value(recipe.section("package").get("name"))]
+        top = {"requirements": recipe.renderer.value(recipe.root.get("requirements"))}
+    else:
+        names = [output.get("name") for output in outputs] + [recipe.section("package").get("name")]
+    known = {name for name in names if isinstance(name, str)}
+    for holder in (top, *outputs):
+        for pin in _pins(recipe, holder):
+            yield from _wrong_pin(recipe, pin, known)
+
+
+def _pins(recipe: LintedRecipe, holder: Mapping[Any, Any]) -> Iterator[str]:
+    """Yield the requirements and exports of the recipe or an output that may be pins."""
+    requirements = mapping(holder.get("requirements"))
+    if recipe.version:
+        exports = requirements.get("run_exports")
+        kinds = exports.values() if isinstance(exports, dict) else [exports]
+        yield from chain.from_iterable(branch_texts(kind) for kind in kinds)
+    else:
+        yield from texts(mapping(holder.get("build")).get("run_exports"))
+        yield from texts(requirements.get("run"))
+        yield from texts(requirements.get("host"))
+
+
+def _wrong_pin(recipe: LintedRecipe, pin: str, known: set[str]) -> Iterator[Problem]:
+    words = pin.split()
+    if len(words) < 2:
+        return
+    name = words[1]
+    if pin.startswith(COMPATIBLE_PIN) and name in known:
+        text = f"pin_compatible({name!r}) pins an output of this recipe"
+        yield Problem(text=text, at=recipe.at(pin), cure=f"write pin_subpackage({name!r})")
+    elif pin.startswith(SUBPACKAGE_PIN) and name not in known:
+        text = f"pin_subpackage({name!r}) pins a package that is no output of this recipe"
+        yield Problem(text=text, at=recipe.at(pin), cure=f"write pin_compatible({name!r})")
+
+
+# -- compilers and the C library --------------------------------------------------------------------------------
+
+
+def _output_lists(subject: LintedFeedstock, kind: str) -> list[list[str]]:
+    """Return the requirements of one kind of each output, of all branches; a plain list counts as host and run."""
+    recipe = subject.recipe
+    lists = []
+    for output in recipe.outputs:
+        requirements = output.get("requirements") or {}
+        if isinstance(requirements, list):
+            lists.append(texts(requirements) if kind in {"host", "run"} and not recipe.version else [])
+        else:
+            value = mapping(requirements).get(kind)
+            lists.append(branch_texts(value) if recipe.version else texts(value))
+    return lists
+
+
+def _constraints(recipe: LintedRecipe) -> str:
+    return "run_constraints" if recipe.version else "run_constrained"
+
+
+def missing_stdlib(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield outputs that use a compiler without the C standard library."""
+    recipe = subject.recipe
+    compiler, stdlib = _COMPILERS[recipe.version], _STDLIBS[recipe.version]
+    for build in (recipe.required("build"), *_output_lists(subject, "build")):
+        first = next((spec for spec in build if compiler.match(spec)), None)
+        if first is not None and not any(stdlib.match(spec) for spec in build):
+            text = "a compiler is used without stdlib('c')"
+            yield Problem(text=text, at=recipe.at(first))
+
+
+def sysroot(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield requirements on the sysroot, which stdlib replaces."""
+    for spec in chain(subject.recipe.required("build"), *_output_lists(subject, "build")):
+        if spec.startswith("sysroot_linux"):
+            yield Problem(text=f"{str(spec)!r} is required directly", at=subject.recipe.at(spec))
+
+
+def macos_constraint(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield constraints on the version of macOS, which stdlib replaces."""
+    kinds = ("run", _constraints(subject.recipe))
+    for kind in kinds:
+        for spec in chain(subject.recipe.required(kind), *_output_lists(subject, kind)):
+            if spec.startswith("__osx >"):
+                yield Problem(text=f"{str(spec)!r} is required directly", at=subject.recipe.at(spec))
+
+
+# -- noarch -----------------------------------------------------------------------------------------------------
+
+
+def noarch_conditions(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield conditions in the requirements of a noarch recipe.yaml, which is built once."""
+    recipe = subject.recipe
+    if not recipe.version or not recipe.noarch:
+        return
+    for section, value in recipe.section("requirements").items():
+        bad = next((item for item in _conditions(value) if not _is_allowed(subject, section, item)), None)
+        if bad is not None:
+            yield Problem(text="a noarch package has a requirement with a condition", at=recipe.at(bad))
+            break
+    build = recipe.section("build")
+    if "skip" in build:
+        yield Problem(text="a noarch package has a skip", at=recipe.at_key(build, "skip"))
+
+
+def _conditions(value: Any) -> list[dict[Any, Any]]:
+    return [item for item in items(value) if isinstance(item, dict)]
+
+
+def _is_allowed(subject: LintedFeedstock, section: str, item: Mapping[Any, Any]) -> bool:
+    if not subject.several_noarch_platforms:
+        return False
+    words = set(str(item.get("if", "")).split()) - _LOGIC
+    return section not in {"host", "run"} or words <= _PLATFORMS
+
+
+def possible_noarch(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a package that is installed with pip, needs no compiler, and has no selectors: it could be noarch."""
+    recipe = subject.recipe
+    build = list(chain(recipe.required("build"), *_output_lists(subject, "build"))) if recipe.required("build") else []
+    if recipe.noarch is not None or "pip" not in build or any(COMPILER in spec for spec in build):
+        return
+    possible = _without_conditions(recipe) if recipe.version else _without_selectors(recipe)
+    if possible:
+        pip = next(spec for spec in build if spec == "pip")
+        yield Problem(text="the package may be noarch: python", at=recipe.at(pip))
+
+
+def _without_conditions(recipe: LintedRecipe) -> bool:
+    section = recipe.section("requirements")
+    build = texts(section.get("build"))
+    compiled = any(spec.startswith("${{") and ("compiler('c')" in spec or 'compiler("c")' in spec) for spec in build)
+    return "pip" in build and not compiled and not any(_conditions(value) for value in section.values())
+
+
+def _without_selectors(recipe: LintedRecipe) -> bool:
+    inside = None
+    for line in recipe.lines:
+        stripped = line.strip()
+        indentation = line[: len(line) - len(line.lstrip())] if stripped else ""
+        if stripped in {"host:", "run:"}:
+            inside = indentation
+        elif stripped.startswith("skip:") and selector_in(line):
+            return False
+        elif inside is not None and indentation == inside:
+            inside = None
+        elif inside is not None and selector_in(line):
+            return False
+    return True
+
+
+def outputs_with_requirements(recipe: LintedRecipe) -> Iterable[tuple[Mapping[Any, Any], Mapping[Any, Any]]]:
+    """Return each output with its requirements: lists of texts, of all branches; a plain list counts as run."""
+    for output in recipe.outputs:
+        requirements = output.get("requirements") or {}
+        if isinstance(requirements, list):
+            requirements = {"run": requirements}
+        yield output, {name: list(branches(value)) for name, value in mapping(requirements).items()}
+
+
+_STDLIB = "add stdlib('c') to requirements/build of each output that uses a compiler"
+_DIRECT = "add stdlib('c') to requirements/build, and set c_stdlib_version in the variant file"
+
+RULES = (
+    lint("R-017", old_numpy_pin, "require numpy without a version"),
+    lint("R0-006", toolchain, "write {{ compiler('c') }} and the like"),
+    lint("R-021", space_after_operator, "remove the space", fixable=True),
+    lint("R-022", no_space_before_operator, "add a space", fixable=True),
+    lint("R-023", host_only_language, "add it to requirements/run"),
+    lint("R-024", pinned_language, "remove the version"),
+    lint("R-026", python_lower_bound, "write python >={{ python_min }}"),
+    lint("R-027", wrong_pins, "use pin_subpackage for outputs of the recipe, pin_compatible for all others"),
+    lint("R-031", rust_licenses, "add cargo-bundle-licenses to requirements/build, and run it in the script"),
+    lint("R-032", go_licenses, "add go-licenses to requirements/build, and run it in the script"),
+    lint("R-033", missing_stdlib, _STDLIB, skip="lint_stdlib"),
+    lint("R-034", sysroot, _DIRECT, skip="lint_stdlib"),
+    lint("R-035", macos_constraint, _DIRECT, skip="lint_stdlib"),
+    lint("R1-002", noarch_conditions, "remove noarch:, or the condition", skip="lint_noarch_selectors"),
+    hint("R-041", possible_noarch, "write noarch: python in the build section"),
+    hint("R-048", unseparated_fields, "write 'name version build': python >=3.9, libfoo 1.2.* cpu_*", fixable=True),
+)

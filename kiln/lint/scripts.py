@@ -1,0 +1,55 @@
+"""Messages about shell scripts, from shellcheck."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from kiln import command
+from kiln.lint.model import LintMessage, Severity
+from kiln.model.location import Place
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+    from kiln.model.feedstock import Feedstock
+
+_TIMEOUT = 120.0  # seconds
+# SC2154 reports variables without a value: those of the build's environment have none in a script.
+_OPTIONS = ("--norc", "--shell=bash", "--exclude=SC2154", "--format=json")
+_ALL = "--enable=all"  # as conda-smithy, if conda-forge.yml has shellcheck: enabled: true
+_WARNINGS = "--severity=warning"
+REPORT, FAILURE, OWN_REPORT = "R-042", "R-043", "kiln-shellcheck"
+
+
+def messages(feedstock: Feedstock, program: Path, *, enabled: bool) -> list[LintMessage]:
+    """Return shellcheck's comments on the recipe's scripts: all of them if ``enabled``, else errors and warnings."""
+    scripts = sorted(path.name for path in feedstock.recipe.glob("*.sh") if path.is_file() and not path.is_symlink())
+    if not scripts:
+        return []
+    argv = [program, *_OPTIONS, _ALL if enabled else _WARNINGS, *(f"recipe/{name}" for name in scripts)]
+    result = command.capture(argv, env={}, cwd=feedstock.root, timeout=_TIMEOUT)
+    comments = _comments(result.stdout) if result.exit_code in {0, 1} else None
+    if comments is None:
+        text = f"shellcheck failed with exit code {result.exit_code}"
+        return [_message(FAILURE, text, Place(file="recipe"), "run shellcheck recipe/*.sh")]
+    return [_of_comment(comment, REPORT if enabled else OWN_REPORT) for comment in comments]
+
+
+def _comments(text: str) -> list[dict[str, Any]] | None:
+    try:
+        comments = json.loads(text)
+    except ValueError:
+        return None
+    return comments if isinstance(comments, list) else None
+
+
+def _of_comment(comment: dict[str, Any], rule: str) -> LintMessage:
+    at = Place(file=str(comment["file"]), line=int(comment["line"]), column=int(comment["column"]))
+    code = f"SC{comment['code']}"
+    return _message(rule, f"{code}: {comment['message']}", at, f"see www.shellcheck.net/wiki/{code}")
+
+
+def _message(rule: str, text: str, at: Place, cure: str) -> LintMessage:
+    return LintMessage(id=rule, severity=Severity.HINT, text=text, at=at, cure=cure, fixable=False)

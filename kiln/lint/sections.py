@@ -1,0 +1,236 @@
+"""Rules for the structure of a recipe: its sections, their keys and order, its sources and build section."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.errors import nearest
+from kiln.lint.model import Problem, hint, lint
+from kiln.lint.subject import META, VARIANT_FILES
+from kiln.lint.values import items, mapping
+from kiln.model.location import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+    from kiln.lint.subject import LintedFeedstock
+
+META_ORDER = ("package", "source", "build", "requirements", "test", "app", "outputs", "about", "extra")
+SINGLE_ORDER = (
+    "schema_version", "context", "package", "source", "build", "requirements", "tests", "about", "extra",
+)  # fmt: skip
+SEVERAL_ORDER = ("schema_version", "context", "recipe", "source", "build", "outputs", "about", "extra")
+REQUIREMENTS_ORDER = ("build", "host", "run")
+NOARCH = ("python", "generic")
+_HASHES = frozenset({"sha1", "sha256", "md5"})
+
+# The keys of each section of a meta.yaml: FIELDS in conda_build/metadata.py, and two of conda-smithy in extra.
+META_KEYS = {
+    section: frozenset(keys.split())
+    for section, keys in {
+        "package": "name version",
+        "source": """fn url md5 sha1 sha224 sha256 sha384 sha512 content_sha256 content_sha384 content_sha512
+            content_hash_skip path path_via_symlink git_url git_tag git_branch git_rev git_depth hg_url hg_tag svn_url
+            svn_rev svn_ignore_externals svn_username svn_password folder no_hoist patches""",
+        "build": """number string entry_points osx_is_app disable_pip features track_features preserve_egg_dir no_link
+            binary_relocation script noarch noarch_python python_version_independent has_prefix_files
+            binary_has_prefix_files ignore_prefix_files detect_binary_files_with_prefix skip_compile_pyc rpaths
+            rpaths_patcher script_env always_include_files skip msvc_compiler pin_depends include_recipe preferred_env
+            preferred_env_executable_paths run_exports ignore_run_exports ignore_run_exports_from requires_features
+            provides_features force_use_keys force_ignore_keys merge_build_host pre-link post-link pre-unlink
+            missing_dso_whitelist missing_dso_allowlist runpath_whitelist runpath_allowlist error_overdepending
+            error_overlinking overlinking_ignore_patterns python_site_packages_path""",
+        "outputs": """name version number entry_points script script_interpreter build requirements test about extra
+            files type run_exports target""",
+        "requirements": "build host run conflicts run_constrained",
+        "app": "entry icon summary type cli_opts own_environment",
+        "test": "requires commands files imports source_files downstreams",
+        "about": """home dev_url doc_url doc_source_url license_url license summary description license_family
+            identifiers tags keywords license_file prelink_message readme""",
+        "extra": "recipe-maintainers feedstock-name",
+    }.items()
+}
+_MAPPINGS = ("build", "requirements", "test", "about", "extra", "package")
+
+
+def two_recipes(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a second recipe beside the recipe.yaml."""
+    if subject.recipe.version and subject.feedstock.meta.exists():
+        yield Problem(text="the recipe has both recipe.yaml and meta.yaml", at=Place(file=META))
+
+
+def schema_version(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a version of the recipe format that does not exist."""
+    version = subject.recipe.root.get("schema_version", 1)
+    if subject.recipe.version and version != 1:
+        at = subject.recipe.at_key(subject.recipe.root, "schema_version")
+        yield Problem(text=f"unsupported schema version {version!r}", at=at, cure="write schema_version: 1")
+
+
+def misshapen_sections(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield sections of a meta.yaml that are not mappings, or not the lists that they must be."""
+    recipe = subject.recipe
+    if recipe.version:
+        return
+    for name in _MAPPINGS:
+        if name in recipe.root and not isinstance(recipe.root[name], dict):
+            yield _misshapen(subject, name, "a mapping")
+    if not isinstance(recipe.root.get("source", []), (dict, list)):
+        yield _misshapen(subject, "source", "a mapping or a list of mappings")
+    if not isinstance(recipe.root.get("outputs", []), list):
+        yield _misshapen(subject, "outputs", "a list of mappings")
+    top_tests = mapping(recipe.root.get("test")).keys() & {"imports", "commands"}
+    for output in () if top_tests else recipe.outputs:
+        if not isinstance(output.get("test", {}), dict):
+            yield Problem(text="the test section of an output is empty", at=recipe.at_key(output, "test"))
+
+
+def _misshapen(subject: LintedFeedstock, name: str, expected: str) -> Problem:
+    value = subject.recipe.root[name]
+    shape = "empty" if value is None else "a list" if isinstance(value, list) else "a single value"
+    at = subject.recipe.at_key(subject.recipe.root, name)
+    return Problem(text=f"the section {name!r} is {shape}, expected {expected}", at=at)
+
+
+def known_sections(subject: LintedFeedstock) -> tuple[str, ...]:
+    """Return the names of the outermost sections that the recipe's format has."""
+    return tuple(dict.fromkeys((*SINGLE_ORDER, *SEVERAL_ORDER))) if subject.recipe.version else META_ORDER
+
+
+def unknown_sections(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield outermost keys that the recipe's format does not have."""
+    known = known_sections(subject)
+    for key in subject.recipe.root:
+        if key not in known:
+            yield Problem(
+                text=f"unknown section {str(key)!r}", at=subject.recipe.at(key), cure=nearest(str(key), known)
+            )
+
+
+def expected_order(subject: LintedFeedstock) -> tuple[str, ...]:
+    """Return the order of the outermost sections."""
+    if not subject.recipe.version:
+        return META_ORDER
+    return SEVERAL_ORDER if "outputs" in subject.recipe.root else SINGLE_ORDER
+
+
+def section_order(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield outermost sections in another order than the usual one."""
+    yield from _misordered(subject, "section", subject.recipe.root, expected_order(subject))
+
+
+def requirements_order(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield requirements in another order than build, host, run."""
+    section = subject.recipe.section("requirements")
+    yield from _misordered(subject, "requirements", section, REQUIREMENTS_ORDER)
+
+
+def _misordered(
+    subject: LintedFeedstock, what: str, keys: Iterable[Any], order: tuple[str, ...]
+) -> Iterator[Problem]:
+    names = [key for key in keys if key in order]
+    expected = sorted(names, key=order.index)
+    for name, other in zip(names, expected, strict=True):
+        if name != other:
+            text = f"the {what} {str(name)!r} stands where {str(other)!r} is expected"
+            yield Problem(text=text, at=subject.recipe.at(name), cure=f"order them: {', '.join(expected)}")
+            return
+
+
+def unknown_keys(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield keys that conda-build does not know in the sections of a meta.yaml."""
+    recipe = subject.recipe
+    if recipe.version:
+        return
+    for section in META_ORDER:
+        value = recipe.root.get(section)
+        if section in {"source", "outputs"}:
+            holders = recipe.sources if section == "source" else recipe.outputs
+        else:
+            holders = [mapping(value)]
+        for key in (key for holder in holders for key in holder):
+            if key not in META_KEYS[section]:
+                text = f"unknown key {str(key)!r} in the section {section!r}"
+                yield Problem(text=text, at=recipe.at(key), cure=nearest(str(key), META_KEYS[section]))
+
+
+def build_number(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a missing build number."""
+    build = subject.recipe.section("build")
+    if build.get("number") is None:
+        at = subject.recipe.at_key(build) if build else subject.recipe.at_key(subject.recipe.root, "build")
+        yield Problem(text="build/number is missing", at=at)
+
+
+def noarch_value(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield an invalid value of build/noarch."""
+    value = subject.recipe.noarch
+    if value is not None and value not in NOARCH:
+        at = subject.recipe.at_key(subject.recipe.section("build"), "noarch")
+        yield Problem(text=f"invalid value {value!r} of build/noarch", at=at)
+
+
+def source_hash(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield downloads without a hash."""
+    for source in subject.recipe.sources:
+        if "url" in source and not _HASHES & source.keys():
+            yield Problem(text="a source with a URL has no hash", at=subject.recipe.at_key(source, "url"))
+
+
+def old_pypi_url(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield downloads from the former address of PyPI."""
+    for source in subject.recipe.sources:
+        value = source.get("url")
+        urls = [value] if isinstance(value, str) else items(value)
+        for url in urls:
+            if isinstance(url, str) and url.startswith("https://pypi.io/"):
+                yield Problem(text="pypi.io is PyPI's former address", at=subject.recipe.at(url))
+
+
+def two_variant_files(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a second variant file."""
+    files = [name for name in VARIANT_FILES if subject.config_file(name)]
+    if len(files) > 1:
+        text = f"the recipe has both {' and '.join(files)}"
+        yield Problem(text=text, at=Place(file=f"recipe/{files[1]}"))
+
+
+def windows_script(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a script of conda-build's name in a recipe for rattler-build, which does not run it."""
+    if subject.recipe.version and (subject.feedstock.recipe / "bld.bat").exists():
+        yield Problem(text="rattler-build runs build.bat, not bld.bat", at=Place(file="recipe/bld.bat"))
+
+
+def float_values(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield numbers with a decimal point, which lose trailing zeros: the version 1.10 would become 1.1."""
+    yield from _floats(subject, subject.recipe.root, "", subject.recipe.root)
+
+
+def _floats(subject: LintedFeedstock, value: Any, path: str, near: Any) -> Iterator[Problem]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _floats(subject, item, f"{path}/{key}" if path else str(key), key)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _floats(subject, item, path, near)
+    elif isinstance(value, float):
+        yield Problem(text=f"{path} is read as the number {value}", at=subject.recipe.at(near))
+
+
+RULES = (
+    lint("R-051", two_recipes, "remove the file that is not used; kiln and conda-smithy read recipe.yaml first"),
+    lint("schema", schema_version, "write schema_version: 1"),
+    lint("schema", misshapen_sections, "fill the section, or remove it"),
+    lint("R-000", unknown_sections, "remove the section, or correct its name"),
+    lint("R-001", section_order, "reorder the sections", fixable=True),
+    lint("R-018", unknown_keys, "remove the key, or correct its name"),
+    lint("R-008", build_number, "add number: 0 to the build section"),
+    lint("R-009", requirements_order, "reorder the requirements", fixable=True),
+    lint("R-019", source_hash, "add sha256: with the hash of the file"),
+    lint("R-020", noarch_value, "write noarch: python or noarch: generic"),
+    lint("RC-002", two_variant_files, "keep one; variants.yaml is for recipe.yaml only"),
+    lint("R-040", float_values, "quote the value", fixable=True),
+    hint("R-050", old_pypi_url, "write https://files.pythonhosted.org/ instead of https://pypi.io/", fixable=True),
+    hint("R1-003", windows_script, "rename bld.bat to build.bat"),
+)

@@ -1,0 +1,44 @@
+"""Rules for conda-forge.yml."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.lint import settings_schema
+from kiln.lint.model import Problem, hint, lint
+from kiln.lint.values import mapping
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kiln.lint.subject import LintedFeedstock
+
+_OLD_IMAGES = frozenset({"cos7", "alma8", "ubi8"})
+_DEFAULT_IMAGE = "alma9"
+
+
+def invalid_settings(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield unknown settings, and settings with values of another type."""
+    for fault in settings_schema.faults(subject.settings):
+        yield Problem(text=fault.text, at=subject.settings_at(*fault.path), cure=fault.cure)
+
+
+def deprecated_settings(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield deprecated settings."""
+    for fault in settings_schema.deprecated(subject.settings):
+        yield Problem(text=fault.text, at=subject.settings_at(*fault.path), cure=fault.cure)
+
+
+def old_images(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield images that are older than conda-forge's default."""
+    for platform, image in mapping(subject.settings.get("os_version")).items():
+        if image in _OLD_IMAGES:
+            text = f"os_version.{platform} is {image}, older than the default {_DEFAULT_IMAGE}"
+            yield Problem(text=text, at=subject.settings_at("os_version", str(platform)))
+
+
+RULES = (
+    lint("schema", invalid_settings, "see conda-forge.org/docs/maintainer/conda_forge_yml"),
+    hint("schema", deprecated_settings, "use its replacement"),
+    hint("FC-002", old_images, "remove the setting, unless the recipe repackages binaries", skip="hint_os_version"),
+)

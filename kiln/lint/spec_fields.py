@@ -1,0 +1,122 @@
+"""The fields of match specs: conda reads ``name=version=build`` too, but conda-build wants ``name version build``.
+
+The grammar is that of conda/models/match_spec.py and version.py.
+"""
+
+from __future__ import annotations
+
+import re
+
+from kiln.lint.stub_template import COMPATIBLE_PIN, SUBPACKAGE_PIN
+from kiln.versions import version_or_none
+
+_BRACKETS = re.compile(r".*(\[.*\])")
+_PARENTHESES = re.compile(r".*(\(.*\))")
+_KEYS = re.compile(r"([a-zA-Z0-9_-]+)=")
+_NAME = re.compile(r"([^ =<>!~]+)([><!=~ ].+)?")
+_VALID_NAME = re.compile(r"(?:__[a-z0-9]|(?:[a-z0-9]|[a-z0-9_](?!_)))[._-]?(?:[a-z0-9]+(?:\.|-|_|$))*$")
+_VERSION_BUILD = re.compile(r"(.+?[^><!,|]?)(?:(?<![=!|,<>~])[ =]([^-=,|<>~]+?))?$")
+_RELATION = re.compile(r"(=|==|!=|<=|>=|<|>|~=)(?![=<>!~])(\S+)$")
+_ARCHIVES = (".conda", ".tar.bz2")
+_OTHER_KEYS = frozenset(
+    """build_number channel subdir fn url md5 sha256 license license_family track_features features""".split()
+)
+_MAX_LENGTH = 500  # characters; longer texts are not specs
+PIN_STUBS = (COMPATIBLE_PIN, SUBPACKAGE_PIN)
+
+
+def is_separated(spec: str) -> bool:
+    """Return whether the fields of a match spec are valid and separated by single words: name, version, build.
+
+    Jinja and what stands for pins are not checked.
+    """
+    spec = spec.partition("#")[0].strip()
+    if "{{" in spec or spec.startswith(PIN_STUBS):
+        return True
+    count = len(spec.split())
+    return 0 < count <= 3 and len(spec) <= _MAX_LENGTH and field_count(spec) == count
+
+
+def field_count(spec: str) -> int | None:
+    """Return 1 for a name, 2 for a name and a version, 3 for all else, None for an invalid spec.
+
+    conda calls this the strictness of a spec.
+    """
+    if spec.endswith("@"):
+        return 3
+    if spec.endswith(_ARCHIVES):
+        return None
+    rest, keys = _without_brackets(spec.partition(" if ")[0])
+    if keys is None:
+        return None
+    rest = _without(_PARENTHESES, rest)
+    *channel, rest = rest.rsplit(":", 2)
+    match = _NAME.match(rest)
+    if not match or not _is_name(match[1]):
+        return None
+    version, build = _version_and_build((match[2] or "").strip())
+    if version and not is_version_spec(version):
+        return None
+    if "*" in match[1] or build or keys - {"version"} or (len(channel) == 2 and channel[0]):
+        return 3
+    return 2 if version or "version" in keys else 1
+
+
+def _without_brackets(spec: str) -> tuple[str, set[str] | None]:
+    """Return a spec without its brackets, and the keys in them; None for an invalid key."""
+    match = _BRACKETS.match(spec)
+    if not match:
+        return spec, None if "[" in spec else set()
+    keys = set(_KEYS.findall(match[1])) - {"name"}
+    return spec.replace(match[1], ""), keys if keys <= {"version", "build", *_OTHER_KEYS} else None
+
+
+def _without(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.match(text)
+    return text.replace(match[1], "") if match else text
+
+
+def _is_name(name: str) -> bool:
+    return "*" in name or bool(_VALID_NAME.match(name.lower()))
+
+
+def _version_and_build(text: str) -> tuple[str, str]:
+    if not text:
+        return "", ""
+    match = _VERSION_BUILD.search(text)
+    version, build = (match[1], (match[2] or "").strip()) if match else (text, "")
+    return _exact(version.replace(" ", ""), build), build
+
+
+def _exact(version: str, build: str) -> str:
+    """Return a version without the signs of equality that conda drops."""
+    if version in {"=", "=="} or not version.startswith("="):
+        return version
+    bare = version.lstrip("=")
+    if version.startswith("==") and not build:
+        return bare
+    if any(sign in bare for sign in "=,|"):
+        return version
+    return bare if build or bare.endswith("*") else f"{bare}*"
+
+
+def is_version_spec(text: str) -> bool:
+    """Return whether conda reads a version spec, such as ``>=1.2,<2|==3.*``."""
+    return all(_is_version_range(part.strip()) for part in re.split(r"[|,]", text))
+
+
+def _is_version_range(text: str) -> bool:
+    text = text.strip("()")
+    if not text:
+        return False
+    if text[0] == "^" or text[-1] == "$":
+        return text[0] == "^" and text[-1] == "$"
+    if text[0] in "=<>!~":
+        relation = _RELATION.match(text)
+        if not relation or (relation[1] == "~=" and relation[2].endswith(".*")):
+            return False
+        return version_or_none(relation[2].removesuffix(".*")) is not None
+    if "*" in text.rstrip("*"):
+        return True  # a pattern
+    bare = text.rstrip("*").rstrip(".") if text.endswith("*") else text
+    return text == "*" or "@" in bare or version_or_none(bare) is not None

@@ -1,0 +1,183 @@
+"""Recipes rendered without a variant: functions and unknown names become their own names.
+
+The texts that stand for functions are conda-smithy's (``render_meta_yaml`` in its utils.py) and, for recipe.yaml, those
+of rattler-build-conda-compat: rules recognize them. All selectors and all branches stay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import jinja2
+
+from kiln import limits
+from kiln.errors import KilnError
+from kiln.lint.values import typed_scalar
+from kiln.recipe.functions import DATETIME, TIME
+from kiln.template.jinja import Environment, Template
+from kiln.template.selectors import Selected
+from kiln.yamltext import PlacedText
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, NoReturn
+
+COMPATIBLE_PIN = "compatible_pin "
+SUBPACKAGE_PIN = "subpackage_pin "
+COMPILER = "_compiler_stub"
+STDLIB = "_stdlib_stub"
+PYTHON_MIN = "9999"  # the value of python_min, which rules look for
+_SETS_PYTHON_MIN = re.compile(r"{%\s+set\s+python_min\s+=")
+
+
+class NameText(jinja2.Undefined):
+    """An undefined name of a meta.yaml, which renders as itself."""
+
+    def __str__(self) -> str:
+        return str(self._undefined_name)
+
+    def __getattr__(self, name: str) -> Any:
+        return f"{self}.{name}"
+
+    def __getitem__(self, name: Any) -> Any:
+        return f'{self}["{name}"]'
+
+
+class ExpressionText(jinja2.DebugUndefined):
+    """An undefined name of a recipe.yaml, which renders as the expression that it is."""
+
+    def __str__(self) -> str:
+        return f"${super().__str__()}"
+
+
+def _no_file(name: str) -> NoReturn:
+    raise jinja2.TemplateNotFound(name)
+
+
+def _environment(undefined: type[jinja2.Undefined]) -> Environment:
+    environment = Environment(_no_file)
+    environment.undefined = undefined
+    return environment
+
+
+def _pin(prefix: str) -> Any:
+    return lambda *names, **_: f"{prefix}{names[0]}"
+
+
+def _texts(*_: Any, **__: Any) -> Mapping[str, str]:
+    return defaultdict(str)
+
+
+def render_meta(text: str, file: str) -> Selected:
+    """Return a meta.yaml without Jinja, with the line of the file for each line.
+
+    Raises:
+        TemplateFault: the template is malformed, or fails without a variant.
+        UnsafeTemplate: it does what the sandbox does not allow.
+    """
+    lines = [
+        f"{{% set python_min = '{PYTHON_MIN}' %}}" if _SETS_PYTHON_MIN.match(line) else line
+        for line in text.split("\n")
+    ]
+    source = Selected(text="\n".join(lines), numbers=tuple(range(1, len(lines) + 1)))
+    environment = _environment(NameText)
+    variables = defaultdict(str)  # type: defaultdict[str, str]
+    return Template(source, file, environment).placed(
+        {
+            "compiler": lambda language: f"{language}{COMPILER}",
+            "stdlib": lambda language: f"{language}{STDLIB}",
+            "cdt": lambda name: str(name).replace("-", "_") + "_cdt_stub",
+            "pin_subpackage": _pin(SUBPACKAGE_PIN),
+            "pin_compatible": _pin(COMPATIBLE_PIN),
+            "load_file_regex": _texts,
+            "load_file_data": _texts,
+            "load_setup_py_data": _texts,
+            "load_str_data": _texts,
+            "datetime": DATETIME,
+            "time": TIME,
+            "target_platform": "linux-64",
+            "build_platform": "linux-64",
+            "mpi": "mpi",
+            "python_min": PYTHON_MIN,
+            "os": {"environ": variables, "sep": "/"},
+            "environ": variables,
+            "PY_VER": "3.7",
+        }
+    )
+
+
+class RecipeRenderer:
+    """The expressions of a recipe.yaml, evaluated with its context; what has no value stays as it is."""
+
+    def __init__(self, context: Mapping[str, Any], file: str) -> None:
+        self._file = file
+        self._environment = _environment(ExpressionText)
+        self._environment.variable_start_string = "${{"
+        self._environment.filters |= {
+            "version_to_buildstring": _version_to_buildstring,
+            "split": lambda text, separator=None: str(text).split(separator),
+            "bool": bool,
+        }
+        self._names: dict[str, Any] = {
+            "compiler": lambda language: f"{language}{COMPILER}",
+            "stdlib": lambda language: f"{language}{STDLIB}",
+            "cdt": lambda *_, **__: "cdt_stub",
+            "pin_subpackage": _pin(SUBPACKAGE_PIN),
+            "pin_compatible": _pin(COMPATIBLE_PIN),
+            "match": lambda *values, **_: f"match {values[0]}",
+            "env": SimpleNamespace(get=lambda name, default=None: f'env_"{name}" ', exists=lambda name: f"env_{name}"),  # noqa: ARG005
+            "is_unix": lambda platform: not platform.startswith("win"),
+            "is_win": lambda platform: platform.startswith("win"),
+            "is_linux": lambda platform: platform.startswith("linux"),
+            "target_platform": "linux-64",
+            "build_platform": "linux-64",
+            "mpi": "mpi",
+            "linux": True,
+            "unix": True,
+            "x86_64": True,
+        }
+        self._names |= context
+        for key, value in context.items():
+            if isinstance(value, str):
+                text = self.text(value)
+                plain = not isinstance(value, PlacedText) or value.plain
+                self._names[key] = _context_value(text) if plain else text
+
+    def text(self, text: str) -> str:
+        """Return a text with its expressions evaluated; unchanged if that fails."""
+        if "${{" not in text:
+            return text
+        limits.at(self._file, getattr(text, "line", 0))
+        source = Selected(text=str(text), numbers=(1,) * (text.count("\n") + 1))
+        try:
+            rendered = Template(source, self._file, self._environment).placed(self._names).text
+        except KilnError:  # rules that need the value do not apply then
+            return text
+        rendered = rendered.removesuffix("\n")
+        if isinstance(text, PlacedText):
+            return PlacedText(rendered, text.line, text.column, plain=text.plain)
+        return rendered
+
+    def value(self, value: Any) -> Any:
+        """Return a value with the expressions in all its texts evaluated."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list):
+            return [self.value(item) for item in value]
+        return {key: self.value(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _context_value(text: str) -> Any:
+    """Return the YAML value of a text; a version such as 1.10 stays text."""
+    value = typed_scalar(PlacedText(text, 0, 0, plain=True))
+    return text if isinstance(value, (str, float)) else value
+
+
+def _version_to_buildstring(version: Any) -> str:
+    if isinstance(version, jinja2.Undefined):
+        return f"{version._undefined_name}_version_to_build_string"  # noqa: SLF001 - it has no public name
+    parts = [*(str(version).split() or [""])[0].split("."), "", ""]
+    return parts[0] + parts[1]

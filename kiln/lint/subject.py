@@ -1,0 +1,246 @@
+"""The feedstock that rules check: its recipe, as text and as values, its settings, and its other files."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from kiln.errors import FeedstockNotFound, MalformedYaml, RecipeFault
+from kiln.lint import stub_template
+from kiln.lint.values import branch_texts, branches, first_placed, items, key_of, mapping, read_values, texts
+from kiln.model.location import Place
+from kiln.yamltext import PlacedText, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from kiln.model.feedstock import Feedstock
+
+META, RECIPE_YAML = "recipe/meta.yaml", "recipe/recipe.yaml"
+SETTINGS = "conda-forge.yml"
+VARIANT_FILES = ("conda_build_config.yaml", "variants.yaml")
+_JINJA = re.compile(r"\{\{|\{%")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LintedRecipe:
+    """A recipe without a variant: its text, and its values as conda-smithy's linter sees them.
+
+    ``root`` has all branches and all selected lines of the recipe. ``version`` is 0 for meta.yaml, 1 for recipe.yaml.
+    """
+
+    file: str
+    version: int
+    text: str
+    root: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: Path, file: str) -> LintedRecipe:
+        """Read a recipe.
+
+        Raises:
+            KilnError: the recipe cannot be rendered or parsed, or is not a mapping.
+        """
+        text = read_text(path, file)
+        version = 0 if file == META else 1
+        if version == 0:
+            rendered = stub_template.render_meta(text, file)
+            root = read_values(rendered.text, file, rendered.line_of)
+        else:
+            root = read_values(text, file)
+        if not isinstance(root, dict):
+            raise RecipeFault("a recipe is a mapping of sections", at=Place(file=file))
+        return cls(file=file, version=version, text=text, root=root)
+
+    # -- places ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The lines of the file."""
+        return self.text.split("\n")
+
+    def at(self, node: Any = None) -> Place:
+        """Return the place of a text, or of the beginning of a list or mapping; without one, the file."""
+        placed = first_placed(node)
+        if placed is None:
+            return Place(file=self.file)
+        # Columns in the rendered text are not those of the file where Jinja changed the line.
+        line = self.lines[placed.line - 1] if 0 < placed.line <= len(self.lines) else ""
+        return self.at_line(placed.line, 0 if self.version == 0 and _JINJA.search(line) else placed.column)
+
+    def at_line(self, line: int, column: int = 0) -> Place:
+        """Return the place of a line."""
+        return Place(file=self.file, line=line, column=column)
+
+    def at_key(self, values: Mapping[Any, Any], *names: str) -> Place:
+        """Return the place of the first of these keys that the mapping has; else where the mapping begins."""
+        for name in names:
+            if name in values:
+                return self.at(key_of(dict(values), name))
+        return self.at(values)
+
+    # -- sections -------------------------------------------------------------------------------------------
+
+    def section(self, name: str) -> dict[Any, Any]:
+        """Return an outermost section that is a mapping; empty if it is missing or something else."""
+        return mapping(self.root.get(name))
+
+    @cached_property
+    def sources(self) -> list[dict[Any, Any]]:
+        """The sources; for recipe.yaml also those of outputs and of all branches."""
+        source = self.root.get("source")
+        if self.version == 0:
+            return [entry for entry in (source if isinstance(source, list) else [source]) if isinstance(entry, dict)]
+        holders = (self.root, self.section("cache"), *map(mapping, branches(self.root.get("outputs"))))
+        return [
+            entry
+            for holder in holders
+            if holder.get("source") is not None
+            for entry in branches(holder["source"])
+            if isinstance(entry, dict)
+        ]
+
+    @cached_property
+    def outputs(self) -> list[dict[Any, Any]]:
+        """The entries of the list of outputs; of recipe.yaml only unconditional ones."""
+        return [output for output in items(self.root.get("outputs")) if isinstance(output, dict)]
+
+    @cached_property
+    def requirements(self) -> dict[str, Any]:
+        """The outermost requirements; for recipe.yaml with the items of all branches, and exports as mappings."""
+        section = self.section("requirements")
+        return section if self.version == 0 else flat_requirements(section)
+
+    def required(self, name: str) -> list[str]:
+        """Return the outermost requirements of one kind, such as ``host``."""
+        return texts(self.requirements.get(name))
+
+    @cached_property
+    def tests(self) -> list[dict[Any, Any]]:
+        """The outermost tests of a recipe.yaml, of all branches."""
+        return [
+            test
+            for entry in items(self.root.get("tests"))
+            for test in branches(entry)
+            if isinstance(test, dict)
+        ]
+
+    @property
+    def noarch(self) -> Any:
+        """The value of ``build/noarch``, None if it is missing."""
+        return self.section("build").get("noarch")
+
+    # -- values of recipe.yaml with its context ------------------------------------------------------------------
+
+    @cached_property
+    def renderer(self) -> stub_template.RecipeRenderer:
+        """The renderer of a recipe.yaml's expressions."""
+        return stub_template.RecipeRenderer(self.section("context"), self.file)
+
+    @cached_property
+    def named(self) -> tuple[str, Any]:
+        """The package's name, and the key or value that shows where it stands; empty if it is missing."""
+        for holder in (self.section("package"), self.section("recipe") if self.version else {}):
+            name = holder.get("name")
+            if name is not None:
+                text = str(self.renderer.text(name) if self.version and isinstance(name, str) else name)
+                return text.strip(), key_of(holder, "name")
+        return "", self.section("package") or self.section("recipe")
+
+    @cached_property
+    def package_version(self) -> tuple[str | None, Any]:
+        """The package's version, None if it is missing, and the key that shows where it stands."""
+        for holder in (self.section("package"), self.section("recipe") if self.version else {}):
+            version = holder.get("version")
+            if version is not None:
+                text = self.renderer.text(version) if self.version and isinstance(version, str) else version
+                return str(text).strip() if self.version else str(text), key_of(holder, "version")
+        return None, self.section("package") or self.section("recipe")
+
+
+def flat_requirements(section: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return requirements of a recipe.yaml with the items of all branches; exports are mappings of lists."""
+    flat: dict[str, Any] = {}
+    for name, value in section.items():
+        kinds = {"weak": value} if name == "run_exports" and isinstance(value, list) else value
+        if isinstance(kinds, dict):
+            flat[name] = {kind: specs for kind, given in kinds.items() if (specs := branch_texts(given))}
+        else:
+            flat[name] = branch_texts(kinds)
+    return flat
+
+
+@dataclass(frozen=True, kw_only=True)
+class LintedFeedstock:
+    """A feedstock: its recipe, its settings in conda-forge.yml, and where its files are."""
+
+    feedstock: Feedstock
+    recipe: LintedRecipe
+    settings: Mapping[str, Any]
+
+    @cached_property
+    def skipped(self) -> frozenset[str]:
+        """The names of the rules that the settings turn off."""
+        return frozenset(texts(mapping(self.settings.get("linter")).get("skip")))
+
+    @property
+    def several_noarch_platforms(self) -> bool:
+        """Whether noarch packages are built on several platforms, so that they may have platform selectors."""
+        platforms = self.settings.get("noarch_platforms")
+        # conda-smithy takes the length of a text too, so any one platform counts as several.
+        return isinstance(platforms, (list, str)) and len(platforms) > 1
+
+    def config_file(self, name: str) -> Path | None:
+        """Return the variant file of this name in the recipe or beside it, if there is one."""
+        paths = (self.feedstock.recipe / name, self.feedstock.root / name)
+        return next((path for path in paths if path.is_file()), None)
+
+    def settings_at(self, *names: str) -> Place:
+        """Return the place of a setting, given by the keys that lead to it."""
+        values: Any = self.settings
+        place = Place(file=SETTINGS)
+        for name in names:
+            key = key_of(mapping(values), name)
+            if not isinstance(key, PlacedText):
+                break
+            place = Place(file=SETTINGS, line=key.line, column=key.column)
+            values = mapping(values).get(name)
+        return place
+
+    def variant_keys(self) -> set[str]:
+        """Return the outermost keys of conda_build_config.yaml."""
+        path = self.config_file(VARIANT_FILES[0])
+        if path is None:
+            return set()
+        return {str(key) for key in mapping(read_values(read_text(path, path.name), path.name))}
+
+
+def recipe_files(feedstock: Feedstock) -> list[str]:
+    """Return the names of the recipe files that the feedstock has; the first one counts.
+
+    Raises:
+        FeedstockNotFound: there is none.
+    """
+    files = [name for name in (RECIPE_YAML, META) if (feedstock.root / name).is_file()]
+    if not files:
+        raise FeedstockNotFound("not a feedstock", at=Place(file=str(feedstock.root)))
+    return files
+
+
+def read_settings(feedstock: Feedstock) -> Mapping[str, Any]:
+    """Return the settings in conda-forge.yml; empty without the file.
+
+    Raises:
+        MalformedYaml: the file is not a mapping.
+    """
+    path = next((path for path in (feedstock.recipe / SETTINGS, feedstock.root / SETTINGS) if path.is_file()), None)
+    if path is None:
+        return {}
+    values = read_values(read_text(path, SETTINGS), SETTINGS)
+    if values is not None and not isinstance(values, dict):
+        raise MalformedYaml("conda-forge.yml is a mapping of settings", at=Place(file=SETTINGS))
+    return values or {}

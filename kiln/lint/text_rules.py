@@ -1,0 +1,237 @@
+"""Rules for the text of a recipe: selectors, Jinja, URLs of wheels, the end of the file."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from kiln.lint.model import Problem, hint, lint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kiln.lint.subject import LintedFeedstock, LintedRecipe
+
+# conda-build's pattern of a selector: with a comment sign, or alone at the end of a line.
+SELECTOR = re.compile(r"(?P<text>.+?)\s*(?P<sign>#.*)?\[(?P<expression>[^\[\]]+)\](?(sign).*)$")
+TIDY_SELECTOR = re.compile(r"(.+?)\s{2,}#\s\[(.+)\](?(2).*)$")
+OLD_PYTHON = re.compile(r".+#\s*\[.*?(py\d{2,3}).*\]")
+STILL_DEFINED = frozenset({27, 34, 35, 36})  # Python versions whose old selector conda-build still defines
+JINJA_SET = re.compile(r"\s*\{%\s*(set)\s+[^\s]+\s*=\s*[^\s]+\s*%\}")
+TIDY_SET = re.compile(r"\s*\{%\s(set)\s[^\s]+\s=\s[^\s]+\s%\}")
+EXPRESSIONS = (re.compile(r"{{(.*?)}}"), re.compile(r"\${{(.*?)}}"))  # of meta.yaml and recipe.yaml
+_PURE_WHEEL = re.compile(r"[:-]\s+(http.*-none-any\.whl)\s")
+_WHEEL = re.compile(r"[:-]\s+(http.*\.whl)\s")
+_ABI3_TEXT = re.compile(r"is_abi3\s*(==|!=)\s*('|\")(true|false)('|\")")
+_SP_DIR = re.compile(r"\s*(?:-\s+)?(?:then:\s+)?(?:export\s+)?SP_DIR\s*=")
+_SITE_PACKAGES = re.compile(r"%PREFIX%[\\/]+Lib[\\/]+site-packages", re.IGNORECASE)
+_PLATFORMS = frozenset({"win", "linux", "osx", "unix"})
+_OPERATORS = frozenset({"not", "and", "or"})
+_MAX_LINE = 4_000  # characters; longer lines are data, and patterns would take long
+
+
+def lines(recipe: LintedRecipe) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a recipe with their numbers from 1, as a file is read: without an empty last one."""
+    texts = recipe.lines[:-1] if recipe.lines[-1] == "" else recipe.lines
+    yield from ((number, line) for number, line in enumerate(texts, 1) if len(line) <= _MAX_LINE)
+
+
+def selector_in(line: str, keys: frozenset[str] | set[str] = frozenset(), *, commented_only: bool = False) -> str:
+    """Return the selector of a line; empty if it has none, or one of these names alone."""
+    line = line.rstrip()
+    if line.lstrip().startswith("#") or "[" not in line:
+        return ""
+    match = SELECTOR.match(line)
+    if not match or (commented_only and not match["sign"]):
+        return ""
+    names = {word for word in match["expression"].split() if word not in _OPERATORS}
+    return "" if names <= keys else match["expression"]
+
+
+def untidy_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield selectors of a meta.yaml that are not written as '  # [selector]'."""
+    recipe = subject.recipe
+    if recipe.version == 0:
+        for number, line in lines(recipe):
+            if selector_in(line) and not TIDY_SELECTOR.match(line.rstrip()):
+                text = "the selector is not written as two spaces, '#', one space, '[selector]'"
+                yield Problem(text=text, at=recipe.at_line(number))
+
+
+def _old_pythons(subject: LintedFeedstock) -> Iterator[tuple[int, str, int]]:
+    """Yield the line, text and version of each old Python selector."""
+    if subject.recipe.version == 0:
+        for number, line in lines(subject.recipe):
+            match = OLD_PYTHON.match(line.rstrip()) if selector_in(line) else None
+            if match:
+                yield number, match[1], int(match[1][2:])
+
+
+def undefined_python_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield selectors such as py37, which conda-build does not define."""
+    for number, name, version in _old_pythons(subject):
+        if version not in STILL_DEFINED:
+            yield _old_python(subject, number, name, version, "is not defined")
+
+
+def old_python_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield selectors such as py36, which are deprecated."""
+    for number, name, version in _old_pythons(subject):
+        if version in STILL_DEFINED:
+            yield _old_python(subject, number, name, version, "is deprecated")
+
+
+def _old_python(subject: LintedFeedstock, number: int, name: str, version: int, problem: str) -> Problem:
+    return Problem(
+        text=f"the selector {name} {problem}", at=subject.recipe.at_line(number), cure=f"write py=={version}"
+    )
+
+
+def comment_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield selectors in comments of a recipe.yaml, which have no effect there."""
+    if subject.recipe.version:
+        for number, line in lines(subject.recipe):
+            if selector := selector_in(line, commented_only=True):
+                text = f"the selector [{selector}] has no effect in recipe.yaml"
+                yield Problem(text=text, at=subject.recipe.at_line(number))
+
+
+def noarch_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield the first selector on a skip or a requirement of a noarch meta.yaml, which is built once."""
+    recipe = subject.recipe
+    if recipe.version or recipe.noarch is None:
+        return
+    allowed = subject.variant_keys() | (_PLATFORMS if subject.several_noarch_platforms else set())
+    inside = None  # the indentation of the list of requirements around the line
+    for number, line in lines(recipe):
+        stripped = line.strip()
+        indentation = line[: len(line) - len(line.lstrip())] if stripped else ""
+        if stripped in {"host:", "run:"}:
+            inside = indentation
+        elif stripped.startswith("skip:") and selector_in(line):
+            yield _noarch_problem(subject, number, "skip")
+            return
+        elif inside is not None and indentation == inside:
+            inside = None
+        elif inside is not None and selector_in(line, allowed):
+            yield _noarch_problem(subject, number, "requirement")
+            return
+
+
+def _noarch_problem(subject: LintedFeedstock, number: int, what: str) -> Problem:
+    text = f"a noarch package has a {what} with a selector"
+    return Problem(text=text, at=subject.recipe.at_line(number))
+
+
+def untidy_sets(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield Jinja definitions without the usual spaces."""
+    for number, line in lines(subject.recipe):
+        line = line.rstrip()
+        if JINJA_SET.match(line) and not TIDY_SET.match(line):
+            yield Problem(text="the Jinja definition has unusual spaces", at=subject.recipe.at_line(number))
+
+
+def untidy_expressions(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield Jinja expressions without one space inside each brace."""
+    sign = "$" * subject.recipe.version
+    for number, line in lines(subject.recipe):
+        for match in EXPRESSIONS[subject.recipe.version].finditer(line):
+            name = match[1].strip()
+            if match[1] != f" {name} ":
+                at = subject.recipe.at_line(number, match.start() + 1)
+                yield Problem(text=f"write {sign}{{{{ {name} }}}}, with single spaces", at=at)
+
+
+def too_many_line_breaks(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield empty lines at the end of the file."""
+    extra = _end_lines(subject) - 1
+    if extra > 0:
+        at = subject.recipe.at_line(len(subject.recipe.lines) - extra)
+        yield Problem(text=f"{extra} empty line{'s' * (extra > 1)} at the end of the file", at=at)
+
+
+def no_line_break(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a last line that does not end."""
+    if _end_lines(subject) < 1:
+        at = subject.recipe.at_line(len(subject.recipe.lines))
+        yield Problem(text="the last line has no line break", at=at)
+
+
+def _end_lines(subject: LintedFeedstock) -> int:
+    texts = subject.recipe.text.replace("\r\n", "\n")
+    return len(texts) - len(texts.rstrip("\n"))
+
+
+def _wheels(subject: LintedFeedstock) -> Iterator[tuple[bool, int, str]]:
+    """Yield whether a wheel is pure Python, its line, and its URL."""
+    for number, line in lines(subject.recipe):
+        if pure := _PURE_WHEEL.search(f"{line}\n"):
+            yield True, number, pure[1]
+        elif compiled := _WHEEL.search(f"{line}\n"):
+            yield False, number, compiled[1]
+
+
+def compiled_wheels(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield compiled wheels as sources."""
+    for pure, number, url in _wheels(subject):
+        if not pure:
+            yield Problem(text=f"the source {url} is a compiled wheel", at=subject.recipe.at_line(number))
+
+
+def pure_wheels(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield wheels as sources of a package that is not noarch."""
+    if subject.recipe.noarch != "python":
+        yield from _pure_wheels(subject)
+
+
+def noarch_wheels(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield wheels as sources of a noarch package."""
+    if subject.recipe.noarch == "python":
+        yield from _pure_wheels(subject)
+
+
+def _pure_wheels(subject: LintedFeedstock) -> Iterator[Problem]:
+    for pure, number, url in _wheels(subject):
+        if pure:
+            yield Problem(text=f"the source {url} is a wheel", at=subject.recipe.at_line(number))
+
+
+def abi3_texts(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield comparisons of is_abi3 with a text; it is a truth value."""
+    for number, line in lines(subject.recipe):
+        if match := _ABI3_TEXT.search(line):
+            at = subject.recipe.at_line(number, match.start() + 1)
+            yield Problem(text=f"is_abi3 is a truth value, compared with the text {match[3]!r}", at=at)
+
+
+def site_packages(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield definitions of SP_DIR in a recipe.yaml, which rattler-build defines."""
+    for number, line in lines(subject.recipe) if subject.recipe.version else ():
+        if _SP_DIR.match(line) or _SITE_PACKAGES.search(line):
+            text = "rattler-build defines SP_DIR, the folder of site-packages"
+            yield Problem(text=text, at=subject.recipe.at_line(number))
+
+
+_SDIST = "build from the source distribution (sdist)"
+
+RULES = (
+    lint("R0-001", untidy_selectors, "write the selector as in 'skip: true  # [win]'", fixable=True),
+    lint("R0-002", undefined_python_selectors, "compare py, as in '# [py==37]'", fixable=True),
+    hint("R0-003", old_python_selectors, "compare py, as in '# [py==36]'", fixable=True),
+    lint("R1-001", comment_selectors, "write the item as '- if: ...' with 'then: ...'"),
+    lint(
+        "R0-004",
+        noarch_selectors,
+        "remove noarch:, or the selector; or list several noarch_platforms: in conda-forge.yml",
+        skip="lint_noarch_selectors",
+    ),
+    lint("R0-005", untidy_sets, 'write {% set name = "value" %}', fixable=True),
+    hint("R-025", untidy_expressions, "put one space inside each brace", fixable=True),
+    lint("R-011", too_many_line_breaks, "remove the empty lines", fixable=True),
+    lint("R-012", no_line_break, "end the last line", fixable=True),
+    lint("R-028", compiled_wheels, _SDIST),
+    lint("R-029", pure_wheels, _SDIST),
+    hint("R-030", noarch_wheels, f"{_SDIST} if there is one"),
+    lint("R-038", abi3_texts, "write is_abi3 or not is_abi3", fixable=True, conda_forge=True),
+    hint("R1-006", site_packages, "remove the definition, and use $SP_DIR or %SP_DIR%", conda_forge=True),
+)

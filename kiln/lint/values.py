@@ -1,0 +1,111 @@
+"""Values of YAML 1.2 with their places, as conda-smithy's linter reads them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from kiln.yamltext import PlacedText, Scalars, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+_TRUTHS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INTEGER = re.compile(r"[-+]?[0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(
+    r"[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+|[-+]?\.[0-9_]+(?:[eE][-+][0-9]+)?"
+)
+_MERGE = "<<"
+
+
+def read_values(text: str, file: str, line_of: Callable[[int], int] | None = None) -> Any:
+    """Return the values of a YAML document: keys and texts are PlacedText, other scalars have their YAML 1.2 types.
+
+    Of a repeated key the first value counts.
+
+    Raises:
+        MalformedYaml, UnsafeTemplate: as for `kiln.yamltext.parse`.
+    """
+    return _typed(parse(text, file, Scalars.PLACED, line_of, first_counts=True).value)
+
+
+def _typed(node: Any) -> Any:
+    if isinstance(node, PlacedText):
+        return typed_scalar(node)
+    if isinstance(node, list):
+        return [_typed(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    values = {key: _typed(value) for key, value in node.items() if key != _MERGE}
+    merged = node.get(_MERGE)
+    for part in merged if isinstance(merged, list) else [merged]:
+        for key, value in part.items() if isinstance(part, dict) else ():
+            values.setdefault(key, _typed(value))
+    return values
+
+
+def typed_scalar(node: PlacedText) -> Any:
+    """Return a scalar's value; text stays placed."""
+    if not node.plain:
+        return node
+    if node in _NULLS:
+        return None
+    if node in _TRUTHS:
+        return _TRUTHS[node]
+    if _FLOAT.fullmatch(node):
+        return float(node.replace("_", ""))
+    if _INTEGER.fullmatch(node):
+        return _integer(str(node))
+    return node
+
+
+def _integer(word: str) -> int | str:
+    base = {"0o": 8, "0x": 16}.get(word[:2], 10)
+    # Python refuses to read very long numbers; no rule needs their value.
+    return int(word.replace("_", ""), base) if len(word) < 100 else word
+
+
+def mapping(value: Any) -> dict[Any, Any]:
+    """Return a value if it is a mapping, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def items(value: Any) -> list[Any]:
+    """Return a value if it is a list, else an empty list."""
+    return value if isinstance(value, list) else []
+
+
+def texts(value: Any) -> list[str]:
+    """Return the texts in a list; empty if it is none."""
+    return [item for item in items(value) if isinstance(item, str)]
+
+
+def key_of(values: dict[Any, Any], name: str) -> str:
+    """Return the key of this name, with its place if it is in the document."""
+    return next((key for key in values if key == name), name)
+
+
+def first_placed(node: Any) -> PlacedText | None:
+    """Return the first text of a value, which shows where the value begins."""
+    if isinstance(node, PlacedText):
+        return node
+    children = [*node.keys(), *node.values()] if isinstance(node, dict) else items(node)
+    return next((text for child in children if (text := first_placed(child)) is not None), None)
+
+
+def branches(value: Any) -> Iterator[Any]:
+    """Yield the items of a recipe.yaml list with those of all branches of its conditions; a single item as well."""
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, dict) and item.get("if") is not None:
+            yield from branches(item.get("then"))
+            if item.get("else"):
+                yield from branches(item["else"])
+        else:
+            yield item
+
+
+def branch_texts(value: Any) -> list[str]:
+    """Return the texts of a recipe.yaml list, of all branches of its conditions."""
+    return [] if value is None else [item for item in branches(value) if isinstance(item, str)]
