@@ -1,2 +1,145 @@
 """Rules for feedstocks of conda-forge only."""
-RULES = ()
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from kiln.errors import KilnError
+from kiln.lint import macos_rules, python_rules, workflow_settings
+from kiln.lint.about import feedstock_name
+from kiln.lint.model import Problem, hint, lint
+from kiln.lint.spec_fields import spec_fields
+from kiln.lint.subject import SETTINGS
+from kiln.lint.values import branch_texts, mapping, read_values, repeated_keys, texts
+from kiln.model.location import Place
+from kiln.yamltext import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from kiln.lint.subject import LintedFeedstock
+
+_WORKFLOW = "conda-build.yml"
+_REPLACED = {
+    "CONDA_BLD_PATH": "workflow_settings.build_workspace_dir",
+    "CONDA_FORGE_DOCKER_RUN_ARGS": "docker.run_args",
+    "MINIFORGE_HOME": "workflow_settings.tools_install_dir",
+    "SET_PAGEFILE": "workflow_settings.pagefile_size",
+}
+_REMOTE = re.compile(r'\[remote "(upstream|origin)"\][^\[]*?\n\s*url\s*=\s*(\S+)')
+_MAX_CONFIG = 1 << 20  # bytes of .git/config
+
+
+def no_configs(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a feedstock that builds nothing."""
+    if not any(subject.feedstock.configs.glob("*.yaml")):
+        yield Problem(text="there are no configs, so nothing is built", at=Place(file=".ci_support"))
+
+
+def empty_variant_file(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a variant file without content."""
+    path = subject.feedstock.recipe / "conda_build_config.yaml"
+    if path.is_file() and not read_text(path, "recipe/conda_build_config.yaml").strip():
+        yield Problem(text="the variant file is empty", at=Place(file="recipe/conda_build_config.yaml"))
+
+
+def own_workflows(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield workflows of GitHub Actions other than conda-smithy's."""
+    folder = subject.feedstock.root / ".github" / "workflows"
+    for path in sorted([*folder.glob("*.yml"), *folder.glob("*.yaml")]):
+        if path.name != _WORKFLOW:
+            text = f"{path.name} is not the workflow of conda-forge"
+            yield Problem(text=text, at=Place(file=f".github/workflows/{path.name}"))
+
+
+def overridden_pins(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield requirements whose version overrides that of the variant."""
+    recipe = subject.recipe
+    pins = {key for path in sorted(subject.feedstock.configs.glob("*.yaml")) for key in _keys(path)}
+    for requirements in (recipe.section("requirements"), *(output.get("requirements") for output in recipe.outputs)):
+        host = mapping(requirements).get("host")
+        named: dict[str, list[tuple[str, bool]]] = {}
+        for spec in branch_texts(host) if recipe.version else texts(host):
+            fields = spec_fields(spec.partition("#")[0].strip())
+            if fields and fields.name:
+                named.setdefault(fields.name, []).append((spec, fields.versioned))
+        for name, specs in named.items():
+            # A second requirement of the same package may refine the first one.
+            if name in pins and len(specs) == 1 and specs[0][1]:
+                text = f"{str(specs[0][0])!r} overrides the version of the variant"
+                yield Problem(text=text, at=recipe.at(specs[0][0]), cure=f"write {name}")
+
+
+def _keys(path: Any) -> set[str]:
+    file = f".ci_support/{path.name}"
+    return {str(key) for key in mapping(read_values(read_text(path, file), file))}
+
+
+def replaced_variables(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield variables of Azure that settings replace."""
+    azure = mapping(subject.settings.get("azure"))
+    for system in ("linux", "osx", "win"):
+        variables = mapping(mapping(azure.get(f"settings_{system}")).get("variables"))
+        for name in variables:
+            if name in _REPLACED:
+                at = subject.settings_at("azure", f"settings_{system}", "variables", str(name))
+                yield Problem(text=f"the variable {name} is deprecated", at=at, cure=f"use {_REPLACED[name]}")
+
+
+def repeated_settings(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield keys that conda-forge.yml has twice."""
+    path = subject.feedstock.root / SETTINGS
+    if path.is_file():
+        for key in repeated_keys(read_text(path, SETTINGS), SETTINGS):
+            at = Place(file=SETTINGS, line=key.line, column=key.column)
+            yield Problem(text=f"{str(key)!r} stands there twice", at=at)
+
+
+def repeated_recipe_keys(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield keys that a mapping of a recipe.yaml has twice, so that parsers refuse the recipe."""
+    recipe = subject.recipe
+    for key in repeated_keys(recipe.text, recipe.file) if recipe.version else ():
+        yield Problem(text=f"{str(key)!r} stands there twice", at=recipe.at(key))
+
+
+def other_feedstock_name(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a name of the feedstock that differs from the name of its repository."""
+    name = feedstock_name(subject)
+    if not name:
+        return
+    owner = mapping(subject.settings.get("github")).get("user_or_org", "conda-forge")
+    pattern = rf"(?:https?://|git\+ssh://|ssh://|git@)(?:[^@/]*@)?github\.com[:/]/?{re.escape(str(owner))}/([^/]+)-feedstock(?:\.git)?/?"
+    match = re.fullmatch(pattern, _remote(subject))
+    if match and match[1] != name:
+        text = f"the recipe's feedstock is {name!r}, the repository's {match[1]!r}"
+        at = subject.recipe.at_key(subject.recipe.section("extra"), "feedstock-name")
+        yield Problem(text=text, at=at, cure=f"write feedstock-name: {match[1]} in the extra section")
+
+
+def _remote(subject: LintedFeedstock) -> str:
+    """Return the URL of the repository's remote upstream, or origin; empty without."""
+    try:
+        with (subject.feedstock.root / ".git" / "config").open("rb") as file:
+            text = file.read(_MAX_CONFIG).decode("utf-8", "replace")
+    except (OSError, KilnError):
+        return ""
+    urls = dict(_REMOTE.findall(text))
+    return urls.get("upstream") or urls.get("origin") or ""
+
+
+RULES = (
+    lint("CF-003", no_configs, "run kiln rerender", conda_forge=True),
+    lint("CF-004", empty_variant_file, "remove the file", conda_forge=True),
+    lint("CF-005", own_workflows, "remove the workflow: conda-forge's services are for building packages", conda_forge=True),
+    hint("CF-006", overridden_pins, "require the package without a version, or set it in the variant file", conda_forge=True),
+    hint("CF-007", replaced_variables, "use the setting", conda_forge=True),
+    lint("CF-013", other_feedstock_name, "set feedstock-name in the extra section", conda_forge=True),
+    lint("FC-001", repeated_settings, "keep one of them", conda_forge=True),
+    lint("R-036", repeated_recipe_keys, "keep one of them", conda_forge=True),
+    hint("R-037", repeated_recipe_keys, "keep one of them", conda_forge=True),
+    *python_rules.RULES,
+    *macos_rules.RULES,
+    *workflow_settings.RULES,
+)

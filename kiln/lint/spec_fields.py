@@ -6,6 +6,7 @@ The grammar is that of conda/models/match_spec.py and version.py.
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from kiln.lint.stub_template import COMPATIBLE_PIN, SUBPACKAGE_PIN
 from kiln.versions import version_or_none
@@ -25,6 +26,14 @@ _MAX_LENGTH = 500  # characters; longer texts are not specs
 PIN_STUBS = (COMPATIBLE_PIN, SUBPACKAGE_PIN)
 
 
+class SpecFields(NamedTuple):
+    """The fields of a match spec: its name, whether it has a version, and whether it has more than that."""
+
+    name: str
+    versioned: bool
+    more: bool
+
+
 def is_separated(spec: str) -> bool:
     """Return whether the fields of a match spec are valid and separated by single words: name, version, build.
 
@@ -34,7 +43,7 @@ def is_separated(spec: str) -> bool:
     if "{{" in spec or spec.startswith(PIN_STUBS):
         return True
     count = len(spec.split())
-    return 0 < count <= 3 and len(spec) <= _MAX_LENGTH and field_count(spec) == count
+    return 0 < count <= 3 and field_count(spec) == count
 
 
 def field_count(spec: str) -> int | None:
@@ -42,9 +51,17 @@ def field_count(spec: str) -> int | None:
 
     conda calls this the strictness of a spec.
     """
+    fields = spec_fields(spec)
+    if fields is None:
+        return None
+    return 3 if fields.more or "*" in fields.name else 2 if fields.versioned else 1
+
+
+def spec_fields(spec: str) -> SpecFields | None:
+    """Return the fields of a match spec in any of conda's notations, None for an invalid spec."""
     if spec.endswith("@"):
-        return 3
-    if spec.endswith(_ARCHIVES):
+        return SpecFields(name="*", versioned=False, more=True)
+    if spec.endswith(_ARCHIVES) or len(spec) > _MAX_LENGTH:
         return None
     rest, keys = _without_brackets(spec.partition(" if ")[0])
     if keys is None:
@@ -57,9 +74,8 @@ def field_count(spec: str) -> int | None:
     version, build = _version_and_build((match[2] or "").strip())
     if version and not is_version_spec(version):
         return None
-    if "*" in match[1] or build or keys - {"version"} or (len(channel) == 2 and channel[0]):
-        return 3
-    return 2 if version or "version" in keys else 1
+    more = bool(build or keys - {"version"} or (len(channel) == 2 and channel[0]))
+    return SpecFields(name=match[1].lower(), versioned=bool(version or "version" in keys), more=more)
 
 
 def _without_brackets(spec: str) -> tuple[str, set[str] | None]:

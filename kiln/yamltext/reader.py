@@ -66,11 +66,15 @@ class PlacedText(str):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A parsed document: its value, and the line and column (from 1) of each key of its outermost mapping."""
+    """A parsed document: its value, and the line and column (from 1) of each key of its outermost mapping.
+
+    ``repeated`` are the keys, of any mapping, that ``first_counts`` ignored.
+    """
 
     file: str
     value: Any
     marks: dict[str, tuple[int, int]] = field(default_factory=dict)
+    repeated: tuple[Any, ...] = ()
 
     def place(self, key: str = "") -> Place:
         """Return the place of a key of the outermost mapping; the file alone when the key is absent."""
@@ -137,7 +141,7 @@ def parse(
         raise MalformedYaml("a character that YAML does not allow", at=at, why=str(error.reason)) from error
     except RecursionError as error:
         raise MalformedYaml("nested too deeply", at=Place(file=file)) from error
-    return Document(file=file, value=builder.root, marks=builder.marks)
+    return Document(file=file, value=builder.root, marks=builder.marks, repeated=tuple(builder.repeated))
 
 
 _NO_KEY = object()
@@ -167,6 +171,7 @@ class _Builder:
     ) -> None:
         self.may_repeat = may_repeat
         self.first_counts = False
+        self.repeated: list[Any] = []
         self.file = file
         self.words = scalars is Scalars.WORDS
         self.placed = scalars is Scalars.PLACED
@@ -267,6 +272,7 @@ class _Builder:
             level.merges.extend(part for part in (value if isinstance(value, list) else [value]) if type(part) is dict)
             return
         if self.first_counts and key in level.value:
+            self.repeated.append(key)
             return
         if key in level.value and level.value[key] != value and not self.may_repeat(str(key)):
             why = "the later value would silently override the earlier one"

@@ -1,0 +1,115 @@
+"""Rules for versions of macOS in variant files: the minimum that a package runs on, and the SDK."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from kiln.lint.model import Problem, lint
+from kiln.lint.subject import VARIANT_FILES
+from kiln.lint.values import branches, items, mapping, read_values
+from kiln.model.location import Place
+from kiln.template.expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
+from kiln.versions import version_or_none
+from kiln.yamltext import PlacedText, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from kiln.lint.subject import LintedFeedstock
+
+BASELINE = "11.0"  # conda-forge's minimum for both processors
+_TARGET, _STDLIB, _SDK = "MACOSX_DEPLOYMENT_TARGET", "c_stdlib_version", "MACOSX_SDK_VERSION"
+# A value for another system, by its selector; keys stay, or their values would have none.
+_OTHER_SYSTEM = re.compile(r"^([^:\#]*?)\s+\#\s\[.*(not\s(osx|unix)|(?<!not\s)(linux|win)).*\]\s*$")
+_NAMES = {"unix": True, "osx": True, "linux": False, "win": False}
+
+
+def _files(subject: LintedFeedstock) -> Iterator[tuple[str, dict[Any, Any]]]:
+    """Yield the variant files of the recipe with their values for macOS."""
+    for name in VARIANT_FILES:
+        path = subject.feedstock.recipe / name
+        if not path.is_file():
+            continue
+        file = f"recipe/{name}"
+        text = read_text(path, file)
+        if name == VARIANT_FILES[0]:
+            text = "\n".join(_OTHER_SYSTEM.sub("", line) for line in text.split("\n"))
+        values = mapping(read_values(text, file))
+        if name == VARIANT_FILES[1]:
+            values = {key: [*_chosen(value)] for key, value in values.items()}
+        yield file, {key: value for key, value in values.items() if value is not None}
+
+
+def _chosen(value: Any) -> Iterator[Any]:
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, dict) and "if" in item:
+            branch = item.get("then") if _holds(str(item["if"])) else item.get("else")
+            yield from branches(branch) if branch is not None else ()
+        else:
+            yield item
+
+
+def _holds(condition: str) -> bool:
+    """Return whether a condition holds for macOS; unknown names count as true."""
+    try:
+        return bool(evaluate(compile_expression(condition), lambda name: _NAMES.get(name, True)))
+    except (Invalid, NotAllowed, MissingName):
+        return False
+
+
+def deployment_target(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield the former key for the minimum version."""
+    for file, values in _files(subject):
+        if _TARGET in values:
+            yield Problem(text=f"{_TARGET} is deprecated", at=_at(file, values, _TARGET))
+
+
+def old_minimum(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield a minimum version below conda-forge's."""
+    for file, values in _files(subject):
+        versions = _versions(values, _STDLIB)
+        if _STDLIB in values and len(versions) <= 2 and any(_is_before(version, BASELINE) for version in versions):
+            text = f"{_STDLIB} {', '.join(versions)} is below conda-forge's minimum for macOS, {BASELINE}"
+            yield Problem(text=text, at=_at(file, values, _STDLIB))
+
+
+def old_sdk(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield an SDK that is older than the minimum version."""
+    for file, values in _files(subject):
+        if not values:
+            continue
+        sdks, minimums = _versions(values, _SDK), _versions(values, _STDLIB)
+        compare: Callable[..., bool] = any
+        if len(sdks) != len(minimums):
+            if len(sdks) != 1:
+                continue
+            sdks, compare = sdks * len(minimums), all
+        if compare(_is_before(sdk, minimum) for sdk, minimum in zip(sdks, minimums, strict=True)):
+            text = f"{_SDK} {', '.join(sdks)} is below {_STDLIB} {', '.join(minimums)}"
+            yield Problem(text=text, at=_at(file, values, _SDK if _SDK in values else _STDLIB))
+
+
+def _versions(values: dict[Any, Any], key: str) -> list[str]:
+    """Return the versions of a key, of two the lower first: those of x86-64 and of arm64; without it the baseline."""
+    value = values.get(key, [BASELINE, BASELINE])
+    versions = [str(item) for item in (items(value) if isinstance(value, list) else [value]) if item is not None]
+    return versions[::-1] if len(versions) == 2 and _is_before(versions[1], versions[0]) else versions
+
+
+def _is_before(version: str, other: str) -> bool:
+    left, right = version_or_none(version), version_or_none(other)
+    return left is not None and right is not None and left < right
+
+
+def _at(file: str, values: dict[Any, Any], name: str) -> Place:
+    key = next((key for key in values if key == name), None)
+    return Place(file=file, line=key.line, column=key.column) if isinstance(key, PlacedText) else Place(file=file)
+
+
+RULES = (
+    lint("RC-000", deployment_target, f"write {_STDLIB} for macOS", conda_forge=True),
+    lint("RC-001", old_minimum, "remove the value, or add a selector for the system that it is for", conda_forge=True),
+    lint("CBC-001", old_sdk, f"raise {_SDK}, or remove it", conda_forge=True),
+)

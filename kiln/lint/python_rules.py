@@ -1,0 +1,221 @@
+"""Rules for Python packages of conda-forge: build backends, the range of Python versions, the stable ABI."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kiln.lint.model import Problem, hint
+from kiln.lint.requirement_rules import is_version_independent
+from kiln.lint.stub_template import PYTHON_MIN
+from kiln.lint.values import branch_texts, items, mapping, texts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from kiln.lint.subject import LintedFeedstock, LintedRecipe
+
+BACKENDS = frozenset(
+    """setuptools flit flit-core hatchling poetry poetry-core pdm-backend pdm-pep517 pymsbuild meson-python
+    scikit-build-core sphinx-theme-builder maturin jupyter-packaging whey uv-build""".split()
+)
+_SELF_BUILT = frozenset({"hatchling", "pdm-backend", "setuptools"})
+_CROSS_PYTHON = re.compile(r"cross-python(?:_|\s|$)")
+
+
+class Package(NamedTuple):
+    """A package that the recipe makes: its name, sections, requirements (all branches) and tests."""
+
+    name: str
+    node: Any
+    build: Mapping[Any, Any]
+    requirements: Mapping[Any, Any]
+    host: list[str]
+    run: list[str]
+    tests: Any
+
+
+def packages(recipe: LintedRecipe) -> list[Package]:
+    """Return the packages of a recipe: its outputs, or if there are none, the recipe itself."""
+    tests = "tests" if recipe.version else "test"
+    if not recipe.outputs:
+        return [_package(recipe, recipe.named[0], recipe.root, recipe.root.get(tests))]
+    return [
+        _package(recipe, str(output.get("name") or mapping(output.get("package")).get("name") or ""), output, output.get(tests))
+        for output in recipe.outputs
+    ]
+
+
+def _package(recipe: LintedRecipe, name: str, holder: Mapping[Any, Any], tests: Any) -> Package:
+    value = holder.get("requirements")
+    requirements = {"run": value} if isinstance(value, list) else mapping(value)
+    return Package(
+        name=name,
+        node=requirements or holder,
+        build=mapping(holder.get("build")),
+        requirements=requirements,
+        host=_listed(recipe, requirements.get("host")),
+        run=_listed(recipe, requirements.get("run")),
+        tests=tests,
+    )
+
+
+def _listed(recipe: LintedRecipe, value: Any) -> list[str]:
+    return branch_texts(value) if recipe.version else texts(value)
+
+
+def _first_word(spec: str) -> str:
+    return (spec.split() or [""])[0]
+
+
+# -- build backends -----------------------------------------------------------------------------------------------
+
+
+def no_build_backend(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield packages that are installed with pip, without a build backend in their requirements."""
+    recipe = subject.recipe
+    holders: list[tuple[str, Mapping[Any, Any]]] = [(recipe.named[0], recipe.section("requirements"))]
+    holders += [(str(output.get("name") or ""), mapping(output.get("requirements"))) for output in recipe.outputs]
+    for name, requirements in holders:
+        specs = _listed(recipe, requirements.get("host")) or _listed(recipe, requirements.get("build"))
+        names = {spec.split(" ")[0] for spec in specs}
+        if name in _SELF_BUILT or "pip" not in names or {word.replace("_", "-") for word in names} & BACKENDS:
+            continue
+        pip = next(spec for spec in specs if spec.split(" ")[0] == "pip")
+        yield Problem(text="pip is required without a build backend", at=recipe.at(pip))
+
+
+# -- noarch: python_min ----------------------------------------------------------------------------------------------
+
+
+def python_min(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield noarch Python packages that are not built, run and tested by the variable python_min."""
+    recipe = subject.recipe
+    value = r"\${{ python_min }}" if recipe.version else PYTHON_MIN
+    exact, lower = rf"python\s+=?=?{value}", rf"python\s+>={value}"
+    sign, star = ("$", ".*") if recipe.version else ("", "")
+    shown = f"{sign}{{{{ python_min }}}}"
+    for package in packages(recipe):
+        if package.build.get("noarch") != "python":
+            continue
+        for section, specs, pattern, usual in (
+            ("host", package.host, exact, f"python {shown}{star}"),
+            ("run", package.run, lower, f"python >={shown}"),
+            ("the test's requirements", _test_requirements(recipe, package.tests), exact, f"python {shown}{star}"),
+        ):
+            matches = (_first_word(spec) == "python" != spec and re.search(pattern, spec) for spec in specs)
+            if not any(matches):
+                text = f"{section} of a noarch Python package lacks {usual!r}"
+                yield Problem(text=text, at=recipe.at(package.node), cure=f"write {usual}")
+
+
+def _test_requirements(recipe: LintedRecipe, tests: Any) -> list[str]:
+    if not recipe.version:
+        return texts(mapping(tests).get("requires"))
+    specs: list[str] = []
+    for test in map(mapping, items(tests)):
+        specs += branch_texts(mapping(test.get("requirements")).get("run"))
+        if "python" in test:
+            versions = mapping(test["python"]).get("python_version")
+            specs += [f"python {version}" for version in branch_texts(versions)] or ["python"]
+    return specs
+
+
+# -- the range of tested versions ------------------------------------------------------------------------------------
+
+
+def noarch_not_tested_latest(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield noarch Python packages of a recipe.yaml whose tests do not use the latest Python."""
+    for package in packages(subject.recipe) if subject.recipe.version else ():
+        if package.build.get("noarch") == "python" and not _covers_latest(package):
+            text = "a noarch Python package is not tested with the latest Python"
+            yield Problem(text=text, at=subject.recipe.at(package.tests or package.node))
+            return
+
+
+def independent_not_tested_latest(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield version-independent packages of a recipe.yaml whose tests do not use the latest Python."""
+    recipe = subject.recipe
+    for package in packages(recipe) if recipe.version else ():
+        if is_version_independent(recipe, package.build) and not _covers_latest(package):
+            text = "a version-independent package is not tested with the latest Python"
+            yield Problem(text=text, at=recipe.at(package.tests or package.node))
+            return
+
+
+def _covers_latest(package: Package) -> bool:
+    """Return whether all Python tests use the latest Python, or the package has an upper bound of it."""
+    if any(_first_word(spec) == "python" and "<" in spec for spec in package.run):
+        return True
+    for test in map(mapping, items(package.tests)):
+        if "python" in test and "*" not in branch_texts(mapping(test["python"]).get("python_version")):
+            return False
+    return True
+
+
+# -- the stable ABI --------------------------------------------------------------------------------------------------
+
+
+def ignored_cross_python(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield the export of cross-python that is ignored by hand, which rattler-build does by itself."""
+    recipe = subject.recipe
+    for package in packages(recipe) if recipe.version else ():
+        if package.build.get("noarch") != "python" and not is_version_independent(recipe, package.build):
+            continue
+        for name in branch_texts(mapping(package.requirements.get("ignore_run_exports")).get("from_package")):
+            if _CROSS_PYTHON.match(name.strip()):
+                yield Problem(text=f"the exports of {str(name)!r} are ignored by rattler-build", at=recipe.at(name))
+                return
+
+
+def no_abi_audit(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield packages for Python's stable ABI whose tests do not run abi3audit."""
+    recipe = subject.recipe
+    for package in packages(recipe):
+        independent = is_version_independent(recipe, package.build) and package.build.get("noarch") != "python"
+        if independent and any(_first_word(spec) == "python-abi3" for spec in package.host):
+            if not _runs_abi_audit(recipe, package.tests):
+                text = "a package for the stable ABI is not checked with abi3audit"
+                yield Problem(text=text, at=recipe.at(package.tests or package.node))
+                return
+
+
+def _runs_abi_audit(recipe: LintedRecipe, tests: Any) -> bool:
+    for test in map(mapping, items(tests) if recipe.version else [tests]):
+        specs = branch_texts(mapping(test.get("requirements")).get("run") if recipe.version else test.get("requires"))
+        commands = branch_texts(test.get("script" if recipe.version else "commands"))
+        if any(_first_word(spec) == "abi3audit" for spec in specs) or any("abi3audit" in line for line in commands):
+            return True
+    return False
+
+
+_BOTH = 'list ${{ python_min }}.* and "*" under python_version:'
+
+RULES = (
+    hint(
+        "R-046",
+        no_build_backend,
+        "add the backend that pyproject.toml names, or setuptools, to requirements/host",
+        conda_forge=True,
+        skip="hint_pip_no_build_backend",
+    ),
+    hint("R-047", python_min, "use python_min", conda_forge=True, skip="hint_python_min"),
+    hint("R1-004", noarch_not_tested_latest, _BOTH, conda_forge=True, skip="hint_noarch_python_test_latest"),
+    hint(
+        "R1-005",
+        independent_not_tested_latest,
+        _BOTH,
+        conda_forge=True,
+        skip="hint_python_version_independent_test_latest",
+    ),
+    hint(
+        "R1-007", ignored_cross_python, "remove the entry", conda_forge=True, skip="hint_abi3_cross_python_run_exports"
+    ),
+    hint(
+        "R-053",
+        no_abi_audit,
+        "require abi3audit in a test, and run it on the extension modules",
+        conda_forge=True,
+        skip="hint_abi3_missing_abi3audit",
+    ),
+)
