@@ -25,6 +25,8 @@ COMMANDS = {
     "render": "show each output of a config: version, build string, requirements, tests",
     "build": "build configs, or rehearse one from upstream's wheel (--rehearse)",
     "cache": "show the compile caches and their sizes, or remove them",
+    "runs": "list the recorded runs: when, commit, verdict, duration",
+    "log": "print the log of a config's last build, or of one run (--run)",
     "report": "write the report of a run as a web page or as JSON",
     "publish": "publish built packages to a channel, all or none, or withdraw a package",
     "verify": "verify a package against its provenance",

@@ -14,7 +14,7 @@ from kiln.serialization import from_json, to_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-RUN_FIELDS = ("machine", "cores", "jobs", "engine", "container", "image", "rehearsal")
+RUN_FIELDS = ("machine", "cores", "jobs", "engine", "container", "image", "rehearsal", "commit")
 CONFIG_FIELDS = ("group", "cold", "worker", "estimate", "reason", "log", "steps", "packages")
 KINDS = (Artifact, CompileReport, ConfigRun, ConfigState, PackageReport, StepReport, TestReport, TestVerdict)
 

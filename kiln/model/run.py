@@ -52,7 +52,10 @@ class ConfigRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixReport:
-    """One run: ``finished`` is None while it runs, or when it was killed; ``rehearsal`` when it made no release."""
+    """One run: ``finished`` is None while it runs, or when it was killed; ``rehearsal`` when it made no release.
+
+    ``commit`` is the feedstock's at the start of the run; empty where it has none, or an older kiln recorded the run.
+    """
 
     run: int
     command: str
@@ -65,4 +68,5 @@ class MatrixReport:
     container: str
     image: str | None = None
     rehearsal: bool = False
+    commit: str = ""
     configs: tuple[ConfigRun, ...] = ()

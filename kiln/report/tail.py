@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-from typing import TYPE_CHECKING
+import stat
+from typing import IO, TYPE_CHECKING
 
 from kiln.console import one_line
 
@@ -16,12 +18,23 @@ WIDTH = 300  # characters of a line
 _BYTES = 1 << 16
 
 
+def opened(log: Path) -> IO[bytes]:
+    """Open a log to read it; a build could have replaced it by a link or a pipe, which are not read.
+
+    Raises:
+        OSError: it is missing, or not a regular file.
+    """
+    descriptor = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(log))
+    return open(descriptor, "rb")  # noqa: PTH123 - a descriptor has no path
+
+
 def tail(log: Path) -> str:
     """Return the last lines of a log, or an empty text if it is missing or not a regular file."""
     with contextlib.suppress(OSError):
-        # A build could have replaced the log by a link.
-        descriptor = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor has no path
+        with opened(log) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _BYTES))
             lines = file.read(_BYTES).decode(errors="replace").split("\n")

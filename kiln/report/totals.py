@@ -6,6 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kiln.console import BAD, GOOD
 from kiln.model.artifact import TestVerdict
 from kiln.model.run import ConfigState
 
@@ -32,6 +33,16 @@ class TestTotals:
 def is_running(report: MatrixReport) -> bool:
     """Return whether a run is in progress; a killed run is not finished, but has no open configs."""
     return report.finished is None and any(config.state in OPEN for config in report.configs)
+
+
+def verdict(report: MatrixReport) -> str:
+    """Return the verdict of a run: ``running``, ``failed``, ``interrupted`` or ``succeeded``."""
+    states = {config.state for config in report.configs}
+    if is_running(report):
+        return "running"
+    if states & BAD:
+        return "failed"
+    return "succeeded" if states <= GOOD else "interrupted"
 
 
 def last_moment(report: MatrixReport, now: float) -> float:

@@ -105,6 +105,7 @@ class MatrixRun:
             container=plan.container,
             image=plan.image,
             rehearsal=plan.options.build.rehearsal,
+            commit=plan.options.caller_variables.get("sha", ""),
             configs=tuple(self.configs.values()),
         )
 

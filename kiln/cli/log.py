@@ -1,0 +1,93 @@
+"""``kiln log``: print the log of a config's build."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from kiln.errors import UnknownConfig, UsageError, nearest
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from kiln.ledger import Ledger
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.run import ConfigRun
+
+_LINE = 1 << 20  # bytes of a line that are read at once
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``kiln log``."""
+    parser.add_argument("config", metavar="CONFIG", help="name of a config's file in .ci_support")
+    parser.add_argument(
+        "--run", dest="number", metavar="N", type=int, help="number of the run (default: the last that built CONFIG)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the log with its run, state and path as JSON")
+
+
+def run(options: argparse.Namespace, root: Path) -> int:
+    """Print the log, and on standard error its run, state and path."""
+    from kiln import load
+    from kiln.report import tail
+
+    feedstock = load.find(root)
+    name = options.config.removesuffix(".yaml").removeprefix(".ci_support/")
+    number, config, path = recorded_log(feedstock, name, options.number)
+    with tail.opened(path) as file:
+        if options.json:
+            text = file.read().decode(errors="replace")
+            about = {"run": number, "config": name, "state": config.state.value, "reason": config.reason}
+            print(json.dumps({**about, "log": str(path), "text": text}, indent=2))
+            return 0
+        print(f"run {number}, {config.state.value}: {path}", file=sys.stderr, flush=True)
+        while line := file.readline(_LINE):
+            sys.stdout.write(line.decode(errors="replace"))
+    return 0
+
+
+def recorded_log(feedstock: Feedstock, name: str, number: int | None) -> tuple[int, ConfigRun, Path]:
+    """Return a run, a config's record in it, and its log: of the last run that has a log of it, or of one run.
+
+    Raises:
+        UsageError: there is no such run, or no log.
+        UnknownConfig: no run has the config.
+    """
+    from kiln.cli.report import recorded_run
+    from kiln.ledger import Ledger
+    from kiln.store.layout import ArtifactLayout
+
+    layout = ArtifactLayout.of(feedstock)
+    recorded_run(feedstock, number)  # for its errors
+    with Ledger(layout.ledger) as ledger:
+        runs = list(_runs_with(ledger, name, ledger.runs() if number is None else (number,)))
+    for run_number, config in runs:
+        places = (config.log, layout.log(run_number, name))  # the second, where the feedstock was moved
+        if path := next((place for place in places if place is not None and place.is_file()), None):
+            return run_number, config, path
+    run_number, config = runs[0]
+    cached = "a cached config is not built, and has no log" if config.state.value == "cached" else "it was removed"
+    raise UsageError(
+        f"run {run_number} has no log of {name}",
+        why=config.reason.partition("\n")[0] or cached,
+        hint="kiln runs lists the runs; --run N selects one",
+    )
+
+
+def _runs_with(ledger: Ledger, name: str, numbers: Iterable[int]) -> Iterable[tuple[int, ConfigRun]]:
+    """Return the runs that have a config, the latest first; raises UnknownConfig where there is none."""
+    names: dict[str, None] = {}
+    matches = []
+    for number in numbers:
+        report = ledger.report(number)
+        for config in report.configs if report else ():
+            names[config.config] = None
+            if config.config == name:
+                matches.append((number, config))
+    if not matches:
+        hint = nearest(name, names) or f"it has {', '.join(list(names)[:3]) or 'none'}"
+        raise UnknownConfig(f"no recorded run has the config {name!r}", hint=hint)
+    return matches

@@ -1,0 +1,97 @@
+"""``kiln runs``: list the runs that the ledger has recorded."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from kiln.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.run import MatrixReport
+
+_SHOWN = 20  # runs that are listed by default
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``kiln runs``."""
+    parser.add_argument("--last", metavar="N", type=int, default=_SHOWN, help="list the last N runs (default: 20)")
+    parser.add_argument("--all", action="store_true", help="list all runs")
+    parser.add_argument("--json", action="store_true", help="print a JSON list, the latest run first")
+
+
+def run(options: argparse.Namespace, root: Path) -> int:
+    """Print the runs, the latest first."""
+    from kiln import load
+
+    if options.last < 1:
+        raise UsageError(f"--last is {options.last}", hint="a number from 1, or --all")
+    feedstock = load.find(root)
+    reports, total = recorded_runs(feedstock, None if options.all else options.last)
+    now = time.time()
+    if options.json:
+        print(json.dumps([as_json(report, now) for report in reports], indent=2))
+    elif not reports:
+        print("no run is recorded yet: kiln build --all starts one")
+    else:
+        print(as_text(reports, now))
+        if total > len(reports):
+            print(f"\n{total - len(reports)} earlier runs: kiln runs --all")
+    return 0
+
+
+def recorded_runs(feedstock: Feedstock, most: int | None) -> tuple[tuple[MatrixReport, ...], int]:
+    """Return the latest runs of the ledger, the latest first, and the number of all runs."""
+    from kiln.ledger import Ledger
+    from kiln.store.layout import ArtifactLayout
+
+    path = ArtifactLayout.of(feedstock).ledger
+    if not path.is_file():  # Ledger() would create it
+        return (), 0
+    with Ledger(path) as ledger:
+        numbers = ledger.runs()
+        return tuple(filter(None, map(ledger.report, numbers[:most]))), len(numbers)
+
+
+def as_json(report: MatrixReport, now: float) -> dict[str, Any]:
+    """Return a run as JSON values: times in seconds since the epoch, ``seconds`` up to now for a run in progress."""
+    from kiln.report import totals
+
+    return {
+        "run": report.run,
+        "command": report.command,
+        "commit": report.commit,
+        "rehearsal": report.rehearsal,
+        "verdict": totals.verdict(report),
+        "started": report.started,
+        "finished": report.finished,
+        "seconds": round(totals.last_moment(report, now) - report.started, 3),
+        "configs": {config.config: config.state.value for config in report.configs},
+    }
+
+
+def as_text(reports: Sequence[MatrixReport], now: float) -> str:
+    """Return the runs as a table."""
+    from kiln.console import count_text, duration, table
+    from kiln.report import totals
+
+    rows = [
+        (
+            str(report.run),
+            f"{datetime.fromtimestamp(report.started).astimezone():%Y-%m-%d %H:%M}",
+            report.commit[:8],
+            "rehearsal" if report.rehearsal else "build",
+            totals.verdict(report),
+            duration(totals.last_moment(report, now) - report.started),
+            count_text(config.state for config in report.configs),
+        )
+        for report in reports
+    ]
+    return table(("run", "started", "commit", "kind", "verdict", "took", "configs"), rows, right=(0, 5))
