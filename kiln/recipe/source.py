@@ -63,14 +63,22 @@ class RecipeSource:
         self.known = known
         self.all_known = all_known
         self.doubts = doubts
-        self.text = Selectable(read_text(path, name), name)
         self._environment = Environment(self._load)
         self._templates: Recent[str, Template] = Recent(256)
         self._documents: Recent[str, Mapping[str, Any]] = Recent(256)
         self._rendered: Recent[tuple[object, ...], str] = Recent(512)
         self._names: Names | None = None
-        self.set_names = frozenset(word for found in _SET.findall(self.text.text) for word in re.findall(r"\w+", found))
-        self._conditional = _conditional(self.text.text)
+        self.use(read_text(path, name))
+
+    def use(self, text: str) -> None:
+        """Take another text in place of the file's; all caches stay, for they are by text.
+
+        Raises:
+            KilnError: a line is too long.
+        """
+        self.text = Selectable(text, self.name)
+        self.set_names = frozenset(word for found in _SET.findall(text) for word in re.findall(r"\w+", found))
+        self._conditional = _conditional(text)
         self._check_lines()
 
     def _check_lines(self) -> None:

@@ -82,7 +82,15 @@ class RecipeV1:
         Raises:
             KilnError: it is malformed, or has a key that is not known.
         """
-        text = read_text(path, RECIPE)
+        return cls.of_text(read_text(path, RECIPE))
+
+    @classmethod
+    def of_text(cls, text: str) -> RecipeV1:
+        """Parse and check the text of a recipe.
+
+        Raises:
+            KilnError: it is malformed, or has a key that is not known.
+        """
         root = parse(text, RECIPE, Scalars.PLACED).value
         if not isinstance(root, dict):
             raise RecipeFault("a recipe is a mapping of sections", at=Place(file=RECIPE))
@@ -158,16 +166,22 @@ class RecipeV1:
         Raises:
             KilnError: the recipe cannot be evaluated there, with the line.
         """
-        limits.at(RECIPE)
-        scope = VariantScope(variant, target, build, words=words)
-        self._evaluate_context(scope)
+        scope = self.scope(variant, target, build, words=words)
         return self._output(self.entries[index], scope) if self.has_outputs else self._single(scope)
 
-    def _evaluate_context(self, scope: VariantScope) -> None:
+    def scope(self, variant: Mapping[str, Any], target: str, build: str, *, words: bool = False) -> VariantScope:
+        """Return the scope of a variant, with the recipe's context evaluated.
+
+        Raises:
+            KilnError: the context cannot be evaluated there, with the line.
+        """
+        limits.at(RECIPE)
+        scope = VariantScope(variant, target, build, words=words)
         scope.in_context = True
         for key, node in self.context.items():
             scope.context[str(key)] = value_of_context(node, scope)
         scope.in_context = False
+        return scope
 
     def _single(self, scope: VariantScope) -> PackageAt:
         package = schema.PACKAGE(self.root.get("package"), scope)

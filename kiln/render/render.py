@@ -50,9 +50,24 @@ def render(feedstock: Feedstock, config: BuildConfig) -> Rendered:
 
 def _render(feedstock: Feedstock, config: BuildConfig) -> Rendered:
     if is_v1(feedstock):
-        return render_v1(feedstock, config, _build_platform(feedstock, config.platform))
+        return render_v1(feedstock, config, build_platform(feedstock, config.platform))
+    recipe = recipe_at(feedstock, config)
+    packages = list(_distinct(recipe))
+    if not all(package.name for package in packages):
+        raise RecipeFault("a package has no name", at=recipe.place("package"), hint="name: of package or output")
+    pinned = "pin_" in recipe.source.text.text
+    open_ends = Recipe(recipe.source, recipe.platform, recipe.space, marker) if pinned else None
+    return _rendered(config, recipe, packages, open_ends)
+
+
+def recipe_at(feedstock: Feedstock, config: BuildConfig) -> Recipe:
+    """Return a meta.yaml on the platform and in the space of a config.
+
+    Raises:
+        KilnError: the recipe or a variant file is invalid.
+    """
     system, _, arch = config.platform.partition("-")
-    platform = Platform(system=system, arch=arch, build=_build_platform(feedstock, config.platform))
+    platform = Platform(system=system, arch=arch, build=build_platform(feedstock, config.platform))
     files = [variant_file(path, f"recipe/{path.name}") for path in [_config(feedstock)] if path.is_file()]
     keys = frozenset[str]().union(*(file.keys for file in files))
     alone = keys.union(platform.defaults(), _OWN_KEYS) >= config.variant.keys()
@@ -61,15 +76,10 @@ def _render(feedstock: Feedstock, config: BuildConfig) -> Rendered:
     sources = [*(file.source(platform, source.known) for file in files), own]
     defaults = VariantSource(name="defaults", values=platform.defaults())
     space = filtered(combine([defaults, *sources]), [source.values for source in sources])
-    recipe = Recipe(source, platform, space)
-    packages = list(_distinct(recipe))
-    if not all(package.name for package in packages):
-        raise RecipeFault("a package has no name", at=recipe.place("package"), hint="name: of package or output")
-    open_ends = Recipe(source, platform, space, marker) if "pin_" in source.text.text else None
-    return _rendered(config, recipe, packages, open_ends)
+    return Recipe(source, platform, space)
 
 
-def _build_platform(feedstock: Feedstock, platform: str) -> str:
+def build_platform(feedstock: Feedstock, platform: str) -> str:
     """Return the subdir of the machine that builds for a platform, by ``build_platform`` of conda-forge.yml."""
     file = feedstock.root / "conda-forge.yml"
     text = read_text(file, file.name) if file.is_file() else ""

@@ -37,7 +37,7 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
         KilnError: the recipe or a variant file is at fault.
     """
     recipe = _recipe(feedstock)
-    space = Space.of(_spec(feedstock, config))
+    space = space_at(feedstock, config)
     rendering = Rendering(recipe, space, config.platform, build_platform)
     identities = Identities(rendering.pinned)
     loops = sorted(space.loops)
@@ -56,6 +56,15 @@ def _recipe(feedstock: Feedstock) -> RecipeV1:
         _SHARED.clear()
         _SHARED[key] = RecipeV1.read(feedstock.recipe_v1)
     return _SHARED[key]
+
+
+def space_at(feedstock: Feedstock, config: BuildConfig) -> Space:
+    """Return the variants of a config.
+
+    Raises:
+        KilnError: a variant file is at fault.
+    """
+    return Space.of(_spec(feedstock, config))
 
 
 def _spec(feedstock: Feedstock, config: BuildConfig) -> dict[str, Any]:
