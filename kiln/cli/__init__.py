@@ -23,6 +23,7 @@ COMMANDS = {
     "rerender": "write .ci_support and the CI workflow from the recipe and the variant files, or check them",
     "lint": "check the recipe and conda-forge.yml against conda-smithy's rules, and correct what has one answer (--fix)",
     "render": "show each output of a config: version, build string, requirements, tests",
+    "bump": "write another version, with its sources' hashes, or build number into the recipe",
     "build": "build configs, or rehearse one from upstream's wheel (--rehearse)",
     "cache": "show the compile caches and their sizes, or remove them",
     "runs": "list the recorded runs: when, commit, verdict, duration",

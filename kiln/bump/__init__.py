@@ -1,0 +1,108 @@
+"""Bump a recipe: another version with the hashes of its sources, or another build number; nothing else changes.
+
+What has to change is found by trying: a literal of the recipe belongs to the version if the recipe, read at its configs
+and on all platforms, has another version once the literal is another. So it does not matter through how many variables,
+filters and selectors a value goes.
+"""
+
+from __future__ import annotations
+
+import codecs
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kiln import files, limits
+from kiln.bump import download, upstream, version
+from kiln.bump import plan as planning
+from kiln.bump.plan import BumpPlan
+from kiln.errors import NotWritable
+from kiln.recipe_v1.choice import is_v1
+from kiln.yamltext import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from kiln.bump.download import OnFile
+    from kiln.bump.upstream import Upstream
+    from kiln.bump.views import SourceView
+    from kiln.model.feedstock import Feedstock
+
+__all__ = ["BumpPlan", "bump_build", "bump_version", "newest", "write"]
+
+
+def bump_version(
+    feedstock: Feedstock,
+    target: str,
+    *,
+    env: Mapping[str, str],
+    on_file: OnFile,
+) -> BumpPlan:
+    """Return the plan for another version, with the hashes of its sources, which are downloaded for it.
+
+    ``env`` is git's environment; ``on_file`` gets the name of each download, and is a context whose value gets its
+    progress.
+
+    Raises:
+        KilnError: the recipe cannot be bumped, or a source cannot be downloaded.
+    """
+    text = read_text(_path(feedstock), _name(feedstock))
+    plan = limits.bounded(lambda: planning.of_version(feedstock, text, target))
+    digests, notes = download.digests(plan.downloads, feedstock.recipe, env=env, on_file=on_file)
+    plan = replace(plan, digests=digests, notes=(*plan.notes, *notes))
+    limits.bounded(lambda: planning.verify(feedstock, plan))
+    return plan
+
+
+def bump_build(feedstock: Feedstock) -> BumpPlan:
+    """Return the plan for the next build number.
+
+    Raises:
+        KilnError: the recipe is invalid, or a build number is computed.
+    """
+    text = read_text(_path(feedstock), _name(feedstock))
+    return limits.bounded(lambda: planning.of_build(feedstock, text))
+
+
+def newest(feedstock: Feedstock, *, env: Mapping[str, str]) -> tuple[str, tuple[Upstream, ...]]:
+    """Return the recipe's version, and the newest version of each of its sources, spelled as the recipe has it.
+
+    Raises:
+        KilnError: the recipe is invalid.
+    """
+    text = read_text(_path(feedstock), _name(feedstock))
+    current, is_literal, sources = limits.bounded(lambda: _sources(feedstock, text))
+    answers = upstream.newest(sources, current, feedstock.recipe, env=env)
+    # A recipe that computes its version has it as upstream spells it.
+    return current, tuple(replace(each, spelled=each.newest) if is_literal else each for each in answers)
+
+
+def _sources(feedstock: Feedstock, text: str) -> tuple[str, bool, tuple[SourceView, ...]]:
+    recipe = planning.open_recipe(feedstock, text)
+    views = recipe.views(text)
+    sources = dict.fromkeys(source for view in views if view is not None for source in view.sources)
+    current = version.current(recipe, views)
+    return current, any(literal.text == current for literal in recipe.literals), tuple(sources)
+
+
+def write(feedstock: Feedstock, plan: BumpPlan) -> None:
+    """Write the recipe, atomically and with its permissions.
+
+    Raises:
+        NotWritable: it is reached through a link, or was changed meanwhile.
+    """
+    path = files.inside(_path(feedstock), feedstock.root)
+    data = path.read_bytes()
+    mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
+    if data != mark + plan.text.encode():
+        hint = "run the same command again"
+        raise NotWritable(f"{plan.file} was changed meanwhile", why="another program wrote it", hint=hint)
+    files.write_bytes(path, mark + plan.changed_text.encode(), mode=path.stat().st_mode & 0o777)
+
+
+def _path(feedstock: Feedstock) -> Path:
+    return feedstock.recipe_v1 if limits.bounded(lambda: is_v1(feedstock)) else feedstock.meta
+
+
+def _name(feedstock: Feedstock) -> str:
+    return f"recipe/{_path(feedstock).name}"

@@ -1,0 +1,195 @@
+"""The values that a recipe's text writes out, by their positions, and the text with some of them replaced."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kiln.model.location import Place
+from kiln.yamltext import PlacedText, Scalars, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+HASHES = {"md5": 32, "sha1": 40, "sha224": 56, "sha256": 64, "sha384": 96, "sha512": 128}  # hexadecimal digits
+
+_COMMENT_LINE = re.compile(r"^[ \t]*#[^\n]*", re.MULTILINE)
+_TEMPLATE_COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
+_SET = re.compile(r"\{%[-+]?\s*set\s+(?P<key>\w+(?:\s*,\s*\w+)*)\s*=(?P<value>.*?)[-+]?%\}", re.DOTALL)
+_CONSTANT = re.compile(
+    r"\"(?P<double>[^\"\\\n]*)\"|'(?P<single>[^'\\\n]*)'|(?<![\w.])(?P<number>\d+(?:\.\d+)?)(?![\w.])"
+)
+_PAIR = re.compile(
+    r"(?<![\w.-])(?P<key>version|number|git_rev|git_tag|" + "|".join(HASHES) + r")['\"]?[ \t]*:[ \t]+"
+    r"(?:\"(?P<double>[^\"\\\n{]*)\"|'(?P<single>[^'\n{]*)'|(?P<plain>[^\s'\"{}#,\[\]&*!|>%@`][^\s{}#,\[\]]*))"
+)
+_URL_LINE = re.compile(r"^.*(?:://|git_rev|git_tag).*$", re.MULTILINE)
+_BREAK = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]")  # a line break of YAML 1.1
+_V1_KEYS = frozenset({"version", "number", "url", "git", "rev", "tag", "expected_commit", "md5", "sha256"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Literal:
+    """A value in a recipe's text, from ``start`` to ``end`` without the ``quote`` around it.
+
+    ``key`` is the YAML key or the variable that it is a value of; it is the whole value if ``alone``. ``jinja`` tells
+    values of ``set`` from YAML's.
+    """
+
+    start: int
+    end: int
+    text: str
+    key: str
+    quote: str = ""
+    alone: bool = True
+    jinja: bool = False
+
+    def written(self, value: str) -> str:
+        """Return a new value as it is written here: in quotes where it would be a number otherwise."""
+        if self.quote or not self.alone:
+            return value
+        if self.jinja:
+            return value if re.fullmatch(r"0|[1-9][0-9]*", value) else f'"{value}"'
+        return f'"{value}"' if value.isdigit() and not self.text.isdigit() else value
+
+
+def replaced(text: str, values: Mapping[Literal, str]) -> str:
+    """Return a text with other values in place of some literals, and not a byte else."""
+    parts, at = [], 0
+    for literal in sorted(values, key=lambda literal: literal.start):
+        parts += [text[at : literal.start], literal.written(values[literal])]
+        at = literal.end
+    return "".join([*parts, text[at:]])
+
+
+def place(file: str, text: str, offset: int) -> Place:
+    """Return the place of an offset in a text."""
+    line = text.count("\n", 0, offset) + 1
+    return Place(file=file, line=line, column=offset - text.rfind("\n", 0, offset))
+
+
+def without_comments(text: str) -> str:
+    """Return a meta.yaml of the same length with blanks in place of lines and templates that are comments."""
+    for pattern in (_COMMENT_LINE, _TEMPLATE_COMMENT):
+        text = pattern.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    return text
+
+
+# meta.yaml
+
+
+def literals_v0(text: str) -> tuple[Literal, ...]:
+    """Return the constants of a meta.yaml's ``set`` lines, and its literal versions, numbers, revisions and hashes."""
+    clear = without_comments(text)
+    constants = {literal.start: literal for literal in _constants(clear)}
+    return (*constants.values(), *(literal for literal in _pairs(clear) if literal.start not in constants))
+
+
+def _constants(clear: str) -> Iterator[Literal]:
+    for statement in _SET.finditer(clear):
+        value = statement["value"]
+        for constant in _CONSTANT.finditer(value):
+            start, end, quote = _span(constant, statement.start("value"))
+            yield Literal(
+                start=start,
+                end=end,
+                text=clear[start:end],
+                key=statement["key"],
+                quote=quote,
+                alone=constant[0] == value.strip(),
+                jinja=True,
+            )
+
+
+def _pairs(clear: str) -> Iterator[Literal]:
+    for pair in _PAIR.finditer(clear):
+        start, end, quote = _span(pair, 0)
+        yield Literal(start=start, end=end, text=clear[start:end], key=pair["key"], quote=quote)
+
+
+def _span(match: re.Match[str], offset: int) -> tuple[int, int, str]:
+    """Return the start and the end of a constant's text, and its quote."""
+    name = match.lastgroup or ""
+    return offset + match.start(name), offset + match.end(name), {"double": '"', "single": "'"}.get(name, "")
+
+
+def versions_in_urls_v0(text: str, version: str) -> tuple[Literal, ...]:
+    """Return where the lines of URLs and revisions in a meta.yaml write a version out."""
+    clear = without_comments(text)
+    spans = [line.span() for line in _URL_LINE.finditer(clear)]
+    return tuple(literal for span in spans for literal in _versions(clear, version, *span))
+
+
+def _versions(text: str, version: str, start: int, end: int) -> Iterator[Literal]:
+    pattern = re.compile(rf"(?<![0-9])(?<![0-9]\.){re.escape(version)}(?![0-9]|\.[0-9])")
+    for match in pattern.finditer(text, start, end):
+        yield Literal(start=match.start(), end=match.end(), text=version, key="url", quote="", alone=False)
+
+
+# recipe.yaml
+
+
+def literals_v1(text: str, file: str) -> tuple[Literal, ...]:
+    """Return the literal values of a recipe.yaml's context, and its literal versions, numbers, revisions and hashes."""
+    return tuple(
+        literal
+        for key, literal in _scalars(text, file)
+        if key != "url" and "${{" not in literal.text and not _hidden(literal.text)
+    )
+
+
+def _hidden(value: str) -> bool:
+    return not value or any(char.isspace() for char in value)
+
+
+def versions_in_urls_v1(text: str, file: str, version: str) -> tuple[Literal, ...]:
+    """Return where the URLs and revisions in a recipe.yaml write a version out."""
+    return tuple(
+        part
+        for key, literal in _scalars(text, file)
+        if key in {"url", "git", "rev", "tag"}
+        for part in _versions(text, version, literal.start, literal.end)
+    )
+
+
+def _scalars(text: str, file: str) -> Iterator[tuple[str, Literal]]:
+    root = parse(text, file, Scalars.PLACED).value
+    starts = [0, *(match.end() for match in _BREAK.finditer(text))]
+    for key, scalar in _walk(root, ""):
+        literal = _at(text, starts, str(key), scalar)
+        if literal is not None:
+            yield literal.key, literal
+
+
+def _walk(node: Any, key: str) -> Iterator[tuple[str, PlacedText]]:
+    """Yield the scalars that may be edited, each with its key; in a list, or in a branch of it, the list's key."""
+    if isinstance(node, PlacedText):
+        if key:
+            yield key, node
+    elif isinstance(node, list):
+        for item in node:
+            yield from _walk(item, key)
+    elif isinstance(node, dict):
+        for name, value in node.items():
+            if name == "context" and isinstance(value, dict):
+                yield from ((str(each), item) for each, item in value.items() if isinstance(item, PlacedText))
+            else:
+                yield from _walk(value, key if name in {"then", "else"} else name if name in _V1_KEYS else "")
+
+
+def _at(text: str, starts: list[int], key: str, scalar: PlacedText) -> Literal | None:
+    """Return a scalar's literal; None where its value does not stand in the text as it is, as with escapes."""
+    start = starts[scalar.line - 1] + scalar.column - 1
+    quote = text[start] if not scalar.plain and text[start : start + 1] in {"'", '"'} else ""
+    start += len(quote)
+    end = start + len(scalar)
+    if text[start:end] != scalar or (not scalar.plain and (not quote or text[end : end + 1] != quote)):
+        return None
+    return Literal(start=start, end=end, text=str(scalar), key=key, quote=quote)
+
+
+def lines_of(text: str, literals: Iterable[Literal]) -> str:
+    """Return the lines of literals, for a message: ``lines 3, 7``."""
+    lines = sorted({place("", text, literal.start).line for literal in literals})
+    return f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}"

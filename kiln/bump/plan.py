@@ -1,0 +1,179 @@
+"""The plan of a bump: which literals of the recipe change, and what is downloaded for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kiln.bump import number as build_number
+from kiln.bump import sources, version
+from kiln.bump.literals import Literal, place, replaced
+from kiln.bump.meta_yaml import MetaYaml
+from kiln.bump.recipe_yaml import RecipeYaml
+from kiln.bump.views import effect
+from kiln.errors import RecipeFault
+from kiln.model.location import Place
+from kiln.recipe_v1.choice import is_v1
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.bump.sources import Download
+    from kiln.bump.views import RecipeText, Views
+    from kiln.model.feedstock import Feedstock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BumpPlan:
+    """The edits of a recipe's text; the hashes follow from the ``downloads``.
+
+    ``old`` and ``new`` are the versions, and ``numbers`` the build numbers of all packages, before and after.
+    ``unchanged`` names the sources that do not depend on the version.
+    """
+
+    file: str
+    text: str
+    old: str
+    new: str
+    edits: Mapping[Literal, str]
+    numbers: tuple[tuple[int, ...], tuple[int, ...]]
+    downloads: tuple[Download, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    digests: Mapping[Literal, str] = field(default_factory=dict)
+
+    @property
+    def changed_text(self) -> str:
+        """The recipe's text after the bump."""
+        return replaced(self.text, {**self.edits, **self.digests})
+
+
+def open_recipe(feedstock: Feedstock, text: str) -> RecipeText:
+    """Return the text of a feedstock's recipe, in either format."""
+    return RecipeYaml(feedstock, text) if is_v1(feedstock) else MetaYaml(feedstock, text)
+
+
+def of_build(feedstock: Feedstock, text: str) -> BumpPlan:
+    """Return the plan for another build number of the same version.
+
+    Raises:
+        KilnError: the recipe is invalid, or a build number is computed.
+    """
+    recipe = open_recipe(feedstock, text)
+    views = _views(recipe)
+    edits = build_number.values_for(recipe, views, None)
+    old = version.current(recipe, views)
+    return BumpPlan(file=recipe.file, text=text, old=old, new=old, edits=edits, numbers=_numbers(recipe, views, edits))
+
+
+def of_version(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
+    """Return the plan for another version.
+
+    Raises:
+        UsageError: the version is invalid, or the recipe's.
+        KilnError: the recipe is invalid, or a value that has to change is not written out in it.
+    """
+    version.require_version(target)
+    recipe = open_recipe(feedstock, text)
+    views = _views(recipe)
+    old = version.current(recipe, views)
+    edits = {**version.values_for(recipe, views, target)} if target != old else {}
+    changed = recipe.views(replaced(text, edits))
+    new = version.current(recipe, changed)
+    note = version.require_newer(old, new)
+    edits |= _in_urls(recipe, views, changed, old, new)
+    positions, _ = effect(views, changed, lambda view: [package.version for package in view.packages])
+    edits |= build_number.values_for(recipe, views, positions)
+    found = sources.changes(recipe, views, edits)
+    if found.unchanged and not found.downloads:
+        _refuse_sources(recipe, found.unchanged)
+    return BumpPlan(
+        file=recipe.file,
+        text=text,
+        old=old,
+        new=new,
+        edits=edits,
+        numbers=_numbers(recipe, views, edits),
+        downloads=found.downloads,
+        unchanged=found.unchanged,
+        notes=(*([note] if note else ()), *_outputs(changed, old)),
+    )
+
+
+def verify(feedstock: Feedstock, plan: BumpPlan) -> None:
+    """Check that the changed text says what was planned.
+
+    Raises:
+        RecipeFault: a version, a build number or a hash is another one.
+    """
+    recipe = open_recipe(feedstock, plan.text)
+    before = recipe.views(replaced(plan.text, plan.edits))
+    after = recipe.views(plan.changed_text)
+    expected = {value.lower() for value in plan.digests.values()}
+    for old, new in zip(before, after, strict=True):
+        if old is None:
+            continue
+        same = new is not None and (old.version, old.packages) == (new.version, new.packages)
+        if new is None or not same or [one.identity for one in old.sources] != [one.identity for one in new.sources]:
+            raise RecipeFault("the new hashes change more than the hashes", at=Place(file=plan.file))
+        hashes = {value.lower() for source in new.sources for _, value in source.hashes}
+        expected -= hashes | {source.commit for source in new.sources}
+    if expected:
+        raise RecipeFault("a hash has no effect", at=Place(file=plan.file), why=", ".join(sorted(expected)))
+
+
+def _views(recipe: RecipeText) -> Views:
+    views = recipe.views(recipe.text)
+    if not any(views):
+        raise recipe.fault or RecipeFault(
+            "the recipe is valid at no config and on no platform", at=Place(file=recipe.file)
+        )
+    return views
+
+
+def _in_urls(recipe: RecipeText, before: Views, after: Views, old: str, new: str) -> dict[Literal, str]:
+    """Return the places where sources that do not change with the version write it out."""
+    fixed = {source.identity for view in before if view is not None for source in view.sources}
+    fixed &= {source.identity for view in after if view is not None for source in view.sources}
+    edits: dict[Literal, str] = {}
+    for literal in recipe.versions_in_urls(old) if any(old in str(identity) for identity in fixed) else ():
+        trial = recipe.views(replaced(recipe.text, {literal: new}))
+        changed, invalid = effect(before, trial, lambda view: [source.identity for source in view.sources])
+        if changed and not invalid:
+            edits[literal] = new
+    return edits
+
+
+def _numbers(recipe: RecipeText, views: Views, edits: Mapping[Literal, str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    after = recipe.views(replaced(recipe.text, edits))
+    before_and_after = [
+        tuple(
+            sorted(
+                {
+                    package.number
+                    for view in each
+                    if view is not None
+                    for package in view.packages
+                    if package.number is not None
+                }
+            )
+        )
+        for each in (views, after)
+    ]
+    return before_and_after[0], before_and_after[1]
+
+
+def _outputs(views: Views, old: str) -> list[str]:
+    """Return a note for each output that still has the old version."""
+    names = {package.name for view in views if view is not None for package in view.packages if package.version == old}
+    return [f"the output {name} keeps the version {old}, which it writes out" for name in sorted(names)]
+
+
+def _refuse_sources(recipe: RecipeText, unchanged: tuple[str, ...]) -> None:
+    offset = recipe.text.find("\nsource:") + 1
+    raise RecipeFault(
+        "no source depends on the version",
+        at=place(recipe.file, recipe.text, offset),
+        why=f"with the new version the sources are still {', '.join(unchanged)}",
+        hint="write {{ version }} in the URL or the revision, or change them and their hashes by hand",
+    )

@@ -1,0 +1,131 @@
+"""The hashes in a recipe and what they are of: found by writing other hashes in their places.
+
+A hash may stand at its source, under a selector, in a variable or in a table of platforms. So each hash that is written
+out is replaced by a mark, and where the mark comes out, there belongs the hash.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln.bump.literals import HASHES, Literal, place, replaced
+from kiln.errors import RecipeFault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from kiln.bump.views import RecipeText, SourceView, Views
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Download:
+    """A file to download, by the first of its ``urls`` that works, or a revision of a repository to look up.
+
+    ``hashes`` are the literals that hold its hashes, with their algorithms; the algorithm ``commit`` is the commit of a
+    revision. ``other`` is a repository that is not looked up: Mercurial's or Subversion's.
+    """
+
+    urls: tuple[str, ...] = ()
+    git: str = ""
+    revision: str = ""
+    other: str = ""
+    hashes: tuple[tuple[Literal, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name in messages."""
+        repository = self.git or self.other
+        return f"{repository} at {self.revision}" if repository else self.urls[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceChanges:
+    """The effect of a new version on the sources: the ``downloads``, and the names of ``unchanged`` sources."""
+
+    downloads: tuple[Download, ...]
+    unchanged: tuple[str, ...]
+
+
+def changes(recipe: RecipeText, before: Views, edits: Mapping[Literal, str]) -> SourceChanges:
+    """Return what the edits of a version change in the sources.
+
+    Raises:
+        RecipeFault: a hash is not written out, or belongs to no source at any config or platform.
+    """
+    marks = {literal: _mark(index, literal) for index, literal in enumerate(_hashes(recipe, before))}
+    by_mark = {mark: literal for literal, mark in marks.items()}
+    old = recipe.views(replaced(recipe.text, marks))
+    new = recipe.views(replaced(recipe.text, {**edits, **marks}))
+    _require_use(recipe, marks, (*old, *new))
+    former = {(source.identity, source.hashes) for view in old if view is not None for source in view.sources}
+    downloads: dict[tuple[tuple[str, ...], str, str, str], dict[tuple[Literal, str], None]] = defaultdict(dict)
+    unchanged: dict[str, None] = {}
+    for source in _sources(new):
+        if not source.name:
+            continue  # a folder
+        if (source.identity, source.hashes) in former:
+            unchanged[source.name] = None
+        else:
+            downloads[source.identity].update(dict.fromkeys(_literals(recipe, source, by_mark)))
+    files = tuple(
+        Download(urls=urls, git=git, revision=revision, other=other, hashes=tuple(hashes))
+        for (urls, git, revision, other), hashes in downloads.items()
+    )
+    return SourceChanges(downloads=files, unchanged=tuple(unchanged))
+
+
+def _sources(views: Views) -> Iterator[SourceView]:
+    for view in views:
+        yield from view.sources if view is not None else ()
+
+
+def _hashes(recipe: RecipeText, views: Views) -> list[Literal]:
+    """Return the literals that are hashes: by their keys, or as values that are the hash of a source."""
+    values = {value for source in _sources(views) for value in _values(source)}
+    return [literal for literal in recipe.literals if literal.key in HASHES or literal.text in values]
+
+
+def _values(source: SourceView) -> Iterator[str]:
+    yield from (value for _, value in source.hashes)
+    if source.commit:
+        yield source.commit
+
+
+def _mark(index: int, literal: Literal) -> str:
+    """Return a hash of the same length that no file has."""
+    length = len(literal.text) if literal.text.isalnum() and len(literal.text) in HASHES.values() else 64
+    return f"{index:x}".rjust(length, "a")
+
+
+def _literals(recipe: RecipeText, source: SourceView, by_mark: Mapping[str, Literal]) -> Iterator[tuple[Literal, str]]:
+    hashes = [*source.hashes, *([("commit", source.commit)] if source.commit else [])]
+    for algorithm, value in hashes:
+        if value not in by_mark:
+            at = place(recipe.file, recipe.text, max(recipe.text.find(f"{algorithm}:"), 0))
+            what = f"the {algorithm} of {source.name} is not written out in the recipe"
+            raise RecipeFault(what, at=at, why=f"it is computed: {value[:80]}", hint="change it by hand")
+        yield by_mark[value], algorithm
+
+
+def _require_use(recipe: RecipeText, marks: Mapping[Literal, str], views: Views) -> None:
+    """Refuse hashes that come out nowhere: they would stay those of the old version.
+
+    Raises:
+        RecipeFault: there are some.
+    """
+    values = {value for source in _sources(views) for value in _values(source)}
+    faults = [
+        RecipeFault(
+            f"the hash {literal.text[:16]}... belongs to no source",
+            at=place(recipe.file, recipe.text, literal.start),
+            why="no config and no platform has the selector or condition that leads to it",
+            hint="remove it, or make a config that has it: kiln rerender",
+        )
+        for literal, mark in marks.items()
+        if mark not in values
+    ]
+    if faults:
+        first, *others = faults
+        raise RecipeFault(first.what, at=first.at, why=first.why, hint=first.hint, others=others)

@@ -1,0 +1,147 @@
+"""The newest version that upstream has released, as a Python package index or a repository's tags have it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from kiln import command
+from kiln.bump.repository import references
+from kiln.errors import DownloadFailed, MissingTool
+from kiln.versions import Version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from kiln.bump.views import SourceView
+
+_SECONDS = 180.0
+# The layouts of a Python package index: by project, and by the hash of the file.
+_BY_PROJECT = re.compile(r"/packages/[^/]+/[^/]/(?P<name>[^/]+)/[^/]+$")
+_BY_HASH = re.compile(r"/packages/[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{60}/(?P<file>[^/]+)$")
+# Archives of a tag, and files of a release, of GitHub, GitLab and Gitea.
+_OF_TAG = re.compile(
+    r"(?P<repository>https?://[^/]+/[^/]+/[^/]+?)/(?:-/)?"
+    r"(?:releases/download/(?P<release>[^/]+)/.+|(?:archive/(?:refs/tags/)?|tarball/)(?P<tag>.+))$"
+)
+_ENDING = re.compile(r"(?:/[^/]*)?\.(?:tar\.\w+|tgz|zip)$")
+_PRERELEASE = re.compile(r"(?<![a-z])(?:a|b|c|rc|alpha|beta|dev|pre|preview|m)\.?\d*(?![a-z])")
+_VERSION = r"(\d+(?:[._-]\d\w*)*(?:[._-]?post\d+)?)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream:
+    """What is known of a source's newest version: ``newest``, or ``reason`` why nothing is; ``index`` is who tells.
+
+    ``spelled`` is the version as the index writes it, which may be with other separators.
+    """
+
+    source: str
+    index: str = ""
+    newest: str = ""
+    spelled: str = ""
+    reason: str = ""
+
+    def is_newer(self, version: str) -> bool:
+        """Return whether upstream has a newer version."""
+        return bool(self.newest) and Version(self.newest) > Version(version)
+
+
+def newest(
+    sources: Iterable[SourceView], version: str, folder: Path, *, env: Mapping[str, str]
+) -> tuple[Upstream, ...]:
+    """Return the newest version of each source, without pre-releases.
+
+    pip asks the index that it is configured for; git asks repositories. ``env`` is their environment, ``folder`` the
+    recipe's, which paths are relative to.
+    """
+    distinct = {source.name: source for source in sources if source.name}
+    return tuple(_of(source, version, folder, env) for source in distinct.values())
+
+
+def _of(source: SourceView, version: str, folder: Path, env: Mapping[str, str]) -> Upstream:
+    where = " ".join((*source.urls, source.revision))
+    if not _spelling(version).search(where):
+        return Upstream(source=source.name, reason=f"it does not depend on the version {version}")
+    for url in source.urls:
+        if project := project_of(url):
+            return _of_index(source, project, is_wheel=urlsplit(url).path.endswith(".whl"), env=env)
+        if tag := tag_of(url):
+            return _of_tags(source, *tag, version, folder, env)
+    if source.git:
+        return _of_tags(source, source.git, source.revision, version, folder, env)
+    return Upstream(source=source.name, reason="no index tells the versions of this kind of source")
+
+
+def project_of(url: str) -> str:
+    """Return the project of a file on a Python package index; empty for other URLs."""
+    path = unquote(urlsplit(url).path)
+    if match := _BY_PROJECT.search(path):
+        return match["name"]
+    if match := _BY_HASH.search(path):
+        return re.split(r"-\d", match["file"], maxsplit=1)[0]
+    return ""
+
+
+def tag_of(url: str) -> tuple[str, str] | None:
+    """Return the repository and the tag of an archive or of a release's file; None for other URLs."""
+    match = _OF_TAG.match(url)
+    return (match["repository"], match["release"] or _ENDING.sub("", match["tag"])) if match else None
+
+
+def _of_index(source: SourceView, project: str, *, is_wheel: bool, env: Mapping[str, str]) -> Upstream:
+    index = f"pip's index, project {project}"
+    kind = () if is_wheel else ("--no-binary", ":all:")
+    words = ("index", "versions", "--no-input", "--disable-pip-version-check", "--ignore-requires-python", *kind)
+    result = command.capture((sys.executable, "-m", "pip", *words, "--", project), env=env, timeout=_SECONDS)
+    match = re.search(r"^Available versions: (.+)$", result.stdout, re.MULTILINE)
+    if match is None:
+        lines = [line for line in result.tail.splitlines() if line.startswith("ERROR")] or result.tail.splitlines()
+        return Upstream(source=source.name, index=index, reason=(lines or ["pip found no versions"])[-1])
+    return _latest(source, index, (part.strip() for part in match[1].split(",")))
+
+
+def _of_tags(
+    source: SourceView, repository: str, tag: str, version: str, folder: Path, env: Mapping[str, str]
+) -> Upstream:
+    index = f"the tags of {repository}"
+    try:
+        names = references(repository, ("refs/tags/*",), folder, env=env)
+    except (DownloadFailed, MissingTool) as error:
+        return Upstream(source=source.name, index=index, reason=error.why or error.what)
+    tags = [name.removeprefix("refs/tags/") for name in names]
+    return _latest(source, index, _versions(tags, tag, version))
+
+
+def _versions(tags: Iterable[str], tag: str, version: str) -> Iterator[str]:
+    """Yield the versions of tags that are written as the current one's."""
+    if span := _spelling(version).search(tag):
+        before, after = tag[: span.start()], tag[span.end() :]
+        pattern = re.compile(re.escape(before) + _VERSION + re.escape(after))
+        yield from (match[1] for match in map(pattern.fullmatch, tags) if match)
+
+
+def _spelling(version: str) -> re.Pattern[str]:
+    """Return the pattern of a version as tags and file names may write it, with other separators."""
+    parts = "[._-]".join(map(re.escape, re.split(r"[._-]", version)))
+    return re.compile(rf"(?<![0-9]){parts}(?![0-9])")
+
+
+def _latest(source: SourceView, index: str, versions: Iterable[str]) -> Upstream:
+    releases = [(version, text) for text in versions if (version := _release(text)) is not None]
+    if not releases:
+        return Upstream(source=source.name, index=index, reason="it has no release that is named as the recipe's")
+    version, spelled = max(releases)
+    return Upstream(source=source.name, index=index, newest=version.text, spelled=spelled)
+
+
+def _release(text: str) -> Version | None:
+    """Return a version, None for a pre-release."""
+    try:
+        return None if _PRERELEASE.search(text.lower()) else Version(re.sub("[_-]", ".", text))
+    except ValueError:
+        return None

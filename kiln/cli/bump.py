@@ -1,0 +1,175 @@
+"""``kiln bump``: write another version or build number into the recipe, or show upstream's newest version."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from kiln.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from kiln.bump import BumpPlan
+    from kiln.model.feedstock import Feedstock
+
+_SHOWN = 16  # characters of a hash
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``kiln bump``."""
+    parser.add_argument(
+        "version",
+        nargs="?",
+        metavar="VERSION",
+        help="write this version, the hashes of its sources, which are downloaded, and build number 0",
+    )
+    parser.add_argument("--build", action="store_true", help="increment the build number by 1")
+    parser.add_argument(
+        "--check", action="store_true", help="show upstream's newest version of each source, and write nothing"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show the difference, and write nothing")
+    parser.add_argument("--json", action="store_true", help="print the changes, or the newest versions, as JSON")
+
+
+def run(options: argparse.Namespace, root: Path) -> int:
+    """Bump the recipe, or show what could be."""
+    from kiln import bump, load
+
+    if [options.version is not None, options.build, options.check].count(True) != 1:
+        raise UsageError("kiln bump takes one of VERSION, --build and --check", hint="kiln bump --check")
+    if options.check and options.dry_run:
+        raise UsageError("--check and --dry-run exclude each other", hint="--check writes nothing")
+    feedstock = load.find(root)
+    if options.check:
+        return check(feedstock, as_json=options.json)
+    plan = bump.bump_build(feedstock) if options.build else bumped(feedstock, options.version)
+    if not options.dry_run:
+        bump.write(feedstock, plan)
+    for note in plan.notes:
+        print(f"note: {note}", file=sys.stderr)
+    if options.json:
+        print(json.dumps(as_json(plan, written=not options.dry_run), indent=2))
+    else:
+        print("".join(difference(plan)) if options.dry_run else "\n".join(summary(plan)))
+    return 0
+
+
+def bumped(feedstock: Feedstock, version: str) -> BumpPlan:
+    """Return the plan for a version, and show the progress of its downloads."""
+    from kiln import bump
+    from kiln.cli.view import steps
+
+    view = steps()
+
+    @contextmanager
+    def on_file(name: str) -> Iterator[Callable[[str], None]]:
+        with view.step(f"download {name}") as step:
+            yield step.line
+
+    return bump.bump_version(feedstock, version, env=environment(), on_file=on_file)
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of pip and git."""
+    from kiln.cli.environment import passed_on, pip_settings
+
+    names = ("SSH_AUTH_SOCK", "XDG_CONFIG_HOME", "NETRC")
+    return {
+        **passed_on(os.environ),
+        **pip_settings(os.environ),
+        **{name: os.environ[name] for name in names if name in os.environ},
+    }
+
+
+def check(feedstock: Feedstock, *, as_json: bool) -> int:
+    """Print upstream's newest version of each source."""
+    from kiln import bump
+
+    version, sources = bump.newest(feedstock, env=environment())
+    if as_json:
+        rows = [
+            {
+                "source": each.source,
+                "index": each.index,
+                "newest": each.newest or None,
+                "newer": each.is_newer(version),
+                "reason": each.reason,
+            }
+            for each in sources
+        ]
+        print(json.dumps({"version": version, "sources": rows}, indent=2))
+        return 0
+    print(f"the recipe has version {version}")
+    for each in sources:
+        print(each.source)
+        print(f"  newest: {each.newest}, by {each.index}" if each.newest else f"  unknown: {each.reason}")
+    newer = {each.spelled for each in sources if each.is_newer(version)}
+    if newer:
+        print("next: " + ", or ".join(f"kiln bump {spelled}" for spelled in sorted(newer)))
+    elif not sources:
+        print("it has no source that is downloaded")
+    elif all(each.newest for each in sources):
+        print("it is up to date")
+    return 0
+
+
+def changes(plan: BumpPlan) -> list[dict[str, Any]]:
+    """Return the changed values in the order of the text."""
+    from kiln.bump.literals import place
+
+    values = sorted({**plan.edits, **plan.digests}.items(), key=lambda pair: pair[0].start)
+    return [
+        {
+            "line": place(plan.file, plan.text, literal.start).line,
+            "column": place(plan.file, plan.text, literal.start).column,
+            "key": literal.key,
+            "old": literal.text,
+            "new": value,
+        }
+        for literal, value in values
+        if literal.text != value
+    ]
+
+
+def as_json(plan: BumpPlan, *, written: bool) -> dict[str, Any]:
+    """Return a bump as JSON values."""
+    return {
+        "file": plan.file,
+        "version": {"old": plan.old, "new": plan.new},
+        "build_numbers": {"old": plan.numbers[0], "new": plan.numbers[1]},
+        "changes": changes(plan),
+        "downloads": [download.name for download in plan.downloads],
+        "unchanged": list(plan.unchanged),
+        "notes": list(plan.notes),
+        "written": written,
+    }
+
+
+def summary(plan: BumpPlan) -> Iterator[str]:
+    """Yield the lines that tell what was written."""
+    old, new = (", ".join(map(str, numbers)) for numbers in plan.numbers)
+    versions = plan.old if plan.old == plan.new else f"{plan.old} -> {plan.new}"
+    yield f"{plan.file}: version {versions}, build number {old if old == new else f'{old} -> {new}'}"
+    for change in changes(plan):
+        yield f"  line {change['line']}, {change['key']}: {_short(change['old'])} -> {_short(change['new'])}"
+    for name in plan.unchanged:
+        yield f"  unchanged: {name} does not depend on the version"
+    yield "next: kiln rerender"
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= 2 * _SHOWN else f"{value[:_SHOWN]}..."
+
+
+def difference(plan: BumpPlan) -> Iterator[str]:
+    """Yield the lines of a difference that ``patch`` and ``git apply`` take."""
+    from difflib import unified_diff
+
+    before, after = (text.splitlines(keepends=True) for text in (plan.text, plan.changed_text))
+    yield from unified_diff(before, after, f"a/{plan.file}", f"b/{plan.file}", n=3)
