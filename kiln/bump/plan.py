@@ -60,7 +60,7 @@ def of_build(feedstock: Feedstock, text: str) -> BumpPlan:
         KilnError: the recipe is invalid, or a build number is computed.
     """
     recipe = open_recipe(feedstock, text)
-    views = _views(recipe)
+    views = _views(feedstock, recipe)
     edits = build_number.values_for(recipe, views, None)
     old = version.current(recipe, views)
     return BumpPlan(file=recipe.file, text=text, old=old, new=old, edits=edits, numbers=_numbers(recipe, views, edits))
@@ -75,7 +75,7 @@ def of_version(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
     """
     version.require_version(target)
     recipe = open_recipe(feedstock, text)
-    views = _views(recipe)
+    views = _views(feedstock, recipe)
     old = version.current(recipe, views)
     edits = {**version.values_for(recipe, views, target)} if target != old else {}
     changed = recipe.views(replaced(text, edits))
@@ -122,13 +122,22 @@ def verify(feedstock: Feedstock, plan: BumpPlan) -> None:
         raise RecipeFault("a hash has no effect", at=Place(file=plan.file), why=", ".join(sorted(expected)))
 
 
-def _views(recipe: RecipeText) -> Views:
+def _views(feedstock: Feedstock, recipe: RecipeText) -> Views:
+    """Return what the recipe says at each variant.
+
+    Raises:
+        KilnError: it is valid at none.
+    """
     views = recipe.views(recipe.text)
-    if not any(views):
-        raise recipe.fault or RecipeFault(
-            "the recipe is valid at no config and on no platform", at=Place(file=recipe.file)
-        )
-    return views
+    if any(views):
+        return views
+    fault = recipe.fault or RecipeFault(
+        "the recipe is valid at no config and on no platform", at=Place(file=recipe.file)
+    )
+    if any(feedstock.configs.glob("*.yaml")):
+        raise fault
+    hint = "kiln rerender first: keys of variants have their values in .ci_support, which has no configs"
+    raise type(fault)(fault.what, at=fault.at, why=fault.why, hint=hint)
 
 
 def _in_urls(recipe: RecipeText, before: Views, after: Views, old: str, new: str) -> dict[Literal, str]:

@@ -46,7 +46,8 @@ def current(recipe: RecipeText, views: Views) -> str:
     if len(versions) > 1:
         why = f"at its configs and platforms they are {', '.join(versions)}"
         lines = [literal for literal in recipe.literals if literal.text in versions]
-        hint = f"change {lines_of(recipe.text, lines)} by hand" if lines else ""
+        elsewhere = "change it where it is written, such as in conda_build_config.yaml"
+        hint = f"change {lines_of(recipe.text, lines)} by hand" if lines else elsewhere
         raise RecipeFault("the recipe has several versions", at=_file(recipe, lines), why=why, hint=hint)
     if not versions[0]:
         raise RecipeFault("the recipe has no version", at=_file(recipe))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.errors import RecipeFault, UsageError
+from kiln.errors import KilnError, RecipeFault, UsageError
 from tests.bumping import bumped, changed_lines, feedstock
 
 if TYPE_CHECKING:
@@ -92,6 +92,19 @@ def test_versions_that_differ_by_selectors_are_refused_by_their_lines(tmp_path: 
     text = '{% set version = "1.0" %}  # [unix]\n{% set version = "1.1" %}  # [win]\n' + META.format("{{ version }}")
     with pytest.raises(RecipeFault, match=r"(?s)several versions.*are 1.0, 1.1.*lines 1, 2 by hand"):
         bumped(feedstock(tmp_path, text), "2.0")
+
+
+def test_a_version_of_a_variant_file_is_refused(tmp_path: Path) -> None:
+    text = "{% set version = a_version %}\n" + META.format("{{ version }}")
+    configs = {f"linux_64_{each}": f"a_version:\n- '{each}'\ntarget_platform:\n- linux-64\n" for each in ("1.0", "1.1")}
+    with pytest.raises(RecipeFault, match=r"(?s)several versions.*are 1.0, 1.1.*such as in conda_build_config.yaml"):
+        bumped(feedstock(tmp_path, text, configs=configs), "2.0")
+
+
+def test_a_key_without_a_value_is_reported_with_the_command_that_gives_it_one(tmp_path: Path) -> None:
+    text = V1.format("  version: 1.0\n  other: ${{ a_key }}", "${{ version }}")
+    with pytest.raises(KilnError, match=r"(?s)recipe.yaml:3:10: .*a_key is not defined\n  try: kiln rerender first"):
+        bumped(feedstock(tmp_path, text, v1=True), "2.0")
 
 
 @pytest.mark.parametrize("version", ["", "v2.0", "2.0 ", "2.0;x", "2/0", "-2", "2.0}}", "9" * 65])

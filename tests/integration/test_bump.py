@@ -1,0 +1,151 @@
+"""``kiln bump`` with a server on this machine, and on real feedstocks up to their downloads."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import http.server
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import limits, load
+from kiln.bump import plan as planning
+from kiln.bump import version
+from kiln.errors import DownloadFailed, RecipeFault
+from tests.bumping import OLD, bumped, changed_lines, feedstock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kiln.bump import BumpPlan
+    from kiln.model.feedstock import Feedstock
+
+ROOT = Path(__file__).parents[2]
+SHARED = ROOT.parent / "shared"
+CASES = sorted([*SHARED.glob("golden/*/case.json"), *SHARED.glob("golden-v1/*/case.json")])
+ARCHIVE = b"\x1f\x8b" + b"archive" * 100_000
+SPELLINGS = {"nccl": "77.6.5-4"}  # the version as a recipe has it, where that is not the package's
+FIXED = {"openmm": r"recipe/meta.yaml:11:1: no source depends on the version"}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """A server of releases: ``/moved`` redirects, ``/cut`` breaks off, ``/page`` answers with an error page."""
+
+    def do_GET(self) -> None:
+        kind = self.path.split("/")[1]
+        if kind == "moved":
+            self.send_response(302)
+            self.send_header("Location", "/plain/a-2.0.tar.gz")
+            self.end_headers()
+        elif not self.path.endswith("-2.0.tar.gz"):
+            self.send_error(404)
+        else:
+            data = b"<!doctype html>" if kind == "page" else ARCHIVE
+            self.send_response(200)
+            if kind != "unsized":
+                self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data[: len(data) // 2] if kind == "cut" else data)
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        thread = threading.Thread(target=running.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+        thread.join()
+
+
+def recipe(*urls: str) -> str:
+    """Return a recipe with a source for each URL."""
+    sources = "".join(f"  - url: {url}/a-{{{{ version }}}}.tar.gz\n    sha256: {OLD}\n" for url in urls)
+    return f'{{% set version = "1.0" %}}\npackage:\n  name: a\n  version: {{{{ version }}}}\nsource:\n{sources}'
+
+
+@pytest.mark.parametrize("kind", ["plain", "moved", "unsized"])
+def test_a_release_of_a_server_is_hashed(kind: str, server: str, tmp_path: Path) -> None:
+    plan = bumped(feedstock(tmp_path, recipe(f"{server}/{kind}")), "2.0")
+    assert changed_lines(plan)[7] == f"sha256: {hashlib.sha256(ARCHIVE).hexdigest()}"
+
+
+def test_all_releases_that_a_server_does_not_have_are_named(server: str, tmp_path: Path) -> None:
+    text = recipe(f"{server}/plain", f"{server}/cut", f"{server}/page", "http://127.0.0.1:9/closed")
+    with pytest.raises(DownloadFailed) as caught:
+        bumped(feedstock(tmp_path, text), "2.0")
+    reasons = re.findall(r"why: (.*)", str(caught.value))
+    assert len(reasons) == 3
+    assert "broke off" in reasons[0] or "IncompleteRead" in reasons[0]
+    assert reasons[1] == "the server sent a web page, not a .gz file"
+    assert "refused" in reasons[2]
+    with pytest.raises(DownloadFailed, match="the server answered 404"):
+        bumped(feedstock(tmp_path / "other", recipe(f"{server}/plain")), "3.0")
+
+
+def test_the_command_writes_what_git_shows_as_changed_values_alone(server: str, tmp_path: Path) -> None:
+    case = feedstock(tmp_path, recipe(f"{server}/plain") + "build:\n  number: 2  # kept\n")
+    before = case.meta.read_text().splitlines()
+    argv = [sys.executable, "-m", "kiln", "-C", str(tmp_path), "bump", "2.0", "--json"]
+    result = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["version"] == {"old": "1.0", "new": "2.0"}
+    lines = difflib.unified_diff(before, case.meta.read_text().splitlines(), n=0, lineterm="")
+    assert [line for line in lines if line.startswith("+") and not line.startswith("+++")] == [
+        '+{% set version = "2.0" %}',
+        f"+    sha256: {hashlib.sha256(ARCHIVE).hexdigest()}",
+        "+  number: 0  # kept",
+    ]
+
+
+def tree(case: Path, folder: Path) -> Feedstock:
+    """Return a copy of a real feedstock, with its configs."""
+    shutil.copytree(case.parent, folder, ignore=shutil.ignore_patterns("expected", "case.json"))
+    shutil.copytree(case.parent / "expected" / "ci_support", folder / ".ci_support", dirs_exist_ok=True)
+    return load.find(folder)
+
+
+@pytest.mark.skipif(not CASES, reason="shared/golden, the reference answers on real feedstocks, is not here")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.parent.name)
+def test_a_real_feedstock_is_bumped_up_to_its_downloads(case: Path, tmp_path: Path) -> None:
+    root = tree(case, tmp_path / "f")
+    path = root.recipe_v1 if root.recipe_v1.is_file() else root.meta
+    text = path.read_text()
+    name = case.parent.name.partition("-20")[0]
+    if name in FIXED:
+        with pytest.raises(RecipeFault, match=FIXED[name]):
+            limits.bounded(lambda: planning.of_version(root, text, "77.6.5"))
+        return
+    plan: BumpPlan = limits.bounded(lambda: planning.of_version(root, text, SPELLINGS.get(name, "77.6.5")))
+    assert plan.new == SPELLINGS.get(name, "77.6.5").replace("-", ".")
+    assert {number % 50 for number in plan.numbers[1]} == {0}
+    assert plan.downloads
+    assert all("77" in download.urls[0] and download.hashes for download in plan.downloads)
+    hashes = {literal for download in plan.downloads for literal, _ in download.hashes}
+    assert all(re.fullmatch("[0-9a-f]{64}", literal.text) for literal in hashes)
+    lines = [line for line in changed_lines(plan).values() if not re.search(r"77|number|build", line)]
+    assert lines == []
+    following: BumpPlan = limits.bounded(lambda: planning.of_build(root, text))
+    assert following.numbers[1] == tuple(number + 1 for number in following.numbers[0])
+    assert len(changed_lines(following)) == len(following.edits)
+
+
+@pytest.mark.skipif(not CASES, reason="shared/golden, the reference answers on real feedstocks, is not here")
+def test_a_real_feedstock_is_bumped_without_its_configs(tmp_path: Path) -> None:
+    root = tree(next(case for case in CASES if "tensorflow-2021" in str(case)), tmp_path / "f")
+    shutil.rmtree(root.configs)
+    plan: BumpPlan = limits.bounded(lambda: planning.of_version(root, root.meta.read_text(), "77.6.5"))
+    assert len(plan.downloads) == 2
+    recipe = planning.open_recipe(root, plan.changed_text)
+    assert version.current(recipe, recipe.views(plan.changed_text)) == "77.6.5"
