@@ -306,6 +306,12 @@ class NotReproduced(KilnError):
     exit_code = 45
 
 
+class ConversionRefused(KilnError):
+    """A meta.yaml cannot be converted to recipe.yaml, or the recipe.yaml would not render to the same."""
+
+    exit_code = 32
+
+
 class IncompatibleVersions(KilnError):
     """Versions, a GPU or a machine are incompatible with each other."""
 

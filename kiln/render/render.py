@@ -51,13 +51,23 @@ def render(feedstock: Feedstock, config: BuildConfig) -> Rendered:
 def _render(feedstock: Feedstock, config: BuildConfig) -> Rendered:
     if is_v1(feedstock):
         return render_v1(feedstock, config, build_platform(feedstock, config.platform))
+    recipe, packages = evaluated(feedstock, config)
+    pinned = "pin_" in recipe.source.text.text
+    open_ends = Recipe(recipe.source, recipe.platform, recipe.space, marker) if pinned else None
+    return _rendered(config, recipe, packages, open_ends)
+
+
+def evaluated(feedstock: Feedstock, config: BuildConfig) -> tuple[Recipe, list[Metadata]]:
+    """Return the recipe of a meta.yaml at a config, and its packages, in the order of the rendered outputs.
+
+    Raises:
+        KilnError: the recipe or a variant file is invalid.
+    """
     recipe = recipe_at(feedstock, config)
     packages = list(_distinct(recipe))
     if not all(package.name for package in packages):
         raise RecipeFault("a package has no name", at=recipe.place("package"), hint="name: of package or output")
-    pinned = "pin_" in recipe.source.text.text
-    open_ends = Recipe(recipe.source, recipe.platform, recipe.space, marker) if pinned else None
-    return _rendered(config, recipe, packages, open_ends)
+    return recipe, packages
 
 
 def recipe_at(feedstock: Feedstock, config: BuildConfig) -> Recipe:

@@ -1,0 +1,74 @@
+"""Convert the text of a meta.yaml to that of a recipe.yaml."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kiln.convert.emit import text_of
+from kiln.convert.package_tests import Tests
+from kiln.convert.recipe import Converter, Facts
+from kiln.convert.sections import Sections
+from kiln.convert.specs import Specs
+from kiln.convert.statements import Interpreter
+from kiln.convert.tree import Refused, tree_of
+from kiln.errors import ConversionRefused
+from kiln.model.location import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+META = "recipe/meta.yaml"
+_HINT = "change it in meta.yaml to something that both formats have, and convert again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a conversion knows of the feedstock besides its meta.yaml.
+
+    ``always`` are the keys that every config has, ``values`` all values of each key, ``files`` the names of the files
+    in the recipe's folder. ``use_keys`` and ``ignore_keys`` are, by output, keys to count, or not to count, in hashes.
+    """
+
+    always: frozenset[str]
+    values: Mapping[str, frozenset[str]]
+    files: frozenset[str]
+    top_is_package: bool = False
+    use_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ignore_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def converted(meta: str, given: Given) -> str:
+    """Return the text of the recipe.yaml.
+
+    Raises:
+        ConversionRefused: parts of the recipe have no equivalent; each is named with its line.
+    """
+    expanded = Interpreter(meta, given.always, given.values).run()
+    faults = [Refused(number, why) for number, why in expanded.faults]
+    try:
+        tree = tree_of(expanded)
+        constants = {each.name: str(each.value.constant) for each in expanded.settings if each.value.is_constant}
+        sections = Sections(Specs(given.values, constants), given.files)
+        facts = Facts(top_is_package=given.top_is_package, use_keys=given.use_keys, ignore_keys=given.ignore_keys)
+        converter = Converter(expanded, tree, sections, Tests(sections), facts)
+        recipe = converter.recipe()
+        faults += converter.faults
+    except Refused as refused:
+        raise _refusal([*faults, refused]) from refused
+    if faults:
+        raise _refusal(faults)
+    return text_of(recipe)
+
+
+def _refusal(faults: Iterable[Refused]) -> ConversionRefused:
+    errors = [
+        ConversionRefused(
+            "this cannot be carried over to recipe.yaml",
+            at=Place(file=META, line=fault.number, column=1 if fault.number else 0),
+            why=str(fault),
+        )
+        for fault in sorted(faults, key=lambda each: each.number)
+    ]
+    first, *others = errors
+    return ConversionRefused(first.what, at=first.at, why=first.why, hint=_HINT, others=others)

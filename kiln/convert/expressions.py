@@ -1,0 +1,433 @@
+"""Expressions of meta.yaml, Jinja's and selectors', in the notation of recipe.yaml.
+
+Selectors are Python and templates are Jinja, but what recipes write in either is the same small language, which
+Jinja's parser reads. rattler-build evaluates with minijinja: values have no methods, a version is compared by
+``match()``, and a name without a value is an error, so that each such name gets a default here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import jinja2
+from jinja2 import nodes
+
+from kiln.convert.pins import pin_arguments
+from kiln.recipe_v1.filters import FILTERS, TESTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+# How tightly an expression binds, from the loosest.
+CHOICE, OR, AND, NOT, COMPARE, SUM, CONCAT, PRODUCT, UNARY, FILTER, ATOM = range(11)
+_SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "lteq": "<=", "gt": ">", "gteq": ">=", "in": "in", "notin": "not in"}
+_OPPOSITE = {" == ": " != ", " != ": " == "}
+_BINARY: dict[type[nodes.Expr], tuple[str, int]] = {
+    nodes.Add: ("+", SUM), nodes.Sub: ("-", SUM), nodes.Mul: ("*", PRODUCT),
+    nodes.Div: ("/", PRODUCT), nodes.FloorDiv: ("//", PRODUCT), nodes.Mod: ("%", PRODUCT),
+}  # fmt: skip
+# Methods of texts, and the filters that do the same.
+_METHODS = {"split": "split", "replace": "replace", "lower": "lower", "upper": "upper", "strip": "trim"}
+_METHOD_TESTS = {"startswith": "startingwith", "endswith": "endingwith"}
+_FUNCTIONS = frozenset({"compiler", "stdlib", "cdt"})
+_PINS = frozenset({"pin_subpackage", "pin_compatible"})
+_CASTS = {"int": "int", "list": "list", "len": "length"}
+_PYTHON_SHORT = "python | version_to_buildstring"
+# conda-build's own names, and what recipe.yaml has for them.
+_NAMES: dict[str, tuple[str, int]] = {
+    "PKG_HASH": ("hash", ATOM),
+    "PKG_BUILDNUM": ("build_number", ATOM),
+    "py": (_PYTHON_SHORT, FILTER),
+    "CONDA_PY": (_PYTHON_SHORT, FILTER),
+    "PY_VER": ('(python | split("."))[:2] | join(".")', FILTER),
+    "np": ("numpy | version_to_buildstring", FILTER),
+    "CONDA_NPY": ("numpy | version_to_buildstring", FILTER),
+    "py3k": ('match(python, ">=3")', ATOM),
+    "py2k": ('match(python, "<3")', ATOM),
+    "x86": ("(x86 or x86_64)", ATOM),
+    "arm": ("(linux and (armv6l or armv7l))", ATOM),
+    "nomkl": ("false", ATOM),
+    "R_VER": ("r_base", ATOM),
+    "ARCH": ('(64 if linux64 or osx64 or win64 else "")', ATOM),
+}
+PLATFORM_NAMES = frozenset(
+    """linux osx win unix x86_64 aarch64 ppc64le arm64 s390x armv6l armv7l riscv64 linux64 linux32 win64 win32 osx64
+    emscripten wasi freebsd zos wasm32 target_platform build_platform SHLIB_EXT""".split()  # noqa: SIM905 - a word list
+)
+# Folders and programs that only a build knows, which a script may name in recipe.yaml, too.
+BUILD_NAMES = frozenset(
+    """PYTHON PREFIX BUILD_PREFIX SRC_DIR SP_DIR STDLIB_DIR RECIPE_DIR CPU_COUNT PERL LUA R LIBRARY_PREFIX LIBRARY_BIN
+    LIBRARY_LIB LIBRARY_INC SCRIPTS""".split()  # noqa: SIM905 - as above
+)
+_ENVIRONMENT = jinja2.Environment(autoescape=False)  # noqa: S701 - nothing is rendered by it
+_OLDEST_TWO_DIGITS = 100
+
+
+class Unsupported(Exception):
+    """An expression that recipe.yaml has no notation for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """An expression of recipe.yaml: its text, how tightly it binds, and its value if that is known."""
+
+    text: str
+    level: int = ATOM
+    constant: Any = field(default=None)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the value is known."""
+        return self.constant is not None
+
+    def within(self, level: int) -> str:
+        """Return the text for a place that binds at least so tightly, in parentheses where it needs them."""
+        return self.text if self.level >= level else f"({self.text})"
+
+
+def literal(value: Any) -> Expr:
+    """Return the expression of a value."""
+    if isinstance(value, (list, tuple)):
+        return Expr(f"[{', '.join(literal(item).text for item in value)}]", constant=list(value))
+    if value is None:
+        return Expr("none")
+    if isinstance(value, str) and "\\" in value and '"' not in value and "'" not in value:
+        return Expr('"' + value.replace("\\", "\\\\") + '"', constant=value)
+    return Expr(json.dumps(value, ensure_ascii=False), constant=value)
+
+
+def choice(test: Expr, yes: Expr, other: Expr | None) -> Expr:
+    """Return the expression that is one value where a test holds, and else another or nothing."""
+    if other is None:
+        return Expr(f"{yes.within(OR)} if {test.within(OR)}", CHOICE)
+    return Expr(f"{yes.within(OR)} if {test.within(OR)} else {other.within(CHOICE)}", CHOICE)
+
+
+def both(one: Expr, other: Expr) -> Expr:
+    """Return the expression that holds where two do."""
+    return Expr(f"{one.within(AND)} and {other.within(AND)}", AND)
+
+
+def negated(test: Expr) -> Expr:
+    """Return the expression that holds where another one does not."""
+    if test.text.startswith("not ") and test.level == NOT:
+        return Expr(test.text[4:], COMPARE)
+    if test.level == COMPARE:
+        for sign, other in _OPPOSITE.items():
+            if test.text.count(sign) == 1 and not any(word in test.text for word in (" < ", " > ", " in ")):
+                return Expr(test.text.replace(sign, other), COMPARE)
+    return Expr(f"not {test.within(COMPARE)}", NOT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """What a name means where an expression stands.
+
+    ``own`` returns the value of a name that the recipe sets, or None; ``always`` are the keys that every config has;
+    ``values`` are all values of a key; ``hidden`` are names that the recipe sets, which selectors do not see.
+    """
+
+    own: Callable[[str], Expr | None]
+    always: frozenset[str]
+    values: Mapping[str, frozenset[str]]
+    hidden: frozenset[str] = frozenset()
+    selector: bool = False
+
+
+def parsed(text: str) -> nodes.Expr:
+    """Return the syntax tree of a selector.
+
+    Raises:
+        Unsupported: it is not an expression.
+    """
+    try:
+        body = _ENVIRONMENT.parse(f"{{{{ ({text}) }}}}").body
+    except jinja2.TemplateSyntaxError as error:
+        raise Unsupported(f"[{text}] is not an expression: {error.message}") from error
+    output = body[0]
+    assert isinstance(output, nodes.Output)
+    return output.nodes[0]
+
+
+class Translator:
+    """Translates syntax trees to expressions of recipe.yaml."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+
+    def expr(self, node: nodes.Node) -> Expr:
+        """Return the expression of a node.
+
+        Raises:
+            Unsupported: recipe.yaml has no notation for it.
+        """
+        makers: dict[type[nodes.Node], Callable[[Any], Expr]] = {
+            nodes.Const: lambda each: literal(each.value),
+            nodes.Name: self._name,
+            nodes.List: self._list,
+            nodes.Tuple: self._list,
+            nodes.CondExpr: self._choice,
+            nodes.And: lambda each: both(self.expr(each.left), self.expr(each.right)),
+            nodes.Or: self._or,
+            nodes.Not: lambda each: negated(self.expr(each.node)),
+            nodes.Neg: lambda each: Expr(f"-{self.expr(each.node).within(UNARY)}", UNARY),
+            nodes.Concat: self._concat,
+            nodes.Compare: self._compare,
+            nodes.Filter: self._filter,
+            nodes.Test: self._test,
+            nodes.Call: self._call,
+            nodes.Getitem: self._item,
+            nodes.Getattr: self._attribute,
+        }
+        if type(node) in _BINARY:
+            return self._binary(node)
+        maker = makers.get(type(node))
+        if maker is None:
+            raise Unsupported(f"{type(node).__name__} has no equivalent in recipe.yaml")
+        return maker(node)
+
+    # -- names ---------------------------------------------------------------------------------------------
+
+    def _name(self, node: nodes.Name) -> Expr:
+        return self._defaulted(node.name, self._named(node.name))
+
+    def _named(self, name: str) -> Expr:
+        if name == "undefined":
+            return Expr("false" if self.scope.selector else '""')
+        own = None if self.scope.selector else self.scope.own(name)
+        if own is not None:
+            return own
+        return Expr(*_NAMES[name]) if name in _NAMES else Expr(name)
+
+    def _defaulted(self, name: str, value: Expr) -> Expr:
+        """Return a name's value with a default where some config gives it none."""
+        if name in self.scope.hidden and name not in self.scope.values and self.scope.selector:
+            return Expr("false")
+        known = self.scope.always | PLATFORM_NAMES | BUILD_NAMES | _NAMES.keys() | {"undefined"}
+        if name in known or value.text != name:
+            return value
+        return Expr(f"{name} | default({'false' if self.scope.selector else literal('').text})", FILTER)
+
+    # -- operators -----------------------------------------------------------------------------------------
+
+    def _list(self, node: nodes.List | nodes.Tuple) -> Expr:
+        items = [self.expr(item) for item in node.items]
+        known = [item.constant for item in items] if all(item.is_constant for item in items) else None
+        return Expr(f"[{', '.join(item.text for item in items)}]", constant=known)
+
+    def _choice(self, node: nodes.CondExpr) -> Expr:
+        other = None if node.expr2 is None else self.expr(node.expr2)
+        return choice(self.expr(node.test), self.expr(node.expr1), other)
+
+    def _or(self, node: nodes.Or) -> Expr:
+        right = self.expr(node.right)
+        if isinstance(node.left, nodes.Name) and isinstance(node.right, nodes.Const):
+            left = self._named(node.left.name)
+            if isinstance(node.right.value, str):  # the value itself is meant, not whether it is true
+                return Expr(f"{left.within(FILTER)} | default({right.text}, true)", FILTER)
+        left = self.expr(node.left)
+        return Expr(f"{left.within(OR)} or {right.within(OR)}", OR)
+
+    def _concat(self, node: nodes.Concat) -> Expr:
+        parts = [self.expr(part) for part in node.nodes]
+        return Expr(" ~ ".join(part.within(CONCAT) for part in parts), CONCAT)
+
+    def _binary(self, node: Any) -> Expr:
+        sign, level = _BINARY[type(node)]
+        left, right = self.expr(node.left), self.expr(node.right)
+        if sign == "%" and isinstance(left.constant, str):
+            raise Unsupported("recipe.yaml formats no text with %")
+        if sign == "+" and _same_kind(left.constant, right.constant):
+            return literal(left.constant + right.constant)
+        return Expr(f"{left.within(level)} {sign} {right.within(level + 1)}", level)
+
+    def _compare(self, node: nodes.Compare) -> Expr:
+        if len(node.ops) == 1:
+            version = self._compared_version(node.expr, node.ops[0])
+            if version is not None:
+                return version
+        left = self._operand(node.expr, [operand.expr for operand in node.ops])
+        rest = [f"{_SIGNS[op.op]} {self._operand(op.expr, [node.expr]).within(SUM)}" for op in node.ops]
+        return Expr(" ".join([left.within(SUM), *rest]), COMPARE)
+
+    def _operand(self, node: nodes.Expr, others: list[nodes.Expr]) -> Expr:
+        """Return an operand of a comparison: a selector compares texts of digits as numbers, recipe.yaml as texts."""
+        value = self.expr(node)
+        if not self.scope.selector:
+            return value
+        if isinstance(node, nodes.Name) and any(_is_number(other) for other in others):
+            every = self.scope.values.get(node.name, frozenset())
+            if every and all(word.isdigit() for word in every):
+                return Expr(f"{value.within(FILTER)} | int", FILTER)
+        if _is_number(node) and not any(self._all_digits(other) for other in others):
+            return literal(str(value.constant))
+        return value
+
+    def _all_digits(self, node: nodes.Expr) -> bool:
+        if not isinstance(node, nodes.Name):
+            return True
+        every = self.scope.values.get(node.name, frozenset())
+        return bool(every) and all(word.isdigit() for word in every)
+
+    def _compared_version(self, left: nodes.Expr, operand: nodes.Operand) -> Expr | None:
+        """Return the comparison of ``py`` or ``np`` with a number, which recipe.yaml does by ``match()``."""
+        names = {"py": "python", "np": "numpy"}
+        if not (isinstance(left, nodes.Name) and left.name in names and _is_number(operand.expr)):
+            return None
+        number = getattr(operand.expr, "value", 0)
+        digits = str(number)
+        version = f"{digits[0]}.{digits[1:]}"
+        sign = _SIGNS[operand.op]
+        spec = {"==": f"{version}.*", "!=": f"!={version}.*", "<=": f"<{_next(version)}", ">": f">={_next(version)}"}
+        return Expr(f'match({names[left.name]}, "{spec.get(sign, sign + version)}")')
+
+    # -- filters, tests, calls -----------------------------------------------------------------------------
+
+    def _filter(self, node: nodes.Filter) -> Expr:
+        if node.name == "default" and isinstance(node.node, nodes.Name):
+            value = self._named(node.node.name)
+            if self.scope.own(node.node.name) is not None:
+                return value  # the recipe has set it
+        else:
+            assert node.node is not None
+            value = self.expr(node.node)
+        return self._applied(value, node.name, node)
+
+    def _applied(self, value: Expr, name: str, node: nodes.Filter | nodes.Call) -> Expr:
+        if name == "string":
+            return Expr(f'{value.within(CONCAT)} ~ ""', CONCAT)
+        if name not in FILTERS:
+            raise Unsupported(f"recipe.yaml has no filter {name!r}")
+        known = _folded(name, value, [getattr(arg, "value", None) for arg in node.args])
+        if known is not None:
+            return known
+        arguments = self._arguments(node)
+        return Expr(f"{value.within(FILTER)} | {name}{f'({arguments})' if arguments else ''}", FILTER)
+
+    def _arguments(self, node: nodes.Filter | nodes.Test | nodes.Call) -> str:
+        if node.dyn_args is not None or node.dyn_kwargs is not None:
+            raise Unsupported("recipe.yaml has neither * nor ** in calls")
+        named = [f"{keyword.key}={self.expr(keyword.value).text}" for keyword in node.kwargs]
+        return ", ".join([*(self.expr(arg).text for arg in node.args), *named])
+
+    def _test(self, node: nodes.Test) -> Expr:
+        if node.name not in TESTS:
+            raise Unsupported(f"recipe.yaml has no test {node.name!r}")
+        named = isinstance(node.node, nodes.Name) and node.name in {"defined", "undefined"}
+        value = self._named(node.node.name) if named else self.expr(node.node)  # type: ignore[attr-defined]
+        arguments = self._arguments(node)
+        return Expr(f"{value.within(ATOM)} is {node.name}{f'({arguments})' if arguments else ''}", FILTER)
+
+    def _call(self, node: nodes.Call) -> Expr:
+        if isinstance(node.node, nodes.Name):
+            return self._function(node.node.name, node)
+        if isinstance(node.node, nodes.Getattr):
+            return self._method(node.node, node)
+        raise Unsupported("recipe.yaml calls functions by their names alone")
+
+    def _function(self, name: str, node: nodes.Call) -> Expr:
+        if name in _FUNCTIONS:
+            return Expr(f"{name}({self._arguments(node)})")
+        if name in _PINS:
+            return Expr(f"{name}({pin_arguments(name, node, lambda each: self.expr(each).text)})")
+        if name == "str" and len(node.args) == 1:
+            return self.expr(node.args[0])
+        if name in _CASTS and len(node.args) == 1:
+            return Expr(f"{self.expr(node.args[0]).within(FILTER)} | {_CASTS[name]}", FILTER)
+        raise Unsupported(f"recipe.yaml has no function {name}()")
+
+    def _method(self, target: nodes.Getattr, node: nodes.Call) -> Expr:
+        if target.attr in {"get", "getenv"} and _is_environ(target):
+            return self._variable(node)
+        if target.attr == "join" and len(node.args) == 1:
+            value, separator = self.expr(node.args[0]), self.expr(target.node)
+            known = _folded("join", value, [separator.constant])
+            return known or Expr(f"{value.within(FILTER)} | join({separator.text})", FILTER)
+        value = self.expr(target.node)
+        if target.attr in _METHOD_TESTS:
+            return Expr(f"{value.within(ATOM)} is {_METHOD_TESTS[target.attr]}({self._arguments(node)})", FILTER)
+        if target.attr in _METHODS:
+            return self._applied(value, _METHODS[target.attr], node)
+        raise Unsupported(f"recipe.yaml has no method .{target.attr}()")
+
+    def _variable(self, node: nodes.Call) -> Expr:
+        """Return a variable of the environment, in which conda-build has the variant's keys, too."""
+        name = getattr(node.args[0], "value", "") if node.args else ""
+        default = self.expr(node.args[1]) if len(node.args) > 1 else literal("")
+        if name in self.scope.always:
+            return Expr(str(name))
+        if name in self.scope.values:
+            return Expr(f"{name} | default({default.text})", FILTER)
+        return Expr(f"env.get({literal(name).text}, default={default.text})")
+
+    def _item(self, node: nodes.Getitem) -> Expr:
+        if _is_environ(node):
+            raise Unsupported("recipe.yaml reads variables of the environment with env.get() alone")
+        value = self.expr(node.node)
+        if not isinstance(node.arg, nodes.Slice):
+            index = self.expr(node.arg)
+            if isinstance(value.constant, (str, list)) and isinstance(index.constant, int):
+                return _indexed(value.constant, index.constant)
+            return Expr(f"{value.within(ATOM)}[{index.text}]")
+        bounds = [node.arg.start, node.arg.stop, node.arg.step]
+        parts = ["" if bound is None else self.expr(bound).text for bound in bounds]
+        return Expr(f"{value.within(ATOM)}[{':'.join(parts[: 3 if parts[2] else 2])}]")
+
+    def _attribute(self, node: nodes.Getattr) -> Expr:
+        raise Unsupported(f"recipe.yaml has no attribute .{node.attr}")
+
+
+def _indexed(value: Any, index: int) -> Expr:
+    try:
+        return literal(value[index])
+    except IndexError as error:
+        raise Unsupported(f"the index {index} is out of range") from error
+
+
+def _folded(name: str, value: Expr, arguments: list[Any]) -> Expr | None:
+    """Return the result of a filter on lists whose items are known: their names stand in loops that end here."""
+    if name == "join" and isinstance(value.constant, list) and isinstance(arguments[0], str):
+        return literal(arguments[0].join(map(str, value.constant)))
+    if name == "split" and isinstance(value.constant, str) and arguments and isinstance(arguments[0], str):
+        return literal(value.constant.split(arguments[0]))
+    return None
+
+
+def _same_kind(left: Any, right: Any) -> bool:
+    return type(left) is type(right) and isinstance(left, (int, str, list)) and not isinstance(left, bool)
+
+
+def _is_environ(node: nodes.Getattr | nodes.Getitem) -> bool:
+    inner = node.node
+    if isinstance(inner, nodes.Getattr) and inner.attr == "environ":
+        return True
+    return isinstance(inner, nodes.Name) and inner.name in {"environ", "os"}
+
+
+def _is_number(node: nodes.Expr) -> bool:
+    return isinstance(node, nodes.Const) and isinstance(node.value, int) and not isinstance(node.value, bool)
+
+
+def _next(version: str) -> str:
+    head, _, last = version.rpartition(".")
+    return f"{head}.{int(last) + 1}"
+
+
+def tidy(text: str) -> str:
+    """Return an expression's text without the parentheses around all of it."""
+    while re.fullmatch(r"\(.*\)", text, re.DOTALL) and _balanced(text[1:-1]):
+        text = text[1:-1]
+    return text
+
+
+def _balanced(text: str) -> bool:
+    depth = 0
+    for character in text:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if depth < 0:
+            return False
+    return depth == 0

@@ -1,0 +1,95 @@
+"""What a package is, said in the same words for both formats, so that two of them can be compared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kiln.convert.package_tests import PIP_CHECK
+from kiln.convert.specs import modern
+from kiln.recipe.specs import with_star
+from kiln.recipe_v1.requirement import canonical
+
+Values = Mapping[str, Any]
+
+# Keys that only one of the formats hashes, for all packages alike.
+_UNEQUAL = frozenset({"python", "r_base", "perl", "lua", "target_platform", "build_platform"})
+_HASH = re.compile(r"h[0-9a-f]{7}(?![0-9a-f])")
+_IMPORT = re.compile(r'python -c "import [\w.]+"')
+_PLACED = frozenset({"host", "build", "test"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """A package: ``values`` by what they are, such as ``requirements/host``, and what went into its hash."""
+
+    name: str
+    build_string: str
+    values: Values
+    hash_input: Mapping[str, str]
+
+    @property
+    def masked(self) -> str:
+        """The build string without its hash."""
+        return _HASH.sub("h#", self.build_string, count=1)
+
+    @property
+    def hashed(self) -> Mapping[str, str]:
+        """What went into the hash, without what the two formats count differently for all packages alike."""
+        return {key: value for key, value in self.hash_input.items() if key not in _UNEQUAL}
+
+
+def specs(given: list[str], section: str) -> tuple[str, ...]:
+    """Return requirements in one notation."""
+    return tuple(_spec(spec, section) for spec in given)
+
+
+def _spec(spec: str, section: str) -> str:
+    words = " ".join(spec.split())
+    if section in _PLACED:
+        words = with_star(words)
+    try:
+        return canonical(modern(words, section))
+    except ValueError:
+        return words
+
+
+def pin(name: str, *, subpackage: bool, lower: str | None, upper: str | None, exact: bool, build: str) -> str:
+    """Return an open pin as text."""
+    kind = "pin_subpackage" if subpackage else "pin_compatible"
+    bounds = "exact" if exact else f"{lower or ''} to {upper or ''}"
+    return f"{kind} {name.lower()} {bounds} {build}".rstrip()
+
+
+def lines_of(commands: list[str]) -> dict[str, Any]:
+    """Return a test's commands; imports and pip's check are done in any order."""
+    free = [line for line in commands if line == PIP_CHECK or _IMPORT.fullmatch(line)]
+    return {
+        "tests/imports": tuple(sorted(set(free))),
+        "tests/commands": tuple(line for line in commands if line not in free),
+    }
+
+
+def without_defaults(values: Values) -> dict[str, Any]:
+    """Return values without those that say what is so anyway."""
+    kept = {path: value for path, value in values.items() if value not in (None, "", (), False, "false", [], {})}
+    kept.pop("build/number", None)
+    relocation = "build/dynamic_linking/binary_relocation"
+    if relocation in values:
+        kept[relocation] = values[relocation]
+    if kept.get(relocation) in {True, "true"}:
+        del kept[relocation]
+    return {**kept, "build/number": str(values.get("build/number", "0") or "0")}
+
+
+def plain(value: Any) -> Any:
+    """Return a value whose kind does not matter: texts, and tuples of texts."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return tuple(plain(item) for item in value)
+    if isinstance(value, dict):
+        return tuple(sorted((str(key), plain(item)) for key, item in value.items()))
+    return value if value is None else str(value).strip()

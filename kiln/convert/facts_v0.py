@@ -1,0 +1,180 @@
+"""What the packages of a meta.yaml are at a config."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kiln.convert import facts, keys
+from kiln.convert.facts import Facts
+from kiln.convert.package_tests import IMPLICIT
+from kiln.render.render import evaluated, render
+from kiln.variants.files import as_list
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from kiln.model.build_config import BuildConfig
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.rendered import Output, Pin, Rendered, Script
+    from kiln.recipe.metadata import Metadata
+
+_TRUE = frozenset({"true", "yes", "on", "1"})
+
+
+def facts_v0(feedstock: Feedstock, config: BuildConfig) -> list[Facts]:
+    """Return the packages that are not skipped.
+
+    Raises:
+        KilnError: the recipe or a variant file is invalid.
+    """
+    recipe, packages = evaluated(feedstock, config)
+    rendered = render(feedstock, config)
+    system = recipe.platform.system
+    pairs = zip(packages, rendered.outputs, strict=True)
+    return [_facts(package, output, rendered, system) for package, output in pairs if not output.skip]
+
+
+def _facts(package: Metadata, output: Output, rendered: Rendered, system: str) -> Facts:
+    build = _section(package, "build")
+    values: dict[str, Any] = {
+        "package/version": output.version,
+        "subdir": output.subdir,
+        "build/noarch": output.noarch,
+        **dict(_build(build)),
+        "build/number": str(output.build_number),
+        "build/variant/down_prioritize_variant": len(output.track_features) or None,
+        "build/script": _script(output.script),
+        "build/script/env": tuple(sorted(item.strip() for item in output.script_env)),
+        "build/files": _files(package),
+        **_requirements(output),
+        **_tests(package, system),
+        **{f"about/{new}": _about(new, output.about.get(old)) for old, new in keys.ABOUT.items()},
+        **{f"extra/{key}": facts.plain(value) for key, value in _section(package, "extra").items()},
+        **_shared(package, output, rendered),
+    }
+    return Facts(
+        name=output.name,
+        build_string=output.build_string,
+        values=facts.without_defaults(values),
+        hash_input=dict(output.used),
+    )
+
+
+def _section(package: Metadata, name: str) -> Mapping[str, Any]:
+    value = package.values.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _build(build: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    skipped = {"string", "noarch", "number", "force_use_keys", "force_ignore_keys"}
+    for old, path in {**keys.TEXTS, **keys.LISTS, **keys.FLAGS_OR_LISTS}.items():
+        if old in skipped or old not in build:
+            continue
+        value = build[old]
+        if old == "ignore_run_exports_from":
+            value = facts.specs([str(item) for item in as_list(value) if item], "run")
+        is_list = old in keys.LISTS or isinstance(value, list)
+        items = tuple(str(item) for item in as_list(value) if item is not None) if is_list else facts.plain(value)
+        yield "/".join(path), items
+    detection = build.get("detect_binary_files_with_prefix")
+    if detection is not None and str(detection).lower() not in _TRUE:
+        yield "/".join(keys.DETECTION), "true"
+
+
+def _script(script: Script) -> tuple[str, ...]:
+    return (f"file {script.file}",) if script.file else tuple(line.rstrip("\n") for line in script.lines)
+
+
+def _entry(package: Metadata) -> Mapping[str, Any]:
+    entries = package.recipe.outputs_of(package.values)
+    return next((entry for entry in entries if entry.get("name") == package.name), {})
+
+
+def _files(package: Metadata) -> Any:
+    return facts.plain(_entry(package).get("files") or ())
+
+
+def _requirements(output: Output) -> dict[str, Any]:
+    pins = {(field, index): pin for field, index, pin in output.pins}
+    needs = output.requirements
+    sections: dict[str, Sequence[str]] = {
+        "build": needs.build, "host": needs.host, "run": needs.run, "run_constrained": needs.run_constrained
+    }  # fmt: skip
+    sections |= {f"run_exports/{kind}": given for kind, given in output.run_exports.items()}
+    found: dict[str, Any] = {}
+    for section, given in sections.items():
+        texts = []
+        for index, spec in enumerate(given):
+            open_pin = pins.get((section, index))
+            texts.append(facts.specs([spec], section)[0] if open_pin is None else _pin(open_pin, spec))
+        first, slash, kind = section.partition("/")
+        name = f"{first}/{keys.RUN_EXPORTS.get(kind, kind)}" if slash else keys.REQUIREMENTS[first]
+        found[f"requirements/{name}"] = tuple(texts)
+    return found
+
+
+def _pin(given: Pin, spec: str) -> str:
+    return facts.pin(
+        given.name,
+        subpackage=given.subpackage,
+        lower=given.lower or given.min_pin,
+        upper=given.upper or given.max_pin,
+        exact=given.exact,
+        build=" ".join(spec.split()[1:]),
+    )
+
+
+def _tests(package: Metadata, system: str) -> dict[str, Any]:
+    section = _section(package, "test")
+    folder = package.recipe.source.path.parent
+    named = [str(section["script"])] if section.get("script") else []
+    names = dict.fromkeys([*named, *(name for name in IMPLICIT if _runs(package) and (folder / name).is_file())])
+    platforms = {"unix": system != "win", "win": system == "win", None: True}
+    run = [IMPLICIT[name][1] for name in names if name in IMPLICIT and platforms[IMPLICIT[name][0]]]
+    imports = [f'python -c "import {name}"' for name in _texts(section.get("imports"))]
+    commands = [*run, *_texts(section.get("commands"))]
+    return {
+        **facts.lines_of([*imports, *commands]),
+        "tests/requires": tuple(sorted(set(facts.specs(_texts(section.get("requires")), "test")))),
+        "tests/files/recipe": tuple(sorted({*_texts(section.get("files")), *names})),
+        "tests/files/source": tuple(sorted(set(_texts(section.get("source_files"))))),
+        "tests/downstream": tuple(_texts(section.get("downstreams"))),
+    }
+
+
+def _runs(package: Metadata) -> bool:
+    """Return whether conda-build runs the test files of the recipe's folder for a package."""
+    return not package.recipe.outputs_of(package.values) or not package.is_output
+
+
+def _texts(value: Any) -> list[str]:
+    return [str(item).rstrip("\n") for item in as_list(value) if item is not None]
+
+
+def _about(new: str, value: Any) -> Any:
+    return facts.plain(as_list(value)) if new == "license_file" and value is not None else facts.plain(value)
+
+
+def _shared(package: Metadata, output: Output, rendered: Rendered) -> dict[str, Any]:
+    """Return what a package takes from the recipe's top level: its sources, and the compile if it has a script."""
+    runs = bool(output.script.file or output.script.lines or _files(package))
+    several = bool(package.recipe.outputs_of(package.values))
+    if several and not runs:
+        return {}
+    found: dict[str, Any] = {"source": tuple(_source(each) for each in as_list(package.values.get("source")))}
+    if several and (rendered.compile.file or rendered.compile.lines):
+        found["compile/script"] = _script(rendered.compile)
+        found["compile/script/env"] = tuple(sorted(rendered.compile_script_env))
+        for section in ("build", "host"):
+            given = list(getattr(rendered.compile_requirements, section))
+            found[f"compile/requirements/{section}"] = facts.specs(given, section)
+    return found
+
+
+def _source(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    pairs = []
+    for old, new in keys.SOURCE.items():
+        if given.get(old) not in (None, "", []):
+            value = given[old]
+            pairs.append((new, facts.plain(as_list(value) if old in keys.SOURCE_LISTS else value)))
+    return tuple(sorted(pairs))

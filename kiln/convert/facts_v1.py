@@ -1,0 +1,189 @@
+"""What the packages of a recipe.yaml are at a config."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from kiln.convert import facts, keys
+from kiln.convert.expressions import BUILD_NAMES
+from kiln.convert.facts import Facts
+from kiln.convert.package_tests import PIP_CHECK
+from kiln.recipe.specs import with_star
+from kiln.recipe_v1.exploration import Rendering
+from kiln.recipe_v1.identity import Identities
+from kiln.recipe_v1.nodes import text_of
+from kiln.recipe_v1.recipe import RecipeV1
+from kiln.recipe_v1.requirement import OpenPin
+from kiln.render.v1 import _spec as variants_of
+from kiln.variants.space import Space
+from kiln.yamltext import PlacedText
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from kiln.model.build_config import BuildConfig
+    from kiln.model.feedstock import Feedstock
+    from kiln.recipe_v1.identity import Identity
+    from kiln.recipe_v1.recipe import PackageAt
+
+_STANDING = re.compile(r"\$\{\{ (\w+) \}\}")
+_APART = frozenset({"script", "string", "number", "skip", "noarch", "files", "variant"})
+_SECTIONS = ("build", "host", "run", "run_constraints")
+
+
+def facts_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) -> list[Facts]:
+    """Return the packages that are not skipped.
+
+    Raises:
+        KilnError: the recipe or a variant file is invalid.
+    """
+    recipe = RecipeV1.read(feedstock.recipe_v1)
+    space = Space.of(variants_of(feedstock, config))
+    rendering = Rendering(recipe, space, config.platform, build_platform)
+    identities = Identities(rendering.pinned)
+    found: dict[tuple[str, str], Facts] = {}
+    for package in rendering.packages():
+        made = _facts(package, identities.of(package), several=recipe.has_outputs)
+        found.setdefault((made.name, made.build_string), made)
+    return list(found.values())
+
+
+def _facts(package: PackageAt, identity: Identity, *, several: bool) -> Facts:
+    sections = package.sections
+    build = sections["build"]
+    pinned = {spec.name for spec in _every(sections["requirements"]) if isinstance(spec, OpenPin) and spec.subpackage}
+    down = build.get("variant", {}).get("down_prioritize_variant")
+    values: dict[str, Any] = {
+        "package/version": package.version,
+        "subdir": "noarch" if package.noarch else package.scope.target,
+        "build/noarch": package.noarch,
+        **dict(_flat("build", {key: value for key, value in build.items() if key not in _APART})),
+        "build/number": str(build.get("number", 0)),
+        "build/variant/down_prioritize_variant": abs(down) if down else None,
+        **_script("build/script", build.get("script"), package),
+        "build/files": facts.plain(build.get("files") or ()),
+        **_requirements(package),
+        **_tests(sections["tests"], package),
+        **{f"about/{key}": facts.plain(value) for key, value in sections["about"].items()},
+        **{f"extra/{key}": facts.plain(value) for key, value in sections["extra"].items()},
+        **_shared(package, several=several),
+    }
+    return Facts(
+        name=package.name.lower(),
+        build_string=identity.build_string,
+        values=facts.without_defaults(values),
+        hash_input={key: str(value) for key, value in identity.hash_input.items() if key not in pinned},
+    )
+
+
+def _every(needs: Mapping[str, Any]) -> Iterator[Any]:
+    for section in _SECTIONS:
+        yield from needs.get(section, ())
+    exports = needs.get("run_exports", ())
+    for given in exports.values() if isinstance(exports, dict) else [exports]:
+        yield from given
+
+
+def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(f"{path}/{key}", inner)
+    else:
+        yield path, facts.plain(value)
+
+
+def _rendered(line: str, package: PackageAt) -> str:
+    """Return a line of a script as the build renders it, with the build's own names as variables of the shell."""
+    with package.scope.standing(BUILD_NAMES):
+        text = text_of(PlacedText(line, 0, 0, plain=False), package.scope)
+    return _STANDING.sub(r"$\1", text).rstrip("\n")
+
+
+def _script(path: str, given: Mapping[str, Any] | None, package: PackageAt) -> dict[str, Any]:
+    script = given or {}
+    lines = tuple(_rendered(line, package) for line in script.get("content", ()))
+    env = [*(f"{key}={value}" for key, value in script.get("env", {}).items()), *script.get("secrets", ())]
+    return {path: (f"file {script['file']}",) if script.get("file") else lines, f"{path}/env": tuple(sorted(env))}
+
+
+def _requirements(package: PackageAt) -> dict[str, Any]:
+    needs = package.sections["requirements"]
+    found = {f"requirements/{section}": _specs(needs.get(section, ()), section, package) for section in _SECTIONS}
+    exports = needs.get("run_exports", {})
+    kinds = exports if isinstance(exports, dict) else {"weak": exports}
+    found |= {f"requirements/run_exports/{kind}": _specs(given, "run", package) for kind, given in kinds.items()}
+    ignored = needs.get("ignore_run_exports", {})
+    for kind in ("by_name", "from_package"):
+        given = list(ignored.get(kind, ()))
+        texts = facts.specs(given, "run") if kind == "from_package" else tuple(given)
+        found[f"requirements/ignore_run_exports/{kind}"] = texts
+    return found
+
+
+def _specs(given: Sequence[Any], section: str, package: PackageAt) -> tuple[str, ...]:
+    return tuple(_spec(each, section, package) for each in given)
+
+
+def _spec(given: Any, section: str, package: PackageAt) -> str:
+    if isinstance(given, OpenPin):
+        return facts.pin(
+            given.name,
+            subpackage=given.subpackage,
+            lower=given.lower,
+            upper=given.upper,
+            exact=given.exact,
+            build=given.build or "",
+        )
+    text = str(given)
+    bare = " " not in text and section in {"build", "host"}
+    if bare and (key := package.scope.key_of(text)):
+        return facts.specs([with_star(f"{text} {package.scope.variant[key]}")], section)[0]
+    return text
+
+
+def _tests(tests: Sequence[Mapping[str, Any]], package: PackageAt) -> dict[str, Any]:
+    commands: list[str] = []
+    requires: set[str] = set()
+    files: dict[str, set[str]] = {"recipe": set(), "source": set()}
+    for test in tests:
+        if python := test.get("python"):
+            commands.extend(f'python -c "import {name}"' for name in python.get("imports", ()))
+            versions = python.get("python_version", ())
+            requires |= {f"python {version}" for version in versions}
+            if python.get("pip_check") is not False:
+                commands.append(PIP_CHECK)
+                requires.add("pip")
+        script = test.get("script", {})
+        commands.extend(_rendered(line, package) for line in script.get("content", ()))
+        requires |= set(_specs(test.get("requirements", {}).get("run", ()), "test", package))
+        for kind, names in files.items():
+            names |= set(test.get("files", {}).get(kind, ()))
+    return {
+        **facts.lines_of(commands),
+        "tests/requires": tuple(sorted(facts.specs(sorted(requires), "test"))),
+        "tests/files/recipe": tuple(sorted(files["recipe"])),
+        "tests/files/source": tuple(sorted(files["source"])),
+        "tests/downstream": tuple(test["downstream"] for test in tests if "downstream" in test),
+    }
+
+
+def _shared(package: PackageAt, *, several: bool) -> dict[str, Any]:
+    build = package.sections["build"]
+    runs = bool(build.get("script") or build.get("files"))
+    if several and not runs:
+        return {}
+    staging = package.staging
+    sources = staging["source"] if staging else package.sections["source"]
+    found: dict[str, Any] = {"source": tuple(_source(each) for each in sources)}
+    if staging:
+        found |= _script("compile/script", staging["build"].get("script"), package)
+        for section in ("build", "host"):
+            given = staging["requirements"].get(section, ())
+            found[f"compile/requirements/{section}"] = _specs(given, section, package)
+    return found
+
+
+def _source(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    names = set(keys.SOURCE.values())
+    return tuple(sorted((key, facts.plain(value)) for key, value in given.items() if key in names and value))

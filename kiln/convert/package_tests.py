@@ -1,0 +1,143 @@
+"""The ``test`` section of a package, converted to the ``tests`` of recipe.yaml."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kiln.convert.specs import modern
+from kiln.convert.tree import Items, Keys, Part, Refused, Text
+from kiln.convert.when import When, chosen, listed, listing, text, values_of
+
+if TYPE_CHECKING:
+    from kiln.convert.sections import Sections
+
+PIP_CHECK = "pip check"
+_KNOWN = frozenset({"imports", "commands", "requires", "files", "source_files", "downstreams", "script"})
+# The files of a recipe that test its only package, whether or not the section says so: how each is run.
+IMPLICIT = {
+    "run_test.sh": ("unix", "bash -e ./run_test.sh"),
+    "run_test.bat": ("win", "call run_test.bat"),
+    "run_test.py": (None, "python run_test.py"),
+    "run_test.pl": (None, "perl run_test.pl"),
+    "run_test.r": (None, "Rscript run_test.r"),
+}
+
+
+class Tests:
+    """Converts the tests of packages."""
+
+    def __init__(self, sections: Sections) -> None:
+        self._sections = sections
+
+    def convert(self, parts: list[Part], *, implicit: bool) -> Items | None:
+        """Return the tests; ``implicit`` adds the files that conda-build runs by their names.
+
+        Raises:
+            Refused: a key has no equivalent.
+        """
+        found: list[Part] = []
+        for part in parts:
+            if isinstance(part, Keys):
+                tests = self._tests(part, implicit=implicit)
+                found.extend(replace(each, guards=part.guards) for each in tests)
+            elif isinstance(part, Items) and part.items:
+                raise Refused(part.number, "the section 'test' is a mapping")
+        if not parts and implicit:
+            found.extend(self._tests(Keys(), implicit=True))
+        return Items(items=listed(found)) if found else None
+
+    def _tests(self, given: Keys, *, implicit: bool) -> list[Part]:
+        for name, part in given.pairs:
+            if name not in _KNOWN:
+                raise Refused(part.number, f"test/{name} has no equivalent in recipe.yaml")
+        requires = values_of(given.all("requires"))
+        commands = values_of(given.all("commands"))
+        imports = values_of(given.all("imports"))
+        lines = [*self._files_run(given, implicit=implicit), *commands]
+        tests: list[Part] = []
+        if imports and _is_pythons(requires):
+            checked = any(_is_check(each) for each in lines)
+            tests.append(self._python(given, requires, checked=checked))
+            lines = [each for each in lines if not _is_check(each)]
+        else:
+            lines = [*map(_imported, imports), *lines]
+        if lines:
+            tests.append(self._script(given, lines, implicit=implicit))
+        downstream = [
+            Keys(pairs=[("downstream", replace(each, guards=()))], guards=each.guards)
+            for each in values_of(given.all("downstreams"))
+        ]
+        return [*tests, *downstream]
+
+    def _python(self, given: Keys, requires: list[Part], *, checked: bool) -> Keys:
+        body: list[tuple[str, Part]] = [("imports", listing(given.all("imports")) or Items())]
+        if not checked:
+            body.append(("pip_check", text("false")))
+        if version := next((each for each in requires if _words(each)[0] == "python"), None):
+            body.append(("python_version", _version(version)))
+        return Keys(pairs=[("python", Keys(pairs=body))])
+
+    def _files_run(self, given: Keys, *, implicit: bool) -> list[Part]:
+        named = chosen(given.all("script"))
+        names = [named.value] if named else []
+        if named and named.value not in IMPLICIT:
+            raise Refused(named.number, f"the test's script {named.value!r} has an unknown kind")
+        if implicit:
+            names.extend(name for name in IMPLICIT if name in self._sections.files and name not in names)
+        found: list[Part] = []
+        for name in names:
+            platform, command = IMPLICIT[name]
+            found.append(When(condition=platform, then=[text(command)]) if platform else text(command))
+        return found
+
+    def _script(self, given: Keys, lines: list[Part], *, implicit: bool) -> Keys:
+        body: list[tuple[str, Part]] = []
+        if requires := self._sections.test_requirements(given.all("requires")):
+            body.append(("requirements", Keys(pairs=[("run", requires)])))
+        named = chosen(given.all("script"))
+        own = [name for name in IMPLICIT if implicit and name in self._sections.files]
+        extra = [text(name) for name in dict.fromkeys([*([named.value] if named else []), *own])]
+        files: list[tuple[str, Part]] = []
+        for key, name in (("source_files", "source"), ("files", "recipe")):
+            items = [*values_of(given.all(key)), *(extra if name == "recipe" else [])]
+            if items:
+                files.append((name, Items(items=listed(items))))
+        if files:
+            body.append(("files", Keys(pairs=files)))
+        above = [comment for part in given.all("commands") for comment in part.above]
+        return Keys(pairs=[("script", Items(items=_listed(lines), above=above)), *body])
+
+
+def _listed(lines: list[Part]) -> list[Part]:
+    whole = [each for each in lines if isinstance(each, When)]
+    return [*whole, *listed(each for each in lines if not isinstance(each, When))]
+
+
+def _words(part: Part) -> list[str]:
+    return part.value.split() if isinstance(part, Text) and part.value.split() else [""]
+
+
+def _is_pythons(requires: list[Part]) -> bool:
+    """Return whether a test of imports brings all that is required: pip for its check, and a version of Python."""
+    return all(_words(each)[0] in {"pip", "python"} and not each.guards for each in requires)
+
+
+def _is_check(part: Part) -> bool:
+    return isinstance(part, Text) and not part.guards and part.value == PIP_CHECK
+
+
+def _imported(part: Part) -> Part:
+    if not isinstance(part, Text):
+        raise Refused(part.number, "an import is text")
+    return replace(part, pieces=('python -c "import ', *part.pieces, '"'))
+
+
+def _version(part: Part) -> Text:
+    assert isinstance(part, Text)
+    tokens = [piece if isinstance(piece, str) else f"\ue000{index}\ue001" for index, piece in enumerate(part.pieces)]
+    spec = modern("".join(tokens), "test").partition(" ")[2]
+    pieces = []
+    for index, words in enumerate(spec.replace("\ue001", "\ue000").split("\ue000")):
+        pieces.append(part.pieces[int(words)] if index % 2 else words)
+    return Text(pieces=tuple(piece for piece in pieces if piece != ""))

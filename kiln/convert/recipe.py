@@ -1,0 +1,317 @@
+"""A whole recipe converted: its context, its one package or its outputs, and the compile that outputs share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from kiln.convert import keys
+from kiln.convert.expressions import Expr, negated, tidy
+from kiln.convert.sections import Package, Sections, plain
+from kiln.convert.tree import Items, Keys, Part, Refused, Text
+from kiln.convert.when import chosen, conjunction, empty, listing, section, text, unconditional
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.convert.package_tests import Tests
+    from kiln.convert.statements import Expanded
+
+_SECTIONS = frozenset({"package", "source", "build", "requirements", "test", "about", "extra", "outputs"})
+_OUTPUT = keys.OUTPUT_BUILD | {"name", "version", "type", "script", "files", "build", "requirements", "test", "about"}
+_FILES = frozenset({"script", "files"})
+_NOT_INHERITED = frozenset({"number", "skip", "entry_points", "run_exports", "script", "noarch", "noarch_python"})
+_ABOVE_STAGING = "# The compile that the outputs share."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a rendering tells about a meta.yaml: whether its top level is a package beside its outputs."""
+
+    top_is_package: bool
+    use_keys: Mapping[str, tuple[str, ...]]
+    ignore_keys: Mapping[str, tuple[str, ...]]
+
+
+class Converter:
+    """Converts the tree of one meta.yaml."""
+
+    def __init__(self, expanded: Expanded, tree: Keys, sections: Sections, tests: Tests, facts: Facts) -> None:
+        self._expanded = expanded
+        self._tree = tree
+        self._sections = sections
+        self._tests = tests
+        self._facts = facts
+        self.faults: list[Refused] = []
+
+    def recipe(self) -> Keys:
+        """Return the tree of the recipe.yaml; what cannot be carried over is in ``faults``."""
+        for name, part in self._tree.pairs:
+            if name not in _SECTIONS:
+                self.faults.append(Refused(part.number, f"the section {name!r} has no equivalent in recipe.yaml"))
+        found = Keys(below=self._tree.below)
+        if self._expanded.settings:
+            found.pairs.append(("context", self._context()))
+        outputs = [part for part in self._tree.all("outputs") if not empty(part)]
+        found.pairs.extend(self._several(outputs[0]) if outputs else self._single())
+        extra = self._tree.all("extra")
+        if extra and not empty(extra[0]):
+            found.pairs.append(("extra", next(iter(plain(extra)))))
+        return found
+
+    # -- parts of both kinds --------------------------------------------------------------------------------
+
+    def _context(self) -> Keys:
+        pairs: list[tuple[str, Part]] = []
+        for each in self._expanded.settings:
+            above = list(self._expanded.above.get(each.number, ()))
+            value = each.value.constant
+            if isinstance(value, list):
+                part: Part = Items(items=[text(str(item)) for item in value], above=above)
+            elif each.value.is_constant:
+                words = str(value).lower() if isinstance(value, bool) else str(value)
+                part = Text(pieces=(words,), plain=not isinstance(value, str), above=above)
+            else:
+                part = Text(pieces=(each.value,), above=above)
+            part.behind = self._expanded.remarks.get(each.number, "")
+            pairs.append((each.name, part))
+        return Keys(pairs=pairs)
+
+    def _identity(self, given: Keys) -> Keys:
+        pairs = [(name, value) for name in ("name", "version") if (value := chosen(given.all(name)))]
+        for name, part in given.pairs:
+            if name not in {"name", "version"}:
+                self.faults.append(Refused(part.number, f"package/{name} has no equivalent in recipe.yaml"))
+        return Keys(pairs=list(pairs), above=given.above)
+
+    def _default_script(self) -> list[Part]:
+        """Return the file that conda-build runs where a recipe names no script."""
+        has = [name for name in ("build.sh", "bld.bat") if name in self._sections.files]
+        if len(has) == 2:
+            return [Text(pieces=(Expr('"bld.bat" if win else "build.sh"'),))]
+        return [text(has[0])] if has else []
+
+    def _script(self, build: Keys) -> Part | None:
+        """Return the script of the recipe's top level."""
+        variables, lines = build.all("script_env"), build.all("script")
+        if any(not empty(part) for part in lines):
+            return self._sections.script(lines, variables)
+        return self._sections.script(self._default_script(), variables, of_file=True)
+
+    def _add_keys(self, name: str, package: Package) -> None:
+        """Add the keys that the rendering of the package needs for an equal hash."""
+        for key, names in (("use_keys", self._facts.use_keys), ("ignore_keys", self._facts.ignore_keys)):
+            if name in names:
+                package.put(("build", "variant", key), Items(items=[text(each) for each in names[name]]))
+
+    # -- one package ----------------------------------------------------------------------------------------
+
+    def _single(self) -> list[tuple[str, Part]]:
+        tree, package = self._tree, Package()
+        identity = section(tree, "package")
+        package.put(("package",), self._identity(identity))
+        package.put(("source",), self._sections.source(tree.all("source")))
+        build = section(tree, "build")
+        self._sections.build(build, package, self._script(build))
+        self._add_keys(_name(identity), package)
+        self._sections.requirements(tree.all("requirements"), package)
+        package.put(("tests",), self._tests.convert(tree.all("test"), implicit=True))
+        package.put(("about",), self._sections.about(section(tree, "about")))
+        return _ordered(package, {"build": build, "requirements": tree.all("requirements")})
+
+    # -- outputs --------------------------------------------------------------------------------------------
+
+    def _several(self, outputs: Part) -> list[tuple[str, Part]]:
+        tree, top = self._tree, Package()
+        if not isinstance(outputs, Items):
+            raise Refused(outputs.number, "'outputs' is a list")
+        entries = [self._entry(each) for each in outputs.items]
+        identity, build = section(tree, "package"), section(tree, "build")
+        name = _name(identity)
+        if not any(_name(each) == name for each in entries) and self._facts.top_is_package:
+            entries.append(Keys(pairs=[("name", part) for part in identity.all("name")]))
+        staging = self._staging(identity, build)
+        top.put(("recipe",), self._identity(identity))
+        if staging is None:
+            top.put(("source",), self._sections.source(tree.all("source")))
+        shared = Keys(pairs=[(key, part) for key, part in build.pairs if key in {"number", "skip"}], above=build.above)
+        self._sections.build(shared, top, None)
+        whole_about = section(tree, "about")
+        shares_about = all(_covers(whole_about, section(each, "about")) for each in entries if each.all("about"))
+        if shares_about:
+            top.put(("about",), self._sections.about(whole_about))
+        made: list[Part] = [] if staging is None else [staging]
+        for each in entries:
+            made.append(self._output(each, name, staging, None if shares_about else whole_about))
+        pairs = _ordered(top, {"build": build})
+        about = [pair for pair in pairs if pair[0] == "about"]
+        return [
+            *(pair for pair in pairs if pair[0] != "about"),
+            ("outputs", Items(items=made, above=outputs.above)),
+            *about,
+        ]
+
+    def _entry(self, given: Part) -> Keys:
+        if not isinstance(given, Keys):
+            raise Refused(given.number, "an output is a mapping")
+        for name, part in given.pairs:
+            if name not in _OUTPUT:
+                self.faults.append(Refused(part.number, f"outputs/{name} has no equivalent in recipe.yaml"))
+        kind = chosen(given.all("type"))
+        if kind is not None and kind.value not in {"conda", "conda_v2"}:
+            raise Refused(kind.number, f"an output of the type {kind.value!r} has no equivalent")
+        return given
+
+    def _staging(self, identity: Keys, build: Keys) -> Keys | None:
+        """Return the staging output that does what the recipe's top level does; None where that has no script."""
+        script = self._script(build)
+        has_script = any(not empty(part) for part in build.all("script")) or bool(self._default_script())
+        name = chosen(identity.all("name"))
+        if script is None or not has_script or name is None:
+            return None
+        found = Package()
+        found.put(("staging",), Keys(pairs=[("name", replace(name, pieces=(*name.pieces, "-build"), above=[]))]))
+        found.put(("source",), self._sections.source(self._tree.all("source")))
+        found.put(("build", "script"), script)
+        requirements = [_only(part, ("build", "host")) for part in self._tree.all("requirements")]
+        self._sections.requirements(list(requirements), found)
+        if ignored := [key for key in ("ignore_run_exports", "ignore_run_exports_from") if build.all(key)]:
+            for key in ignored:
+                found.put(keys.LISTS[key], listing(build.all(key)))
+        return Keys(pairs=found.root.pairs, above=[_ABOVE_STAGING])
+
+    def _output(self, entry: Keys, top: str, staging: Keys | None, about: Keys | None) -> Keys:
+        tree, package = self._tree, Package()
+        is_top = _name(entry) == top
+        own_files = any(not empty(part) for key in _FILES for part in entry.all(key))
+        package.put(("package",), self._package(entry))
+        build = self._build(entry, is_top=is_top)
+        runs = own_files or any(not empty(part) for part in build.all("script"))
+        if staging is not None and runs:
+            package.put(("inherit",), self._inherit(staging))
+        self._sections.build(build, package, self._own_script(entry, build))
+        self._add_keys(_name(entry), package)
+        package.put(("build", "files"), _files(entry.all("files")))
+        requirements = entry.all("requirements")
+        if is_top:
+            requirements = [_merged(requirements, tree.all("requirements"))]
+        self._sections.requirements(requirements, package)
+        tests = tree.all("test") if is_top else entry.all("test")
+        package.put(("tests",), self._tests.convert(tests, implicit=is_top))
+        package.put(("about",), self._about(entry, about, is_top=is_top))
+        above = entry.above
+        return Keys(pairs=_ordered(package, {"build": build, "requirements": entry.all("requirements")}), above=above)
+
+    def _package(self, entry: Keys) -> Keys:
+        version = chosen(entry.all("version"))
+        name = chosen(entry.all("name"))
+        return Keys(pairs=[(key, each) for key, each in (("name", name), ("version", version)) if each is not None])
+
+    def _inherit(self, staging: Keys) -> Keys:
+        named = staging.pairs[0][1]
+        assert isinstance(named, Keys)
+        return Keys(pairs=[("from", named.pairs[0][1]), ("run_exports", text("false"))])
+
+    def _build(self, entry: Keys, *, is_top: bool) -> Keys:
+        """Return an output's build section with what it inherits from the top level, as conda-build has it."""
+        whole, own = section(self._tree, "build"), section(entry, "build")
+        beside = [(key, part) for key, part in entry.pairs if key in keys.OUTPUT_BUILD]
+        if is_top:
+            names = {key for key, _ in own.pairs}
+            inherited = [
+                (key, part)
+                for key, part in whole.pairs
+                if key not in names | {"number", "skip", "script", "script_env"}
+            ]
+            pairs = [*own.pairs, *inherited]
+        elif entry.all("build"):
+            pairs = own.pairs
+        else:
+            taken = _NOT_INHERITED | {key for key, _ in beside} | {"script_env"}
+            pairs = [*beside, *((key, _bare(part)) for key, part in whole.pairs if key not in taken)]
+        condition = conjunction(entry.guards)
+        if condition is not None:
+            test = negated(condition)
+            pairs = [*pairs, ("skip", Text(number=entry.number, pieces=("true",), guards=(test,)))]
+        return Keys(pairs=list(pairs), above=own.above)
+
+    def _own_script(self, entry: Keys, build: Keys) -> Part | None:
+        named = [part for part in entry.all("script") if not empty(part)]
+        variables = build.all("script_env")
+        if named:
+            return self._sections.script(named, variables, of_file=all(isinstance(part, Text) for part in named))
+        return self._sections.script(build.all("script"), variables)
+
+    def _about(self, entry: Keys, whole: Keys | None, *, is_top: bool) -> Keys | None:
+        own = section(entry, "about")
+        if is_top:
+            top = section(self._tree, "about")
+            names = {key for key, _ in own.pairs}
+            own = Keys(pairs=[*own.pairs, *((key, _bare(part)) for key, part in top.pairs if key not in names)])
+            return self._sections.about(own) if whole is not None or entry.all("about") else None
+        if own.pairs:
+            return self._sections.about(own)
+        return (
+            None if whole is None else self._sections.about(Keys(pairs=[(k, _bare(part)) for k, part in whole.pairs]))
+        )
+
+
+def _name(given: Keys) -> str:
+    name = chosen(given.all("name"))
+    return "" if name is None else tidy(name.value)
+
+
+def _covers(whole: Keys, own: Keys) -> bool:
+    return {key for key, _ in whole.pairs} <= {key for key, _ in own.pairs}
+
+
+def _files(parts: list[Part]) -> Part | None:
+    """Return the files of an output: a list of globs, or lists of those to include and to exclude."""
+    if len(parts) != 1 or not isinstance(parts[0], Keys):
+        return listing(parts)
+    unconditional(parts[0])
+    names = dict.fromkeys(name for name, _ in parts[0].pairs)
+    return replace(parts[0], pairs=[(name, items) for name in names if (items := listing(parts[0].all(name)))])
+
+
+def _only(part: Part, names: tuple[str, ...]) -> Part:
+    return replace(part, pairs=[pair for pair in part.pairs if pair[0] in names]) if isinstance(part, Keys) else part
+
+
+def _merged(own: list[Part], whole: list[Part]) -> Keys:
+    """Return an output's requirements with those sections of the top level that it has not."""
+    parts = [part for part in (*own, *whole) if not empty(part)]
+    found = Keys()
+    for part in parts:
+        if not isinstance(part, Keys):
+            raise Refused(part.number, "requirements are a mapping of sections")
+        names = {key for key, _ in found.pairs}
+        found.pairs.extend((key, value) for key, value in part.pairs if key not in names)
+    return found
+
+
+def _bare(part: Part) -> Part:
+    """Return a part without comments, for a second place."""
+    bare = replace(part, above=[], behind="", below=[])
+    if isinstance(bare, Items):
+        bare.items = [_bare(each) for each in bare.items]
+    elif isinstance(bare, Keys):
+        bare.pairs = [(key, _bare(each)) for key, each in bare.pairs]
+    return bare
+
+
+_REQUIREMENTS = ("build", "host", "run", "run_constraints", "run_exports", "ignore_run_exports")
+_ORDER = ("package", "recipe", "staging", "inherit", "source", "build", "requirements", "tests", "about")
+
+
+def _ordered(package: Package, given: Mapping[str, object]) -> list[tuple[str, Part]]:
+    """Return the sections in their usual order, with the comments of the sections that they come from."""
+    for name, part in package.root.pairs:
+        source = given.get(name)
+        parts = source if isinstance(source, list) else [source]
+        above = [comment for each in parts if isinstance(each, Part) for comment in each.above]
+        if name in given and isinstance(part, Keys):
+            part.above = [*above, *part.above]
+        if name == "requirements" and isinstance(part, Keys):
+            part.pairs.sort(key=lambda pair: _REQUIREMENTS.index(pair[0]))
+    return sorted(package.root.pairs, key=lambda pair: _ORDER.index(pair[0]))

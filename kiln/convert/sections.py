@@ -1,0 +1,268 @@
+"""The sections of one package of a meta.yaml, converted: build, requirements, about and source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from kiln.convert import keys
+from kiln.convert.expressions import Expr, negated, tidy
+from kiln.convert.tree import Items, Keys, Part, Refused, Text
+from kiln.convert.when import chosen, conjunction, empty, listed, listing, text, unconditional, values_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from kiln.convert.specs import Specs
+
+_TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
+_ORDER = ("number", "string", "noarch", "skip", "script")
+
+
+@dataclass
+class Package:
+    """A package in recipe.yaml's terms, section by section, as it is put together."""
+
+    root: Keys = field(default_factory=Keys)
+
+    def put(self, path: keys.Path, part: Part | None) -> None:
+        """Put a part at its place; nothing is not put anywhere."""
+        if part is None:
+            return
+        at = self.root
+        for key in path[:-1]:
+            inner = next((value for name, value in at.pairs if name == key), None)
+            if not isinstance(inner, Keys):
+                inner = Keys()
+                at.pairs.append((key, inner))
+            at = inner
+        part.guards = ()
+        at.pairs.append((path[-1], part))
+
+    def section(self, key: str) -> Keys | None:
+        """Return a section, if there is one."""
+        found = next((value for name, value in self.root.pairs if name == key), None)
+        return found if isinstance(found, Keys) else None
+
+
+class Sections:
+    """Converts sections; ``files`` are the names of the files in the recipe's folder."""
+
+    def __init__(self, specs: Specs, files: frozenset[str]) -> None:
+        self._specs = specs
+        self.files = files
+
+    # -- build ----------------------------------------------------------------------------------------------
+
+    def build(self, given: Keys, package: Package, script: Part | None) -> None:
+        """Convert a build section; ``script`` is the script's part, which may come from elsewhere.
+
+        Raises:
+            Refused: a key has no equivalent.
+        """
+        names = list(dict.fromkeys(name for name, _ in given.pairs))
+        for name in sorted(names, key=lambda each: _ORDER.index(each) if each in _ORDER else len(_ORDER)):
+            if name not in {"script", "script_env"}:
+                self._build_key(name, given.all(name), package)
+            elif name == "script" or "script" not in names:
+                package.put(("build", "script"), script)
+                script = None
+        package.put(("build", "script"), script)
+
+    def _build_key(self, name: str, parts: list[Part], package: Package) -> None:
+        special: dict[str, Callable[[list[Part], Package], None]] = {
+            "skip": self._skip,
+            "run_exports": self._run_exports,
+            "track_features": self._track_features,
+            "detect_binary_files_with_prefix": self._detection,
+            "noarch_python": self._noarch_python,
+        }
+        if name in special:
+            special[name](parts, package)
+        elif name in keys.TEXTS:
+            package.put(keys.TEXTS[name], chosen(parts))
+        elif name in keys.LISTS:
+            package.put(keys.LISTS[name], listing(parts))
+        elif name in keys.FLAGS_OR_LISTS:
+            is_list = any(isinstance(part, Items) for part in parts)
+            package.put(keys.FLAGS_OR_LISTS[name], listing(parts) if is_list else chosen(parts))
+        elif not all(map(empty, parts)):
+            raise Refused(parts[0].number, f"build/{name} has no equivalent in recipe.yaml")
+
+    def _skip(self, parts: list[Part], package: Package) -> None:
+        tests = []
+        for part in parts:
+            if not isinstance(part, Text) or (value := part.value.lower()) in _FALSE:
+                raise Refused(part.number, "only 'skip: true' can be carried over")
+            test = conjunction(part.guards)
+            if value not in _TRUE:
+                own = part.alone
+                if own is None:
+                    raise Refused(part.number, "'skip' is neither true nor an expression")
+                test = own if test is None else conjunction((*part.guards, own))
+            condition = "true" if test is None else tidy(test.text)
+            tests.append(Text(number=part.number, pieces=(condition,), above=part.above, behind=part.behind))
+        if tests:
+            package.put(("build", "skip"), Items(items=list(tests)))
+
+    def _noarch_python(self, parts: list[Part], package: Package) -> None:
+        value = chosen(parts)
+        if value is not None and value.value.lower() in _TRUE:
+            package.put(("build", "noarch"), text("python"))
+        elif value is not None and value.value.lower() not in _FALSE:
+            raise Refused(value.number, "'noarch_python' depends on conditions")
+
+    def _detection(self, parts: list[Part], package: Package) -> None:
+        value = chosen(parts)
+        if value is None:
+            return
+        words = value.value.lower()
+        if words not in _TRUE | _FALSE:
+            own = value.alone
+            if own is None:
+                raise Refused(value.number, "it is neither true nor false")
+            package.put(keys.DETECTION, replace(value, pieces=(negated(own),)))
+        elif words in _FALSE:
+            package.put(keys.DETECTION, replace(value, pieces=("true",)))
+
+    def _track_features(self, parts: list[Part], package: Package) -> None:
+        """Convert features, each of which makes solvers avoid the package: what counts is how many there are."""
+        items = values_of(parts)
+        if not items:
+            return
+        tests = [conjunction(item.guards) for item in items]
+        first = tests[0]
+        if any((test and test.text) != (first and first.text) for test in tests):
+            raise Refused(items[0].number, "features under different conditions have no equivalent")
+        count = str(len(items))
+        above = [comment for part in parts for comment in part.above]
+        value = Text(pieces=(count,) if first is None else (Expr(f"{count} if {first.text} else 0"),), above=above)
+        package.put(("build", "variant", "down_prioritize_variant"), value)
+
+    def _run_exports(self, parts: list[Part], package: Package) -> None:
+        path = ("requirements", "run_exports")
+        mappings = [part for part in parts if isinstance(part, Keys)]
+        if not mappings:
+            package.put(path, self._requirements(parts, "run"))
+            return
+        for mapping in mappings:
+            unconditional(mapping)
+            for kind in dict.fromkeys(name for name, _ in mapping.pairs):
+                if kind not in keys.RUN_EXPORTS:
+                    raise Refused(mapping.number, f"run exports of the kind {kind!r} have no equivalent")
+                package.put((*path, keys.RUN_EXPORTS[kind]), self._requirements(mapping.all(kind), "run"))
+
+    # -- scripts --------------------------------------------------------------------------------------------
+
+    def script(self, parts: list[Part], variables: list[Part], *, of_file: bool = False) -> Part | None:
+        """Return a script with its environment; ``of_file`` says that its text is the name of a file."""
+        env = self._environment(variables)
+        if of_file:
+            file = chosen(parts)
+            body: list[tuple[str, Part]] = [("file", file)] if file else []
+        else:
+            lines = listing(parts)
+            if lines is not None and not env:
+                return lines
+            body = [("content", lines)] if lines else []
+        return Keys(pairs=[*body, *env]) if body or env else None
+
+    def _environment(self, parts: list[Part]) -> list[tuple[str, Part]]:
+        values, secrets = Keys(), Items()
+        for part in values_of(parts):
+            name, equals, _ = part.value.partition("=") if isinstance(part, Text) else ("", "", "")
+            if not isinstance(part, Text) or not name.isidentifier():
+                raise Refused(part.number, "'script_env' holds NAME or NAME=value")
+            if not equals:
+                unconditional(part)
+                secrets.items.append(part)
+                continue
+            pieces = list(part.pieces)
+            pieces[0] = str(pieces[0])[len(name) + 1 :]
+            kept = tuple(piece for piece in pieces if piece != "")
+            values.pairs.append((name, replace(part, pieces=kept, plain=False)))
+        return [
+            *([("env", self._variables(values))] if values.pairs else []),
+            *([("secrets", secrets)] if secrets.items else []),
+        ]
+
+    def _variables(self, values: Keys) -> Keys:
+        names = dict.fromkeys(name for name, _ in values.pairs)
+        return Keys(pairs=[(name, value) for name in names if (value := chosen(values.all(name)))])
+
+    # -- requirements, about, source ------------------------------------------------------------------------
+
+    def requirements(self, parts: list[Part], package: Package) -> None:
+        """Convert a requirements section; a bare list counts for host and run."""
+        for part in parts:
+            if isinstance(part, Items):
+                for name in ("host", "run"):
+                    package.put(("requirements", name), self._requirements([part], name))
+            elif isinstance(part, Keys):
+                unconditional(part)
+                self._requirement_sections(part, package)
+            elif not empty(part):
+                raise Refused(part.number, "requirements are a mapping of sections")
+
+    def _requirement_sections(self, given: Keys, package: Package) -> None:
+        names = list(dict.fromkeys(name for name, _ in given.pairs))
+        for name in names:
+            if name not in keys.REQUIREMENTS:
+                raise Refused(given.all(name)[0].number, f"requirements/{name} has no equivalent in recipe.yaml")
+        for name, new in keys.REQUIREMENTS.items():
+            package.put(("requirements", new), self._requirements(given.all(name), name))
+
+    def _requirements(self, parts: list[Part], section: str) -> Items | None:
+        converted = [self._specs.convert(each, section) for each in values_of(parts)]
+        above = [comment for part in parts if isinstance(part, Items) for comment in part.above]
+        return Items(items=listed(converted), above=above) if converted else None
+
+    def test_requirements(self, parts: list[Part]) -> Items | None:
+        """Return the requirements of a test."""
+        return self._requirements(parts, "test")
+
+    def about(self, given: Keys) -> Keys | None:
+        """Convert an about section."""
+        found = Keys(above=given.above)
+        for name in dict.fromkeys(name for name, _ in given.pairs):
+            parts = given.all(name)
+            if name not in keys.ABOUT:
+                raise Refused(parts[0].number, f"about/{name} has no equivalent in recipe.yaml")
+            value: Part | None = listing(parts) if any(isinstance(part, Items) for part in parts) else chosen(parts)
+            if isinstance(value, Items) and name != "license_file":
+                raise Refused(parts[0].number, f"about/{name} is one text in recipe.yaml")
+            if value is not None:
+                found.pairs.append((keys.ABOUT[name], value))
+        return found if found.pairs else None
+
+    def source(self, parts: list[Part]) -> Part | None:
+        """Convert the sources."""
+        items = [self._source(each) for each in values_of(parts)]
+        found = listed(items)
+        if len(found) == 1 and isinstance(found[0], Keys):
+            return found[0]
+        above = [comment for part in parts if isinstance(part, Items) for comment in part.above]
+        return Items(items=found, above=above) if found else None
+
+    def _source(self, given: Part) -> Keys:
+        if not isinstance(given, Keys):
+            raise Refused(given.number, "a source is a mapping")
+        found = replace(given, pairs=[])
+        for name in dict.fromkeys(name for name, _ in given.pairs):
+            parts = given.all(name)
+            if name not in keys.SOURCE:
+                raise Refused(parts[0].number, f"source/{name} has no equivalent in recipe.yaml")
+            is_list = name == "patches" or (name in keys.SOURCE_LISTS and any(isinstance(p, Items) for p in parts))
+            value: Part | None = listing(parts) if is_list else chosen(parts)
+            if value is not None:
+                found.pairs.append((keys.SOURCE[name], value))
+        return found
+
+
+def plain(parts: Iterable[Part]) -> Iterable[Part]:
+    """Check that parts whose meaning recipe.yaml does not define have no conditions, deeply, and return them."""
+    for part in parts:
+        unconditional(part)
+        inner = part.items if isinstance(part, Items) else [v for _, v in part.pairs] if isinstance(part, Keys) else []
+        list(plain(inner))
+        yield part

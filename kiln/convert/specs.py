@@ -1,0 +1,99 @@
+"""Requirements of meta.yaml in rattler-build's strict notation, in which each version has an operator or an asterisk."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kiln.convert.expressions import Expr
+from kiln.convert.tree import Part, Refused, Text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_TOKEN = re.compile("\ue000\\d+\ue001")
+_EQUALS = re.compile(r"([^\s=<>!~]+)\s*=([^=\s]+)=(\S+)")
+_BARE = re.compile("[0-9A-Za-z_.+\ue000\ue001-]+")
+_OPERATORS = re.compile(r"[<>=!~*|,\s]")
+_PIN = re.compile(r"pin_(?:subpackage|compatible)\(")
+_PARTS = re.compile(r"([,|])")
+LOOSE = frozenset({"build", "host", "test"})  # environments, for which conda-build adds an asterisk to a bare version
+
+
+def modern(spec: str, section: str, plain: Callable[[str], bool] = lambda _: True) -> str:
+    """Return a match spec as rattler-build takes it; ``plain`` says whether a token is a version without operators.
+
+    A bare version matches exactly in a package's metadata, and its patches, too, where conda-build creates an
+    environment from it. ``name=1.0=build`` is conda's older notation.
+    """
+    spec = " ".join(spec.split())
+    if equals := _EQUALS.fullmatch(spec):
+        version = "*" if equals[2] == "*" else f"=={equals[2]}" if "*" not in equals[2] else equals[2]
+        return f"{equals[1]} {version} {equals[3]}"
+    words = spec.split(" ")
+    if len(words) < 2:
+        return spec
+    words[1] = "".join(_version(part, section, plain, alone=len(words) == 2) for part in _PARTS.split(words[1]))
+    return " ".join(words)
+
+
+def _version(part: str, section: str, plain: Callable[[str], bool], *, alone: bool) -> str:
+    if not _BARE.fullmatch(part) or not all(map(plain, _TOKEN.findall(part))):
+        return part
+    return f"{part}.*" if section in LOOSE and alone else f"=={part}"
+
+
+class Specs:
+    """Converts requirements; ``values`` are all values of each key of the variants, ``constants`` those of context."""
+
+    def __init__(self, values: Mapping[str, frozenset[str]], constants: Mapping[str, str]) -> None:
+        self._values = values
+        self._constants = constants
+
+    def convert(self, part: Part, section: str) -> Part:
+        """Return a requirement in recipe.yaml's notation.
+
+        Raises:
+            Refused: it has no equivalent there.
+        """
+        if not isinstance(part, Text):
+            raise Refused(part.number, "a requirement is text")
+        if any("x.x" in piece.split() for piece in part.pieces if isinstance(piece, str)):
+            raise Refused(part.number, "the requirement 'name x.x' has no equivalent; write the version out")
+        first = part.pieces[0] if part.pieces else ""
+        if isinstance(first, Expr):
+            return self._of_expression(part, first) if _PIN.match(first.text) else self._of_text(part, section)
+        return self._of_text(part, section)
+
+    def _of_expression(self, part: Text, pin: Expr) -> Text:
+        rest = [piece for piece in part.pieces[1:] if not isinstance(piece, str) or piece.strip()]
+        if not rest:
+            return replace(part, pieces=(pin,))
+        stripped = tuple(piece.strip() if isinstance(piece, str) else piece for piece in rest)
+        build = Text(pieces=stripped).expr
+        if any(isinstance(piece, str) and " " in piece for piece in stripped):
+            raise Refused(part.number, "a pin is followed by more than a build string")
+        return replace(part, pieces=(Expr(f"{pin.text[:-1]}, build={self._build(build)})"),))
+
+    def _build(self, build: Expr) -> str:
+        return build.text if build.is_constant else f"({build.text}) or none"
+
+    def _of_text(self, part: Text, section: str) -> Text:
+        exprs: list[Expr] = []
+        tokens = []
+        for piece in part.pieces:
+            tokens.append(piece if isinstance(piece, str) else f"\ue000{len(exprs)}\ue001")
+            exprs.extend([] if isinstance(piece, str) else [piece])
+        spec = modern("".join(tokens), section, lambda token: self._is_plain(exprs[int(token[1:-1])]))
+        pieces: list[str | Expr] = []
+        for index, words in enumerate(re.split("\ue000(\\d+)\ue001", spec)):
+            pieces.extend([exprs[int(words)]] if index % 2 else [words] if words else [])
+        return replace(part, pieces=tuple(pieces))
+
+    def _is_plain(self, expr: Expr) -> bool:
+        """Return whether the values of an expression are bare versions, as far as they are known."""
+        known = self._values.get(expr.text, frozenset())
+        if expr.text in self._constants:
+            known = frozenset({self._constants[expr.text]})
+        return not any(_OPERATORS.search(value) for value in known)

@@ -1,0 +1,421 @@
+"""The Jinja statements of a meta.yaml, carried out without values: loops unrolled, conditions kept, names for context.
+
+What remains are lines of YAML, each with the conditions under which it counts, in which a placeholder stands for each
+expression. A name that is set several times has versions, each an entry of its own in ``context``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import jinja2
+from jinja2 import nodes
+
+from kiln.convert.expressions import (
+    CHOICE,
+    Expr,
+    Scope,
+    Translator,
+    Unsupported,
+    both,
+    choice,
+    literal,
+    negated,
+    parsed,
+)
+from kiln.template.selectors import lines_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from kiln.template.selectors import SelectorLine
+
+OPEN, CLOSE = "\ue000", "\ue001"  # around the number of an expression
+_MARK, _MARKS = "\ue002", re.compile("\ue002(\\d+)\ue002")
+_VERSION = re.compile("\ue010(\\w+)\ue012(\\d+)\ue011")
+_SET = re.compile(r"\{%-?\s*set\s+([\w\s,]+?)\s*=")
+_ENVIRONMENT = jinja2.Environment(autoescape=False, keep_trailing_newline=True)  # noqa: S701 - nothing is rendered
+_MOST_LINES = 20_000
+
+Guards = tuple[Expr, ...]
+Items = list[tuple[Expr, Guards]]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of YAML: its number in meta.yaml (0 for an empty line), its text, and the conditions that it needs."""
+
+    number: int
+    text: str
+    guards: Guards = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An entry of ``context``: its name, its value, and the line that sets it."""
+
+    name: str
+    value: Expr
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expanded:
+    """A recipe without statements; ``faults`` are what has no equivalent, by line; ``comments`` are whole lines."""
+
+    lines: tuple[Line, ...]
+    expressions: tuple[Expr, ...]
+    settings: tuple[Setting, ...]
+    raw: tuple[str, ...]
+    comments: Mapping[int, str]
+    above: Mapping[int, tuple[str, ...]]  # the comments directly above a setting
+    remarks: Mapping[int, str]  # comments that follow text
+    faults: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """A value that depends on conditions: the first case that holds counts, and otherwise another value or nothing."""
+
+    cases: tuple[tuple[Expr, Expr], ...]
+    otherwise: Expr | None
+    number: int = 0
+
+    @property
+    def expr(self) -> Expr:
+        """The value as one expression."""
+        result = self.otherwise
+        for test, value in reversed(self.cases):
+            result = choice(test, value, result)
+        return result or literal("")
+
+
+def assigned(old: Cases | None, guard: Expr | None, value: Expr, number: int = 0) -> Cases:
+    """Return a value after an assignment, which may have a condition."""
+    if guard is None:
+        return Cases((), value, number)
+    if old is None:
+        return Cases(((guard, value),), None, number)
+    if len(old.cases) == 1 and old.otherwise is None and negated(guard).text == old.cases[0][0].text:
+        return Cases(old.cases, value, number)
+    if value.level == CHOICE:
+        value = Expr(f"({value.text})")
+    return Cases(((guard, value), *(case for case in old.cases if case[0].text != guard.text)), old.otherwise, number)
+
+
+def _conjunction(guards: Guards) -> Expr | None:
+    result: Expr | None = None
+    for guard in guards:
+        result = guard if result is None else both(result, guard)
+    return result
+
+
+@dataclass
+class _Buffer:
+    """The lines that are written, from pieces of text with conditions."""
+
+    lines: list[Line] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    guards: Guards | None = None
+    number: int = 0
+
+    def write(self, text: str, guards: Guards) -> None:
+        """Write a piece of text, which may hold line breaks and the marks of lines."""
+        first, *others = text.split("\n")
+        self._piece(first, guards)
+        for piece in others:
+            self.end()
+            self._piece(piece, guards)
+
+    def _piece(self, piece: str, guards: Guards) -> None:
+        if mark := _MARKS.search(piece):
+            self.number = int(mark[1])
+            piece = _MARKS.sub("", piece)
+        if piece.strip() and self.guards is None:
+            self.guards = guards
+        self.parts.append(piece)
+
+    def end(self) -> None:
+        """End a line."""
+        if len(self.lines) > _MOST_LINES:
+            raise Unsupported(f"its loops make more than {_MOST_LINES:,} lines")
+        text = "".join(self.parts).rstrip()
+        self.lines.append(Line(self.number if text else 0, text, (self.guards or ()) if text else ()))
+        self.parts, self.guards, self.number = [], None, 0
+
+
+class Interpreter:
+    """Carries out the statements of one meta.yaml; ``values`` are all values of each key, ``always`` as in Scope."""
+
+    def __init__(self, text: str, always: frozenset[str], values: Mapping[str, frozenset[str]]) -> None:
+        self._raw = text.splitlines()
+        self._lines = lines_of(text)
+        self._always = always
+        self._values = values
+        self._hidden = frozenset(w for each in _SET.findall(text) for w in re.findall(r"\w+", each)) - values.keys()
+        self._versions: dict[str, list[Cases]] = {}
+        self._lists: dict[str, Items] = {}
+        self._loops: dict[str, Expr] = {}
+        self._order: list[tuple[str, int]] = []
+        self._expressions: list[Expr] = []
+        self._buffer = _Buffer()
+        self._faults: list[tuple[int, str]] = []
+
+    def run(self) -> Expanded:
+        """Return the recipe without statements."""
+        try:
+            tree = _ENVIRONMENT.parse(self._marked())
+        except jinja2.TemplateSyntaxError as error:
+            return self._result([(error.lineno, f"malformed Jinja: {error.message}")])
+        try:
+            self._walk(tree.body, ())
+            self._buffer.end()
+        except (Unsupported, RecursionError) as error:
+            self._faults.append((0, str(error)))
+        return self._result(self._faults)
+
+    def _marked(self) -> str:
+        """Return the text without selectors and comments, each line outside statements with its number."""
+        inside, lines = False, []
+        for line in self._lines:
+            opened, closed = (
+                line.text.count("{%") + line.text.count("{{"),
+                line.text.count("%}") + line.text.count("}}"),
+            )
+            whole = opened == closed and not inside
+            inside = inside if opened == closed else opened > closed
+            lines.append(f"{_MARK}{line.number}{_MARK}{line.text}" if whole and line.text.strip() else line.text)
+        return "\n".join(lines)
+
+    # -- statements -----------------------------------------------------------------------------------------
+
+    def _walk(self, body: Iterable[nodes.Node], guards: Guards) -> None:
+        for node in body:
+            try:
+                self._statement(node, guards)
+            except Unsupported as error:
+                self._faults.append((self._line_of(node), str(error)))
+
+    def _line_of(self, node: nodes.Node) -> int:
+        first = node.nodes[0] if isinstance(node, nodes.Output) and node.nodes else node
+        return first.lineno
+
+    def _statement(self, node: nodes.Node, guards: Guards) -> None:
+        if isinstance(node, nodes.Output):
+            self._output(node, guards)
+        elif isinstance(node, nodes.Assign):
+            self._assign(node, (*guards, *self._selector(node.lineno)))
+        elif isinstance(node, nodes.If):
+            self._if(node, guards)
+        elif isinstance(node, nodes.For):
+            self._for(node, guards)
+        else:
+            raise Unsupported(f"the statement {type(node).__name__.lower()} has no equivalent in recipe.yaml")
+
+    def _output(self, node: nodes.Output, guards: Guards) -> None:
+        for part in node.nodes:
+            if isinstance(part, nodes.TemplateData):
+                self._buffer.write(part.data, guards)
+                continue
+            try:
+                self._placeholder(self._translator().expr(part), guards)
+            except Unsupported as error:
+                self._faults.append((self._buffer.number or part.lineno, str(error)))
+
+    def _placeholder(self, expr: Expr, guards: Guards) -> None:
+        if isinstance(expr.constant, (str, int)) and self._loops:
+            self._buffer.write(str(expr.constant), guards)
+            return
+        self._expressions.append(expr)
+        self._buffer.write(f"{OPEN}{len(self._expressions) - 1}{CLOSE}", guards)
+
+    def _if(self, node: nodes.If, guards: Guards) -> None:
+        before: Guards = ()
+        for branch in (node, *node.elif_):
+            test = self._translator().expr(branch.test)
+            self._walk(branch.body, _extended(guards, (*before, test)))
+            before = (*before, negated(test))
+        self._walk(node.else_, _extended(guards, before))
+
+    def _for(self, node: nodes.For, guards: Guards) -> None:
+        items = self._items(node.iter)
+        if items is None or not isinstance(node.target, nodes.Name) or node.test is not None:
+            raise Unsupported("a loop over anything but a list of the recipe has no equivalent in recipe.yaml")
+        name = node.target.name
+        for item, conditions in items:
+            outer = self._loops
+            self._loops = {**outer, name: item}
+            self._walk(node.body, _extended(guards, conditions))
+            self._loops = outer
+
+    # -- names ----------------------------------------------------------------------------------------------
+
+    def _assign(self, node: nodes.Assign, guards: Guards) -> None:
+        if isinstance(node.target, nodes.Name):
+            items = self._items(node.node)
+            if items is not None:
+                self._set_list(node.target.name, items, guards)
+            else:
+                self._set(node.target.name, self._translator(node.target.name).expr(node.node), guards, node.lineno)
+            return
+        if not isinstance(node.target, nodes.Tuple):
+            raise Unsupported("this assignment has no equivalent in recipe.yaml")
+        value = self._translator().expr(node.node)
+        for index, target in enumerate(node.target.items):
+            if isinstance(target, nodes.Name):
+                self._set(target.name, Expr(f"({value.text})[{index}]"), guards, node.lineno)
+
+    def _set(self, name: str, value: Expr, guards: Guards, number: int) -> None:
+        self._lists.pop(name, None)
+        versions = self._versions.setdefault(name, [])
+        old = versions[-1] if versions else None
+        guard = _conjunction(guards)
+        if guard is not None and old is None and name in self._values:
+            old = Cases((), Expr(name))
+        elif guard is not None and f"\ue010{name}\ue012" in value.text:
+            old = Cases((), self._reference(name))
+        made = assigned(old, guard, value, number)
+        versions.append(made)
+        self._order.append((name, len(versions) - 1))
+
+    def _reference(self, name: str) -> Expr:
+        version = len(self._versions[name]) - 1
+        return Expr(f"\ue010{name}\ue012{version}\ue011")
+
+    def _set_list(self, name: str, items: Items, guards: Guards) -> None:
+        old = self._lists.get(name, [])
+        guard = _conjunction(guards)
+        if guard is None:
+            self._lists[name] = items
+        elif old and items[: len(old)] == old:
+            self._lists[name] = [*old, *((item, _extended(own, guards)) for item, own in items[len(old) :])]
+        else:
+            kept = [(item, _extended(own, (negated(guard),))) for item, own in old]
+            self._lists[name] = [*((item, _extended(own, guards)) for item, own in items), *kept]
+
+    def _items(self, node: nodes.Expr) -> Items | None:
+        """Return the items of a list with their conditions; None if it is not a list that the recipe writes down."""
+        if isinstance(node, (nodes.List, nodes.Tuple)):
+            return [(self._translator().expr(item), ()) for item in node.items]
+        if isinstance(node, nodes.Name):
+            return self._lists.get(node.name)
+        if isinstance(node, nodes.Add):
+            left, right = self._items(node.left), self._items(node.right)
+            return None if left is None or right is None else [*left, *right]
+        if isinstance(node, nodes.Mul) and isinstance(node.left, nodes.Compare):
+            items, test = self._items(node.right), self._translator().expr(node.left)
+            return None if items is None else [(item, (test, *own)) for item, own in items]
+        return None
+
+    def _translator(self, assigned: str = "") -> Translator:
+        def own(name: str) -> Expr | None:
+            if name in self._loops:
+                return self._loops[name]
+            if name in self._lists:
+                return self._list(name)
+            if name not in self._versions:
+                return None
+            last = self._versions[name][-1]
+            return last.expr if name == assigned and not last.cases and last.expr.is_constant else self._reference(name)
+
+        return Translator(Scope(own=own, always=self._always, values=self._values, hidden=self._hidden))
+
+    def _list(self, name: str) -> Expr:
+        items = self._lists[name]
+        if any(guards for _, guards in items):
+            raise Unsupported(f"the list {name!r} depends on conditions, and is used other than in a loop")
+        return Expr(f"[{', '.join(item.text for item, _ in items)}]")
+
+    def _selector(self, number: int) -> Guards:
+        line = self._lines[number - 1] if number else None
+        return () if line is None or line.selector is None else (self._test(line.selector),)
+
+    def _test(self, selector: str) -> Expr:
+        scope = Scope(own=lambda _: None, always=self._always, values=self._values, hidden=self._hidden, selector=True)
+        return Translator(scope).expr(parsed(selector))
+
+    # -- the result -----------------------------------------------------------------------------------------
+
+    def _result(self, faults: list[tuple[int, str]]) -> Expanded:
+        lines = tuple(self._guarded(faults))
+        wanted = _references(each.text for each in self._expressions) | _references(
+            guard.text for line in lines for guard in line.guards
+        )
+        settings = list(self._settings(wanted))
+        comments = {n: raw.strip() for n, raw in enumerate(self._raw, 1) if raw.lstrip().startswith("#")}
+        above = {each.number: _directly_above(comments, each.number) for each in settings}
+        for texts in above.values():
+            for number in texts:
+                comments.pop(number, None)
+        return Expanded(
+            lines=tuple(replace(line, guards=tuple(map(self._resolved, line.guards))) for line in lines),
+            expressions=tuple(map(self._resolved, self._expressions)),
+            settings=tuple(replace(each, value=self._resolved(each.value)) for each in settings),
+            raw=tuple(self._raw),
+            comments=comments,
+            above={number: tuple(texts.values()) for number, texts in above.items()},
+            remarks=dict(self._remarks()),
+            faults=tuple(faults),
+        )
+
+    def _guarded(self, faults: list[tuple[int, str]]) -> Iterator[Line]:
+        for line in self._buffer.lines:
+            try:
+                yield replace(line, guards=_extended(line.guards, self._selector(line.number)))
+            except Unsupported as error:
+                faults.append((line.number, str(error)))
+
+    def _settings(self, wanted: set[tuple[str, int]]) -> Iterator[Setting]:
+        for name, version in reversed(self._order):
+            if (name, version) in wanted:
+                wanted |= _references([self._versions[name][version].expr.text])
+        for name, version in self._order:
+            value = self._versions[name][version]
+            last = version == len(self._versions[name]) - 1
+            if (name, version) not in wanted and not (last and value.expr.is_constant):
+                continue
+            if last or not value.expr.is_constant:
+                yield Setting(name if last else f"{name}_{version}", value.expr, value.number)
+
+    def _resolved(self, expr: Expr) -> Expr:
+        def name(match: re.Match[str]) -> str:
+            versions, version = self._versions[match[1]], int(match[2])
+            if version == len(versions) - 1:
+                return match[1]
+            value = versions[version].expr
+            return value.text if value.is_constant else f"{match[1]}_{version}"
+
+        return replace(expr, text=_VERSION.sub(name, expr.text))
+
+    def _remarks(self) -> Iterator[tuple[int, str]]:
+        """Yield what the comments of lines with selectors say besides the selectors."""
+        for line in self._lines:
+            if line.selector is not None and line.commented:
+                remark = _remark(self._raw[line.number - 1], line)
+                if remark:
+                    yield line.number, remark
+
+
+def _remark(raw: str, line: SelectorLine) -> str:
+    before = raw[len(line.text) : line.column - 2]
+    after = raw[line.column - 1 + len(line.selector or "") + 1 :]
+    words = " ".join([*before.replace("#", " ").split(), *after.lstrip().removeprefix("#").split()])
+    return f"# {words}" if words else ""
+
+
+def _references(texts: Iterable[str]) -> set[tuple[str, int]]:
+    return {(name, int(version)) for text in texts for name, version in _VERSION.findall(text)}
+
+
+def _extended(guards: Guards, more: Guards) -> Guards:
+    known = {guard.text for guard in guards}
+    return (*guards, *(guard for guard in more if guard.text not in known))
+
+
+def _directly_above(comments: Mapping[int, str], number: int) -> dict[int, str]:
+    found = {}
+    while (number := number - 1) in comments:
+        found[number] = comments[number]
+    return dict(sorted(found.items()))

@@ -1,0 +1,268 @@
+"""A meta.yaml without statements as a tree: texts, lists and mappings, each part with its line and its conditions."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import yaml
+
+from kiln.convert.expressions import CONCAT, Expr, literal, tidy
+from kiln.convert.statements import CLOSE, OPEN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kiln.convert.statements import Expanded, Guards, Line
+
+_PLACEHOLDER = re.compile(f"{OPEN}(\\d+){CLOSE}")
+_COMMENT = re.compile(r"\s*(?:\[|:)?\s*(#.*)")
+_MOST_NODES = 50_000
+
+
+class Refused(Exception):
+    """A part of the recipe that cannot be carried over, with its line."""
+
+    def __init__(self, number: int, why: str) -> None:
+        super().__init__(why)
+        self.number = number
+
+
+@dataclass(kw_only=True)
+class Part:
+    """A part of a recipe: its line, the conditions under which it counts, and the comments above and behind it."""
+
+    number: int = 0
+    guards: Guards = ()
+    above: list[str] = field(default_factory=list)
+    behind: str = ""
+    below: list[str] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class Text(Part):
+    """A scalar: its text in recipe.yaml's notation, in pieces that alternate with expressions."""
+
+    pieces: tuple[str | Expr, ...] = ()
+    plain: bool = True
+    block: bool = False
+
+    @property
+    def value(self) -> str:
+        """The text, with its expressions in ``${{ }}``."""
+        return "".join(piece if isinstance(piece, str) else f"${{{{ {tidy(piece.text)} }}}}" for piece in self.pieces)
+
+    @property
+    def alone(self) -> Expr | None:
+        """The expression that is all of the text, if one is."""
+        pieces = [piece for piece in self.pieces if not isinstance(piece, str) or piece.strip()]
+        return pieces[0] if len(pieces) == 1 and isinstance(pieces[0], Expr) else None
+
+    @property
+    def expr(self) -> Expr:
+        """The text as an expression."""
+        if len(self.pieces) == 1:
+            piece = self.pieces[0]
+            return piece if isinstance(piece, Expr) else literal(piece)
+        if not self.pieces:
+            return literal("")
+        parts = [literal(each) if isinstance(each, str) else each for each in self.pieces]
+        return Expr(" ~ ".join(part.within(CONCAT + 1) for part in parts), CONCAT)
+
+
+@dataclass(kw_only=True)
+class Items(Part):
+    """A list."""
+
+    items: list[Part] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class Keys(Part):
+    """A mapping, in which a key may stand several times under different conditions."""
+
+    pairs: list[tuple[str, Part]] = field(default_factory=list)
+
+    def all(self, key: str) -> list[Part]:
+        """Return every value of a key."""
+        return [value for name, value in self.pairs if name == key]
+
+
+def tree_of(expanded: Expanded) -> Keys:
+    """Return the tree of a recipe.
+
+    Raises:
+        Refused: it is not YAML, or a condition covers a part of something that has to stay whole.
+    """
+    lines = expanded.lines
+    text = "\n".join(line.text for line in lines) + "\n"
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        index = error.problem_mark.line if error.problem_mark else 0
+        number = lines[min(index, len(lines) - 1)].number if lines else 0
+        raise Refused(number, f"not YAML once its Jinja is taken out: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise Refused(0, f"not YAML: {error}") from error
+    if not isinstance(node, yaml.MappingNode):
+        raise Refused(0, "a recipe is a mapping of sections")
+    builder = _Builder(expanded)
+    found = builder.keys(node, ())
+    found.below = builder.rest
+    return found
+
+
+class _Builder:
+    """Builds the parts of nodes, and hands out the comments in the order of lines."""
+
+    def __init__(self, expanded: Expanded) -> None:
+        self._expanded = expanded
+        self._lines = expanded.lines
+        self._comments = dict(sorted(expanded.comments.items()))
+        self._used = {each.number for each in expanded.settings}
+        self._count = 0
+
+    # -- nodes ----------------------------------------------------------------------------------------------
+
+    def keys(self, node: yaml.MappingNode, outer: Guards) -> Keys:
+        """Return the part of a mapping."""
+        found = Keys(number=self._number(node), guards=self._guards(node, outer))
+        inner = (*outer, *found.guards)
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise Refused(self._number(key), "a key that is not text")
+            found.pairs.append((self._key(key), self._pair(key, value, inner)))
+        return found
+
+    def _key(self, key: yaml.ScalarNode) -> str:
+        if OPEN in key.value:
+            raise Refused(self._number(key), "a key that a template writes")
+        return str(key.value)
+
+    def _pair(self, key: yaml.ScalarNode, value: yaml.Node, outer: Guards) -> Part:
+        above = self._above(key)
+        guards = self._less(self._line(key).guards, outer)
+        part = self._part(value, (*outer, *guards))
+        part.number, part.guards = self._number(key), guards + tuple(g for g in part.guards if g not in guards)
+        part.above = [*above, *part.above]
+        if not isinstance(value, yaml.ScalarNode) or value.style in {"|", ">"}:
+            part.behind = self._behind(key, key.end_mark)
+        return part
+
+    def _part(self, node: yaml.Node, outer: Guards) -> Part:
+        self._count += 1
+        if self._count > _MOST_NODES:
+            raise Refused(self._number(node), f"more than {_MOST_NODES:,} values")
+        if isinstance(node, yaml.MappingNode):
+            return self.keys(node, outer)
+        if isinstance(node, yaml.SequenceNode):
+            return self._items(node, outer)
+        assert isinstance(node, yaml.ScalarNode)
+        return self._text(node, outer)
+
+    def _items(self, node: yaml.SequenceNode, outer: Guards) -> Items:
+        found = Items(number=self._number(node))
+        for each in node.value:
+            above = self._above(each)
+            part = self._part(each, outer)
+            part.above = [*above, *part.above]
+            found.items.append(part)
+        if found.items:
+            found.items[-1].below = self._below(node)
+        return found
+
+    def _text(self, node: yaml.ScalarNode, outer: Guards) -> Text:
+        first, last = node.start_mark.line, node.end_mark.line
+        block = node.style in {"|", ">"}
+        if (not block and last > first) or block:
+            self._whole(range(first + block, min(last + (not block), len(self._lines))), outer, block=block)
+        guards = self._less(self._line(node).guards, outer)
+        null = node.style is None and node.value in {"~", "null", "Null", "NULL", ""}
+        return Text(
+            number=self._number(node),
+            guards=guards,
+            pieces=() if null else tuple(self._pieces(node.value)),
+            plain=node.style is None,
+            block=block,
+            behind="" if block else self._behind(node, node.end_mark),
+        )
+
+    def _whole(self, indexes: range, outer: Guards, *, block: bool) -> None:
+        """Refuse conditions inside a text; those of its first line are its own."""
+        known = {guard.text for guard in outer}
+        for index in indexes:
+            line = self._lines[index]
+            extra = [guard.text for guard in line.guards if guard.text not in known]
+            if extra and (block or index > indexes.start):
+                raise Refused(line.number, f"the condition {extra[0]!r} is on one line of a text of several lines")
+
+    def _pieces(self, text: str) -> Iterator[str | Expr]:
+        last = 0
+        for match in _PLACEHOLDER.finditer(text):
+            if match.start() > last:
+                yield text[last : match.start()]
+            yield self._expanded.expressions[int(match[1])]
+            last = match.end()
+        if last < len(text):
+            yield text[last:]
+
+    # -- conditions -----------------------------------------------------------------------------------------
+
+    def _line(self, node: yaml.Node) -> Line:
+        return self._lines[node.start_mark.line]
+
+    def _number(self, node: yaml.Node) -> int:
+        return self._line(node).number
+
+    def _less(self, guards: Guards, outer: Guards) -> Guards:
+        known = {guard.text for guard in outer}
+        return tuple(guard for guard in guards if guard.text not in known)
+
+    def _guards(self, node: yaml.MappingNode, outer: Guards) -> Guards:
+        """Return the conditions of an item of a list that is a mapping: those that all of its lines have.
+
+        A selector on its first line alone would leave the other lines behind.
+        """
+        first = self._less(self._line(node).guards, outer)
+        keys = [key for key, _ in node.value]
+        every = [{guard.text for guard in self._line(key).guards} for key in keys]
+        common = tuple(guard for guard in first if all(guard.text in texts for texts in every))
+        in_list = self._line(node).text.lstrip().startswith("- ")
+        if in_list and len(common) < len(first):
+            why = "a condition on the first line of an item, which its other lines do not have"
+            raise Refused(self._number(node), why)
+        return common if in_list else ()
+
+    # -- comments -------------------------------------------------------------------------------------------
+
+    def _above(self, node: yaml.Node) -> list[str]:
+        """Return the comments between the line before and a node, with those that stood at statements."""
+        number = self._number(node)
+        return [self._comments.pop(n) for n in list(self._comments) if n < number]
+
+    def _below(self, node: yaml.SequenceNode) -> list[str]:
+        """Return the comments that follow a list's last item and are indented as the list is."""
+        end = min(node.end_mark.line, len(self._lines) - 1)
+        following = next((line.number for line in self._lines[end:] if line.number), 1 << 30)
+        found = []
+        for number in list(self._comments):
+            if number < following and self._indent(number) >= max(node.start_mark.column, 1):
+                found.append(self._comments.pop(number))
+        return found
+
+    def _indent(self, number: int) -> int:
+        raw = self._expanded.raw[number - 1]
+        return len(raw) - len(raw.lstrip())
+
+    def _behind(self, node: yaml.Node, mark: yaml.Mark) -> str:
+        line = self._lines[mark.line] if mark.line < len(self._lines) else self._line(node)
+        own = _COMMENT.fullmatch(line.text[mark.column :])
+        found = [own[1]] if own else []
+        remark = self._expanded.remarks.get(line.number, "")
+        return "  ".join([*found, *([remark] if remark and remark not in found else [])])
+
+    @property
+    def rest(self) -> list[str]:
+        """The comments that stand below everything."""
+        return list(self._comments.values())

@@ -1,0 +1,153 @@
+"""Conditions of a meta.yaml's parts as recipe.yaml has them: ``if`` in lists, a choice in the place of a text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from kiln.convert.expressions import Expr, both, literal, negated, tidy
+from kiln.convert.statements import Cases, assigned
+from kiln.convert.tree import Items, Keys, Part, Refused, Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kiln.convert.statements import Guards
+
+
+@dataclass(kw_only=True)
+class When(Part):
+    """An item of a list that stands for others under a condition."""
+
+    condition: str
+    then: list[Part] = field(default_factory=list)
+    otherwise: list[Part] = field(default_factory=list)
+
+
+def conjunction(guards: Guards) -> Expr | None:
+    """Return the expression that holds where all conditions do; None for none."""
+    result: Expr | None = None
+    for guard in guards:
+        result = guard if result is None else both(result, guard)
+    return result
+
+
+def values_of(parts: Iterable[Part]) -> list[Part]:
+    """Return the items of a key's values, each with all of its conditions; a text counts as a list of one."""
+    found: list[Part] = []
+    for part in parts:
+        if isinstance(part, Items):
+            items = [replace(each, guards=part.guards + each.guards) for each in part.items]
+            if items and part.behind:
+                items[0] = replace(items[0], above=[*items[0].above, part.behind])
+            found.extend(items)
+        elif not isinstance(part, Text) or part.pieces:
+            found.append(part)
+    return found
+
+
+def listed(items: Iterable[Part]) -> list[Part]:
+    """Return items with their conditions as ``if``: neighbors with the same condition share one."""
+    groups = [(key, list(group)) for key, group in groupby(items, key=_first)]
+    found: list[Part] = []
+    for key, group in groups:
+        if key is None:
+            found.extend(group)
+            continue
+        test = group[0].guards[0]
+        inner = listed([replace(each, guards=each.guards[1:]) for each in group])
+        last = found[-1] if found else None
+        opposite = isinstance(last, When) and not last.otherwise and last.condition == tidy(negated(test).text)
+        if isinstance(last, When) and opposite:
+            last.otherwise = inner
+        else:
+            found.append(When(number=group[0].number, condition=tidy(test.text), then=inner))
+    return found
+
+
+def _first(part: Part) -> str | None:
+    return part.guards[0].text if part.guards else None
+
+
+def listing(parts: list[Part]) -> Items | None:
+    """Return a key's values as one list with conditions; None where there is nothing."""
+    items = listed(values_of(parts))
+    if not items:
+        return None
+    above = [comment for part in parts if isinstance(part, Items) for comment in part.above]
+    behind = ""
+    return Items(number=parts[0].number, items=items, above=above, behind=behind)
+
+
+def chosen(parts: list[Part]) -> Text | None:
+    """Return a key's text: of several with conditions, the last one whose condition holds, as in conda-build.
+
+    Raises:
+        Refused: a list or a mapping stands in its place.
+    """
+    value: Cases | None = None
+    texts = []
+    for part in parts:
+        if not isinstance(part, Text):
+            raise Refused(part.number, "a text is expected here")
+        if not part.pieces:
+            continue
+        texts.append(part)
+        value = assigned(value, conjunction(part.guards), part.expr)
+    if value is None:
+        return None
+    last = texts[-1]
+    above, behind = (
+        [comment for each in texts for comment in each.above],
+        "  ".join(t.behind for t in texts if t.behind),
+    )
+    if not last.guards:
+        return replace(last, above=above)
+    expr = value.expr if value.otherwise or len(value.cases) > 1 else _alone(value)
+    return Text(number=texts[0].number, pieces=(expr,), above=above, behind=behind)
+
+
+def _alone(value: Cases) -> Expr:
+    test, yes = value.cases[0]
+    return replace(value, cases=((test, yes),)).expr
+
+
+def unconditional(part: Part) -> None:
+    """Refuse a part that has conditions.
+
+    Raises:
+        Refused: it has.
+    """
+    if part.guards:
+        raise Refused(part.number, f"the condition {part.guards[0].text!r} is on something that has to stay whole")
+
+
+def section(parent: Keys, key: str) -> Keys:
+    """Return a section, empty where it is missing.
+
+    Raises:
+        Refused: it is not a mapping, stands twice, or has conditions.
+    """
+    parts = [part for part in parent.all(key) if not (isinstance(part, Text) and not part.pieces)]
+    if not parts:
+        return Keys()
+    if len(parts) > 1 or not isinstance(parts[0], Keys):
+        raise Refused(parts[-1].number, f"the section {key!r} is not one mapping")
+    unconditional(parts[0])
+    return parts[0]
+
+
+def empty(part: Part | None) -> bool:
+    """Return whether a part says nothing."""
+    return part is None or (isinstance(part, Text) and not part.pieces) or part in (Items(), Keys())
+
+
+def text(value: str, number: int = 0) -> Text:
+    """Return a text without expressions."""
+    return Text(number=number, pieces=(value,))
+
+
+def nothing() -> Expr:
+    """Return the expression of an empty text."""
+    return literal("")
