@@ -27,7 +27,8 @@ class Given:
     """What a conversion knows of the feedstock besides its meta.yaml.
 
     ``always`` are the keys that every config has, ``values`` all values of each key, ``files`` the names of the files
-    in the recipe's folder. ``use_keys`` and ``ignore_keys`` are, by output, keys to count, or not to count, in hashes.
+    in the recipe's folder, ``run_pins`` the variant's ``pin_run_as_build``. ``use_keys`` and ``ignore_keys`` are, by
+    output, keys to count, or not to count, in hashes.
     """
 
     always: frozenset[str]
@@ -36,6 +37,7 @@ class Given:
     top_is_package: bool = False
     use_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ignore_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    run_pins: Mapping[str, Mapping[str, str] | str] = field(default_factory=dict)
 
 
 def converted(meta: str, given: Given) -> str:
@@ -49,7 +51,7 @@ def converted(meta: str, given: Given) -> str:
     try:
         tree = tree_of(expanded)
         constants = {each.name: str(each.value.constant) for each in expanded.settings if each.value.is_constant}
-        sections = Sections(Specs(given.values, constants), given.files)
+        sections = Sections(Specs(given.values, constants, given.run_pins), given.files)
         facts = Facts(top_is_package=given.top_is_package, use_keys=given.use_keys, ignore_keys=given.ignore_keys)
         converter = Converter(expanded, tree, sections, Tests(sections), facts)
         recipe = converter.recipe()

@@ -41,6 +41,8 @@ _PYTHON_SHORT = "python | version_to_buildstring"
 _NAMES: dict[str, tuple[str, int]] = {
     "PKG_HASH": ("hash", ATOM),
     "PKG_BUILDNUM": ("build_number", ATOM),
+    "PKG_NAME": ("PKG_NAME", ATOM),
+    "PKG_VERSION": ("PKG_VERSION", ATOM),
     "py": (_PYTHON_SHORT, FILTER),
     "CONDA_PY": (_PYTHON_SHORT, FILTER),
     "PY_VER": ('(python | split("."))[:2] | join(".")', FILTER),

@@ -15,7 +15,10 @@ from kiln.recipe_v1.requirement import canonical
 Values = Mapping[str, Any]
 
 # Keys that only one of the formats hashes, for all packages alike.
-_UNEQUAL = frozenset({"python", "r_base", "perl", "lua", "target_platform", "build_platform"})
+_UNEQUAL = frozenset(
+    """python r_base perl lua target_platform build_platform channel_sources MACOSX_DEPLOYMENT_TARGET
+    OSX_ARCH""".split()  # noqa: SIM905 - a word list
+)
 _HASH = re.compile(r"h[0-9a-f]{7}(?![0-9a-f])")
 _IMPORT = re.compile(r'python -c "import [\w.]+"')
 _PLACED = frozenset({"host", "build", "test"})
@@ -23,12 +26,18 @@ _PLACED = frozenset({"host", "build", "test"})
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """A package: ``values`` by what they are, such as ``requirements/host``, and what went into its hash."""
+    """A package: ``values`` by what they are, such as ``requirements/host``, and what went into its hash.
+
+    ``script_keys`` are the keys that its script reads as variables. ``bound_python`` is set where the bound of a
+    language in ``run`` is conda-build's own.
+    """
 
     name: str
     build_string: str
     values: Values
     hash_input: Mapping[str, str]
+    script_keys: frozenset[str] = frozenset()
+    bound_python: bool = False
 
     @property
     def masked(self) -> str:

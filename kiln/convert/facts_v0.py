@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.convert import facts, keys
 from kiln.convert.facts import Facts
 from kiln.convert.package_tests import IMPLICIT
+from kiln.convert.pins import pin_bounds
 from kiln.render.render import evaluated, render
 from kiln.variants.files import as_list
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Output, Pin, Rendered, Script
     from kiln.recipe.metadata import Metadata
 
+_BOUND = frozenset({"python", "r-base"})  # languages whose packages export their own bounds
 _TRUE = frozenset({"true", "yes", "on", "1"})
 
 
@@ -46,7 +48,7 @@ def _facts(package: Metadata, output: Output, rendered: Rendered, system: str) -
         "build/script": _script(output.script),
         "build/script/env": tuple(sorted(item.strip() for item in output.script_env)),
         "build/files": _files(package),
-        **_requirements(output),
+        **_requirements(output, rendered.config.pin_run_as_build),
         **_tests(package, system),
         **{f"about/{new}": _about(new, output.about.get(old)) for old, new in keys.ABOUT.items()},
         **{f"extra/{key}": facts.plain(value) for key, value in _section(package, "extra").items()},
@@ -57,7 +59,15 @@ def _facts(package: Metadata, output: Output, rendered: Rendered, system: str) -
         build_string=output.build_string,
         values=facts.without_defaults(values),
         hash_input=dict(output.used),
+        script_keys=_script_keys(package, output),
+        bound_python=output.noarch != "python" and bool(_BOUND.intersection(output.requirements.run)),
     )
+
+
+def _script_keys(package: Metadata, output: Output) -> frozenset[str]:
+    """Return the keys of the hash that the package's script reads."""
+    file = output.script.file
+    return package.recipe.scripts.of_file(file) & output.used.keys() if file else frozenset()
 
 
 def _section(package: Metadata, name: str) -> Mapping[str, Any]:
@@ -94,7 +104,7 @@ def _files(package: Metadata) -> Any:
     return facts.plain(_entry(package).get("files") or ())
 
 
-def _requirements(output: Output) -> dict[str, Any]:
+def _requirements(output: Output, bounds: Mapping[str, Any]) -> dict[str, Any]:
     pins = {(field, index): pin for field, index, pin in output.pins}
     needs = output.requirements
     sections: dict[str, Sequence[str]] = {
@@ -110,7 +120,17 @@ def _requirements(output: Output) -> dict[str, Any]:
         first, slash, kind = section.partition("/")
         name = f"{first}/{keys.RUN_EXPORTS.get(kind, kind)}" if slash else keys.REQUIREMENTS[first]
         found[f"requirements/{name}"] = tuple(texts)
+    placed = {spec.split()[0] for spec in needs.host or needs.build if " " in spec}
+    found["requirements/run"] = tuple(_bounded(spec, bounds, placed) for spec in found["requirements/run"])
     return found
+
+
+def _bounded(spec: str, bounds: Mapping[str, Any], placed: set[str]) -> str:
+    """Return a bare requirement of ``run`` with the pin that the variant's ``pin_run_as_build`` gives it."""
+    if spec not in bounds or spec in _BOUND or spec not in placed:
+        return spec
+    lower, upper = pin_bounds(bounds[spec])
+    return facts.pin(spec, subpackage=False, lower=lower, upper=upper, exact=False, build="")
 
 
 def _pin(given: Pin, spec: str) -> str:

@@ -56,8 +56,8 @@ class Tests:
         imports = values_of(given.all("imports"))
         lines = [*self._files_run(given, implicit=implicit), *commands]
         tests: list[Part] = []
-        if imports and _is_pythons(requires):
-            checked = any(_is_check(each) for each in lines)
+        checked = any(_is_check(each) for each in lines)
+        if imports and _is_pythons(requires, checked=checked):
             tests.append(self._python(given, requires, checked=checked))
             lines = [each for each in lines if not _is_check(each)]
         else:
@@ -118,9 +118,10 @@ def _words(part: Part) -> list[str]:
     return part.value.split() if isinstance(part, Text) and part.value.split() else [""]
 
 
-def _is_pythons(requires: list[Part]) -> bool:
+def _is_pythons(requires: list[Part], *, checked: bool) -> bool:
     """Return whether a test of imports brings all that is required: pip for its check, and a version of Python."""
-    return all(_words(each)[0] in {"pip", "python"} and not each.guards for each in requires)
+    pip = any(_words(each) == ["pip"] for each in requires)
+    return pip is checked and all(_words(each)[0] in {"pip", "python"} and not each.guards for each in requires)
 
 
 def _is_check(part: Part) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from jinja2 import nodes
 
@@ -13,6 +13,7 @@ _ORDER = {
     "pin_subpackage": ("name", "min_pin", "max_pin", "exact"),
     "pin_compatible": ("name", "lower_bound", "upper_bound", "min_pin", "max_pin", "exact"),
 }
+_EMPTY = '""'  # an empty bound, which means none
 _BOUNDS = (("lower_bound", "min_pin"), ("upper_bound", "max_pin"))
 
 
@@ -24,13 +25,15 @@ def pin_arguments(function: str, node: nodes.Call, text: Callable[[nodes.Expr], 
     if given.get("exact") in {"true", "1"}:
         return ", ".join([*arguments, "exact=True"])
     for bound, places in _BOUNDS:
-        value = given.get(bound, "none")
-        value = given.get(places) if value in {"none", '""'} else value
+        value = given.get(bound)
+        value = given.get(places) if value in {None, "none", _EMPTY} else value
         if value is not None:
-            arguments.append(f"{bound}={'none' if value == literal_nothing() else value}")
+            arguments.append(f"{bound}={'none' if value == _EMPTY else value}")
     return ", ".join(arguments)
 
 
-def literal_nothing() -> str:
-    """Return the text of an empty bound, which means none."""
-    return '""'
+def pin_bounds(given: Mapping[str, str] | str) -> tuple[str, str]:
+    """Return the bounds of an entry of ``pin_run_as_build``, with conda-build's defaults."""
+    if isinstance(given, str):
+        return given, given
+    return given.get("min_pin", "x.x.x.x.x.x.x"), given.get("max_pin", "x")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kiln.convert import keys
-from kiln.convert.expressions import Expr, negated, tidy
+from kiln.convert.expressions import ATOM, Expr, negated, tidy
 from kiln.convert.sections import Package, Sections, plain
 from kiln.convert.tree import Items, Keys, Part, Refused, Text
 from kiln.convert.when import chosen, conjunction, empty, listing, section, text, unconditional
@@ -21,6 +22,7 @@ _SECTIONS = frozenset({"package", "source", "build", "requirements", "test", "ab
 _OUTPUT = keys.OUTPUT_BUILD | {"name", "version", "type", "script", "files", "build", "requirements", "test", "about"}
 _FILES = frozenset({"script", "files"})
 _NOT_INHERITED = frozenset({"number", "skip", "entry_points", "run_exports", "script", "noarch", "noarch_python"})
+_OWN = re.compile(r"\b(PKG_NAME|PKG_VERSION|build_number)\b")
 _ABOVE_STAGING = "# The compile that the outputs share."
 
 
@@ -84,6 +86,21 @@ class Converter:
                 self.faults.append(Refused(part.number, f"package/{name} has no equivalent in recipe.yaml"))
         return Keys(pairs=list(pairs), above=given.above)
 
+    def _named(self, part: Keys, whole: Keys) -> Keys:
+        """Return a package with its name, version and build number in the place of conda-build's names for them."""
+        package, build = section(whole, "package"), section(whole, "build")
+        places = {
+            "PKG_NAME": (part.all("name"), package.all("name")),
+            "PKG_VERSION": (part.all("version"), package.all("version")),
+            "build_number": (_section(part, "build").all("number"), part.all("number"), build.all("number")),
+        }
+        values = {}
+        for name, alternatives in places.items():
+            given = next((found for parts in alternatives if (found := chosen(parts))), None)
+            values[name] = Expr("0") if given is None else given.expr
+        pairs = [(key, each if key == "outputs" else _substituted(each, values, key)) for key, each in part.pairs]
+        return replace(part, pairs=pairs)
+
     def _default_script(self) -> list[Part]:
         """Return the file that conda-build runs where a recipe names no script."""
         has = [name for name in ("build.sh", "bld.bat") if name in self._sections.files]
@@ -107,7 +124,7 @@ class Converter:
     # -- one package ----------------------------------------------------------------------------------------
 
     def _single(self) -> list[tuple[str, Part]]:
-        tree, package = self._tree, Package()
+        tree, package = self._named(self._tree, self._tree), Package()
         identity = section(tree, "package")
         package.put(("package",), self._identity(identity))
         package.put(("source",), self._sections.source(tree.all("source")))
@@ -122,10 +139,11 @@ class Converter:
     # -- outputs --------------------------------------------------------------------------------------------
 
     def _several(self, outputs: Part) -> list[tuple[str, Part]]:
-        tree, top = self._tree, Package()
+        self._tree = tree = self._named(self._tree, self._tree)
+        top = Package()
         if not isinstance(outputs, Items):
             raise Refused(outputs.number, "'outputs' is a list")
-        entries = [self._entry(each) for each in outputs.items]
+        entries = [self._named(self._entry(each), tree) for each in outputs.items]
         identity, build = section(tree, "package"), section(tree, "build")
         name = _name(identity)
         if not any(_name(each) == name for each in entries) and self._facts.top_is_package:
@@ -141,8 +159,7 @@ class Converter:
         if shares_about:
             top.put(("about",), self._sections.about(whole_about))
         made: list[Part] = [] if staging is None else [staging]
-        for each in entries:
-            made.append(self._output(each, name, staging, None if shares_about else whole_about))
+        made.extend(self._output(each, name, staging, None if shares_about else whole_about) for each in entries)
         pairs = _ordered(top, {"build": build})
         about = [pair for pair in pairs if pair[0] == "about"]
         return [
@@ -254,6 +271,29 @@ class Converter:
         return (
             None if whole is None else self._sections.about(Keys(pairs=[(k, _bare(part)) for k, part in whole.pairs]))
         )
+
+
+def _section(parent: Keys, key: str) -> Keys:
+    found = parent.all(key)
+    return found[0] if found and isinstance(found[0], Keys) else Keys()
+
+
+def _substituted(part: Part, values: Mapping[str, Expr], key: str) -> Part:
+    """Return a part with expressions in the place of names; a build string knows the build number itself."""
+    if isinstance(part, Keys):
+        return replace(part, pairs=[(name, _substituted(each, values, name)) for name, each in part.pairs])
+    if isinstance(part, Items):
+        return replace(part, items=[_substituted(each, values, key) for each in part.items])
+    if not isinstance(part, Text):
+        return part
+
+    def value(match: re.Match[str]) -> str:
+        return match[1] if match[1] == "build_number" and key == "string" else values[match[1]].within(ATOM)
+
+    pieces = tuple(
+        each if isinstance(each, str) else replace(each, text=_OWN.sub(value, each.text)) for each in part.pieces
+    )
+    return replace(part, pieces=pieces)
 
 
 def _name(given: Keys) -> str:

@@ -1,4 +1,4 @@
-"""Requirements of meta.yaml in rattler-build's strict notation, in which each version has an operator or an asterisk."""
+"""Requirements of meta.yaml in rattler-build's strict notation: each version has an operator or an asterisk."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln.convert.expressions import Expr
+from kiln.convert.pins import pin_bounds
 from kiln.convert.tree import Part, Refused, Text
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ _BARE = re.compile("[0-9A-Za-z_.+\ue000\ue001-]+")
 _OPERATORS = re.compile(r"[<>=!~*|,\s]")
 _PIN = re.compile(r"pin_(?:subpackage|compatible)\(")
 _PARTS = re.compile(r"([,|])")
+_EXPORTING = frozenset({"python", "r-base"})  # languages whose packages export their own bounds
 LOOSE = frozenset({"build", "host", "test"})  # environments, for which conda-build adds an asterisk to a bare version
 
 
@@ -47,9 +49,15 @@ def _version(part: str, section: str, plain: Callable[[str], bool], *, alone: bo
 class Specs:
     """Converts requirements; ``values`` are all values of each key of the variants, ``constants`` those of context."""
 
-    def __init__(self, values: Mapping[str, frozenset[str]], constants: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, frozenset[str]],
+        constants: Mapping[str, str],
+        run_pins: Mapping[str, Mapping[str, str] | str],
+    ) -> None:
         self._values = values
         self._constants = constants
+        self._run_pins = {name: pins for name, pins in run_pins.items() if name not in _EXPORTING}
 
     def convert(self, part: Part, section: str) -> Part:
         """Return a requirement in recipe.yaml's notation.
@@ -62,6 +70,10 @@ class Specs:
         if any("x.x" in piece.split() for piece in part.pieces if isinstance(piece, str)):
             raise Refused(part.number, "the requirement 'name x.x' has no equivalent; write the version out")
         first = part.pieces[0] if part.pieces else ""
+        if section == "run" and part.value in self._run_pins:
+            lower, upper = pin_bounds(self._run_pins[part.value])
+            bounds = f'lower_bound="{lower}", upper_bound="{upper}"'
+            return replace(part, pieces=(Expr(f'pin_compatible("{part.value}", {bounds})'),))
         if isinstance(first, Expr):
             return self._of_expression(part, first) if _PIN.match(first.text) else self._of_text(part, section)
         return self._of_text(part, section)

@@ -295,7 +295,7 @@ class Interpreter:
             kept = [(item, _extended(own, (negated(guard),))) for item, own in old]
             self._lists[name] = [*((item, _extended(own, guards)) for item, own in items), *kept]
 
-    def _items(self, node: nodes.Expr) -> Items | None:
+    def _items(self, node: nodes.Node) -> Items | None:
         """Return the items of a list with their conditions; None if it is not a list that the recipe writes down."""
         if isinstance(node, (nodes.List, nodes.Tuple)):
             return [(self._translator().expr(item), ()) for item in node.items]

@@ -1,0 +1,210 @@
+"""Convert a feedstock: its recipe, its conda-forge.yml, and the proof that all of its configs stay what they are."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln import expand, files
+from kiln.convert.convert import META, Given, converted
+from kiln.convert.facts_v0 import facts_v0
+from kiln.convert.facts_v1 import facts_v1
+from kiln.convert.proof import Difference, Keys, Proof, compared
+from kiln.errors import ConversionRefused, KilnError, UnknownConfig
+from kiln.model.feedstock import Feedstock
+from kiln.model.location import Place
+from kiln.recipe_v1.choice import FORGE, is_v1
+from kiln.render.render import build_platform, evaluated
+from kiln.variants.files import variant_file
+from kiln.variants.platform import Platform
+from kiln.yamltext import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from kiln.convert.facts import Facts
+    from kiln.model.build_config import BuildConfig
+
+_TOOL = re.compile(r"^conda_build_tool\s*:.*$", re.MULTILINE)
+_TOOL_LINE = "conda_build_tool: rattler-build"
+_VARIANTS = "conda_build_config.yaml"
+_ROUNDS = 4  # conversions until the keys of all hashes are settled
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """A converted feedstock: the texts of its recipe.yaml and its conda-forge.yml, and the proof."""
+
+    recipe: str
+    forge: str
+    proof: Proof
+
+
+def convert(feedstock: Feedstock, pinning: Path | None = None) -> Conversion:
+    """Return the conversion of a feedstock; nothing is written to it.
+
+    The configs are those of .ci_support; with a ``pinning``, those that it expands to, and both recipes have to expand
+    to the same ones.
+
+    Raises:
+        ConversionRefused: the recipe is recipe.yaml already, or parts of it have no equivalent there.
+        UnknownConfig: the feedstock has no configs.
+        KilnError: the recipe or a variant file is invalid.
+    """
+    if is_v1(feedstock) or feedstock.recipe_v1.exists():
+        at = Place(file="recipe/recipe.yaml")
+        raise ConversionRefused("the feedstock has a recipe.yaml", at=at, hint="remove it to convert meta.yaml again")
+    configs = _configs(feedstock, pinning)
+    old = {config.name: facts_v0(feedstock, config) for config in configs}
+    meta, given = read_text(feedstock.meta, META), _given(feedstock, configs, old)
+    forge = _with_tool(feedstock)
+    text = converted(meta, given)
+    proof = _proved(feedstock, text, forge, configs, old, pinning)
+    keys = Keys()
+    for _ in range(_ROUNDS):
+        if not proof.needed:
+            break
+        keys |= proof.needed
+        given = replace(given, use_keys=_sorted(keys.use), ignore_keys=_sorted(keys.ignore))
+        text = converted(meta, given)
+        proof = _proved(feedstock, text, forge, configs, old, pinning)
+    return Conversion(recipe=text, forge=forge, proof=proof)
+
+
+def write(feedstock: Feedstock, conversion: Conversion) -> None:
+    """Write recipe.yaml, then conda-forge.yml, which makes it count; meta.yaml stays."""
+    files.inside(feedstock.recipe, feedstock.root)
+    with files.folder_locked(feedstock.root):
+        files.write_text(feedstock.recipe_v1, conversion.recipe)
+        files.write_text(feedstock.root / FORGE, conversion.forge)
+
+
+def _configs(feedstock: Feedstock, pinning: Path | None) -> Sequence[BuildConfig]:
+    if pinning is not None:
+        return expand.configs(feedstock, pinning, {})
+    names = sorted(path.stem for path in feedstock.configs.glob("*.yaml"))
+    if not names:
+        raise UnknownConfig("no configs in .ci_support", hint="kiln rerender writes them, or give a pinning with -e")
+    return expand.read_all(feedstock, names)
+
+
+def _sorted(keys: Mapping[str, frozenset[str]]) -> dict[str, tuple[str, ...]]:
+    return {name: tuple(sorted(values)) for name, values in keys.items()}
+
+
+def _with_tool(feedstock: Feedstock) -> str:
+    """Return conda-forge.yml with the tool that reads recipe.yaml; everything else stays as it is."""
+    path = feedstock.root / FORGE
+    text = read_text(path, FORGE) if path.is_file() else ""
+    if _TOOL.search(text):
+        return _TOOL.sub(_TOOL_LINE, text)
+    return f"{text.rstrip()}\n{_TOOL_LINE}\n".lstrip()
+
+
+# What the conversion has to know
+
+
+def _given(feedstock: Feedstock, configs: Sequence[BuildConfig], old: Mapping[str, Sequence[Facts]]) -> Given:
+    values: dict[str, set[str]] = {}
+    known: list[frozenset[str]] = []
+    for config in configs:
+        own = {**_beside(feedstock, config), **config.variant}
+        known.append(frozenset(own))
+        for key, items in own.items():
+            values.setdefault(key, set()).update(items)
+    recipe, _ = evaluated(feedstock, configs[0]) if configs else (None, [])
+    top = "" if recipe is None else recipe.top(recipe.space.first()).name
+    return Given(
+        always=frozenset.intersection(*known) if known else frozenset(),
+        values={key: frozenset(items) for key, items in values.items()},
+        files=frozenset(path.name for path in feedstock.recipe.iterdir() if path.is_file()),
+        top_is_package=any(package.name == top for packages in old.values() for package in packages),
+        run_pins={name: pins for config in configs for name, pins in config.pin_run_as_build.items()},
+    )
+
+
+def _beside(feedstock: Feedstock, config: BuildConfig) -> dict[str, Sequence[str]]:
+    """Return the keys that the recipe's own variant file gives a config."""
+    path = feedstock.recipe / _VARIANTS
+    if not path.is_file():
+        return {}
+    system, _, arch = config.platform.partition("-")
+    file = variant_file(path, f"recipe/{_VARIANTS}")
+    given = file.source(Platform(system=system, arch=arch), file.keys).values
+    return {key: list(map(str, items)) for key, items in given.items() if isinstance(items, list) and key != "zip_keys"}
+
+
+# The proof
+
+
+def _proved(
+    feedstock: Feedstock,
+    text: str,
+    forge: str,
+    configs: Sequence[BuildConfig],
+    old: Mapping[str, Sequence[Facts]],
+    pinning: Path | None,
+) -> Proof:
+    with tempfile.TemporaryDirectory(prefix="kiln-convert-") as folder:
+        candidate = _candidate(feedstock, Path(folder), text, forge, configs)
+        try:
+            new = {config.name: _new(feedstock, candidate, config) for config in configs}
+            proof = compared(old, new)
+            return proof if pinning is None else _with_matrix(proof, configs, expand.configs(candidate, pinning, {}))
+        except KilnError as error:
+            raise _own_fault(error) from error
+
+
+def _candidate(feedstock: Feedstock, folder: Path, text: str, forge: str, configs: Sequence[BuildConfig]) -> Feedstock:
+    """Return a feedstock with the new recipe, and with the variant files and the configs of the old one."""
+    candidate = Feedstock(root=folder)
+    candidate.recipe.mkdir()
+    candidate.configs.mkdir()
+    candidate.recipe_v1.write_text(text, encoding="utf-8")
+    (folder / FORGE).write_text(forge, encoding="utf-8")
+    if (feedstock.recipe / _VARIANTS).is_file():
+        shutil.copyfile(feedstock.recipe / _VARIANTS, candidate.recipe / _VARIANTS)
+    migrations = feedstock.configs / "migrations"
+    if migrations.is_dir():
+        shutil.copytree(migrations, candidate.configs / "migrations")
+    for config in configs:
+        (candidate.configs / f"{config.name}.yaml").write_text(expand.text(config), encoding="utf-8")
+    return candidate
+
+
+def _new(feedstock: Feedstock, candidate: Feedstock, config: BuildConfig) -> list[Facts]:
+    """Return the packages of the new recipe at a config, which is read as recipe.yaml's configs are."""
+    return facts_v1(candidate, expand.read(candidate, config.name), build_platform(feedstock, config.platform))
+
+
+def _with_matrix(proof: Proof, old: Sequence[BuildConfig], new: Sequence[BuildConfig]) -> Proof:
+    names, others = {config.name for config in old}, {config.name for config in new}
+    if names == others:
+        return proof
+    gone, added = sorted(names - others), sorted(others - names)
+    matrix = Difference(
+        package="all packages", what="configs", old=", ".join(gone), new=", ".join(added), configs=tuple(gone)
+    )
+    return replace(proof, differences=(*proof.differences, matrix))
+
+
+def _own_fault(error: KilnError) -> ConversionRefused:
+    """Return the refusal for a recipe.yaml that cannot be rendered: what it says was carried over wrongly."""
+    return ConversionRefused(
+        "the converted recipe cannot be rendered",
+        at=error.at,
+        why="; ".join(filter(None, (error.what, error.why))),
+        hint="kiln convert --print shows it; write that part of meta.yaml more simply",
+    )
+
+
+def faults(conversion: Conversion) -> Iterator[Difference]:
+    """Yield the differences that keep a conversion from being written."""
+    yield from conversion.proof.differences
+    for kind, keys in (("use_keys", conversion.proof.needed.use), ("ignore_keys", conversion.proof.needed.ignore)):
+        for name, names in keys.items():
+            yield Difference(package=name, what=f"hash ({kind})", old=", ".join(sorted(names)), new="", configs=())
