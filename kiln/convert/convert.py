@@ -10,7 +10,7 @@ from kiln.convert.package_tests import Tests
 from kiln.convert.recipe import Converter, Facts
 from kiln.convert.sections import Sections
 from kiln.convert.specs import Specs
-from kiln.convert.statements import Interpreter
+from kiln.convert.statements import expanded
 from kiln.convert.tree import Refused, tree_of
 from kiln.errors import ConversionRefused
 from kiln.model.location import Place
@@ -46,14 +46,14 @@ def converted(meta: str, given: Given) -> str:
     Raises:
         ConversionRefused: parts of the recipe have no equivalent; each is named with its line.
     """
-    expanded = Interpreter(meta, given.always, given.values).run()
-    faults = [Refused(number, why) for number, why in expanded.faults]
+    lines = expanded(meta, given.always, given.values)
+    faults = [Refused(number, why) for number, why in lines.faults]
     try:
-        tree = tree_of(expanded)
-        constants = {each.name: str(each.value.constant) for each in expanded.settings if each.value.is_constant}
+        tree = tree_of(lines)
+        constants = {each.name: str(each.value.constant) for each in lines.settings if each.value.is_constant}
         sections = Sections(Specs(given.values, constants, given.run_pins), given.files)
         facts = Facts(top_is_package=given.top_is_package, use_keys=given.use_keys, ignore_keys=given.ignore_keys)
-        converter = Converter(expanded, tree, sections, Tests(sections), facts)
+        converter = Converter(lines, tree, sections, Tests(sections), facts)
         recipe = converter.recipe()
         faults += converter.faults
     except Refused as refused:

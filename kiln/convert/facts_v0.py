@@ -8,6 +8,7 @@ from kiln.convert import facts, keys
 from kiln.convert.facts import Facts
 from kiln.convert.package_tests import IMPLICIT
 from kiln.convert.pins import pin_bounds
+from kiln.recipe.specs import with_star
 from kiln.render.render import evaluated, render
 from kiln.variants.files import as_list
 
@@ -48,7 +49,7 @@ def _facts(package: Metadata, output: Output, rendered: Rendered, system: str) -
         "build/script": _script(output.script),
         "build/script/env": tuple(sorted(item.strip() for item in output.script_env)),
         "build/files": _files(package),
-        **_requirements(output, rendered.config.pin_run_as_build),
+        **_requirements(package, output, rendered.config.pin_run_as_build),
         **_tests(package, system),
         **{f"about/{new}": _about(new, output.about.get(old)) for old, new in keys.ABOUT.items()},
         **{f"extra/{key}": facts.plain(value) for key, value in _section(package, "extra").items()},
@@ -104,7 +105,7 @@ def _files(package: Metadata) -> Any:
     return facts.plain(_entry(package).get("files") or ())
 
 
-def _requirements(output: Output, bounds: Mapping[str, Any]) -> dict[str, Any]:
+def _requirements(package: Metadata, output: Output, bounds: Mapping[str, Any]) -> dict[str, Any]:
     pins = {(field, index): pin for field, index, pin in output.pins}
     needs = output.requirements
     sections: dict[str, Sequence[str]] = {
@@ -116,7 +117,7 @@ def _requirements(output: Output, bounds: Mapping[str, Any]) -> dict[str, Any]:
         texts = []
         for index, spec in enumerate(given):
             open_pin = pins.get((section, index))
-            texts.append(facts.specs([spec], section)[0] if open_pin is None else _pin(open_pin, spec))
+            texts.append(facts.specs([spec], section)[0] if open_pin is None else _pin(open_pin, spec, package))
         first, slash, kind = section.partition("/")
         name = f"{first}/{keys.RUN_EXPORTS.get(kind, kind)}" if slash else keys.REQUIREMENTS[first]
         found[f"requirements/{name}"] = tuple(texts)
@@ -133,14 +134,19 @@ def _bounded(spec: str, bounds: Mapping[str, Any], placed: set[str]) -> str:
     return facts.pin(spec, subpackage=False, lower=lower, upper=upper, exact=False, build="")
 
 
-def _pin(given: Pin, spec: str) -> str:
+def _pin(given: Pin, spec: str, package: Metadata) -> str:
+    """Return a pin as text; a version of the variant behind its name gives way to the pin once it is closed."""
+    words = spec.split()[1:]
+    version = package.variant.get(given.name.replace("-", "_"))
+    if given.exact or (isinstance(version, str) and words == with_star(f"{given.name} {version}").split()[1:]):
+        words = []
     return facts.pin(
         given.name,
         subpackage=given.subpackage,
         lower=given.lower or given.min_pin,
         upper=given.upper or given.max_pin,
         exact=given.exact,
-        build=" ".join(spec.split()[1:]),
+        build=" ".join(words),
     )
 
 

@@ -84,7 +84,7 @@ def compared(old: Mapping[str, Sequence[Facts]], new: Mapping[str, Sequence[Fact
             Difference(package=name, what=what, old=before, new=after, configs=tuple(configs))
             for (name, what, before, after), configs in collected.items()
         ),
-        needed=_needed(every),
+        needed=_needed(every) | _split_inside(old, new),
         notes=tuple(_notes(every)),
     )
 
@@ -160,17 +160,28 @@ def _needed(pairs: Iterable[tuple[Facts, Facts]]) -> Keys:
     return needed
 
 
+def _split_inside(old: Mapping[str, Sequence[Facts]], new: Mapping[str, Sequence[Facts]]) -> Keys:
+    """Return the keys that make several builds of a package in one config where there was one."""
+    ignore: dict[str, frozenset[str]] = {}
+    for config, packages in new.items():
+        for name in {package.name for package in packages}:
+            some = [package.hash_input for package in packages if package.name == name]
+            if len(some) > sum(package.name == name for package in old[config]):
+                ignore[name] = ignore.get(name, frozenset()) | _varying(some)
+    return Keys(ignore=ignore)
+
+
 def _changed(group: Sequence[tuple[Facts, Facts]]) -> tuple[frozenset[str], frozenset[str]]:
     """Return the keys that split builds which were one, and those whose lack merges builds which were several."""
     split: set[str] = set()
     merged: set[str] = set()
-    for keep, other, keys in ((0, 1, split), (1, 0, merged)):
+    for keep, other in ((0, 1), (1, 0)):
         classes: dict[str, list[tuple[Facts, Facts]]] = defaultdict(list)
         for pair in group:
             classes[pair[keep].build_string].append(pair)
         for same in classes.values():
             if len({pair[other].build_string for pair in same}) > 1:
-                keys |= _varying([pair[other].hash_input for pair in same])
+                (split if other else merged).update(_varying([pair[other].hash_input for pair in same]))
     return frozenset(split), frozenset(merged)
 
 
@@ -190,14 +201,16 @@ def _joined(one: Mapping[str, frozenset[str]], other: Mapping[str, frozenset[str
 def _notes(pairs: Sequence[tuple[Facts, Facts]]) -> Iterator[str]:
     names = sorted({old.name for old, new in pairs if old.build_string != new.build_string})
     if names:
-        yield f"the hash alone differs in build strings of {', '.join(names)}"
-    for title, one, other in (("no longer", 0, 1), ("newly", 1, 0)):
-        found: dict[str, set[str]] = defaultdict(set)
-        for pair in pairs:
-            for key in pair[one].hashed.keys() - pair[other].hashed.keys():
-                found[key].add(pair[one].name)
-        for key, packages in sorted(found.items()):
-            yield f"{key} {title} counts for the hash of {', '.join(sorted(packages))}"
+        yield f"build strings of {', '.join(names)} differ in the hash alone"
+    changes: dict[str, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
+    for old, new in pairs:
+        added, gone = changes[old.name]
+        added |= new.hashed.keys() - old.hashed.keys()
+        gone |= old.hashed.keys() - new.hashed.keys()
+    for name, (added, gone) in sorted(changes.items()):
+        parts = [f"{', '.join(sorted(keys))} {word}" for keys, word in ((added, "added"), (gone, "left out")) if keys]
+        if parts:
+            yield f"keys in the hash of {name}: {'; '.join(parts)}"
     bound = sorted({old.name for old, _ in pairs if old.bound_python})
     if bound:
         yield (

@@ -149,7 +149,16 @@ class _Buffer:
 class Interpreter:
     """Carries out the statements of one meta.yaml; ``values`` are all values of each key, ``always`` as in Scope."""
 
-    def __init__(self, text: str, always: frozenset[str], values: Mapping[str, frozenset[str]]) -> None:
+    def __init__(
+        self,
+        text: str,
+        always: frozenset[str],
+        values: Mapping[str, frozenset[str]],
+        shared: Mapping[str, frozenset[str]] | None = None,
+    ) -> None:
+        self._shared = shared or {}
+        self._uses: dict[str, list[frozenset[str]]] = {}
+        self._outer: Guards = ()
         self._raw = text.splitlines()
         self._lines = lines_of(text)
         self._always = always
@@ -162,6 +171,11 @@ class Interpreter:
         self._expressions: list[Expr] = []
         self._buffer = _Buffer()
         self._faults: list[tuple[int, str]] = []
+
+    @property
+    def shared(self) -> dict[str, frozenset[str]]:
+        """The conditions under which a name is set and used, each time: where they do not hold, it does not matter."""
+        return {name: frozenset.intersection(*conditions) for name, conditions in self._uses.items()}
 
     def run(self) -> Expanded:
         """Return the recipe without statements."""
@@ -192,11 +206,13 @@ class Interpreter:
     # -- statements -----------------------------------------------------------------------------------------
 
     def _walk(self, body: Iterable[nodes.Node], guards: Guards) -> None:
+        outer, self._outer = self._outer, guards
         for node in body:
             try:
                 self._statement(node, guards)
             except Unsupported as error:
                 self._faults.append((self._line_of(node), str(error)))
+        self._outer = outer
 
     def _line_of(self, node: nodes.Node) -> int:
         first = node.nodes[0] if isinstance(node, nodes.Output) and node.nodes else node
@@ -268,6 +284,8 @@ class Interpreter:
                 self._set(target.name, Expr(f"({value.text})[{index}]"), guards, node.lineno)
 
     def _set(self, name: str, value: Expr, guards: Guards, number: int) -> None:
+        self._use(name)
+        guards = tuple(guard for guard in guards if guard.text not in self._shared.get(name, ()))
         self._lists.pop(name, None)
         versions = self._versions.setdefault(name, [])
         old = versions[-1] if versions else None
@@ -317,10 +335,14 @@ class Interpreter:
                 return self._list(name)
             if name not in self._versions:
                 return None
+            self._use(name)
             last = self._versions[name][-1]
             return last.expr if name == assigned and not last.cases and last.expr.is_constant else self._reference(name)
 
         return Translator(Scope(own=own, always=self._always, values=self._values, hidden=self._hidden))
+
+    def _use(self, name: str) -> None:
+        self._uses.setdefault(name, []).append(frozenset(guard.text for guard in self._outer))
 
     def _list(self, name: str) -> Expr:
         items = self._lists[name]
@@ -396,6 +418,13 @@ class Interpreter:
                 remark = _remark(self._raw[line.number - 1], line)
                 if remark:
                     yield line.number, remark
+
+
+def expanded(text: str, always: frozenset[str], values: Mapping[str, frozenset[str]]) -> Expanded:
+    """Return a recipe without its statements; ``always`` and ``values`` are as in Scope."""
+    first = Interpreter(text, always, values)
+    first.run()
+    return Interpreter(text, always, values, first.shared).run()
 
 
 def _remark(raw: str, line: SelectorLine) -> str:

@@ -245,11 +245,9 @@ class _Builder:
         """Return the comments that follow a list's last item and are indented as the list is."""
         end = min(node.end_mark.line, len(self._lines) - 1)
         following = next((line.number for line in self._lines[end:] if line.number), 1 << 30)
-        found = []
-        for number in list(self._comments):
-            if number < following and self._indent(number) >= max(node.start_mark.column, 1):
-                found.append(self._comments.pop(number))
-        return found
+        indent = max(node.start_mark.column, 1)
+        numbers = [number for number in self._comments if number < following and self._indent(number) >= indent]
+        return [self._comments.pop(number) for number in numbers]
 
     def _indent(self, number: int) -> int:
         raw = self._expanded.raw[number - 1]
