@@ -36,7 +36,7 @@ class Facts:
     build_string: str
     values: Values
     hash_input: Mapping[str, str]
-    script_keys: frozenset[str] = frozenset()
+    script_keys: tuple[str, ...] = ()
     bound_python: bool = False
 
     @property

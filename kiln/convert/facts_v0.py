@@ -65,10 +65,10 @@ def _facts(package: Metadata, output: Output, rendered: Rendered, system: str) -
     )
 
 
-def _script_keys(package: Metadata, output: Output) -> frozenset[str]:
+def _script_keys(package: Metadata, output: Output) -> tuple[str, ...]:
     """Return the keys of the hash that the package's script reads."""
     file = output.script.file
-    return package.recipe.scripts.of_file(file) & output.used.keys() if file else frozenset()
+    return tuple(sorted(package.recipe.scripts.of_file(file) & output.used.keys())) if file else ()
 
 
 def _section(package: Metadata, name: str) -> Mapping[str, Any]:

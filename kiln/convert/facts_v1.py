@@ -13,8 +13,8 @@ from kiln.recipe.specs import with_star
 from kiln.recipe_v1.exploration import Rendering
 from kiln.recipe_v1.identity import Identities
 from kiln.recipe_v1.nodes import text_of
-from kiln.recipe_v1.recipe import RecipeV1
 from kiln.recipe_v1.requirement import OpenPin
+from kiln.render.v1 import _recipe as recipe_of
 from kiln.render.v1 import _spec as variants_of
 from kiln.variants.space import Space
 from kiln.yamltext import PlacedText
@@ -38,7 +38,7 @@ def facts_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) -> 
     Raises:
         KilnError: the recipe or a variant file is invalid.
     """
-    recipe = RecipeV1.read(feedstock.recipe_v1)
+    recipe = recipe_of(feedstock)
     space = Space.of(variants_of(feedstock, config))
     rendering = Rendering(recipe, space, config.platform, build_platform)
     identities = Identities(rendering.pinned)

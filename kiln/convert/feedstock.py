@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import expand, files
+from kiln import expand, files, limits
 from kiln.convert.convert import META, Given, converted
 from kiln.convert.facts_v0 import facts_v0
 from kiln.convert.facts_v1 import facts_v1
@@ -24,7 +24,7 @@ from kiln.variants.platform import Platform
 from kiln.yamltext import read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from kiln.convert.facts import Facts
     from kiln.model.build_config import BuildConfig
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _TOOL = re.compile(r"^conda_build_tool\s*:.*$", re.MULTILINE)
 _TOOL_LINE = "conda_build_tool: rattler-build"
 _VARIANTS = "conda_build_config.yaml"
+_AT_ONCE = 24  # configs that are rendered in one process
 _ROUNDS = 4  # conversions until the keys of all hashes are settled
 
 
@@ -59,10 +60,10 @@ def convert(feedstock: Feedstock, pinning: Path | None = None) -> Conversion:
         at = Place(file="recipe/recipe.yaml")
         raise ConversionRefused("the feedstock has a recipe.yaml", at=at, hint="remove it to convert meta.yaml again")
     configs = _configs(feedstock, pinning)
-    old = {config.name: facts_v0(feedstock, config) for config in configs}
-    meta, given = read_text(feedstock.meta, META), _given(feedstock, configs, old)
-    forge = _with_tool(feedstock)
-    text = converted(meta, given)
+    old = _of_all(configs, lambda config: facts_v0(feedstock, config))
+    meta, forge = read_text(feedstock.meta, META), _with_tool(feedstock)
+    given = _given(feedstock, configs, old)
+    text = _converted(meta, given)
     proof = _proved(feedstock, text, forge, configs, old, pinning)
     keys = Keys()
     for _ in range(_ROUNDS):
@@ -70,7 +71,7 @@ def convert(feedstock: Feedstock, pinning: Path | None = None) -> Conversion:
             break
         keys |= proof.needed
         given = replace(given, use_keys=_sorted(keys.use), ignore_keys=_sorted(keys.ignore))
-        text = converted(meta, given)
+        text = _converted(meta, given)
         proof = _proved(feedstock, text, forge, configs, old, pinning)
     return Conversion(recipe=text, forge=forge, proof=proof)
 
@@ -81,6 +82,19 @@ def write(feedstock: Feedstock, conversion: Conversion) -> None:
     with files.folder_locked(feedstock.root):
         files.write_text(feedstock.recipe_v1, conversion.recipe)
         files.write_text(feedstock.root / FORGE, conversion.forge)
+
+
+def _converted(meta: str, given: Given) -> str:
+    return limits.bounded(lambda: converted(meta, given))
+
+
+def _of_all(configs: Sequence[BuildConfig], facts: Callable[[BuildConfig], list[Facts]]) -> dict[str, list[Facts]]:
+    """Return the packages of all configs, some configs at a time within the limits of untrusted input."""
+    found: dict[str, list[Facts]] = {}
+    for start in range(0, len(configs), _AT_ONCE):
+        part = configs[start : start + _AT_ONCE]
+        found |= limits.bounded(lambda part=part: {config.name: facts(config) for config in part})  # type: ignore[misc]
+    return found
 
 
 def _configs(feedstock: Feedstock, pinning: Path | None) -> Sequence[BuildConfig]:
@@ -109,15 +123,14 @@ def _with_tool(feedstock: Feedstock) -> str:
 
 
 def _given(feedstock: Feedstock, configs: Sequence[BuildConfig], old: Mapping[str, Sequence[Facts]]) -> Given:
+    top, beside = limits.bounded(lambda: _read(feedstock, configs))
     values: dict[str, set[str]] = {}
     known: list[frozenset[str]] = []
     for config in configs:
-        own = {**_beside(feedstock, config), **config.variant}
+        own = {**beside[config.name], **config.variant}
         known.append(frozenset(own))
         for key, items in own.items():
             values.setdefault(key, set()).update(items)
-    recipe, _ = evaluated(feedstock, configs[0]) if configs else (None, [])
-    top = "" if recipe is None else recipe.top(recipe.space.first()).name
     return Given(
         always=frozenset.intersection(*known) if known else frozenset(),
         values={key: frozenset(items) for key, items in values.items()},
@@ -125,6 +138,15 @@ def _given(feedstock: Feedstock, configs: Sequence[BuildConfig], old: Mapping[st
         top_is_package=any(package.name == top for packages in old.values() for package in packages),
         run_pins={name: pins for config in configs for name, pins in config.pin_run_as_build.items()},
     )
+
+
+def _read(feedstock: Feedstock, configs: Sequence[BuildConfig]) -> tuple[str, dict[str, dict[str, Sequence[str]]]]:
+    """Return the name of the recipe's top level, and the keys of each config that only the variant file gives."""
+    beside = {config.name: _beside(feedstock, config) for config in configs}
+    if not configs:
+        return "", beside
+    recipe, _ = evaluated(feedstock, configs[0])
+    return recipe.top(recipe.space.first()).name, beside
 
 
 def _beside(feedstock: Feedstock, config: BuildConfig) -> dict[str, Sequence[str]]:
@@ -152,7 +174,7 @@ def _proved(
     with tempfile.TemporaryDirectory(prefix="kiln-convert-") as folder:
         candidate = _candidate(feedstock, Path(folder), text, forge, configs)
         try:
-            new = {config.name: _new(feedstock, candidate, config) for config in configs}
+            new = _of_all(configs, lambda config: _new(feedstock, candidate, config))
             proof = compared(old, new)
             return proof if pinning is None else _with_matrix(proof, configs, expand.configs(candidate, pinning, {}))
         except KilnError as error:

@@ -154,7 +154,7 @@ def _needed(pairs: Iterable[tuple[Facts, Facts]]) -> Keys:
         groups[old.name, str(old.values.get("package/version")), str(old.values.get("subdir"))].append((old, new))
     needed = Keys()
     for (name, _, _), group in groups.items():
-        read = frozenset(key for old, new in group for key in old.script_keys - new.hash_input.keys())
+        read = frozenset(key for old, new in group for key in old.script_keys if key not in new.hash_input)
         split, merged = _changed(group)
         needed |= Keys(use={name: read | merged}, ignore={name: split})
     return needed
