@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln import files, limits
-from kiln.bump import download, upstream, version
+from kiln.bump import download, pins, upstream, version
 from kiln.bump import plan as planning
 from kiln.bump.plan import BumpPlan
 from kiln.errors import NotWritable
@@ -49,7 +49,14 @@ def bump_version(
     text = read_text(_path(feedstock), _name(feedstock))
     plan = limits.bounded(lambda: planning.of_version(feedstock, text, target))
     digests, notes = download.digests(plan.downloads, feedstock.recipe, env=env, on_file=on_file)
-    plan = replace(plan, digests=digests, notes=(*plan.notes, *notes))
+    commits, unchanged = pins.commits(plan, feedstock.recipe, env=env)
+    plan = replace(
+        plan,
+        edits={**plan.edits, **commits},
+        digests=digests,
+        unchanged=(*plan.unchanged, *unchanged),
+        notes=(*plan.notes, *notes),
+    )
     limits.bounded(lambda: planning.verify(feedstock, plan))
     return plan
 

@@ -28,7 +28,7 @@ class BumpPlan:
     """The edits of a recipe's text; the hashes follow from the ``downloads``.
 
     ``old`` and ``new`` are the versions, and ``numbers`` the build numbers of all packages, before and after.
-    ``unchanged`` names the sources that do not depend on the version.
+    ``unchanged`` names the sources that do not depend on the version; ``pins`` are those at a commit.
     """
 
     file: str
@@ -39,6 +39,7 @@ class BumpPlan:
     numbers: tuple[tuple[int, ...], tuple[int, ...]]
     downloads: tuple[Download, ...] = ()
     unchanged: tuple[str, ...] = ()
+    pins: tuple[Download, ...] = ()
     notes: tuple[str, ...] = ()
     digests: Mapping[Literal, str] = field(default_factory=dict)
 
@@ -85,7 +86,7 @@ def of_version(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
     positions, _ = effect(views, changed, lambda view: [package.version for package in view.packages])
     edits |= build_number.values_for(recipe, views, positions)
     found = sources.changes(recipe, views, edits)
-    if found.unchanged and not found.downloads:
+    if found.unchanged and not (found.downloads or found.pins):
         _refuse_sources(recipe, found.unchanged)
     return BumpPlan(
         file=recipe.file,
@@ -96,6 +97,7 @@ def of_version(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
         numbers=_numbers(recipe, views, edits),
         downloads=found.downloads,
         unchanged=found.unchanged,
+        pins=found.pins,
         notes=(*([note] if note else ()), *_outputs(changed, old)),
     )
 

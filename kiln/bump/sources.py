@@ -6,6 +6,7 @@ out is replaced by a mark, and where the mark comes out, there belongs the hash.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,13 +19,16 @@ if TYPE_CHECKING:
 
     from kiln.bump.views import RecipeText, SourceView, Views
 
+_COMMIT = re.compile(r"[0-9a-f]{7,40}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
     """A file to download, by the first of its ``urls`` that works, or a revision of a repository to look up.
 
     ``hashes`` are the literals that hold its hashes, with their algorithms; the algorithm ``commit`` is the commit of a
-    revision. ``other`` is a repository that is not looked up: Mercurial's or Subversion's.
+    revision. ``other`` is a repository that is not looked up: Mercurial's or Subversion's. A ``pinned`` revision is a
+    commit that the recipe writes out, of a tag of the old version; ``hashes`` hold it.
     """
 
     urls: tuple[str, ...] = ()
@@ -32,6 +36,7 @@ class Download:
     revision: str = ""
     other: str = ""
     hashes: tuple[tuple[Literal, str], ...] = ()
+    pinned: bool = False
 
     @property
     def name(self) -> str:
@@ -42,10 +47,14 @@ class Download:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceChanges:
-    """The effect of a new version on the sources: the ``downloads``, and the names of ``unchanged`` sources."""
+    """The effect of a new version on the sources: the ``downloads``, and the names of ``unchanged`` sources.
+
+    ``pins`` are unchanged sources at a commit: whether that is one of the version, the tags of their repositories tell.
+    """
 
     downloads: tuple[Download, ...]
     unchanged: tuple[str, ...]
+    pins: tuple[Download, ...]
 
 
 def changes(recipe: RecipeText, before: Views, edits: Mapping[Literal, str]) -> SourceChanges:
@@ -62,18 +71,30 @@ def changes(recipe: RecipeText, before: Views, edits: Mapping[Literal, str]) -> 
     former = {(source.identity, source.hashes) for view in old if view is not None for source in view.sources}
     downloads: dict[tuple[tuple[str, ...], str, str, str], dict[tuple[Literal, str], None]] = defaultdict(dict)
     unchanged: dict[str, None] = {}
+    pins: dict[Download, None] = {}
     for source in _sources(new):
         if not source.name:
             continue  # a folder
         if (source.identity, source.hashes) in former:
-            unchanged[source.name] = None
+            pin = _pin(recipe, source)
+            unchanged.update({source.name: None} if pin is None else {})
+            pins.update({pin: None} if pin is not None else {})
         else:
             downloads[source.identity].update(dict.fromkeys(_literals(recipe, source, by_mark)))
     files = tuple(
         Download(urls=urls, git=git, revision=revision, other=other, hashes=tuple(hashes))
         for (urls, git, revision, other), hashes in downloads.items()
     )
-    return SourceChanges(downloads=files, unchanged=tuple(unchanged))
+    return SourceChanges(downloads=files, unchanged=tuple(unchanged), pins=tuple(pins))
+
+
+def _pin(recipe: RecipeText, source: SourceView) -> Download | None:
+    """Return a source at a commit that the recipe writes out; None for others."""
+    literals = [literal for literal in recipe.literals if literal.alone and literal.text == source.revision]
+    if not (source.git and literals and _COMMIT.fullmatch(source.revision)):
+        return None
+    hashes = tuple((literal, "commit") for literal in literals)
+    return Download(git=source.git, revision=source.revision, hashes=hashes, pinned=True)
 
 
 def _sources(views: Views) -> Iterator[SourceView]:

@@ -65,7 +65,7 @@ def newest(
 
 def _of(source: SourceView, version: str, folder: Path, env: Mapping[str, str]) -> Upstream:
     where = " ".join((*source.urls, source.revision))
-    if not _spelling(version).search(where):
+    if not spelling(version).search(where):
         return Upstream(source=source.name, reason=f"it does not depend on the version {version}")
     for url in source.urls:
         if project := project_of(url):
@@ -119,13 +119,13 @@ def _of_tags(
 
 def _versions(tags: Iterable[str], tag: str, version: str) -> Iterator[str]:
     """Yield the versions of tags that are written as the current one's."""
-    if span := _spelling(version).search(tag):
+    if span := spelling(version).search(tag):
         before, after = tag[: span.start()], tag[span.end() :]
         pattern = re.compile(re.escape(before) + _VERSION + re.escape(after))
         yield from (match[1] for match in map(pattern.fullmatch, tags) if match)
 
 
-def _spelling(version: str) -> re.Pattern[str]:
+def spelling(version: str) -> re.Pattern[str]:
     """Return the pattern of a version as tags and file names may write it, with other separators."""
     parts = "[._-]".join(map(re.escape, re.split(r"[._-]", version)))
     return re.compile(rf"(?<![0-9]){parts}(?![0-9])")

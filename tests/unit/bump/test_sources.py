@@ -163,12 +163,8 @@ def test_a_hash_that_two_different_files_share_is_refused(tmp_path: Path) -> Non
             f"  url: file:///a.tar\n  sha256: {OLD}\n",
             "recipe/meta.yaml:5:1: no source depends on the version",
         ),
-        (
-            "  git_url: https://example.org/a.git\n  git_rev: 0123456789abcdef\n",
-            "recipe/meta.yaml:5:1: no source depends on the version",
-        ),
     ],
-    ids=["computed", "unreached", "unversioned", "commit"],
+    ids=["computed", "unreached", "unversioned"],
 )
 def test_what_has_no_answer_is_refused_by_its_line(source: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(RecipeFault, match=re.escape(message)):
