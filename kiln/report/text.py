@@ -12,6 +12,7 @@ from kiln.serialization import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from kiln.model.artifact import PackageReport
     from kiln.model.run import ConfigRun, MatrixReport
