@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from functools import lru_cache, total_ordering
 from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kiln.model.rendered import Pin
 
 _ALLOWED = re.compile(r"[*.+!_0-9a-z]+")
 _RUNS = re.compile(r"[0-9]+|[*]+|[^0-9*]+")
@@ -97,17 +101,35 @@ def version_or_none(text: str) -> Version | None:
 def pinned(version: str, min_pin: str | None = "x.x.x.x.x.x.x", max_pin: str | None = "x") -> str:
     """Return the range that a pin makes of a version: ``pinned('3.11.2', 'x.x', 'x.x')`` is ``>=3.11,<3.12.0a0``.
 
-    Each ``x`` stands for one component to keep; the rules are conda-build's.
+    Each ``x`` stands for one component to keep; the rules are conda-build's. An epoch stays, as in rattler-build:
+    conda-build drops it, and its range then excludes the version itself.
 
     Raises:
         ValueError: the text is not a version.
     """
     parts, nested = _flat(Version(version))
-    lower = _joined(parts, nested, len(min_pin.split("."))) if min_pin else ""
-    upper = _upper_bound(parts, nested, len(max_pin.split("."))) if max_pin else ""
+    epoch = version.partition("!")[0] + "!" if "!" in version else ""
+    lower = epoch + _joined(parts, nested, len(min_pin.split("."))) if min_pin else ""
+    upper = epoch + _upper_bound(parts, nested, len(max_pin.split("."))) if max_pin else ""
     if lower and Version(re.sub(r"\.?\*$", "", version)) < Version(lower):
         lower = version  # a pre-release comes before the release that its first components name
     return ",".join(bound for bound in (lower and f">={lower}", upper and f"<{upper}") if bound)
+
+
+def pinned_spec(pin: Pin, version: str, build: str) -> str:
+    """Return the match spec that a pin makes of a package's version and build string, as conda-build writes it.
+
+    Raises:
+        ValueError: the text is not a version.
+    """
+    if pin.exact:
+        return f"{pin.name} {version} {build}".strip()
+    version = pin.lower or version
+    if pin.upper:
+        lower = f">={version}," if pin.min_pin or pin.lower else ""
+        return f"{pin.name} {lower}<{pin.upper}"
+    own_build = " ".join(pin.spec.split()[2:3])
+    return " ".join(filter(None, (pin.name, pinned(version, pin.min_pin, pin.max_pin), own_build)))
 
 
 def _flat(version: Version) -> tuple[list[int | float | str], int | None]:

@@ -8,12 +8,15 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from kiln.build import solved_pins
 from kiln.conda_package import reader
 from kiln.matchspec import legacy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
+
+    from kiln.model.rendered import Pin
 
 
 # Entries with the kernel and the processor of the build machine, which make no difference to the package's files.
@@ -29,23 +32,37 @@ def stamp(
     *,
     index: Mapping[str, Any],
     edits: Mapping[str, Any] | None = None,
+    pins: Sequence[tuple[str, Pin]] = (),
     epoch: int | None = None,
 ) -> None:
     """Write ``package`` to ``target`` with ``index`` merged into its index.json and specs in conda-build's form.
 
-    ``edits`` are those of `kiln.build.metadata_edits`.
-
-    ``epoch`` is the timestamp to record, in seconds; without it, the engine's own clock stays. The same build on
-    another machine with the same timestamp gives the same bytes.
+    ``edits`` are those of `kiln.build.metadata_edits`. ``pins``, by field of the output, get the
+    bounds of the versions that the engine has solved. ``epoch`` is the timestamp to record, in
+    seconds; without it, the engine's own clock stays. The same build on another machine with the same timestamp gives
+    the same bytes.
     """
     timestamp = {} if epoch is None else {"timestamp": 1000 * epoch}
     changes = edits or {}
+    solved = solved_pins.solved_packages(package) if pins else {}
+
+    def specs(field: str, texts: Iterable[str]) -> list[str]:
+        own = [pin for name, pin in pins if name == field]
+        return solved_pins.closed([legacy(text) for text in texts], own, solved)
+
+    def index_of(data: bytes) -> bytes:
+        fields = json.loads(data) | dict(index) | timestamp
+        sections = solved_pins.SECTIONS.items()
+        return _json(fields | {key: specs(field, fields.get(key, [])) for field, key in sections})
+
+    def exports_of(data: bytes) -> bytes:
+        return _json({kind: specs(f"run_exports/{kind}", texts) for kind, texts in json.loads(data).items()})
 
     edits_by_name: Mapping[str, Callable[[bytes], bytes]] = {
         "about.json": lambda data: _json(_about(json.loads(data), changes)),
-        "index.json": lambda data: _json(_index(json.loads(data) | dict(index) | timestamp)),
+        "index.json": index_of,
         "paths.json": lambda data: _paths(data, changes.get("no_link", ())),
-        "run_exports.json": lambda data: _json(_exports(json.loads(data))),
+        "run_exports.json": exports_of,
         "recipe/rendered_recipe.yaml": lambda data: _recipe(data, epoch),
     }
 
@@ -81,14 +98,6 @@ def _recipe(data: bytes, epoch: int | None) -> bytes:
         return recipe
     moment = dt.datetime.fromtimestamp(epoch, tz=dt.timezone.utc)
     return _TIMESTAMP.sub(rb"\g<1>" + f"{moment:%Y-%m-%dT%H:%M:%SZ}".encode(), recipe)
-
-
-def _index(fields: dict[str, Any]) -> dict[str, Any]:
-    return fields | {key: [legacy(spec) for spec in fields.get(key, [])] for key in ("depends", "constrains")}
-
-
-def _exports(fields: Mapping[str, Any]) -> dict[str, list[str]]:
-    return {kind: [legacy(spec) for spec in specs] for kind, specs in fields.items()}
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

@@ -16,6 +16,7 @@ from kiln.build.recipe import exports
 from kiln.build.source_mirrors import SourceMirrors, applied
 from kiln.errors import DownloadFailed, excerpt
 from kiln.model.plan import BuildStep, CompileStep
+from kiln.serialization import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -49,7 +50,9 @@ def execute(
         DownloadFailed: when a channel or a source cannot be reached.
         DiskFull: when the disk is full.
     """
-    fields = {"index": step.index, "edits": step.edits} if isinstance(step, BuildStep) else {"keep": True}
+    fields: dict[str, Any] = {"keep": True}
+    if isinstance(step, BuildStep):
+        fields = {"index": step.index, "edits": step.edits, "pins": to_json(step.pins)}
     answer = _engine(step, "package", fields, environment=environment, log=log, on_line=on_line, origins=origins)
     return Path(answer["package"])
 

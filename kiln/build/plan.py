@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from kiln import credentials
-from kiln.build import installed_files, shared_workdir
+from kiln.build import installed_files, shared_workdir, solved_pins
 from kiln.build.engine_settings import index_entries
 from kiln.build.metadata_edits import metadata_edits
 from kiln.build.recipe import caller_names, compiling, concrete, exports, literal_variables, script_lines
@@ -77,6 +77,7 @@ def plan_rehearsal(
             environment=cuda_override(rendered),
             index=index_entries(output),
             edits=metadata_edits(output),
+            pins=solved_pins.of_output(output),
         )
         for output in in_order(rendered.outputs)
     )
@@ -170,6 +171,7 @@ def plan_outputs(
             environment=cuda_override(rendered),
             index=index_entries(output),
             edits=metadata_edits(output),
+            pins=solved_pins.of_output(output),
         )
 
     return tuple(step(output) for output in in_order(rendered.outputs))

@@ -12,6 +12,7 @@ from kiln.build.engine_settings import (
     packing_settings,
     python_settings,
 )
+from kiln.build.solved_pins import engine_requirement
 from kiln.matchspec import strict
 
 if TYPE_CHECKING:
@@ -191,14 +192,21 @@ def _build(output: Output, script: list[str], *, as_it_is: bool) -> dict[str, An
 def _requirements(output: Output, left_out: Container[str]) -> dict[str, Any]:
     merged = output.settings.merge_build_host and "build" not in left_out
     needs = one_environment(output.requirements, merged=merged)
-    exports = {RUN_EXPORTS[kind]: [strict(spec) for spec in specs] for kind, specs in output.run_exports.items()}
+    pins = {(field, index): pin for field, index, pin in output.pins}
+
+    def specs(field: str, texts: Iterable[str]) -> list[str]:
+        places = ((pins.get((field, index)), text) for index, text in enumerate(texts))
+        return [engine_requirement(pin) if pin else strict(text) for pin, text in places]
+
     ignored = ignored_run_exports(output.settings)
     return {
-        "build": [strict(spec) for spec in needs.build],
-        "host": [strict(spec) for spec in needs.host],
-        "run": [strict(spec) for spec in needs.run],
-        "run_constraints": [strict(spec) for spec in needs.run_constrained],
-        "run_exports": exports,
+        "build": specs("build", needs.build),
+        "host": specs("host" if needs is output.requirements else "build", needs.host),
+        "run": specs("run", needs.run),
+        "run_constraints": specs("run_constrained", needs.run_constrained),
+        "run_exports": {
+            RUN_EXPORTS[kind]: specs(f"run_exports/{kind}", texts) for kind, texts in output.run_exports.items()
+        },
         **({"ignore_run_exports": ignored} if ignored else {}),
     }
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, signals
 from kiln.build.about_metadata import stamp
+from kiln.model.rendered import Pin
 
 if TYPE_CHECKING:
     from rattler_build import BuildResult, RenderedVariant
@@ -68,7 +69,8 @@ def build(job: dict[str, Any]) -> Path:
     package = folder / package_file.name
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     moment = int(epoch) if epoch.isdecimal() else None
-    stamp(package_file, package, index=job["index"], edits=job["edits"], epoch=moment)
+    pins = tuple((field, Pin(**pin)) for field, pin in job["pins"])
+    stamp(package_file, package, index=job["index"], edits=job["edits"], pins=pins, epoch=moment)
     return package
 
 

@@ -15,6 +15,7 @@ from kiln.build.source_mirrors import SourceMirrors
 from kiln.errors import BuildFailed, DownloadFailed, KilnError, SolveFailed, TestsFailed
 from kiln.executor import network_isolation
 from kiln.model.plan import BuildStep, CompileStep
+from kiln.serialization import to_json
 from kiln.store import compile_cache
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class EngineCalls:
             "channels": step.channels,
             "engine": version("py-rattler-build"),
             "folder": str(step.folder),
+            "pins": to_json(step.pins) if isinstance(step, BuildStep) else [],
         }
 
     @property

@@ -21,6 +21,7 @@ from kiln.job.outline import file_name
 from kiln.ledger import Ledger, records
 from kiln.matchspec import package_name
 from kiln.package_test import PackageTester
+from kiln.serialization import to_json
 from kiln.store import build_cache
 from kiln.store.rehearsal_layout import RehearsalLayout
 from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest, folder_digest
@@ -180,6 +181,7 @@ class Rehearsal:
             "recipe": step.recipe,
             "index": step.index,
             "edits": step.edits,
+            "pins": to_json(step.pins),
             "files": folder_digest(self.job.recipe, without={*RENDERED, *self.test_files()}),
             "wheel": self.wheels.upstream.sha256,
             "engine": version("py-rattler-build"),

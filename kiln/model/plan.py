@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kiln.model.rendered import Output
+    from kiln.model.rendered import Output, Pin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,8 @@ class BuildStep:
 
     ``recipe`` is the engine's fully evaluated recipe, ``folder`` its work folder. ``index`` are the fields that the
     package's index.json needs besides those of the engine, ``edits`` the changes of its other metadata. ``environment``
-    are the variables that the engine's process needs besides the run's.
+    are the variables that the engine's process needs besides the run's, ``pins`` the bounds of versions that the engine
+    solves, by field of the output.
     """
 
     output: Output
@@ -28,6 +29,7 @@ class BuildStep:
     environment: Mapping[str, str]
     index: Mapping[str, Any]
     edits: Mapping[str, Any] = field(default_factory=dict)
+    pins: tuple[tuple[str, Pin], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,9 @@ class Pin:
     """A bound that is evaluated once the version is known: of another output, or of a package in ``host``.
 
     ``subpackage`` is true for another output. ``min_pin`` and ``max_pin`` are how many components to keep (``x.x``);
-    ``lower`` and ``upper`` are explicit bounds of the recipe.
+    ``lower`` and ``upper`` are explicit bounds of the recipe. ``spec`` is the recipe's own requirement, to which
+    ``pin_run_as_build`` applies where ``host`` has the package; empty for a pin that the recipe itself has.
+    ``by_engine`` leaves the bounds to rattler-build, whose rules are those of a ``recipe.yaml``.
     """
 
     name: str
@@ -67,6 +69,8 @@ class Pin:
     lower: str | None = None
     upper: str | None = None
     exact: bool = False
+    spec: str = ""
+    by_engine: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -170,8 +170,16 @@ def _mismatches(candidate: Candidate) -> Iterator[str]:
     for key, value in rendered.items():
         if index.get(key) != value:
             yield f"its {key} is {index.get(key)!r}, the config renders {value!r}"
-    sections = {"depends": output.requirements.run, "constrains": output.requirements.run_constrained}
-    for key, specs in sections.items():
+    sections = {
+        "depends": ("run", output.requirements.run),
+        "constrains": ("run_constrained", output.requirements.run_constrained),
+    }
+    pins = {(field, position): pin for field, position, pin in output.pins}
+    for key, (field, rendered_specs) in sections.items():
+        # The bounds of a pin are those of the version that the build has solved: its name must be there.
+        specs = [
+            pins[field, place].name if (field, place) in pins else spec for place, spec in enumerate(rendered_specs)
+        ]
         yield from _specs(key, specs, index.get(key, ()), exactly=candidate.needs_nothing_else)
 
 

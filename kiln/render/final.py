@@ -8,51 +8,63 @@ from typing import TYPE_CHECKING
 from kiln.errors import RecipeFault
 from kiln.model.rendered import Requirements
 from kiln.recipe.specs import name_of
-from kiln.versions import pinned
+from kiln.versions import pinned, pinned_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from kiln.model.rendered import Output, Pin, Rendered
 
 _SECTIONS = ("build", "host", "run", "run_constrained")
+_SOLVED = ("build", "host")  # what is solved itself: a pin there is the bare name
 
 
 def finalise(rendered: Rendered) -> Rendered:
     """Return the rendered config with every bound closed that does not need a solver.
 
-    ``pin_subpackage`` becomes the other output's exact build or a range of its version, ``pin_compatible`` and
-    ``pin_run_as_build`` a range of the version in ``host``; where ``host`` has no version, the bare name stays.
+    ``pin_subpackage`` becomes the other output's exact build or a range of its version. A pin to a package in ``host``
+    stays in the output's ``pins``, since its bounds are those of the solved version; its requirement is the range if
+    the version in the recipe decides it, else the bare name.
 
     Raises:
         RecipeFault: a pin names an output that the config does not have, or one without a version.
     """
-    outputs = [_closed(output, rendered) for output in rendered.outputs]
-    return replace(rendered, outputs=tuple(_pinned(output, rendered) for output in outputs))
+    return replace(rendered, outputs=tuple(_closed(output, rendered) for output in rendered.outputs))
 
 
 def _closed(output: Output, rendered: Rendered) -> Output:
     fields: dict[str, list[str]] = {section: list(getattr(output.requirements, section)) for section in _SECTIONS}
     fields |= {f"run_exports/{kind}": list(specs) for kind, specs in output.run_exports.items()}
+    pins: list[tuple[str, int, Pin]] = []
     for field, index, pin in output.pins:
-        if field in fields and index < len(fields[field]):
-            fields[field][index] = _spec(pin, output, rendered, fields)
+        if field not in fields or index >= len(fields[field]):
+            continue
+        if pin.subpackage:
+            fields[field][index] = _subpackage(pin, output, rendered)
+        elif pin.lower and not pin.exact and not pin.by_engine:
+            fields[field][index] = pinned_spec(pin, pin.lower, "")
+        elif field not in _SOLVED:
+            pins.append((field, index, pin))
+            fields[field][index] = _expected(pin, _version(pin.name, fields["host"] or fields["build"]))
     exports = {kind: tuple(fields[f"run_exports/{kind}"]) for kind, specs in output.run_exports.items() if specs}
     sections = {section: tuple(fields[section]) for section in _SECTIONS}
-    return replace(output, requirements=Requirements(**sections), run_exports=exports, pins=())
+    return replace(output, requirements=Requirements(**sections), run_exports=exports, pins=tuple(pins))
 
 
-def _spec(pin: Pin, output: Output, rendered: Rendered, fields: Mapping[str, Sequence[str]]) -> str:
-    if pin.subpackage:
-        other = _output(pin.name, output, rendered)
-        if pin.exact:
-            return f"{other.name} {other.version} {other.build_string}"
-        return f"{pin.name} {_range(other.version, pin)}".strip()
-    version = pin.lower or _version(pin.name, fields["host"] or fields["build"])
-    if version is None:
-        return f"{pin.name} <{pin.upper}" if pin.upper else pin.name
-    if pin.upper:
-        return f"{pin.name} >={version},<{pin.upper}"
+def _subpackage(pin: Pin, output: Output, rendered: Rendered) -> str:
+    other = _output(pin.name, output, rendered)
+    if pin.exact:
+        return f"{other.name} {other.version} {other.build_string}"
+    return f"{pin.name} {_range(other.version, pin)}".strip()
+
+
+def _expected(pin: Pin, version: str | None) -> str:
+    """Return the requirement as far as it is known before the solve, given the version in the recipe."""
+    if pin.lower and pin.upper:
+        return pinned_spec(pin, pin.lower, "")
+    places = max((bound.count(".") + 1 for bound in (pin.min_pin, pin.max_pin) if bound), default=0)
+    if version is None or pin.exact or pin.lower or pin.upper or places > version.count(".") + 1:
+        return pin.name
     return f"{pin.name} {_range(version, pin)}".strip()
 
 
@@ -84,32 +96,3 @@ def _version(name: str, specs: Sequence[str]) -> str | None:
         if name_of(spec) == name and len(words) > 1 and words[1][:1].isdigit():
             return words[1].removesuffix("*").removesuffix(".")
     return None
-
-
-def _pinned(output: Output, rendered: Rendered) -> Output:
-    """Return the output with ``pin_run_as_build`` applied to its ``run`` requirements."""
-    needs = output.requirements
-    run = tuple(_as_built(spec, output, rendered) for spec in needs.run)
-    return replace(output, requirements=replace(needs, run=run))
-
-
-def _as_built(spec: str, output: Output, rendered: Rendered) -> str:
-    name, *rest = spec.split() or [""]
-    pins = {**_DEFAULT_PINS, **rendered.config.pin_run_as_build}.get(name)
-    version = _version(name, output.requirements.host or output.requirements.build)
-    if pins is None or version is None or (name == "python" and output.noarch == "python"):
-        return spec
-    bounds = _bounds(pins)
-    build = rest[1:2]
-    return " ".join([name, pinned(version, bounds.get("min_pin", "x.x.x.x.x.x.x"), bounds.get("max_pin", "x")), *build])
-
-
-def _bounds(pins: Mapping[str, str] | str) -> dict[str, str]:
-    return {"min_pin": pins, "max_pin": pins} if isinstance(pins, str) else dict(pins)
-
-
-# What conda-build pins where no variant file says anything.
-_DEFAULT_PINS: Mapping[str, Mapping[str, str]] = {
-    "python": {"min_pin": "x.x", "max_pin": "x.x"},
-    "r-base": {"min_pin": "x.x", "max_pin": "x.x"},
-}

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
+    from kiln.model.rendered import Requirements
     from kiln.recipe.metadata import Metadata
     from kiln.recipe.recipe import Recipe
 
@@ -31,6 +32,28 @@ def pins_of(package: Metadata, marked: Recipe) -> tuple[tuple[str, int, Pin], ..
         return ()
     pins = [*_pins(twins[0].requirements), *_pins(_exports(twins[0]))]
     return tuple(pins)
+
+
+def pins_as_built(requirements: Requirements, rules: Mapping[str, Any]) -> dict[int, Pin]:
+    """Return the pins of ``pin_run_as_build`` by their positions in ``run``; ``rules`` are the bounds by package."""
+    if not requirements.host and not requirements.build:
+        return {}
+    names = [(spec.split() or [""])[0] for spec in requirements.run]
+    places = {name: _places_of(rules[name]) for name in names if name in rules}
+    return {
+        index: Pin(
+            name=name, subpackage=False, spec=requirements.run[index], min_pin=places[name][0], max_pin=places[name][1]
+        )
+        for index, name in enumerate(names)
+        if name in places
+    }
+
+
+def _places_of(rule: Mapping[str, str] | str) -> tuple[str, str]:
+    """Return the components to keep of the lower and of the upper bound, with conda-build's defaults."""
+    if isinstance(rule, str):
+        return rule, rule
+    return rule.get("min_pin", "x.x.x.x.x.x.x"), rule.get("max_pin", "x")
 
 
 def _exports(package: Metadata) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from kiln.recipe.keys import key_faults
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.source import RecipeSource
 from kiln.recipe_v1.choice import is_v1
-from kiln.render.open_pins import marker, pins_of
-from kiln.render.parts import compile_step, output, sources
+from kiln.render.open_pins import marker, pins_as_built, pins_of
+from kiln.render.parts import compile_step, output, requirements, sources
 from kiln.render.settings import merges_environments, texts
 from kiln.render.v1 import render_v1
 from kiln.variants.combine import combine
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
     from kiln.model.recipe_keys import KeyFault
-    from kiln.model.rendered import Output
+    from kiln.model.rendered import Output, Pin
     from kiln.recipe.metadata import Metadata
     from kiln.template.names import Doubts
 
@@ -152,7 +152,7 @@ def _rendered(config: BuildConfig, recipe: Recipe, packages: list[Metadata], ope
     loops = sorted(recipe.space.loops)
     outputs = [_output(package, loops, open_ends) for package in packages]
     top = recipe.top(packages[0].variant)
-    script, requirements = compile_step(top)
+    script, needs = compile_step(top)
     return Rendered(
         config=config,
         name=top.name,
@@ -160,7 +160,7 @@ def _rendered(config: BuildConfig, recipe: Recipe, packages: list[Metadata], ope
         build_number=top.build_number,
         sources=sources(top),
         compile=script,
-        compile_requirements=requirements,
+        compile_requirements=needs,
         compile_script_env=texts(top.value("build", "script_env")),
         compile_merged=merges_environments(top),
         outputs=tuple(outputs),
@@ -187,4 +187,15 @@ def granted(top: Metadata) -> tuple[str, ...]:
 def _output(package: Metadata, loops: list[str], open_ends: Recipe | None) -> Output:
     variant = {key: str(package.variant[key]) for key in loops}
     pins = pins_of(package, open_ends) if open_ends else ()
-    return output(package, variant=variant, pins=pins)
+    as_built = _pins_as_built(package)
+    open_pins = (pin for pin in pins if pin[0] != "run" or pin[1] not in as_built)
+    return output(
+        package, variant=variant, pins=(*open_pins, *(("run", index, pin) for index, pin in as_built.items()))
+    )
+
+
+def _pins_as_built(package: Metadata) -> dict[int, Pin]:
+    rules = package.variant.get("pin_run_as_build")
+    python = {"python"} if package.noarch == "python" or package.noarch_python else set()
+    rules = {name: rule for name, rule in rules.items() if name not in python} if isinstance(rules, dict) else {}
+    return pins_as_built(requirements(package.requirements), rules)

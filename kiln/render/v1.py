@@ -185,6 +185,7 @@ def _pin(given: OpenPin) -> Pin:
         lower=None if _counts(lower) else lower,
         upper=None if _counts(upper) else upper,
         exact=given.exact,
+        by_engine=not given.subpackage,
     )
 
 

@@ -64,6 +64,9 @@ def test_no_versions(text: str) -> None:
         ("1.1.1.*", "x.x.x", "x.x.x", ">=1.1.1,<1.1.2.0a0"),
         ("2.0.0rc1", "x.x.x.x.x.x", "x.x", ">=2.0.0rc.1,<2.1.0a0"),  # the dot is conda-build's
         ("7", "x.x", "x.x", ">=7,<8.0a0"),
+        ("1!2.3", "x.x.x.x.x.x", "x", ">=1!2.3,<1!3.0a0"),  # conda-build forgets the epoch, and what it pinned
+        ("1.0.1_", "x.x.x.x.x.x", "x.x.x", ">=1.0.1_,<1.0.2.0a0"),
+        ("1.2.3+4.5", "x.x", "x.x", ">=1.2,<1.3.0a0"),
     ],
 )
 def test_a_pin_makes_a_range(version: str, min_pin: str | None, max_pin: str | None, wanted: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from kiln.errors import BrokenPackage, ReleaseRefused
 from kiln.model.artifact import TestVerdict
 from kiln.model.release import Leak
+from kiln.model.rendered import Pin
 from kiln.model.run import ConfigState
 from kiln.publish import contents, require_release
 from kiln.publish.gate import ReasonKind, notes, reasons
@@ -90,6 +91,14 @@ def test_the_metadata_of_a_package_must_match_its_config(index: Mapping[str, Any
 def test_an_engine_may_add_run_exports_and_bounds_to_bare_names() -> None:
     index = {**candidate().contents.index, "depends": ["python >=3.11", "six >=1.16", "libstdcxx >=13"]}  # type: ignore[union-attr] # a candidate made here has contents
     assert kinds(release(replace(candidate(index=index), needs_nothing_else=False))) == []
+
+
+def test_the_bounds_of_a_pin_are_those_that_the_build_has_solved() -> None:
+    right = candidate(index={**candidate().contents.index, "depends": ["python >=3.11.9,<4.0a0", "six"]})  # type: ignore[union-attr] # a candidate made here has contents
+    assert right.output is not None
+    pinned = replace(right.output, pins=(("run", 0, Pin(name="python", subpackage=False)),))
+    assert kinds(release(replace(right, output=pinned, needs_nothing_else=False))) == []
+    assert kinds(release(replace(right, needs_nothing_else=False))) == [ReasonKind.MISMATCH]
 
 
 def test_untested_and_broken_packages_are_refused() -> None:

@@ -133,12 +133,43 @@ def test_closed_bounds_are_ranges_and_exact_builds(tmp_path: Path) -> None:
         "python >=3.11,<3.12.0a0",
         f"libtop 2.1.0 {library.build_string}",
         "libtop >=2.1,<3.0a0",
-        "zlib >=1.3,<2.0a0",
+        "zlib",
         "other",
         "bounded >=1.2,<3",
     )
     assert library.run_exports == {"weak": ("libtop >=2.1.0,<2.2.0a0",)}
-    assert all(not output.pins for output in found.outputs)
+    assert [(field, index, pin.name) for field, index, pin in named(found, "py-top")[0].pins] == [
+        ("run", 3, "zlib"),
+        ("run", 4, "other"),
+        ("run", 0, "python"),
+    ]
+
+
+def test_bounds_that_the_recipes_own_version_decides_are_shown(tmp_path: Path) -> None:
+    recipe = RECIPE.replace('pin_compatible("zlib", max_pin="x")', 'pin_compatible("zlib", min_pin="x.x", max_pin="x")')
+    assert "zlib >=1.3,<2.0a0" in named(render.finalise(rendered(tmp_path, recipe)), "py-top")[0].requirements.run
+
+
+@pytest.mark.parametrize(
+    ("noarch", "wanted"),
+    [("", [(0, "python", "x.x", "x.x"), (1, "zlib", "x.x", "x")]), ("python", [(1, "zlib", "x.x", "x")])],
+)
+def test_pin_run_as_build_pins_to_what_is_solved(noarch: str, wanted: list[object], tmp_path: Path) -> None:
+    recipe = HEAD + (f"build:\n  noarch: {noarch}\n" if noarch else "")
+    recipe += "requirements:\n  host:\n    - python\n    - zlib\n  run:\n    - python\n    - zlib >=1 h*\n    - other\n"
+    found = rendered(
+        tmp_path, recipe, "pin_run_as_build:\n  zlib:\n    min_pin: x.x\n    max_pin: x\npython:\n  - 3.11\n"
+    )
+    (output,) = render.finalise(found).outputs
+    assert [(index, pin.name, pin.min_pin, pin.max_pin) for _, index, pin in output.pins] == wanted
+    assert output.pins[-1][2].spec == "zlib >=1 h*"
+
+
+def test_pin_run_as_build_needs_a_package_that_it_was_built_with(tmp_path: Path) -> None:
+    found = rendered(tmp_path, HEAD + "requirements:\n  run:\n    - python >=3\n", "")
+    assert [(output.requirements.run, output.pins) for output in render.finalise(found).outputs] == [
+        (("python >=3",), ())
+    ]
 
 
 def test_closing_bounds_changes_no_hash(tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""Pins to packages of the host environment: what the engine is given for them, and the bounds of what it solved."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from kiln import names
+from kiln.conda_package import reader
+from kiln.errors import RecipeFault
+from kiln.versions import pinned_spec
+from kiln.yamltext import Scalars, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from kiln.model.rendered import Output, Pin
+
+    Pins = Iterable[tuple[str, Pin]]
+
+RENDERED = "recipe/rendered_recipe.yaml"
+SECTIONS = {"run": "depends", "run_constrained": "constrains"}  # the field of an output: the key of index.json
+_PRESENT = "0"  # a lower bound that every version meets: the engine fails early where host lacks the package
+
+
+def engine_requirement(pin: Pin) -> str:
+    """Return what stands for a pin in the engine's recipe.
+
+    It is the engine's own pin where the engine decides the bounds. Else it is a placeholder, which `closed` replaces:
+    the engine cannot pin some versions (``1.0.1_``), and counts missing components unlike conda-build.
+
+    Raises:
+        RecipeFault: the name is not a package's.
+    """
+    if why := names.fault(pin.name, "package name"):
+        raise RecipeFault(f"{pin.name!r} is not a valid package name", why=why)
+    if pin.by_engine:
+        return _call(pin.name, pin.lower or pin.min_pin, pin.upper or pin.max_pin, exact=pin.exact)
+    return pin.name if pin.spec else _call(pin.name, _PRESENT, None)
+
+
+def _call(name: str, lower: str | None, upper: str | None, *, exact: bool = False) -> str:
+    bounds = "exact=true" if exact else f"lower_bound={_literal(lower)}, upper_bound={_literal(upper)}"
+    return f"${{{{ pin_compatible({_literal(name)}, {bounds}) }}}}"
+
+
+def _literal(text: str | None) -> str:
+    """Return a text as a literal of the engine's template language.
+
+    Raises:
+        RecipeFault: it has a character that versions have not.
+    """
+    if text is not None and not set(text) <= _PLAIN:
+        raise RecipeFault(f"{text!r} is not a bound of a pin")
+    return "none" if text is None else json.dumps(text)
+
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+!*")
+
+
+def of_output(output: Output) -> tuple[tuple[str, Pin], ...]:
+    """Return the pins that `closed` replaces after the build, by field."""
+    return tuple((field, pin) for field, _, pin in output.pins if not pin.by_engine)
+
+
+def solved_packages(package: Path) -> dict[str, tuple[str, str]]:
+    """Return version and build string of the packages that a pin of this package can mean, as the engine recorded them.
+
+    They are those of the host environment; without one, those of the build environment.
+    """
+    with reader.reading(package) as members:
+        texts = (content.read() for member, content in members if member.name == f"info/{RENDERED}" and content)
+        text = next(texts, b"").decode()
+    environments = parse(text, RENDERED, Scalars.TEXT).value.get("finalized_dependencies", {})
+    solved = [environments[name] for name in ("host", "build") if isinstance(environments.get(name), dict)]
+    packages = solved[0].get("resolved", []) if solved else []
+    return {record["name"]: (record["version"], record["build"]) for record in packages}
+
+
+def closed(specs: Sequence[str], pins: Iterable[Pin], solved: Mapping[str, tuple[str, str]]) -> list[str]:
+    """Return the engine's specs of a section, with the bounds of the solved versions in the place of placeholders.
+
+    Raises:
+        RecipeFault: the recipe pins a package that the environment lacks, or a version that is none.
+    """
+    ranges: dict[str, list[str]] = {}
+    for pin in pins:
+        ranges.setdefault(pin.name, []).append(_closed(pin, solved.get(pin.name)))
+    placeholders = {text: name for name in ranges for text in (name, f"{name} >={_PRESENT}")}
+    in_place = [text for spec in specs for text in ranges.get(placeholders.get(spec, ""), [spec])]
+    return list(dict.fromkeys([*in_place, *(text for texts in ranges.values() for text in texts)]))
+
+
+def _closed(pin: Pin, package: tuple[str, str] | None) -> str:
+    if package is None and pin.spec:
+        return " ".join(pin.spec.split())
+    if package is None:
+        raise RecipeFault(
+            f"pin_compatible: {pin.name} is not in the host environment", hint=f"add {pin.name} to requirements/host"
+        )
+    try:
+        return pinned_spec(pin, *package)
+    except (ValueError, TypeError, IndexError) as error:
+        raise RecipeFault(f"{pin.name} {package[0]} cannot be pinned", why=str(error)) from error
