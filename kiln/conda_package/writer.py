@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
+import posixpath
 import tarfile
 import zipfile
 from contextlib import contextmanager
@@ -27,6 +29,7 @@ PLACEHOLDER = "/opt/kiln_rehearsal_prefix_placeholder"
 _LEVEL = 1  # seconds; level 19 takes minutes
 _THREADS = 2  # the compressed bytes do not depend on the number, as long as there is one
 _CHUNK = 1 << 20
+_OF_NOTHING = hashlib.sha256().hexdigest()
 _EPOCH = 315_532_800  # 1980, the first moment that a zip can hold
 
 
@@ -73,6 +76,7 @@ class Archive:
     def __init__(self, content: tarfile.TarFile) -> None:
         self._content = content
         self._paths: dict[str, dict[str, object]] = {}
+        self._targets: dict[str, str] = {}
         self._info: dict[str, bytes] = {}
         self.written: list[WrittenFile] = []
 
@@ -95,7 +99,8 @@ class Archive:
         member = _member(path, 0, executable=True)
         member.type, member.linkname = tarfile.SYMTYPE, target
         self._content.addfile(member)
-        self._paths[path] = {"_path": path, "path_type": "softlink"}
+        self._paths[path] = {"_path": path, "path_type": "softlink", "size_in_bytes": len(os.fsencode(target))}
+        self._targets[path] = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
 
     def add_info(self, path: str, data: bytes) -> None:
         """Add a file below ``info/``, such as a license."""
@@ -103,7 +108,7 @@ class Archive:
 
     def finish(self, facts: PackageFacts) -> dict[str, bytes]:
         """Return all files below ``info/``."""
-        paths = [row for _, row in sorted(self._paths.items())]
+        paths = [row | self._linked(path) for path, row in sorted(self._paths.items())]
         about = {**facts.about, "license": facts.license, "extra": {"rehearsal": True, **facts.made_from}}
         self._info["info/index.json"] = _json(_index(facts))
         self._info["info/about.json"] = _json(about)
@@ -112,6 +117,19 @@ class Archive:
         if facts.run_exports:
             self._info["info/run_exports.json"] = _json({kind: list(v) for kind, v in facts.run_exports.items()})
         return dict(sorted(self._info.items()))
+
+    def _linked(self, path: str) -> dict[str, object]:
+        """Return the hash in a link's row, which clients require: of the file that it leads to in this package.
+
+        A link to a folder, or out of the package, has the hash of nothing, as conda-build writes it.
+        """
+        if path not in self._targets:
+            return {}
+        seen: set[str] = set()
+        while path in self._targets and path not in seen:
+            seen.add(path)
+            path = self._targets[path]
+        return {"sha256": self._paths.get(path, {}).get("sha256", _OF_NOTHING)}
 
     def _note(self, path: str, sha256: str, size: int, *, has_prefix: bool = False) -> None:
         row: dict[str, object] = {"_path": path, "path_type": "hardlink", "sha256": sha256, "size_in_bytes": size}
