@@ -33,10 +33,20 @@ SAID = 8  # lines of a script, or of an error message, that are shown
 # Patterns of the last exceptions of conda, conda-build and boa; the first match decides the kind.
 KINDS = (
     (r"SHA256 mismatch|MD5 mismatch|hash mismatch|ChecksumMismatchError", HashMismatch, diagnosis.HASH.hint),
-    (r"CondaHTTPError|CondaSSLError|CONNECTION FAILED|Could not download", DownloadFailed, diagnosis.NETWORK.hint),
-    (r"Unsatisfiable|PackageNotFound|PackagesNotFound|nothing provides", SolveFailed, diagnosis.PACKAGES.hint),
+    (
+        r"CondaHTTPError|CondaSSLError|CONNECTION FAILED|Could not download|Download error \(|downloading repodata",
+        DownloadFailed,
+        diagnosis.NETWORK.hint,
+    ),
+    (
+        r"Unsatisfiable|(?<!metadata\.)PackageNotFound|PackagesNotFound|nothing provides",  # not importlib.metadata's
+        SolveFailed,
+        diagnosis.PACKAGES.hint,
+    ),
     (r"TESTS FAILED", TestsFailed, "--keep-failed leaves the work directory"),
 )
+# The last lines with which conda-build until 24.5 and boa exit without an exception.
+PLAIN_EXIT = re.compile(r"^(?:TESTS FAILED: |Download error \(|(?:\w+: )?Error downloading repodata)")
 MODERN = 1000  # conda-forge's build numbers from here on are those of its own compilers
 
 
@@ -115,6 +125,8 @@ def script(call: Call, *, debug: str | None = None) -> str:
             "    set +u; . /opt/conda/etc/profile.d/conda.sh; conda activate base; set -u",
             "fi",
             f"command -v {program} >/dev/null || exit {MISSING}",
+            # conda deletes by way of a folder in the current one: two engines in the same folder would race there.
+            f"cd {shlex.quote(str(call.condarc.parent))}",
             *last,
             "",
         )
@@ -143,6 +155,9 @@ def failure(engine: str, exit_code: int, output: str) -> KilnError:
     The engine is written in Python: some forty lines of traceback follow the output of a script or a test.
     """
     output_lines, raised = _split_at_exceptions(output.splitlines())
+    if not raised:
+        raised = [line for line in output_lines[-SAID:] if PLAIN_EXIT.match(line.strip())]
+        output_lines = [line for line in output_lines if line not in raised]
     text = "\n".join(raised)
     why = excerpt("\n".join((*output_lines[-SAID:], *raised[-SAID:])))
     if diagnosis.DISK.words.search(text):

@@ -32,6 +32,7 @@ SHARED = "conda"  # packages fetched by any config, in the shared cache
 END_OF_LOG = 65_536  # bytes
 STAMP = "2026-01-31 23:59:59 "  # the prefix of a log's line
 KINDS = (".conda", ".tar.bz2")
+RECORD = "urls.txt"  # conda takes only a folder that has this file for a package cache
 INDEXES = "cache"  # where conda keeps the indexes of channels, in its first package cache
 
 
@@ -86,6 +87,7 @@ def make_caches(folder: Path, cache: Path) -> None:
     """
     indexes = cache / SHARED / INDEXES
     indexes.mkdir(parents=True, exist_ok=True)
+    (cache / SHARED / RECORD).touch()
     (folder / FETCHED).mkdir(parents=True)
     (folder / FETCHED / INDEXES).symlink_to(os.path.relpath(indexes, folder / FETCHED))
 
@@ -110,16 +112,26 @@ def share_fetched(folder: Path, cache: Path) -> None:
 
 def failure(engine: str, exit_code: int, tail: str, log: Path) -> KilnError:
     """Return the error of an engine, from the end of the config's log, or from ``tail`` without a log."""
+    return conda_build.failure(engine, exit_code, _end(log) or tail)
+
+
+def _end(log: Path) -> str:
+    """Return the end of a config's log, without the times; empty when there is no log."""
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - END_OF_LOG))
         lines = file.read().decode(errors="replace").splitlines()[1:]
-        tail = "\n".join(line[len(STAMP) :] for line in lines) or tail
-    return conda_build.failure(engine, exit_code, tail)
+        return "\n".join(line[len(STAMP) :] for line in lines)
+    return ""
 
 
-def last_words(error: KilnError | None) -> list[str]:
-    """Return the reason of an engine's failure as lines for the end of its log, after the traceback."""
-    return [] if error is None else [line.strip(" |") for line in error.why.splitlines()]
+def last_words(error: KilnError | None, log: Path) -> list[str]:
+    """Return the reason of an engine's failure as lines for the end of its log, unless they are there already.
+
+    After a traceback, which is long, they are repeated.
+    """
+    if error is None or conda_build.TRACEBACK not in _end(log):
+        return []
+    return [line.strip(" |") for line in error.why.splitlines()]
 
 
 def packages_of(folder: Path, config: str) -> list[dict[str, Any]]:

@@ -178,7 +178,7 @@ class ConfigBuild:
             if task.is_foreign:
                 if self.executor.on_host:  # a container's downloads are not trusted
                     foreign_engine.share_fetched(task.folder, task.layout.cache)
-                for line in foreign_engine.last_words(outcome.error):
+                for line in foreign_engine.last_words(outcome.error, Path(job.log)):
                     log.receive(line)
         return self.result(outcome), outcome
 

@@ -124,6 +124,10 @@ Traceback (most recent call last):
         ("RuntimeError: Could not download http://c/nothing.tar.gz", DownloadFailed),
         ("RuntimeError: SHA256 mismatch for s.tar.gz: obtained 'a' != expected 'b'", HashMismatch),
         ("OSError: [Errno 28] No space left on device", DiskFull),
+        ("RuntimeError: Download error (6) Couldn't resolve host name [https://c/r.json]", DownloadFailed),
+        ("RuntimeError: Error downloading repodata", DownloadFailed),
+        ("importlib.metadata.PackageNotFoundError: No package metadata was found for conda", BuildFailed),
+        ("conda.exceptions.ResolvePackageNotFound: \n  - abc", SolveFailed),
     ],
 )
 def test_an_engines_last_exception_decides_the_error(last: str, error: type[KilnError]) -> None:
@@ -145,6 +149,25 @@ def test_output_without_a_traceback_is_shown_as_it_is() -> None:
     found = failure("mambabuild", 2, "usage: conda-build [-h]\nconda-build: error: no such argument")
     assert (type(found), found.what) == (BuildFailed, "mambabuild ended with exit code 2")
     assert "no such argument" in found.why
+
+
+@pytest.mark.parametrize(
+    ("last", "error"),
+    [
+        ("TESTS FAILED: libsmall-1.2-0.conda", TestsFailed),
+        ("Download error (7) Couldn't connect to server [http://c/linux-64/repodata.json]", DownloadFailed),
+        ("Error downloading repodata for http://c", DownloadFailed),
+        ("the recipe's test said: TESTS FAILED: none", BuildFailed),
+    ],
+)
+def test_the_last_line_of_an_engine_that_exits_without_an_exception_decides(last: str, error: type[KilnError]) -> None:
+    found = failure("conda-build", 1, f"the test's last word\n{last}\n")
+    assert (type(found), found.why.count(last)) == (error, 1)
+
+
+def test_each_engine_runs_in_a_folder_of_its_own() -> None:
+    lines = script(CALL).splitlines()
+    assert lines[-2:] == ["cd /w", f"exec {shlex.join(argv(CALL))}"]
 
 
 def test_conda_does_not_update_itself() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kiln.build.conda_build import TRACEBACK
 from kiln.errors import TestsFailed
 from kiln.executor import foreign_engine
 
@@ -30,7 +31,9 @@ def test_what_was_fetched_is_shared_and_what_was_made_is_not(tmp_path: Path) -> 
         (config / "croot" / subdir).mkdir(parents=True)
         (config / "croot" / subdir / f"{package}.conda").touch()
     foreign_engine.share_fetched(config, cache)
-    assert {each.name for each in (cache / "conda").iterdir()} == {"cache", "python-3.11-0", "python-3.11-0.conda"}
+    assert {each.name for each in (cache / "conda").iterdir()} == {
+        *("cache", "urls.txt", "python-3.11-0", "python-3.11-0.conda"),
+    }
     assert (config / "fetched" / "own-1-0").is_dir()
 
 
@@ -52,25 +55,39 @@ def test_configs_share_the_indexes_of_channels(tmp_path: Path) -> None:
     assert (tmp_path.with_name("seen-elsewhere") / "cache" / "conda" / "cache" / "1.json").is_file()
 
 
+def logged(folder: Path, *lines: str) -> Path:
+    log = folder / "config.log"
+    log.write_text("".join(f"2026-11-21 16:00:00 {line}\n" for line in ("=== conda-build", *lines)))
+    return log
+
+
 def test_why_an_engine_failed_stands_at_the_end_of_its_log(tmp_path: Path) -> None:
-    log = tmp_path / "config.log"
-    lines = [
-        "=== conda-build",
-        "the test's last word",
-        "Traceback (most recent call last):",
-        "BuildError: TESTS FAILED: a-1",
-    ]
-    log.write_text("".join(f"2026-11-21 16:00:00 {line}\n" for line in lines))
+    log = logged(tmp_path, "the test's last word", TRACEBACK, "BuildError: TESTS FAILED: a-1")
     found = foreign_engine.failure("conda-build", 1, "", log)
     assert isinstance(found, TestsFailed)
     assert "| the test's last word\n" in found.why
 
 
 def test_the_reason_of_a_failure_is_at_the_logs_end(tmp_path: Path) -> None:
-    calls = "Traceback (most recent call last):\n  File 'conda-build', line 6\nBuildError: TESTS FAILED: a-1"
-    failure = foreign_engine.failure("conda-build", 1, f"the test's last word\n{calls}", tmp_path / "none.log")
-    assert foreign_engine.last_words(failure) == ["it said", "the test's last word", "BuildError: TESTS FAILED: a-1"]
-    assert not foreign_engine.last_words(None)
+    log = logged(
+        tmp_path, "the test's last word", TRACEBACK, "  File 'conda-build', line 6", "BuildError: TESTS FAILED: a-1"
+    )
+    failure = foreign_engine.failure("conda-build", 1, "", log)
+    last_words = ["it said", "the test's last word", "BuildError: TESTS FAILED: a-1"]
+    assert foreign_engine.last_words(failure, log) == last_words
+    assert not foreign_engine.last_words(None, log)
+
+
+def test_a_reason_that_is_at_the_logs_end_is_not_repeated(tmp_path: Path) -> None:
+    log = logged(tmp_path, "the test's last word", "TESTS FAILED: a-1.conda")
+    failure = foreign_engine.failure("conda-build", 1, "", log)
+    assert isinstance(failure, TestsFailed)
+    assert not foreign_engine.last_words(failure, log)
+
+
+def test_the_shared_cache_is_one_that_conda_reads(tmp_path: Path) -> None:
+    foreign_engine.make_caches(tmp_path / "config", tmp_path / "cache")
+    assert (tmp_path / "cache" / "conda" / "urls.txt").is_file()
 
 
 def test_without_a_log_the_tail_has_the_reason(tmp_path: Path) -> None:
