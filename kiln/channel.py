@@ -200,7 +200,7 @@ def record_requested_specs(prefix: Path, requested: Iterable[str]) -> None:
     """
     specs: dict[str, list[str]] = {}
     for spec in requested:
-        specs.setdefault(package_name(spec.rpartition("::")[2]), []).append(spec)
+        specs.setdefault(package_name(spec), []).append(spec)
     for record in installed(prefix):
         record.requested_specs = specs.get(record.name.normalized, [])
         record.write_to_path(

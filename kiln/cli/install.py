@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import common_arguments
 from kiln.cli.environment import cache_folder
-from kiln.matchspec import strict
+from kiln.errors import UsageError
+from kiln.matchspec import fault, strict
 
 if TYPE_CHECKING:
     import argparse
@@ -29,7 +30,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "specs",
         nargs="+",
         metavar="SPEC",
-        help="match specs of packages: tensorflow, 'tensorflow-gpu 2.21.*', python=3.12",
+        help="match specs of packages, in any form of conda's: tensorflow, 'tensorflow-gpu 2.21.*', python=3.12, "
+        "'tensorflow=2.21=cuda*', conda-forge::six, \"six[build='py*']\"",
     )
     parser.add_argument(
         "--prefix",
@@ -83,6 +85,9 @@ def request(options: argparse.Namespace) -> InstallRequest:
     from kiln import credentials
     from kiln.install import install
 
+    for spec in options.specs:
+        if why := fault(spec):
+            raise UsageError(f"{spec!r} is not a match spec", why=why, hint="'numpy <2', python=3.12, 'six=1.17=py*'")
     return install.InstallRequest(
         prefix=options.prefix.absolute().resolve(),
         specs=tuple(map(strict, options.specs)),

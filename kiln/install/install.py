@@ -144,8 +144,8 @@ def remembered(there: Iterable[PrefixRecord], *, but: Sequence[str]) -> tuple[st
     specs = [spec for record in there for spec in _requested_specs(record)] or [
         record.name.normalized for record in there
     ]
-    anew = {package_name(spec.rpartition("::")[2]) for spec in but}
-    return tuple(dict.fromkeys(spec for spec in specs if package_name(spec.rpartition("::")[2]) not in anew))
+    anew = {package_name(spec) for spec in but}
+    return tuple(dict.fromkeys(spec for spec in specs if package_name(spec) not in anew))
 
 
 def _requested_specs(package: PrefixRecord) -> Iterable[str]:

@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
+from kiln.matchspec import fault
 from kiln.model.rendered import Requirements
 from kiln.recipe.specs import name_of
 from kiln.versions import pinned, pinned_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from kiln.model.rendered import Output, Pin, Rendered
 
@@ -27,7 +28,8 @@ def finalise(rendered: Rendered) -> Rendered:
     the version in the recipe decides it, else the bare name.
 
     Raises:
-        RecipeFault: a pin names an output that the config does not have, or one without a version.
+        RecipeFault: a pin names an output that the config does not have, or one without a version; or a requirement is
+            not a match spec.
     """
     return replace(rendered, outputs=tuple(_closed(output, rendered) for output in rendered.outputs))
 
@@ -46,9 +48,19 @@ def _closed(output: Output, rendered: Rendered) -> Output:
         elif field not in _SOLVED:
             pins.append((field, index, pin))
             fields[field][index] = _expected(pin, _version(pin.name, fields["host"] or fields["build"]))
+    for field, specs in fields.items():
+        _require_specs(specs, field, output.name)
     exports = {kind: tuple(fields[f"run_exports/{kind}"]) for kind, specs in output.run_exports.items() if specs}
     sections = {section: tuple(fields[section]) for section in _SECTIONS}
     return replace(output, requirements=Requirements(**sections), run_exports=exports, pins=tuple(pins))
+
+
+def _require_specs(specs: Iterable[str], field: str, package: str) -> None:
+    for spec in specs:
+        if why := fault(spec):
+            raise RecipeFault(
+                f"{package}: {spec!r} in {field} is not a match spec", why=why, hint="'numpy >=1.2,<2', 'six 1.17 py*'"
+            )
 
 
 def _subpackage(pin: Pin, output: Output, rendered: Rendered) -> str:

@@ -172,6 +172,14 @@ def test_pin_run_as_build_needs_a_package_that_it_was_built_with(tmp_path: Path)
     ]
 
 
+@pytest.mark.parametrize("spec", ["a >=1,,<2", "foo@bar", "a >=1.0<2"])
+def test_a_requirement_that_is_no_match_spec_is_refused(spec: str, tmp_path: Path) -> None:
+    found = rendered(tmp_path, HEAD + f"requirements:\n  run:\n    - {spec}\n", "")
+    with pytest.raises(RecipeFault) as caught:
+        render.finalise(found)
+    assert caught.value.what == f"a: {spec!r} in run is not a match spec"
+
+
 def test_closing_bounds_changes_no_hash(tmp_path: Path) -> None:
     found = rendered(tmp_path)
     final = render.finalise(found)
