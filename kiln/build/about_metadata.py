@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kiln.build import solved_pins
+from kiln.compression import FAST
 from kiln.conda_package import reader
 from kiln.matchspec import legacy
 
@@ -34,13 +35,14 @@ def stamp(
     edits: Mapping[str, Any] | None = None,
     pins: Sequence[tuple[str, Pin]] = (),
     epoch: int | None = None,
+    level: int = FAST,
 ) -> None:
     """Write ``package`` to ``target`` with ``index`` merged into its index.json and specs in conda-build's form.
 
     ``edits`` are those of `kiln.build.metadata_edits`. ``pins``, by field of the output, get the
     bounds of the versions that the engine has solved. ``epoch`` is the timestamp to record, in
     seconds; without it, the engine's own clock stays. The same build on another machine with the same timestamp gives
-    the same bytes.
+    the same bytes. ``level`` is zstd's, for a package that gets a timestamp.
     """
     timestamp = {} if epoch is None else {"timestamp": 1000 * epoch}
     changes = edits or {}
@@ -71,7 +73,7 @@ def stamp(
             return None
         return edits_by_name[name](data) if name in edits_by_name else data
 
-    reader.rewrite_info(package, target, edit, mtime=epoch)
+    reader.rewrite_info(package, target, edit, mtime=epoch, level=level)
 
 
 def _about(about: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from kiln.build import installed_files, shared_workdir, solved_pins
 from kiln.build.engine_settings import index_entries
 from kiln.build.metadata_edits import metadata_edits
 from kiln.build.recipe import caller_names, compiling, concrete, exports, literal_variables, script_lines
+from kiln.compression import FAST
 from kiln.errors import BuildFailed
 from kiln.matchspec import package_name
 from kiln.model.plan import BuildStep, CompileStep
@@ -145,11 +146,12 @@ def plan_outputs(
     channels: tuple[str, ...],
     compiled: Path | None,
     extra: Mapping[str, str],
+    level: int = FAST,
 ) -> tuple[BuildStep, ...]:
     """Plan the packages of a config, in the order of their dependencies.
 
     ``compiled`` is the folder of the compile step, or None when there is none: a single package then has the sources
-    itself. ``extra`` goes into each package's metadata.
+    itself. ``extra`` goes into each package's metadata, ``level`` is zstd's for the packages.
     """
     wheels = installed_files.unpack_wheels(rendered.sources)
 
@@ -172,6 +174,7 @@ def plan_outputs(
             index=index_entries(output),
             edits=metadata_edits(output),
             pins=solved_pins.of_output(output),
+            level=level,
         )
 
     return tuple(step(output) for output in in_order(rendered.outputs))

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, signals
 from kiln.build.about_metadata import stamp
+from kiln.compression import FAST
 from kiln.model.rendered import Pin
 
 if TYPE_CHECKING:
     from rattler_build import BuildResult, RenderedVariant
     from rattler_build.progress import LogEvent
 
-PACKAGE_FORMAT = "conda:1"  # level 1 packs a gigabyte in seconds, level 19 in many minutes
+PACKAGE_FORMAT = f"conda:{FAST}"  # a release's packages are packed again, with their timestamps
 
 
 # Advice that it prints after a script has failed, with paths that are gone by then or in a container; see --debug.
@@ -70,7 +71,15 @@ def build(job: dict[str, Any]) -> Path:
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     moment = int(epoch) if epoch.isdecimal() else None
     pins = tuple((field, Pin(**pin)) for field, pin in job["pins"])
-    stamp(package_file, package, index=job["index"], edits=job["edits"], pins=pins, epoch=moment)
+    stamp(
+        package_file,
+        package,
+        index=job["index"],
+        edits=job["edits"],
+        pins=pins,
+        epoch=moment,
+        level=job["level"],
+    )
     return package
 
 

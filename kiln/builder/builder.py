@@ -151,6 +151,7 @@ class Builder:
             channels=self.channels,
             compiled=None if compiled is None else self.compile.folder,
             extra=self.job.extra,
+            level=self.job.level,
         )
 
     def take(self, name: str, output: Output) -> dict[str, Any] | None:

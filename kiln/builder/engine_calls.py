@@ -78,7 +78,7 @@ class EngineCalls:
             "channels": step.channels,
             "engine": version("py-rattler-build"),
             "folder": str(step.folder),
-            "pins": to_json(step.pins) if isinstance(step, BuildStep) else [],
+            **({"pins": to_json(step.pins), "level": step.level} if isinstance(step, BuildStep) else {}),
         }
 
     @property

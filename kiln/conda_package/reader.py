@@ -16,7 +16,7 @@ import zlib
 from typing import IO, TYPE_CHECKING, Any
 
 from kiln import files
-from kiln.compression import zstd
+from kiln.compression import FAST, packing, zstd
 from kiln.errors import BrokenPackage
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ _BROKEN = (
     *(zipfile.BadZipFile, zstd.ZstdError, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
     *(ValueError, EOFError, LookupError, ArithmeticError, NotImplementedError, RuntimeError, MemoryError),
 )
-_LEVEL = 1  # the engine's level: a gigabyte in seconds
 _CHUNK = 1 << 20
 LARGEST_INFO = 1 << 28  # bytes; metadata beyond that is an attack or a mistake
 LARGEST_JSON = {"paths.json": 1 << 27}  # the list of a million files
@@ -212,34 +211,40 @@ def _unpacked(file: zipfile.ZipFile, name: str, limit: int) -> Members:
 
 
 def rewrite_info(
-    package: Path, target: Path, edit: Callable[[str, bytes], bytes | None], *, mtime: int | None = None
+    package: Path,
+    target: Path,
+    edit: Callable[[str, bytes], bytes | None],
+    *,
+    mtime: int | None = None,
+    level: int = FAST,
 ) -> None:
     """Write ``package`` to ``target`` with each file of its metadata passed through ``edit`` (name, content).
 
     A file for which ``edit`` returns None is left out.
 
     The same edit of the same package gives the same bytes. With ``mtime``, in seconds, every file in the package has
-    that time, so the same content gives the same bytes, too; without it, the payload is not packed again.
+    that time, so the same content gives the same bytes, too; without it, the payload is not packed again. ``level`` is
+    zstd's for what is packed.
     """
     with files.replacing(target) as part, zipfile.ZipFile(package) as old, zipfile.ZipFile(part, "w") as new:
         info = _info_member(old)
         for name in old.namelist():
             member = zipfile.ZipInfo(name, EPOCH)
             if name == info:
-                new.writestr(member, zstd.compress(_edited(old.read(name), edit, mtime)))
+                new.writestr(member, zstd.compress(_edited(old.read(name), edit, mtime), level))
                 continue
             with old.open(name) as source, new.open(member, "w", force_zip64=True) as sink:
                 if mtime is not None and name.endswith(".tar.zst"):
-                    _restamp(source, sink, mtime)
+                    _restamp(source, sink, mtime, level)
                 else:
                     shutil.copyfileobj(source, sink, _CHUNK)
 
 
-def _restamp(source: IO[bytes], sink: IO[bytes], mtime: int) -> None:
+def _restamp(source: IO[bytes], sink: IO[bytes], mtime: int, level: int) -> None:
     """Copy a packed archive, with one time for all of its members."""
     with (
         zstd.open(source) as plain,
-        zstd.open(sink, "wb", level=_LEVEL) as packed,
+        packing(sink, level=level) as packed,
         tarfile.open(fileobj=plain, mode="r|") as old,
         tarfile.open(fileobj=packed, mode="w|") as new,
     ):

@@ -15,10 +15,10 @@ import tarfile
 import zipfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kiln import files
-from kiln.compression import zstd
+from kiln.compression import FAST, packing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 SUBDIR = "linux-64"
 PLACEHOLDER = "/opt/kiln_rehearsal_prefix_placeholder"
-_LEVEL = 1  # seconds; level 19 takes minutes
-_THREADS = 2  # the compressed bytes do not depend on the number, as long as there is one
 _CHUNK = 1 << 20
 _OF_NOTHING = hashlib.sha256().hexdigest()
 _EPOCH = 315_532_800  # 1980, the first moment that a zip can hold
@@ -178,7 +176,7 @@ def _write_member(outer: zipfile.ZipFile, name: str, data: bytes) -> None:
 def _tar(outer: zipfile.ZipFile, name: str) -> Iterator[tarfile.TarFile]:
     with (
         outer.open(zipfile.ZipInfo(name), "w", force_zip64=True) as file,
-        _compressing(file) as compressed,
+        packing(file, level=FAST) as compressed,
         _LargeReads.open(fileobj=compressed, mode="w|", format=tarfile.GNU_FORMAT, bufsize=_CHUNK) as tar,
     ):
         yield tar
@@ -189,16 +187,6 @@ class _LargeReads(tarfile.TarFile):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "copybufsize": _CHUNK})
-
-
-def _compressing(file: IO[bytes]) -> zstd.ZstdFile:
-    parameter = zstd.CompressionParameter
-    options: dict[int, int] = {
-        parameter.compression_level: _LEVEL,
-        parameter.nb_workers: _THREADS,
-        parameter.checksum_flag: 1,
-    }
-    return zstd.ZstdFile(file, "w", options=options)
 
 
 class _HashingReader(io.RawIOBase):

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from kiln.expand.disk import Drift, drift, write
 from kiln.expand.files import read, read_all, text
-from kiln.expand.forge import CondaSettings, conda_settings, exclusive_config_file
+from kiln.expand.forge import (
+    CondaSettings,
+    PackageSettings,
+    conda_settings,
+    exclusive_config_file,
+    package_settings,
+)
 from kiln.expand.matrix import configs
 from kiln.expand.pinning import Need, lacking, missing_values, require_values
 from kiln.expand.stale import changes_since_rerender
@@ -13,6 +19,7 @@ __all__ = [
     "CondaSettings",
     "Drift",
     "Need",
+    "PackageSettings",
     "changes_since_rerender",
     "conda_settings",
     "configs",
@@ -20,6 +27,7 @@ __all__ = [
     "exclusive_config_file",
     "lacking",
     "missing_values",
+    "package_settings",
     "read",
     "read_all",
     "require_values",

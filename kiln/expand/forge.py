@@ -29,6 +29,9 @@ _NATIVE_PLATFORMS = {
 }  # fmt: skip
 _GITHUB = "github_actions"
 _EXCLUSIVE = "exclusive_config_file"
+_CONDA = "2"  # pkg_format of .conda files
+LEVEL = 16  # conda-forge's zstd level
+_LEVELS = range(1, 23)
 _READ_KEYS = frozenset(
     [
         "provider", "build_platform", "os_version", "noarch_platforms", "azure", "force", _GITHUB, "enabled", "docker",
@@ -77,6 +80,40 @@ class CondaSettings:
     channel_priority: str
     conda_build: Mapping[str, str]
     solver: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageSettings:
+    """The form of the packages that kiln's own engine makes: ``.conda`` files, of a zstd level."""
+
+    level: int
+
+
+def package_settings(path: Path) -> PackageSettings:
+    """Return the form of the packages, by ``conda_build`` of a feedstock's settings.
+
+    Raises:
+        KilnError: the file is malformed, or asks for a form that kiln's own engine does not make.
+    """
+    document = limits.bounded(lambda: parsed(path))
+    settings = TypedSettings(document, document.value).mapping("conda_build")
+    form = str(settings.get("pkg_format") or _CONDA)
+    if form not in {_CONDA, ".conda"}:
+        raise RecipeFault(
+            f"conda_build/pkg_format is {form!r}",
+            at=document.place("conda_build"),
+            why="this engine makes .conda files, which are format 2",
+            hint="remove the setting, or build with --engine conda-build",
+        )
+    level = str(settings.get("zstd_compression_level") or LEVEL)
+    if not level.isdecimal() or int(level) not in _LEVELS:
+        raise RecipeFault(
+            f"conda_build/zstd_compression_level is {level!r}",
+            at=document.place("conda_build"),
+            why=f"zstd has the levels {_LEVELS[0]} to {_LEVELS[-1]}",
+            hint=f"{LEVEL} is the default",
+        )
+    return PackageSettings(level=int(level))
 
 
 def conda_settings(path: Path) -> CondaSettings:

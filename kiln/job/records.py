@@ -70,7 +70,7 @@ class BuildJob:
     ``queue`` is the folder for scripts to run without the network, None where all run here.
     ``python`` and ``image`` are a rehearsal's: an interpreter, and the image, None on the host.
     ``compile`` are variables for the compile step alone, which do not affect its result. ``shared_packages`` are
-    reports of packages that another config has made, which are in ``channel``.
+    reports of packages that another config has made, which are in ``channel``. ``level`` is zstd's for the packages.
     """
 
     root: Path
@@ -89,6 +89,7 @@ class BuildJob:
     channel: Path
     queue: Path | None = None
     network: bool = False
+    level: int = 1
 
     @classmethod
     def read(cls, file: Path) -> BuildJob:

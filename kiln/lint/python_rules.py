@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from kiln.lint.subject import LintedFeedstock, LintedRecipe
 
 BACKENDS = frozenset(
-    """setuptools flit flit-core hatchling poetry poetry-core pdm-backend pdm-pep517 pymsbuild meson-python
-    scikit-build-core sphinx-theme-builder maturin jupyter-packaging whey uv-build""".split()
+    ["setuptools", "flit", "flit-core", "hatchling", "poetry", "poetry-core", "pdm-backend", "pdm-pep517", "pymsbuild", "meson-python", "scikit-build-core", "sphinx-theme-builder", "maturin", "jupyter-packaging", "whey", "uv-build"]
 )
 _SELF_BUILT = frozenset({"hatchling", "pdm-backend", "setuptools"})
 _CROSS_PYTHON = re.compile(r"cross-python(?:_|\s|$)")

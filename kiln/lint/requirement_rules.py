@@ -128,7 +128,7 @@ def go_licenses(subject: LintedFeedstock) -> Iterator[Problem]:
     yield from _licenses(subject, "go", "go-licenses", subject.recipe.named[0] == "go-licenses")
 
 
-def _licenses(subject: LintedFeedstock, language: str, tool: str, exempt: bool) -> Iterator[Problem]:  # noqa: FBT001
+def _licenses(subject: LintedFeedstock, language: str, tool: str, exempt: bool) -> Iterator[Problem]:
     recipe = subject.recipe
     build = recipe.required("build")
     compiler = f"{'$' * recipe.version}{{{{ compiler('{language}') }}}}"

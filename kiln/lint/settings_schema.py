@@ -24,11 +24,11 @@ _SETS = {
     "PLATFORM": frozenset(platform.replace("-", "_") for platform in CONDA_PLATFORMS),
     "SYSTEM": frozenset({"linux", "win", "osx"}),
     "SERVICE": frozenset(
-        "azure github_actions default emulated native None circle travis appveyor drone woodpecker".split()
+        ["azure", "github_actions", "default", "emulated", "native", "None", "circle", "travis", "appveyor", "drone", "woodpecker"]
     ),
     "DISK": frozenset({"apt", "cache", "docker"}),
     "LINT": frozenset(
-        "lint_noarch_selectors lint_stdlib hint_os_version hint_pip_no_build_backend hint_python_min".split()
+        ["lint_noarch_selectors", "lint_stdlib", "hint_os_version", "hint_pip_no_build_backend", "hint_python_min"]
     ),
 }
 # The conditions of one value in a list of values.
@@ -125,7 +125,7 @@ def _words(alternative: str) -> str:
     return f"one of {names}" if names else {"truth": "true or false", "integer": "an integer"}.get(alternative, "text")
 
 
-def _matches(value: Any, alternative: str) -> bool:  # noqa: PLR0911 - one return for each type
+def _matches(value: Any, alternative: str) -> bool:
     if alternative in {"open", "closed"}:
         return isinstance(value, dict)
     if alternative.startswith("values of "):

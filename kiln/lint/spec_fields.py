@@ -20,7 +20,7 @@ _VERSION_BUILD = re.compile(r"(.+?[^><!,|]?)(?:(?<![=!|,<>~])[ =]([^-=,|<>~]+?))
 _RELATION = re.compile(r"(=|==|!=|<=|>=|<|>|~=)(?![=<>!~])(\S+)$")
 _ARCHIVES = (".conda", ".tar.bz2")
 _OTHER_KEYS = frozenset(
-    """build_number channel subdir fn url md5 sha256 license license_family track_features features""".split()
+    ["build_number", "channel", "subdir", "fn", "url", "md5", "sha256", "license", "license_family", "track_features", "features"]
 )
 _MAX_LENGTH = 500  # characters; longer texts are not specs
 PIN_STUBS = (COMPATIBLE_PIN, SUBPACKAGE_PIN)

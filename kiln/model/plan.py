@@ -19,7 +19,7 @@ class BuildStep:
     ``recipe`` is the engine's fully evaluated recipe, ``folder`` its work folder. ``index`` are the fields that the
     package's index.json needs besides those of the engine, ``edits`` the changes of its other metadata. ``environment``
     are the variables that the engine's process needs besides the run's, ``pins`` the bounds of versions that the engine
-    solves, by field of the output.
+    solves, by field of the output. ``level`` is zstd's for the package.
     """
 
     output: Output
@@ -30,6 +30,7 @@ class BuildStep:
     index: Mapping[str, Any]
     edits: Mapping[str, Any] = field(default_factory=dict)
     pins: tuple[tuple[str, Pin], ...] = ()
+    level: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

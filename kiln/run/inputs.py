@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from kiln.store.build_cache import BuildInputs
 
 
+OWN_ENGINE = "rattler-build"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInputs:
     """The inputs of a run's plan: its configs, with the location, inputs and compile cache of each, and its share.
@@ -70,6 +73,8 @@ def look_up(
     configs = expand.read_all(feedstock, options.configs)
     if options.build.from_step is not None:
         require_step(feedstock, configs, options.build.from_step, engine=options.build.engine)
+    if options.build.engine == OWN_ENGINE:
+        expand.package_settings(feedstock.root / "conda-forge.yml")  # refuse an invalid one before anything is built
     compatibility.require(feedstock, configs)
     _require_keys(feedstock, configs, engine=options.build.engine)
     choice = location.choose(options)

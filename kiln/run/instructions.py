@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import render
+from kiln import expand, render
+from kiln.compression import FAST
 from kiln.executor import conda_forge_env, foreign_engine
 from kiln.job.records import BuildJob
 from kiln.ledger import records
@@ -63,6 +64,7 @@ def build_job(task: Task, executor: Executor, shared_packages: tuple[dict[str, A
         shared_packages=shared_packages,
         channel=inside(task.layout.root),
         network=executor.on_host or task.network,
+        level=FAST if job.options.rehearsal else expand.package_settings(task.feedstock.root / "conda-forge.yml").level,
         parent=os.getpid() if executor.on_host else None,
         python=Path(job.python) if job.python and (executor.on_host or job.python_home) else None,
         image=job.image,

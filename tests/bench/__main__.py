@@ -27,6 +27,7 @@ SECTIONS = (
     "publish",
     "install",
     "image",
+    "compression",
     "compile",
 )
 

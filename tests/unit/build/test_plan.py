@@ -117,6 +117,17 @@ def test_the_plan_of_a_build_has_its_compilers_and_no_mark() -> None:
     assert step.environment == {}
 
 
+def test_packages_of_a_release_have_its_level_and_those_of_a_rehearsal_the_fast_one(tmp_path: Path) -> None:
+    rendered = Rendered(config=CPU, outputs=(LIB,))
+    (release,) = plan_outputs(
+        rendered, recipe_folder=tmp_path, folder=tmp_path, channels=(), compiled=None, extra={}, level=16
+    )
+    (rehearsal,) = plan_rehearsal(
+        rendered, recipe_folder=tmp_path, folder=tmp_path, channels=(), wheel=tmp_path / "a.whl"
+    )
+    assert (release.level, rehearsal.level) == (16, 1)
+
+
 def test_a_recipe_decides_what_becomes_of_its_binaries() -> None:
     as_is = dataclasses.replace(LIB, binary_relocation=False, detect_binary_files_with_prefix=False)
     (step,) = planned(Rendered(config=CPU, outputs=(as_is,)))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.conda_package.reader import read_info, rewrite_info
+from kiln.conda_package.reader import read_info, reading, rewrite_info
 from kiln.errors import BrokenPackage
+from kiln.resources import Resources
 from tests.packages import conda_package
 
 if TYPE_CHECKING:
@@ -40,3 +42,28 @@ def test_an_invalid_package_is_refused_by_name(tmp_path: Path, content: bytes) -
     (tmp_path / "p.conda").write_bytes(content)
     with pytest.raises(BrokenPackage, match=r"p\.conda is not a \.conda package"):
         read_info(tmp_path / "p.conda", "about.json")
+
+
+def test_a_higher_level_makes_a_smaller_package_of_the_same_content(tmp_path: Path) -> None:
+    words = b" ".join(str(number * number).encode() for number in range(200_000))
+    old = conda_package(tmp_path / "old.conda", {"index.json": {"a": 1}}, payload={"share/words": words})
+    sizes = {}
+    for level in (1, 16):
+        new = tmp_path / f"{level}.conda"
+        rewrite_info(old, new, lambda _, data: data, mtime=1, level=level)
+        sizes[level] = new.stat().st_size
+        with reading(new) as members:
+            assert {member.name: content.read() for member, content in members if content}["share/words"] == words
+    assert sizes[16] < 0.9 * sizes[1]
+
+
+def test_the_number_of_cores_makes_no_difference_to_the_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    payload = {"share/random": random.Random(1).randbytes(9_000_000)}
+    old = conda_package(tmp_path / "old.conda", {"index.json": {}}, payload=payload)
+    packages = []
+    for cores, memory in ((1, 1 << 40), (3, 1 << 40), (64, 1)):
+        here = Resources(cores=cores, memory=memory)
+        monkeypatch.setattr(Resources, "here", lambda here=here: here)
+        rewrite_info(old, tmp_path / "new.conda", lambda _, data: data, mtime=1, level=3)
+        packages.append((tmp_path / "new.conda").read_bytes())
+    assert packages[0] == packages[1] == packages[2]

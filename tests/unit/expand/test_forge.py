@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import RecipeFault
-from kiln.expand import conda_settings, forge
+from kiln.expand import conda_settings, forge, package_settings
+from kiln.model.location import Place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,3 +84,36 @@ def test_the_settings_of_conda_and_their_defaults(tmp_path: Path) -> None:
     path.write_text("channel_priority: some\n")
     with pytest.raises(RecipeFault, match="channel_priority is 'some'"):
         conda_settings(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        (None, 16),
+        ("conda_build: {}\n", 16),
+        ("conda_build:\n  pkg_format: '2'\n", 16),
+        ("conda_build:\n  pkg_format: 2\n  zstd_compression_level: 19\n", 19),
+        ("conda_build:\n  zstd_compression_level: '1'\n", 1),
+    ],
+)
+def test_packages_have_the_level_of_the_settings(tmp_path: Path, text: str | None, level: int) -> None:
+    path = tmp_path / "conda-forge.yml"
+    if text is not None:
+        path.write_text(text)
+    assert package_settings(path).level == level
+
+
+@pytest.mark.parametrize(
+    ("setting", "what"),
+    [
+        ("zstd_compression_level: 23", "conda_build/zstd_compression_level is '23'"),
+        ("zstd_compression_level: fast", "conda_build/zstd_compression_level is 'fast'"),
+        ("zstd_compression_level: -1", "conda_build/zstd_compression_level is '-1'"),
+        ("pkg_format: '1'", "conda_build/pkg_format is '1'"),
+    ],
+)
+def test_a_form_of_packages_that_the_engine_does_not_make_is_refused(tmp_path: Path, setting: str, what: str) -> None:
+    (tmp_path / "conda-forge.yml").write_text(f"github: {{}}\nconda_build:\n  {setting}\n")
+    with pytest.raises(RecipeFault) as caught:
+        package_settings(tmp_path / "conda-forge.yml")
+    assert (caught.value.what, caught.value.at) == (what, Place(file="conda-forge.yml", line=2, column=1))
