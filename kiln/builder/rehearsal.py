@@ -25,7 +25,7 @@ from kiln.serialization import to_json
 from kiln.store import build_cache
 from kiln.store.rehearsal_layout import RehearsalLayout
 from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest, folder_digest
-from kiln.variants.cuda import cuda_of
+from kiln.variants.cuda import cuda_arch_of, cuda_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -230,7 +230,7 @@ class Rehearsal:
             return offered
         with self.reporter.step("look for a GPU driver") as step:
             step.note(f"none found: solving as with a driver for CUDA {self.wheels.cuda}")
-        return {**offered, "__cuda": (self.wheels.cuda, "0")}
+        return {**offered, "__cuda": (self.wheels.cuda, "0"), "__cuda_arch": (cuda_arch_of(self.rendered.config), "0")}
 
     def test_files(self) -> set[str]:
         """Return the recipe's files that only tests use; they do not affect the build."""

@@ -137,11 +137,9 @@ def gpu(name: str) -> Gpu:
             )
     row = _named(name)
     if row is None:
-        hint = (
-            _similar(name)
-            or "use its compute capability instead, such as --gpu 7.0 (nvidia-smi --query-gpu=compute_cap); only "
-            "NVIDIA's GPUs have one, and no other runs a build for CUDA"
-        )
+        makers = "only NVIDIA's GPUs have one, and no other runs a build for CUDA"
+        instead = f"a compute capability will do too, such as --gpu 7.0 (nvidia-smi --query-gpu=compute_cap); {makers}"
+        hint = " ".join(filter(None, (_similar(name), instead)))
         raise UsageError(f"no table has a GPU {name!r}", hint=hint)
     return Gpu(name=row["gpu"], capability=row["capability"], rows=(row,))
 

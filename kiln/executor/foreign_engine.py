@@ -16,7 +16,7 @@ from kiln.job.outline import channel_sources
 from kiln.job.untrusted_output import open_beneath
 from kiln.ledger import records
 from kiln.model.artifact import Artifact, PackageReport, TestReport, TestVerdict
-from kiln.variants.cuda import cuda_of
+from kiln.variants.cuda import cuda_arch_of, cuda_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -69,7 +69,7 @@ def prepare(
         settings=conda.conda_build,
         solver=conda.solver,
         cuda=cuda_of(rendered.config),
-        cuda_arch=rendered.config.variant.get("cuda_arch_version", (None,))[0],
+        cuda_arch=cuda_arch_of(rendered.config),
         extra={name: variables.get(name, "") for name in conda_forge_env.EXTRA},
     )
     make_caches(folder, cache)

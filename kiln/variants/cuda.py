@@ -9,17 +9,26 @@ if TYPE_CHECKING:
     from kiln.model.build_config import BuildConfig
 
 
+ANY_GPU = "999.0"  # newer than any, so that no lower bound excludes it
+
+
 def cuda_of(config: BuildConfig) -> str | None:
     """Return the CUDA version of a config, such as ``12.9``, or None."""
     version = config.variant.get("cuda_compiler_version", ("None",))[0]
     return None if version == "None" else version
 
 
+def cuda_arch_of(config: BuildConfig) -> str:
+    """Return the compute capability that tests of a CUDA config count on where there is no GPU.
+
+    Source: conda-forge-ci-setup, which exports CONDA_OVERRIDE_CUDA_ARCH so.
+    """
+    return config.variant.get("cuda_arch_version", (ANY_GPU,))[0]
+
+
 def offered(virtual_packages: VirtualPackages, config: BuildConfig) -> VirtualPackages:
-    """Return a machine's virtual packages, with ``__cuda`` for a CUDA config even where there is no GPU."""
+    """Return a machine's virtual packages, for a CUDA config with ``__cuda`` and ``__cuda_arch`` even without a GPU."""
     cuda = cuda_of(config)
-    return (
-        virtual_packages
-        if cuda is None or "__cuda" in virtual_packages
-        else {**virtual_packages, "__cuda": (cuda, "0")}
-    )
+    if cuda is None:
+        return virtual_packages
+    return {"__cuda": (cuda, "0"), "__cuda_arch": (cuda_arch_of(config), "0"), **virtual_packages}

@@ -1,26 +1,52 @@
-"""A config's CUDA version, and the virtual packages of a machine without a GPU."""
+"""The virtual packages that tests of a config count on, with and without a GPU."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import pytest
 
 from kiln.model.build_config import BuildConfig
-from kiln.variants.cuda import cuda_of, offered
+from kiln.variants.cuda import cuda_arch_of, cuda_of, offered
+
+CONFIG = BuildConfig(
+    name="linux_64_", platform="linux-64", variant={"cuda_compiler_version": ("12.9",)}, pin_run_as_build={}
+)
+BARE = {"__glibc": ("2.36", "0")}
+H200 = {**BARE, "__cuda": ("13.0", "0"), "__cuda_arch": ("9.0", "0")}
 
 
-def config(*versions: str) -> BuildConfig:
-    variant = {"cuda_compiler_version": versions} if versions else {}
-    return BuildConfig(name="a", platform="linux-64", variant=variant, pin_run_as_build={})
+def with_keys(**keys: str) -> BuildConfig:
+    return dataclasses.replace(CONFIG, variant={**CONFIG.variant, **{name: (value,) for name, value in keys.items()}})
 
 
-@pytest.mark.parametrize(("versions", "expected"), [((), None), (("None",), None), (("12.9",), "12.9")])
-def test_the_cuda_version_of_a_config(versions: tuple[str, ...], expected: str | None) -> None:
-    assert cuda_of(config(*versions)) == expected
+def test_a_cuda_config_is_tested_as_with_a_gpu() -> None:
+    assert offered(BARE, CONFIG) == {**BARE, "__cuda": ("12.9", "0"), "__cuda_arch": ("999.0", "0")}
+    config = with_keys(cuda_arch_version="9.0")
+    assert offered(BARE, config)["__cuda_arch"] == ("9.0", "0")
 
 
-def test_only_a_cuda_config_gets_a_virtual_package_that_the_machine_lacks() -> None:
-    machine = {"__glibc": ("2.36", "0")}
-    assert offered(machine, config()) == machine
-    assert offered(machine, config("12.9")) == {**machine, "__cuda": ("12.9", "0")}
-    driver = {**machine, "__cuda": ("12.4", "0")}
-    assert offered(driver, config("12.9")) == driver, "the machine's driver is not exaggerated"
+def test_a_real_gpu_stays_as_it_is() -> None:
+    assert offered(H200, CONFIG) == H200
+
+
+def test_a_driver_without_a_gpu_is_completed() -> None:
+    driver = {**BARE, "__cuda": ("13.0", "0")}
+    assert offered(driver, CONFIG) == {**driver, "__cuda_arch": ("999.0", "0")}
+
+
+def test_a_cpu_config_is_tested_on_the_machine_as_it_is() -> None:
+    config = with_keys(cuda_compiler_version="None")
+    assert cuda_of(config) is None
+    assert offered(BARE, config) == BARE
+
+
+@pytest.mark.parametrize(("keys", "arch"), [({}, "999.0"), ({"cuda_arch_version": "8.6"}, "8.6")])
+def test_the_capability_is_the_variants_or_newer_than_any(keys: dict[str, str], arch: str) -> None:
+    assert cuda_arch_of(with_keys(**keys)) == arch
+
+
+@pytest.mark.parametrize(("keys", "cuda"), [((), None), (("None",), None), (("12.9",), "12.9")])
+def test_the_cuda_version_of_a_config(keys: tuple[str, ...], cuda: str | None) -> None:
+    variant = {"cuda_compiler_version": keys} if keys else {}
+    assert cuda_of(dataclasses.replace(CONFIG, variant=variant)) == cuda
