@@ -43,6 +43,14 @@ def test_a_removed_package_leaves_no_trace(tmp_path: Path) -> None:
     assert without.changed == {"small", "large"}
 
 
+def test_only_the_names_of_removed_packages_count_as_changed(tmp_path: Path) -> None:
+    """current_repodata.json is made again for names that changed, and keeps the others."""
+    subdir = dataclasses.replace(index(tmp_path, "small-1", "large-1"), changed=frozenset())
+    assert subdir.without(["small-1-0.conda"]).changed == {"small"}
+    assert subdir.withdrawn(["small-1-0.conda"]).changed == {"small"}
+    assert repodata.forms(subdir.without(["missing-1-0.conda"])) == repodata.forms(subdir)
+
+
 def test_the_patches_of_a_record_add_up(tmp_path: Path) -> None:
     subdir = (
         index(tmp_path, "small-1").patched("small-1-0.conda", {"a": 1, "b": 1}).patched("small-1-0.conda", {"b": 2})
