@@ -15,7 +15,7 @@ from kiln import limits
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate, nearest
 from kiln.model.location import Place
 from kiln.template.pieces import NotSeparable, cut
-from kiln.template.sandbox import COUNTED, Budget, Exhausted, Undefined, Uses, spend
+from kiln.template.sandbox import COUNTED, Budget, Exhausted, UndefinedValue, Uses, spend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,7 +36,7 @@ class Environment(ImmutableSandboxedEnvironment):
         self.uses = Uses()
         self.budget = Budget()
         self._compiled: dict[str, Piece] = {}
-        undefined = type("Recorded", (Undefined,), {"uses": self.uses})
+        undefined = type("Recorded", (UndefinedValue,), {"uses": self.uses})
         # Not optimized: constants are evaluated when the template runs, where the budget applies, not when it compiles.
         super().__init__(undefined=undefined, loader=jinja2.FunctionLoader(load), cache_size=0, optimized=False)
         self.filters = {**self.filters, COUNTED: self.budget.counted}

@@ -30,7 +30,7 @@ class Uses:
         self.names: list[str] = []
 
 
-class Undefined(jinja2.Undefined):
+class UndefinedValue(jinja2.Undefined):
     """An undefined value: false, empty, equal to other undefined values; arithmetic on it stays undefined."""
 
     uses: ClassVar[Uses]
@@ -39,7 +39,7 @@ class Undefined(jinja2.Undefined):
         if self._undefined_obj is missing and self._undefined_name:
             self.uses.names.append(self._undefined_name)
 
-    def _again(self, *_: Any, **__: Any) -> Undefined:
+    def _again(self, *_: Any, **__: Any) -> UndefinedValue:
         self._used()
         return type(self)(self._undefined_hint, self._undefined_obj, self._undefined_name)
 
@@ -47,7 +47,7 @@ class Undefined(jinja2.Undefined):
     __mod__ = __rmod__ = __pos__ = __neg__ = __call__ = __getitem__ = __pow__ = __rpow__ = _again  # type: ignore[assignment]
     __sub__ = __rsub__ = _again  # type: ignore[assignment]
 
-    def _compared(self, _: Any) -> Undefined:
+    def _compared(self, _: Any) -> UndefinedValue:
         return type(self)(self._undefined_hint, self._undefined_obj, self._undefined_name)
 
     __lt__ = __le__ = __gt__ = __ge__ = _compared  # type: ignore[assignment]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import jinja2
 import pytest
 
-from kiln.template.sandbox import COUNTED, Budget, Exhausted, Undefined, Uses, spend
+from kiln.template.sandbox import COUNTED, Budget, Exhausted, UndefinedValue, Uses, spend
 
 
 def rendered(text: str) -> tuple[str, list[str]]:
     """Render a template; return its text and the undefined names that it used."""
     uses = Uses()
-    environment = jinja2.Environment(undefined=type("Recorded", (Undefined,), {"uses": uses}))
+    environment = jinja2.Environment(undefined=type("Recorded", (UndefinedValue,), {"uses": uses}))
     return environment.from_string(text).render(), uses.names
 
 
