@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kiln.errors import LintFailed
 
@@ -17,9 +18,21 @@ if TYPE_CHECKING:
     from kiln.lint import LintMessage
     from kiln.model.feedstock import Feedstock
 
+_BOM = "\ufeff"
+
+
+class LintResult(NamedTuple):
+    """The messages about a feedstock, and those that were corrected."""
+
+    messages: list[LintMessage]
+    fixed: list[LintMessage]
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln lint``."""
+    parser.add_argument(
+        "--fix", action="store_true", help="correct the recipe where a message has one answer, and print the others"
+    )
     parser.add_argument("--conda-forge", action="store_true", help="add the rules for feedstocks of conda-forge")
     parser.add_argument("--json", action="store_true", help="print the messages as JSON")
 
@@ -33,34 +46,58 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln import load
 
     feedstock = load.find(root)
-    messages = checked(feedstock, of_conda_forge=options.conda_forge)
-    print(as_json(messages) if options.json else "\n".join(lines(messages)))
-    lints = [message for message in messages if message.severity == "lint"]
+    result = checked(feedstock, of_conda_forge=options.conda_forge, fix=options.fix)
+    print(as_json(result) if options.json else "\n".join(lines(result)))
+    lints = [message for message in result.messages if message.severity == "lint"]
     if lints:
-        raise LintFailed("the recipe breaks rules of conda-forge", why=f"{len(lints)} lints")
+        fixable = any(message.fixable for message in lints) and not options.fix
+        raise LintFailed(
+            f"{counted(lints, 'lint')} in the recipe or conda-forge.yml",
+            hint="kiln lint --fix corrects some of them" if fixable else "",
+        )
     return 0
 
 
-def checked(feedstock: Feedstock, *, of_conda_forge: bool) -> list[LintMessage]:
-    """Return the messages about a feedstock, with those of shellcheck if it is installed."""
+def checked(feedstock: Feedstock, *, of_conda_forge: bool, fix: bool) -> LintResult:
+    """Return the messages about a feedstock, with those of shellcheck if it is installed; correct it before."""
     from kiln import limits, lint
     from kiln.lint import scripts
+
+    fixed = corrected(feedstock, of_conda_forge=of_conda_forge) if fix else []
 
     def check() -> tuple[list[LintMessage], bool]:
         return lint.check(feedstock, of_conda_forge=of_conda_forge), lint.shellcheck_enabled(feedstock)
 
     messages, enabled = limits.bounded(check)
+    # shellcheck runs outside of the limits, which its runtime exceeds at its start.
     program = shutil.which("shellcheck", path=os.environ.get("PATH", os.defpath))
-    return messages + (scripts.messages(feedstock, Path(program), enabled=enabled) if program else [])
+    script_messages = scripts.messages(feedstock, Path(program), enabled=enabled) if program else []
+    return LintResult(messages + script_messages, fixed)
 
 
-def as_json(messages: Sequence[LintMessage]) -> str:
-    """Return messages as JSON: lints and hints, each with id, message, place and cure."""
+def corrected(feedstock: Feedstock, *, of_conda_forge: bool) -> list[LintMessage]:
+    """Correct the recipe on disk and return the messages that this answers."""
+    from kiln import files, limits
+    from kiln.lint import fix, recipe_files
+    from kiln.yamltext import read_text
+
+    file = recipe_files(feedstock)[0]
+    path = files.inside(feedstock.root / file, feedstock.root)
+    text = read_text(path, file)
+    correction = limits.bounded(lambda: fix.correct(feedstock, text, of_conda_forge=of_conda_forge))
+    if correction.text != text:
+        mark = _BOM if path.read_bytes().startswith(_BOM.encode()) else ""
+        files.write_text(path, mark + correction.text, mode=stat.S_IMODE(path.stat().st_mode))
+    return list(correction.fixed)
+
+
+def as_json(result: LintResult) -> str:
+    """Return the messages as JSON: lints, hints and what was corrected, each with id, message, place and cure."""
     entries = {
-        f"{severity}s": [entry(message) for message in messages if message.severity == severity]
+        f"{severity}s": [entry(message) for message in result.messages if message.severity == severity]
         for severity in ("lint", "hint")
     }
-    return json.dumps(entries, indent=2)
+    return json.dumps({**entries, "fixed": [entry(message) for message in result.fixed]}, indent=2)
 
 
 def entry(message: LintMessage) -> dict[str, object]:
@@ -76,11 +113,18 @@ def entry(message: LintMessage) -> dict[str, object]:
     }
 
 
-def lines(messages: Sequence[LintMessage]) -> list[str]:
-    """Return messages as lines of text."""
-    texts = []
-    for message in messages:
+def lines(result: LintResult) -> list[str]:
+    """Return the messages as lines of text, and their count."""
+    texts = [f"{message.at}: fixed {message.id}: {message.text}" for message in result.fixed]
+    for message in result.messages:
         texts.append(f"{message.at}: {message.severity.value} {message.id}: {message.text}")
-        if message.cure:
-            texts.append(f"  try: {message.cure}")
-    return texts
+        texts.append(f"  try: {message.cure}")
+    lints = [message for message in result.messages if message.severity == "lint"]
+    hints = [message for message in result.messages if message.severity == "hint"]
+    fixed = f", {counted(result.fixed, 'message')} fixed" if result.fixed else ""
+    return [*texts, f"{counted(lints, 'lint')}, {counted(hints, 'hint')}{fixed}"]
+
+
+def counted(messages: Sequence[LintMessage], noun: str) -> str:
+    """Return the number of messages with a noun in the right form."""
+    return f"{len(messages)} {noun}{'s' * (len(messages) != 1)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.lint import about, conda_forge, requirement_rules, sections, settings_rules, test_sections, text_rules
+from kiln.lint import about, conda_forge, requirement_rules, sections, settings_rules, tests_section, text_rules
 from kiln.lint.model import LintMessage, Problem, Rule, Severity
 from kiln.lint.subject import LintedFeedstock, LintedRecipe, read_settings, recipe_files
 from kiln.lint.values import mapping
@@ -12,12 +12,12 @@ from kiln.lint.values import mapping
 if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
 
-__all__ = ["RULES", "LintMessage", "Rule", "Severity", "check", "rules", "shellcheck_enabled"]
+__all__ = ["RULES", "LintMessage", "Rule", "Severity", "check", "recipe_files", "rules", "shellcheck_enabled"]
 
 RULES: tuple[Rule, ...] = (
     *sections.RULES,
     *about.RULES,
-    *test_sections.RULES,
+    *tests_section.RULES,
     *requirement_rules.RULES,
     *text_rules.RULES,
     *settings_rules.RULES,
@@ -27,18 +27,22 @@ _STOPS = frozenset({"R-051"})  # with two recipes, nothing else is checked: it i
 
 
 def rules(*, of_conda_forge: bool) -> tuple[Rule, ...]:
-    """Return the rules; with those for feedstocks of conda-forge only, or without."""
-    return tuple(rule for rule in RULES if of_conda_forge or not rule.conda_forge)
+    """Return the rules for feedstocks of conda-forge, or those for all others."""
+    return tuple(rule for rule in RULES if not (rule.others if of_conda_forge else rule.conda_forge))
 
 
-def check(feedstock: Feedstock, *, of_conda_forge: bool = False) -> list[LintMessage]:
+def check(
+    feedstock: Feedstock, recipe: LintedRecipe | None = None, *, of_conda_forge: bool = False
+) -> list[LintMessage]:
     """Return the messages about a feedstock, lints first, each in the order of the file.
+
+    ``recipe`` takes the place of the recipe on disk.
 
     Raises:
         KilnError: the recipe or the settings cannot be read.
     """
     name = recipe_files(feedstock)[0]
-    recipe = LintedRecipe.read(feedstock.root / name, name)
+    recipe = recipe or LintedRecipe.read(feedstock.root / name, name)
     subject = LintedFeedstock(feedstock=feedstock, recipe=recipe, settings=read_settings(feedstock))
     messages: dict[tuple[object, ...], LintMessage] = {}
     for rule in rules(of_conda_forge=of_conda_forge):

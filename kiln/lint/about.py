@@ -150,7 +150,9 @@ def feedstock_name(subject: LintedFeedstock) -> str:
     return str(extra.get("feedstock-name") or holder.get(key_of(holder, "name"), ""))
 
 
-_SPDX_CURE = "write an SPDX expression (spdx.org/licenses), such as MIT or Apache-2.0 OR BSD-3-Clause, or LicenseRef-NAME"
+_SPDX_CURE = (
+    "write an SPDX expression (spdx.org/licenses), such as MIT or Apache-2.0 OR BSD-3-Clause, or LicenseRef-NAME"
+)
 
 RULES = (
     lint("R-002", missing_items, "add the item to the about section"),

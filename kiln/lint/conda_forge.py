@@ -132,8 +132,18 @@ def _remote(subject: LintedFeedstock) -> str:
 RULES = (
     lint("CF-003", no_configs, "run kiln rerender", conda_forge=True),
     lint("CF-004", empty_variant_file, "remove the file", conda_forge=True),
-    lint("CF-005", own_workflows, "remove the workflow: conda-forge's services are for building packages", conda_forge=True),
-    hint("CF-006", overridden_pins, "require the package without a version, or set it in the variant file", conda_forge=True),
+    lint(
+        "CF-005",
+        own_workflows,
+        "remove the workflow: conda-forge's services are for building packages",
+        conda_forge=True,
+    ),
+    hint(
+        "CF-006",
+        overridden_pins,
+        "require the package without a version, or set it in the variant file",
+        conda_forge=True,
+    ),
     hint("CF-007", replaced_variables, "use the setting", conda_forge=True),
     lint("CF-013", other_feedstock_name, "set feedstock-name in the extra section", conda_forge=True),
     lint("FC-001", repeated_settings, "keep one of them", conda_forge=True),

@@ -38,7 +38,7 @@ def _files(subject: LintedFeedstock) -> Iterator[tuple[str, dict[Any, Any]]]:
             text = "\n".join(_OTHER_SYSTEM.sub("", line) for line in text.split("\n"))
         values = mapping(read_values(text, file))
         if name == VARIANT_FILES[1]:
-            values = {key: [*_chosen(value)] for key, value in values.items()}
+            values = {key: chosen for key, value in values.items() if (chosen := [*_chosen(value)])}
         yield file, {key: value for key, value in values.items() if value is not None}
 
 

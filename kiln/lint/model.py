@@ -34,8 +34,8 @@ class Rule:
     """A rule of conda-smithy's linter, with its id there.
 
     ``check`` yields the problems of a feedstock. ``fixable`` rules have a function in `kiln.lint.fix`. Rules for
-    ``conda_forge`` apply only to feedstocks of that organization. ``skip`` is the name under ``linter: skip:`` in
-    conda-forge.yml that turns the rule off.
+    ``conda_forge`` apply only to feedstocks of that organization, rules for ``others`` to all but those. ``skip`` is the
+    name under ``linter: skip:`` in conda-forge.yml that turns the rule off.
     """
 
     id: str
@@ -44,6 +44,7 @@ class Rule:
     check: Callable[[LintedFeedstock], Iterable[Problem]]
     fixable: bool = False
     conda_forge: bool = False
+    others: bool = False
     skip: str = ""
 
 
@@ -81,9 +82,17 @@ def hint(
     *,
     fixable: bool = False,
     conda_forge: bool = False,
+    others: bool = False,
     skip: str = "",
 ) -> Rule:
     """Return a rule whose violation is only reported."""
     return Rule(
-        id=id_, severity=Severity.HINT, cure=cure, check=check, fixable=fixable, conda_forge=conda_forge, skip=skip
+        id=id_,
+        severity=Severity.HINT,
+        cure=cure,
+        check=check,
+        fixable=fixable,
+        conda_forge=conda_forge,
+        others=others,
+        skip=skip,
     )

@@ -16,7 +16,24 @@ if TYPE_CHECKING:
     from kiln.lint.subject import LintedFeedstock, LintedRecipe
 
 BACKENDS = frozenset(
-    ["setuptools", "flit", "flit-core", "hatchling", "poetry", "poetry-core", "pdm-backend", "pdm-pep517", "pymsbuild", "meson-python", "scikit-build-core", "sphinx-theme-builder", "maturin", "jupyter-packaging", "whey", "uv-build"]
+    [
+        "setuptools",
+        "flit",
+        "flit-core",
+        "hatchling",
+        "poetry",
+        "poetry-core",
+        "pdm-backend",
+        "pdm-pep517",
+        "pymsbuild",
+        "meson-python",
+        "scikit-build-core",
+        "sphinx-theme-builder",
+        "maturin",
+        "jupyter-packaging",
+        "whey",
+        "uv-build",
+    ]
 )
 _SELF_BUILT = frozenset({"hatchling", "pdm-backend", "setuptools"})
 _CROSS_PYTHON = re.compile(r"cross-python(?:_|\s|$)")
@@ -40,7 +57,12 @@ def packages(recipe: LintedRecipe) -> list[Package]:
     if not recipe.outputs:
         return [_package(recipe, recipe.named[0], recipe.root, recipe.root.get(tests))]
     return [
-        _package(recipe, str(output.get("name") or mapping(output.get("package")).get("name") or ""), output, output.get(tests))
+        _package(
+            recipe,
+            str(output.get("name") or mapping(output.get("package")).get("name") or ""),
+            output,
+            output.get(tests),
+        )
         for output in recipe.outputs
     ]
 
@@ -172,11 +194,11 @@ def no_abi_audit(subject: LintedFeedstock) -> Iterator[Problem]:
     recipe = subject.recipe
     for package in packages(recipe):
         independent = is_version_independent(recipe, package.build) and package.build.get("noarch") != "python"
-        if independent and any(_first_word(spec) == "python-abi3" for spec in package.host):
-            if not _runs_abi_audit(recipe, package.tests):
-                text = "a package for the stable ABI is not checked with abi3audit"
-                yield Problem(text=text, at=recipe.at(package.tests or package.node))
-                return
+        abi3 = independent and any(_first_word(spec) == "python-abi3" for spec in package.host)
+        if abi3 and not _runs_abi_audit(recipe, package.tests):
+            text = "a package for the stable ABI is not checked with abi3audit"
+            yield Problem(text=text, at=recipe.at(package.tests or package.node))
+            return
 
 
 def _runs_abi_audit(recipe: LintedRecipe, tests: Any) -> bool:

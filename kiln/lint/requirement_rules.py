@@ -24,7 +24,10 @@ _PLATFORMS = frozenset({"win", "linux", "osx", "unix"})
 _LOGIC = frozenset({"not", "and", "or"})
 _LANGUAGE = r"(?:m2w64_)?(?:c|cxx|fortran|rust|go-cgo)"
 _COMPILERS = (re.compile(f"{_LANGUAGE}{COMPILER}"), re.compile(rf"\${{{{ compiler\(['\"]{_LANGUAGE}"))
-_STDLIBS = (re.compile("(?:m2w64_)?c_stdlib_stub$"), re.compile(r".*\$\{\{ stdlib\(['\"](?:m2w64_)?c['\"]\)", re.DOTALL))
+_STDLIBS = (
+    re.compile("(?:m2w64_)?c_stdlib_stub$"),
+    re.compile(r".*\$\{\{ stdlib\(['\"](?:m2w64_)?c['\"]\)", re.DOTALL),
+)
 
 
 # -- the spelling of specs -------------------------------------------------------------------------------------
@@ -93,7 +96,9 @@ def _all_meta_specs(subject: LintedFeedstock) -> Iterator[tuple[str, str]]:
         requirements = output.get("requirements") or {}
         lists = requirements if isinstance(requirements, dict) else {"run": requirements}
         # conda-smithy sees constraints of outputs only where the top level has some, which it adds them to.
-        constrained = ("run_constrained",) if top.get("run_constrained") and "lint_stdlib" not in subject.skipped else ()
+        constrained = (
+            ("run_constrained",) if top.get("run_constrained") and "lint_stdlib" not in subject.skipped else ()
+        )
         for section in ("build", "host", "run", *constrained):
             yield from ((f"requirements/{section}", spec) for spec in texts(lists.get(section)))
         yield from (("test/requires", spec) for spec in texts(mapping(output.get("test")).get("requires")))
@@ -377,6 +382,6 @@ RULES = (
     lint("R-034", sysroot, _DIRECT, skip="lint_stdlib"),
     lint("R-035", macos_constraint, _DIRECT, skip="lint_stdlib"),
     lint("R1-002", noarch_conditions, "remove noarch:, or the condition", skip="lint_noarch_selectors"),
-    hint("R-041", possible_noarch, "write noarch: python in the build section"),
+    hint("R-041", possible_noarch, "write noarch: python in the build section", others=True),
     hint("R-048", unseparated_fields, "write 'name version build': python >=3.9, libfoo 1.2.* cpu_*", fixable=True),
 )

@@ -28,7 +28,12 @@ def messages(feedstock: Feedstock, program: Path, *, enabled: bool) -> list[Lint
     scripts = sorted(path.name for path in feedstock.recipe.glob("*.sh") if path.is_file() and not path.is_symlink())
     if not scripts:
         return []
-    argv = [program, *_OPTIONS, _ALL if enabled else _WARNINGS, *(f"recipe/{name}" for name in scripts)]
+    argv: list[str | Path] = [
+        program,
+        *_OPTIONS,
+        _ALL if enabled else _WARNINGS,
+        *(f"recipe/{name}" for name in scripts),
+    ]
     result = command.capture(argv, env={}, cwd=feedstock.root, timeout=_TIMEOUT)
     comments = _comments(result.stdout) if result.exit_code in {0, 1} else None
     if comments is None:

@@ -126,9 +126,7 @@ def requirements_order(subject: LintedFeedstock) -> Iterator[Problem]:
     yield from _misordered(subject, "requirements", section, REQUIREMENTS_ORDER)
 
 
-def _misordered(
-    subject: LintedFeedstock, what: str, keys: Iterable[Any], order: tuple[str, ...]
-) -> Iterator[Problem]:
+def _misordered(subject: LintedFeedstock, what: str, keys: Iterable[Any], order: tuple[str, ...]) -> Iterator[Problem]:
     names = [key for key in keys if key in order]
     expected = sorted(names, key=order.index)
     for name, other in zip(names, expected, strict=True):

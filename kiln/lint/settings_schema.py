@@ -24,7 +24,19 @@ _SETS = {
     "PLATFORM": frozenset(platform.replace("-", "_") for platform in CONDA_PLATFORMS),
     "SYSTEM": frozenset({"linux", "win", "osx"}),
     "SERVICE": frozenset(
-        ["azure", "github_actions", "default", "emulated", "native", "None", "circle", "travis", "appveyor", "drone", "woodpecker"]
+        [
+            "azure",
+            "github_actions",
+            "default",
+            "emulated",
+            "native",
+            "None",
+            "circle",
+            "travis",
+            "appveyor",
+            "drone",
+            "woodpecker",
+        ]
     ),
     "DISK": frozenset({"apt", "cache", "docker"}),
     "LINT": frozenset(
@@ -60,7 +72,7 @@ def table() -> dict[str, SettingType]:
     """Return the type of each setting by its dotted name; the empty name is the whole file."""
     with TABLE.open(encoding="utf-8", newline="") as file:
         rows = [(row["setting"], SettingType(row["types"], row["replacement"])) for row in csv.DictReader(file)]
-    types = {}
+    types: dict[str, SettingType] = {}
     for name, setting in rows:
         stem, _, last = name.rpartition(".")
         types |= {f"{stem}.{item}": setting for item in _SETS[last]} if last in _SETS else {name: setting}

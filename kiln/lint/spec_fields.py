@@ -20,8 +20,9 @@ _VERSION_BUILD = re.compile(r"(.+?[^><!,|]?)(?:(?<![=!|,<>~])[ =]([^-=,|<>~]+?))
 _RELATION = re.compile(r"(=|==|!=|<=|>=|<|>|~=)(?![=<>!~])(\S+)$")
 _ARCHIVES = (".conda", ".tar.bz2")
 _OTHER_KEYS = frozenset(
-    ["build_number", "channel", "subdir", "fn", "url", "md5", "sha256", "license", "license_family", "track_features", "features"]
-)
+    ["build_number", "channel", "subdir", "fn", "url", "md5", "sha256", "license", "license_family", "track_features",
+     "features"]
+)  # fmt: skip
 _MAX_LENGTH = 500  # characters; longer texts are not specs
 PIN_STUBS = (COMPATIBLE_PIN, SUBPACKAGE_PIN)
 
@@ -72,7 +73,7 @@ def spec_fields(spec: str) -> SpecFields | None:
     if not match or not _is_name(match[1]):
         return None
     version, build = _version_and_build((match[2] or "").strip())
-    if version and not is_version_spec(version):
+    if version and "version" not in keys and not is_version_spec(version):
         return None
     more = bool(build or keys - {"version"} or (len(channel) == 2 and channel[0]))
     return SpecFields(name=match[1].lower(), versioned=bool(version or "version" in keys), more=more)
@@ -134,5 +135,6 @@ def _is_version_range(text: str) -> bool:
         return version_or_none(relation[2].removesuffix(".*")) is not None
     if "*" in text.rstrip("*"):
         return True  # a pattern
-    bare = text.rstrip("*").rstrip(".") if text.endswith("*") else text
-    return text == "*" or "@" in bare or version_or_none(bare) is not None
+    if text.endswith("*"):
+        return text == "*" or version_or_none(text.rstrip("*").rstrip(".")) is not None
+    return "@" in text or version_or_none(text) is not None

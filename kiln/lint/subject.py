@@ -30,7 +30,8 @@ _JINJA = re.compile(r"\{\{|\{%")
 class LintedRecipe:
     """A recipe without a variant: its text, and its values as conda-smithy's linter sees them.
 
-    ``root`` has all branches and all selected lines of the recipe. ``version`` is 0 for meta.yaml, 1 for recipe.yaml.
+    Line breaks of ``text`` are those of Unix. ``root`` has all branches and all selected lines of the recipe.
+    ``version`` is 0 for meta.yaml, 1 for recipe.yaml.
     """
 
     file: str
@@ -45,7 +46,16 @@ class LintedRecipe:
         Raises:
             KilnError: the recipe cannot be rendered or parsed, or is not a mapping.
         """
-        text = read_text(path, file)
+        return cls.of_text(read_text(path, file), file)
+
+    @classmethod
+    def of_text(cls, text: str, file: str) -> LintedRecipe:
+        """Read the text of a recipe.
+
+        Raises:
+            KilnError: the recipe cannot be rendered or parsed, or is not a mapping.
+        """
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
         version = 0 if file == META else 1
         if version == 0:
             rendered = stub_template.render_meta(text, file)
@@ -77,11 +87,11 @@ class LintedRecipe:
         return Place(file=self.file, line=line, column=column)
 
     def at_key(self, values: Mapping[Any, Any], *names: str) -> Place:
-        """Return the place of the first of these keys that the mapping has; else where the mapping begins."""
+        """Return the place of the first of these keys that the mapping has; else where the section begins."""
         for name in names:
             if name in values:
                 return self.at(key_of(dict(values), name))
-        return self.at(values)
+        return Place(file=self.file) if values is self.root else self.at(values)
 
     # -- sections -------------------------------------------------------------------------------------------
 
@@ -122,12 +132,7 @@ class LintedRecipe:
     @cached_property
     def tests(self) -> list[dict[Any, Any]]:
         """The outermost tests of a recipe.yaml, of all branches."""
-        return [
-            test
-            for entry in items(self.root.get("tests"))
-            for test in branches(entry)
-            if isinstance(test, dict)
-        ]
+        return [test for entry in items(self.root.get("tests")) for test in branches(entry) if isinstance(test, dict)]
 
     @property
     def noarch(self) -> Any:

@@ -126,8 +126,7 @@ def _noarch_problem(subject: LintedFeedstock, number: int, what: str) -> Problem
 def untidy_sets(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield Jinja definitions without the usual spaces."""
     for number, line in lines(subject.recipe):
-        line = line.rstrip()
-        if JINJA_SET.match(line) and not TIDY_SET.match(line):
+        if JINJA_SET.match(line.rstrip()) and not TIDY_SET.match(line.rstrip()):
             yield Problem(text="the Jinja definition has unusual spaces", at=subject.recipe.at_line(number))
 
 
@@ -158,8 +157,8 @@ def no_line_break(subject: LintedFeedstock) -> Iterator[Problem]:
 
 
 def _end_lines(subject: LintedFeedstock) -> int:
-    texts = subject.recipe.text.replace("\r\n", "\n")
-    return len(texts) - len(texts.rstrip("\n"))
+    text = subject.recipe.text
+    return len(text) - len(text.rstrip("\n"))
 
 
 def _wheels(subject: LintedFeedstock) -> Iterator[tuple[bool, int, str]]:

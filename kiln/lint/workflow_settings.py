@@ -21,7 +21,7 @@ _PATHS = ("tools_install_dir", "build_workspace_dir")
 class ConditionalValue(NamedTuple):
     """A value of a setting with its conditions; None if a condition is missing."""
 
-    index: int
+    number: int
     value: Any
     systems: tuple[str, ...] | None
     platforms: tuple[str, ...] | None
@@ -74,7 +74,7 @@ def mismatched_platforms(subject: LintedFeedstock) -> Iterator[Problem]:
             if entry.platforms is None or entry.systems is None:
                 continue
             if {platform.split("_")[0] for platform in entry.platforms} != set(entry.systems):
-                text = f"workflow_settings.{name}[{entry.index}]: os and platform contradict each other"
+                text = f"workflow_settings.{name}[{entry.number}]: os and platform contradict each other"
                 yield Problem(text=text, at=_at(subject, name))
 
 
@@ -82,7 +82,7 @@ def overlapping_values(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield values of a setting whose conditions overlap."""
     for name, value in _settings(subject).items():
         entries = _values(value)
-        covered = [(entry.index, condition) for entry in entries for condition in entry.conditions]
+        covered = [(entry.number, condition) for entry in entries for condition in entry.conditions]
         overlaps = set()
         for _, condition in covered:
             wider = set(product(*((part, "") for part in condition)))
@@ -100,7 +100,7 @@ def paths_for_all_systems(subject: LintedFeedstock) -> Iterator[Problem]:
     for name in _PATHS:
         for entry in _values(_settings(subject).get(name)):
             if "win" in entry.applies_to and entry.applies_to & {"linux", "osx"}:
-                text = f"workflow_settings.{name}[{entry.index}]: one path for Windows and other systems"
+                text = f"workflow_settings.{name}[{entry.number}]: one path for Windows and other systems"
                 yield Problem(text=text, at=_at(subject, name))
 
 
@@ -108,7 +108,7 @@ def loose_partitions(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield resize_partitions for more than Windows on GitHub Actions, where alone it has an effect."""
     for entry in _values(_settings(subject).get("resize_partitions")):
         if entry.applies_to != {"win"} or set(entry.services or ()) != {"github_actions"}:
-            text = f"workflow_settings.resize_partitions[{entry.index}] applies to Windows on GitHub Actions only"
+            text = f"workflow_settings.resize_partitions[{entry.number}] applies to Windows on GitHub Actions only"
             yield Problem(text=text, at=_at(subject, "resize_partitions"))
 
 

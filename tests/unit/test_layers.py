@@ -17,7 +17,7 @@ LAYERS = tuple(
         """yamltext template versions variants recipe recipe_v1 matchspec conda_package repodata command bazel container
         channel console files compression system_packages ledger limits resources provenance compat package_safety names
         credentials rattler_process processes signals folder_lock http_client""",
-        "load expand render build package_test publish rehearse image report",
+        "load lint expand render build package_test publish rehearse image report",
         "store job executor builder scheduling run install release fleet bump",
         "cli __main__",
     )

@@ -18,7 +18,7 @@ _FILES = ("run_test.py", "run_test.sh", "run_test.bat", "run_test.pl")
 _SCRIPTS = (".bat", ".sh")
 
 
-def _untested(subject: LintedFeedstock) -> tuple[bool, list[Mapping[Any, Any]]]:
+def _untested(subject: LintedFeedstock) -> tuple[bool, list[dict[Any, Any]]]:
     """Return whether anything is tested, and the outputs that are not, if the recipe has no test of its own."""
     recipe = subject.recipe
     if recipe.version:

@@ -1,0 +1,122 @@
+"""Correct a recipe where a message has one answer; all other bytes of the file stay as they are.
+
+Each rule's corrections are made together, then the recipe is read again: if it cannot be read, or spelling alone was to
+be corrected and values changed, these corrections are withdrawn.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln.errors import KilnError
+from kiln.lint import check
+from kiln.lint.line_fixes import LINE_FIXES, SPELLING, spaced_expressions
+from kiln.lint.order_fixes import block_of, first_indentation, reordered
+from kiln.lint.sections import META_ORDER, REQUIREMENTS_ORDER, SEVERAL_ORDER, SINGLE_ORDER
+from kiln.lint.subject import LintedRecipe, recipe_files
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from kiln.lint.model import LintMessage
+    from kiln.model.feedstock import Feedstock
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+$")
+_BREAKS = "\r\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """A recipe's new text, the messages that it answers, and the remaining ones."""
+
+    file: str
+    text: str
+    fixed: tuple[LintMessage, ...]
+    remaining: tuple[LintMessage, ...]
+
+
+def correct(feedstock: Feedstock, text: str, *, of_conda_forge: bool = False) -> Correction:
+    """Return the correction of a feedstock's recipe, whose text is ``text``.
+
+    Raises:
+        KilnError: the recipe or the settings cannot be read.
+    """
+    file = recipe_files(feedstock)[0]
+    recipe = LintedRecipe.of_text(text, file)
+    before = messages = check(feedstock, recipe, of_conda_forge=of_conda_forge)
+    for rule in dict.fromkeys(message.id for message in messages if message.fixable):
+        of_rule = [message for message in messages if message.id == rule and message.at.file == file]
+        changed = _changed(recipe, rule, text, of_rule)
+        corrected = _read(changed, file) if changed != text else None
+        if corrected is None or (rule in SPELLING and _values(corrected) != _values(recipe)):
+            continue
+        text, recipe = changed, corrected
+        messages = check(feedstock, recipe, of_conda_forge=of_conda_forge)
+    remaining = {(message.id, message.text) for message in messages}
+    fixed = tuple(message for message in before if (message.id, message.text) not in remaining)
+    return Correction(file=file, text=text, fixed=fixed, remaining=tuple(messages))
+
+
+def _read(text: str, file: str) -> LintedRecipe | None:
+    try:
+        return LintedRecipe.of_text(text, file)
+    except KilnError:
+        return None
+
+
+def _values(recipe: LintedRecipe) -> Any:
+    """Return the values of a recipe, with single spaces in its expressions."""
+
+    def spaced(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: spaced(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [spaced(item) for item in value]
+        return spaced_expressions(value, recipe.version) if isinstance(value, str) else value
+
+    return spaced(recipe.root)
+
+
+def _changed(recipe: LintedRecipe, rule: str, text: str, messages: Sequence[LintMessage]) -> str:
+    """Return the text with the corrections of one rule."""
+    lines = _LINE.findall(text)
+    if rule in LINE_FIXES:
+        for number in {message.at.line for message in messages}:
+            if 0 < number <= len(lines):
+                line = lines[number - 1]
+                bare = line.rstrip(_BREAKS)
+                corrected = LINE_FIXES[rule](bare, recipe.version).replace("\n", _line_break(lines))
+                lines[number - 1] = corrected + line[len(bare) :]
+    elif rule == "R-001":
+        order = META_ORDER if recipe.version == 0 else SEVERAL_ORDER if "outputs" in recipe.root else SINGLE_ORDER
+        lines = reordered(_ended(lines), order) or lines
+    elif rule == "R-009":
+        lines = _ordered_requirements(_ended(lines))
+    elif rule in {"R-011", "R-012"}:
+        lines = [text.rstrip(_BREAKS), _line_break(lines)]
+    return "".join(lines)
+
+
+def _ordered_requirements(lines: list[str]) -> list[str]:
+    block = block_of(lines, "requirements")
+    if block is None:
+        return lines
+    start, end = block
+    moved = reordered(lines[start:end], REQUIREMENTS_ORDER, first_indentation(lines[start:end]))
+    return [*lines[:start], *(moved or lines[start:end]), *lines[end:]]
+
+
+def _ended(lines: list[str]) -> list[str]:
+    """Return lines of which the last one ends too, so that it can be moved."""
+    if lines and not lines[-1].endswith(("\r", "\n")):
+        return [*lines[:-1], lines[-1] + _line_break(lines)]
+    return lines
+
+
+def _line_break(lines: Sequence[str]) -> str:
+    """Return the line break of the first line."""
+    first = lines[0] if lines else ""
+    return first[len(first.rstrip(_BREAKS)) :] or "\n"
