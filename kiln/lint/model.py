@@ -34,8 +34,8 @@ class Rule:
     """A rule of conda-smithy's linter, with its id there.
 
     ``check`` yields the problems of a feedstock. ``fixable`` rules have a function in `kiln.lint.fix`. Rules for
-    ``conda_forge`` apply only to feedstocks of that organization, rules for ``others`` to all but those. ``skip`` is the
-    name under ``linter: skip:`` in conda-forge.yml that turns the rule off.
+    ``conda_forge`` apply only to feedstocks of that organization, rules for ``others`` to all but those. ``skip`` is
+    the name under ``linter: skip:`` in conda-forge.yml that turns the rule off.
     """
 
     id: str

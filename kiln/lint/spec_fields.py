@@ -124,17 +124,14 @@ def is_version_spec(text: str) -> bool:
 
 def _is_version_range(text: str) -> bool:
     text = text.strip("()")
-    if not text:
-        return False
-    if text[0] == "^" or text[-1] == "$":
-        return text[0] == "^" and text[-1] == "$"
-    if text[0] in "=<>!~":
+    if text[:1] == "^" or text[-1:] == "$":
+        return text[:1] == "^" and text[-1:] == "$"
+    if text[:1] in {*"=<>!~"}:
         relation = _RELATION.match(text)
-        if not relation or (relation[1] == "~=" and relation[2].endswith(".*")):
+        version = relation[2] if relation else ""
+        if not relation or (relation[1] == "~=" and version.endswith(".*")):
             return False
-        return version_or_none(relation[2].removesuffix(".*")) is not None
-    if "*" in text.rstrip("*"):
-        return True  # a pattern
-    if text.endswith("*"):
-        return text == "*" or version_or_none(text.rstrip("*").rstrip(".")) is not None
-    return "@" in text or version_or_none(text) is not None
+        return version_or_none(version.removesuffix(".*")) is not None
+    if "*" in text.rstrip("*") or text == "*" or ("@" in text and not text.endswith("*")):
+        return True  # a pattern, any version, or an opaque text
+    return version_or_none(text.rstrip("*").rstrip(".") if text.endswith("*") else text) is not None

@@ -26,7 +26,7 @@ VALID = [
     "test: native",
     "templates: {a: b}",
     "workflow_settings: {free_disk_space: max}",
-    "workflow_settings: {free_disk_space: [{os: linux, value: max}, {platform: [osx_64], provider: azure, value: skip}]}",
+    "workflow_settings: {free_disk_space: [{os: linux, value: max}, {platform: [osx_64], value: skip}]}",
     "",
 ]
 # A file, and the place and text of its only lint.
