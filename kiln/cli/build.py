@@ -11,6 +11,7 @@ from kiln.cli.build_arguments import arguments
 from kiln.cli.build_options import run_options
 from kiln.cli.config_selection import selected_configs
 from kiln.cli.environment import machine_of
+from kiln.cli.report import recorded_run, write_junit
 from kiln.errors import AlreadyRunning, BuildFailed, KilnError, TestsFailed, UsageError
 
 if TYPE_CHECKING:
@@ -59,12 +60,12 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
     if options.dry_run:
         print(run.as_text(plan))
         return 0
-    report, errors = execute(feedstock, plan)
+    report, errors = execute_for_ci(feedstock, plan, options) if options.junit else execute(feedstock, plan, options)
     if options.json:
         from kiln.report import as_json
 
         print(json.dumps(as_json(report), indent=2))
-    else:
+    elif options.verbosity != "quiet":
         from kiln.report import result_text
 
         print(result_text(report), end="")
@@ -86,7 +87,22 @@ def print_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def execute(feedstock: Feedstock, plan: RunPlan) -> tuple[MatrixReport, Mapping[str, KilnError]]:
+def execute_for_ci(
+    feedstock: Feedstock, plan: RunPlan, options: argparse.Namespace
+) -> tuple[MatrixReport, Mapping[str, KilnError]]:
+    """Execute a plan, and write its report as JUnit's XML, also when the run is interrupted."""
+    try:
+        report, errors = execute(feedstock, plan, options)
+    except KeyboardInterrupt:
+        write_junit(recorded_run(feedstock, None), options.junit)
+        raise
+    write_junit(report, options.junit)
+    return report, errors
+
+
+def execute(
+    feedstock: Feedstock, plan: RunPlan, options: argparse.Namespace
+) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Execute a plan, and show its progress on standard error."""
     from kiln import expand, run, signals
     from kiln.cli.view import add_to_summary, view
@@ -95,7 +111,7 @@ def execute(feedstock: Feedstock, plan: RunPlan) -> tuple[MatrixReport, Mapping[
     configs = [entry.config for entry in plan.configs]
     pairs = zip(configs, expand.read_all(feedstock, configs), strict=True)
     variants = {name: config.variant for name, config in pairs}
-    observer = view(sys.stderr, os.environ, labels(configs, variants))
+    observer = view(sys.stderr, os.environ, labels(configs, variants), verbosity=options.verbosity)
     with signals.termination_as_interrupt(), observer:
         report, errors = run.build(feedstock, plan, observer)
     add_to_summary(report, variants, os.environ)

@@ -25,7 +25,32 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     _location_arguments(parser)
     _compile_arguments(parser)
     _rehearsal_arguments(parser)
+    _output_arguments(parser)
+
+
+def _output_arguments(parser: argparse.ArgumentParser) -> None:
+    amount = parser.add_mutually_exclusive_group()
+    amount.add_argument(
+        "-v",
+        "--verbose",
+        dest="verbosity",
+        action="store_const",
+        const="verbose",
+        default="normal",
+        help="print the output of all steps, too, instead of the live view",
+    )
+    amount.add_argument(
+        "-q",
+        "--quiet",
+        dest="verbosity",
+        action="store_const",
+        const="quiet",
+        help="print failures and the last line alone, instead of the live view",
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "--junit", metavar="FILE", type=Path, help="write the report to this file as JUnit's XML, for a CI"
+    )
 
 
 def _step_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,11 +29,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="write the page to this file (default: build_artifacts/reports/RUN.html; no page with --json)",
     )
+    parser.add_argument(
+        "--junit", metavar="FILE", type=Path, help="write the run to this file as JUnit's XML, for a CI"
+    )
     parser.add_argument("--json", action="store_true", help="print the run as JSON")
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
-    """Write the page, and print the run as a table with the page's path; or print JSON."""
+    """Write the page or JUnit's XML, and print the run as a table with the page's path; or print JSON."""
     from kiln import load, report
     from kiln.store.layout import ArtifactLayout
 
@@ -43,7 +47,9 @@ def run(options: argparse.Namespace, root: Path) -> int:
         print(json.dumps(report.as_json(matrix_report), indent=2))
     else:
         print(report.matrix_text(matrix_report, variants))
-    if options.out or not options.json:
+    if options.junit:
+        write_junit(matrix_report, options.junit)
+    if options.out or not (options.json or options.junit):
         path = (
             options.out or ArtifactLayout.of(feedstock).place("reports", f"{matrix_report.run:04d}.html")
         ).absolute()
@@ -61,6 +67,17 @@ def write(feedstock: Feedstock, matrix_report: MatrixReport, variants: Variants,
     from kiln import files, report
 
     files.write_text(path, report.as_html(matrix_report, variants, name=feedstock.root.name, folder=path.parent))
+
+
+def write_junit(matrix_report: MatrixReport, path: Path) -> None:
+    """Write a run as JUnit's XML.
+
+    Raises:
+        DiskFull: if the disk is full; nothing is written then.
+    """
+    from kiln import files, report
+
+    files.write_text(path.absolute(), report.as_junit(matrix_report, time.time()))
 
 
 def recorded_run(feedstock: Feedstock, number: int | None) -> MatrixReport:

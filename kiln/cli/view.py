@@ -17,13 +17,18 @@ if TYPE_CHECKING:
 
 
 def view(
-    stream: IO[str], environment: Mapping[str, str], labels: Mapping[str, str]
+    stream: IO[str], environment: Mapping[str, str], labels: Mapping[str, str], *, verbosity: str = "normal"
 ) -> GitHubView | LiveView | PlainView:
-    """Return the view for a stream: a context manager that lasts as long as the run."""
+    """Return the view for a stream: a context manager that lasts as long as the run; quiet and verbose ones are plain.
+
+    ``verbosity`` is the value of a `kiln.console.Verbosity`.
+    """
     from kiln import console
     from kiln.cli.streams import unchanged
 
     stream = unchanged(stream)
+    if verbosity != "normal":
+        return console.PlainView(stream, labels=labels, verbosity=console.Verbosity(verbosity))
     if environment.get("GITHUB_ACTIONS") == "true":
         return console.GitHubView(stream, labels=labels)
     if stream.isatty() and environment.get("TERM", "dumb") != "dumb":

@@ -5,7 +5,7 @@ A run is shown by a `RunObserver`: `LiveView` on a terminal, `PlainView` elsewhe
 
 from kiln.console.github import GitHubView
 from kiln.console.live import LiveView
-from kiln.console.plain import PlainView
+from kiln.console.plain import PlainView, Verbosity
 from kiln.console.progress import BAD, GOOD, SIGNS, ProgressLog, count_text, progress_text
 from kiln.console.text import clock, duration, one_line, table
 
@@ -17,6 +17,7 @@ __all__ = [
     "LiveView",
     "PlainView",
     "ProgressLog",
+    "Verbosity",
     "clock",
     "count_text",
     "duration",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager
+from enum import Enum
 from typing import IO, TYPE_CHECKING
 
 from kiln.console.progress import SIGNS, count_text
 from kiln.console.run_state import RunState
-from kiln.console.text import duration, one_line
+from kiln.console.text import duration, one_line, plain
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
@@ -19,13 +20,28 @@ if TYPE_CHECKING:
     from kiln.model.run import ConfigRun, MatrixReport
 
 
-class PlainView(AbstractContextManager["PlainView"]):
-    """Prints a line for each new state of a config and for each step, but not their output."""
+class Verbosity(Enum):
+    """The amount of text: failures and the total alone, also each state and step, or also the steps' output."""
 
-    def __init__(self, stream: IO[str], *, labels: Mapping[str, str] | None = None) -> None:
+    QUIET = "quiet"
+    NORMAL = "normal"
+    VERBOSE = "verbose"
+
+
+class PlainView(AbstractContextManager["PlainView"]):
+    """Prints a line for each new state of a config and for each step; their output only if it is verbose."""
+
+    def __init__(
+        self,
+        stream: IO[str],
+        *,
+        labels: Mapping[str, str] | None = None,
+        verbosity: Verbosity = Verbosity.NORMAL,
+    ) -> None:
         """Print to ``stream``; ``labels`` are display names of configs."""
         self._stream = stream
         self._state = RunState(labels)
+        self._verbosity = verbosity
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -50,11 +66,13 @@ class PlainView(AbstractContextManager["PlainView"]):
             self._print(f"{SIGNS[ConfigState.RUNNING]} {self._state.label(config.config)}: {summary}")
 
     def config_line(self, config: str, step: str, line: str) -> None:
-        """Print a step when it begins."""
+        """Print a step when it begins, and its output if that is wanted."""
         output = self._state.outputs.get(config)
         self._state.add_line(config, step, line)
         if step and (output is None or output.step != step):
             self._print(f"{SIGNS[ConfigState.RUNNING]} {self._state.label(config)}: {one_line(step)}")
+        if line and self._verbosity is Verbosity.VERBOSE:
+            self._print(f"  {self._state.label(config)} | {plain(line).rstrip()}")
 
     def config_progress(self, config: str, progress: Progress) -> None:
         """Print each tenth of a compile, and a stall."""
@@ -66,9 +84,13 @@ class PlainView(AbstractContextManager["PlainView"]):
         self._state.set_report(report)
         for config in self._state.failures():
             print("", *failure_text(self._state, config), "", sep="\n", file=self._stream)
-        self._print(f"run {report.run} ended: {_counts(report)}")
+        self._write(f"run {report.run} ended: {_counts(report)}")
 
     def _print(self, text: str) -> None:
+        if self._verbosity is not Verbosity.QUIET:
+            self._write(text)
+
+    def _write(self, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {text}", file=self._stream, flush=True)
 
 

@@ -75,3 +75,11 @@ def test_where_nothing_was_run_nothing_is_begun(feedstock: Path) -> None:
     with pytest.raises(UsageError, match="no run is recorded"):
         kiln(feedstock)
     assert not ledger.exists()
+
+
+def test_a_recorded_run_is_written_for_a_ci(feedstock: Path, tmp_path: Path) -> None:
+    assert kiln(feedstock, "1", "--junit", str(tmp_path / "out" / "junit.xml")) == 0
+    text = (tmp_path / "out" / "junit.xml").read_text()
+    assert text.startswith('<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="kiln run 1"')
+    assert f'<testsuite name="{CONFIG}"' in text
+    assert not (feedstock / "build_artifacts" / "reports").exists()

@@ -39,6 +39,13 @@ def test_the_view_fits_its_surroundings(stream: io.StringIO, environment: dict[s
     assert type(view(stream, environment, {})) is kind
 
 
+@pytest.mark.parametrize("verbosity", ["quiet", "verbose"])
+def test_more_or_less_text_is_asked_for_in_lines_also_on_a_terminal(verbosity: str) -> None:
+    shown = view(Terminal(), {"TERM": "xterm", "GITHUB_ACTIONS": "true"}, {}, verbosity=verbosity)
+    assert isinstance(shown, PlainView)
+    assert shown._verbosity.value == verbosity
+
+
 @pytest.mark.parametrize("value", ["1", "true", "0"])
 def test_no_color_takes_the_colors_from_the_live_view(value: str) -> None:
     texts = {}

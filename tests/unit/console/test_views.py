@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.console import GitHubView, LiveView, PlainView
+from kiln.console import GitHubView, LiveView, PlainView, Verbosity
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from tests.unit.console.run import BEGAN, LOG, a_config, a_run
 
@@ -54,6 +54,32 @@ def test_plain_lines_show_states_and_steps_and_output_of_failures_alone() -> Non
         "",
         "run 7 ended: 1 failed, 1 done",
     ]
+
+
+def test_a_quiet_view_prints_failures_and_the_total_alone() -> None:
+    stream = io.StringIO()
+    with PlainView(stream, verbosity=Verbosity.QUIET) as view:
+        play(view, lines=1)
+    lines = re.sub(r"(?m)^\d\d:\d\d:\d\d ", "", stream.getvalue()).splitlines()
+    assert lines == [
+        "",
+        "✗ b: failed",
+        "  exit code 1",
+        "    | b: line 0",
+        f"  log: {LOG}",
+        "",
+        "run 7 ended: 1 failed, 1 done",
+    ]
+
+
+def test_a_verbose_view_prints_the_output_with_its_indentation_and_without_escapes() -> None:
+    stream = io.StringIO()
+    with PlainView(stream, labels={"a": "CPU"}, verbosity=Verbosity.VERBOSE) as view:
+        play(view, lines=1)
+        view.config_line("a", "compile", "    \x1b[31mindented\x1b[0m\r")
+    lines = re.sub(r"(?m)^\d\d:\d\d:\d\d ", "", stream.getvalue()).splitlines()
+    assert lines[1:5] == ["▸ CPU: running", "▸ CPU: compile", "  CPU | a: line 0", "✓ CPU: done after 2 min 00 s"]
+    assert lines[-1] == "  CPU |     indented"
 
 
 def test_an_unchanged_state_is_not_printed_again() -> None:

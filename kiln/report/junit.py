@@ -1,0 +1,87 @@
+"""A run as JUnit's XML, which CI systems show as tests: a suite for each config, a case for each step."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+from kiln.console import BAD, one_line
+from kiln.console.text import plain
+from kiln.model.artifact import TestVerdict
+from kiln.model.run import ConfigState
+from kiln.report import totals
+from kiln.report.tail import tail
+
+if TYPE_CHECKING:
+    from kiln.model.artifact import PackageReport
+    from kiln.model.run import ConfigRun, MatrixReport
+
+
+def as_junit(report: MatrixReport, now: float) -> str:
+    """Return a run as JUnit's XML; ``now`` is the time in seconds since the epoch, for a run in progress."""
+    end = totals.last_moment(report, now)
+    root = ET.Element("testsuites", name=f"kiln run {report.run}", time=_seconds(end - report.started))
+    for config in report.configs:
+        root.append(_suite(report, config, end))
+    for count in ("tests", "failures", "errors", "skipped"):
+        root.set(count, str(sum(int(suite.get(count, "0")) for suite in root)))
+    ET.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+
+
+def _suite(report: MatrixReport, config: ConfigRun, end: float) -> ET.Element:
+    """Return the suite of a config: its steps, its packages' tests, and the config as a whole."""
+    name = one_line(config.config)
+    suite = ET.Element("testsuite", name=name)
+    moment = datetime.fromtimestamp(config.started or report.started, tz=timezone.utc)
+    suite.set("timestamp", moment.strftime("%Y-%m-%dT%H:%M:%S"))
+    suite.set("hostname", one_line(config.worker or report.machine))
+    for step in config.steps:
+        _case(suite, name, one_line(step.title), step.seconds)
+    for package in config.packages:
+        _add_tests(suite, name, package)
+    _add_result(suite, name, config, end)
+    suite.set("time", _seconds(totals.took(config, end) or 0.0))
+    for count, kind in (("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(count, str(sum(1 for _ in suite.iter(kind))))
+    return suite
+
+
+def _case(suite: ET.Element, config: str, name: str, seconds: float) -> ET.Element:
+    return ET.SubElement(suite, "testcase", classname=config, name=name, time=_seconds(seconds))
+
+
+def _add_tests(suite: ET.Element, config: str, package: PackageReport) -> None:
+    tests, artifact = package.tests, package.artifact
+    name = one_line(f"tests of {artifact.name} {artifact.version} {artifact.build_string}")
+    case = _case(suite, config, name, tests.install_seconds + tests.seconds)
+    if tests.verdict is TestVerdict.FAILED:
+        ET.SubElement(case, "failure", message="the package's tests fail").text = _text("\n".join(tests.notes))
+    elif tests.verdict is TestVerdict.NONE:
+        ET.SubElement(case, "skipped", message="the package has no tests")
+
+
+def _add_result(suite: ET.Element, name: str, config: ConfigRun, end: float) -> None:
+    """Add the config's own case, with the reason of its failure and the end of its log."""
+    case = _case(suite, name, "build", totals.took(config, end) or 0.0)
+    message = one_line(config.reason.partition("\n")[0]) or config.state.value
+    if config.state in BAD:
+        log = tail(config.log) if config.log is not None else ""
+        failure = ET.SubElement(case, "failure", type=config.state.value, message=message)
+        failure.text = _text("\n\n".join(part for part in (config.reason, log) if part))
+    elif config.state is ConfigState.INTERRUPTED:
+        ET.SubElement(case, "error", type=config.state.value, message=message)
+    elif config.state in {ConfigState.WAITING, ConfigState.RUNNING, ConfigState.LOCKED}:
+        ET.SubElement(case, "skipped", message=message)
+    if config.log is not None:
+        ET.SubElement(case, "system-out").text = _text(f"log: {config.log}")
+
+
+def _seconds(seconds: float) -> str:
+    return f"{max(0.0, seconds):.3f}"
+
+
+def _text(text: str) -> str:
+    """Return text without the characters that XML does not allow, or that hide other text."""
+    return "\n".join(map(plain, text.splitlines()))

@@ -1,0 +1,57 @@
+"""What a build leaves for people and programs: its lines, JUnit's XML, the list of runs, the logs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+from kiln.errors import BuildFailed, Interrupted
+from tests.integration.matrix.helpers import CPU_311, CPU_312, HOLD, ROOT, kiln, replace, started, wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def command(root: Path, *arguments: str) -> str:
+    argv = (sys.executable, "-m", "kiln", "-C", str(root), *arguments)
+    return subprocess.run(argv, cwd=ROOT, text=True, capture_output=True, check=True, timeout=60).stdout
+
+
+def test_a_failed_build_is_read_again_by_its_run_and_its_log(small: Path, tmp_path: Path) -> None:
+    broken = 'if [ "$interpreter" = 3.12 ]; then echo "  no luck"; exit 3; fi\n'
+    replace(small, "build.sh", "mkdir", f"{broken}mkdir")
+    junit = tmp_path / "junit.xml"
+    arguments = (CPU_311, CPU_312, "--container", "none", "--junit", str(junit))
+    verbose = kiln(small, *arguments, "-v", sha="0123456789abcdef")
+    assert verbose.returncode == BuildFailed.exit_code
+    assert " |   no luck\n" in verbose.stderr
+    suites = {suite.get("name"): suite for suite in ET.parse(junit).getroot()}
+    assert [suites[config].get("failures") for config in (CPU_311, CPU_312)] == ["0", "1"]
+    (failure,) = suites[CPU_312].iter("failure")
+    assert "no luck" in (failure.text or "")
+    quiet = kiln(small, *arguments, "--quiet")
+    states = [line for line in quiet.stderr.splitlines() if "running" in line or "▸" in line]
+    assert states == []
+    assert "run 2 ended: 1 failed, 1 cached" in quiet.stderr
+    second, first = json.loads(command(small, "runs", "--json"))
+    assert (first["commit"], first["verdict"]) == ("0123456789abcdef", "failed")
+    assert second["configs"] == {CPU_311: "cached", CPU_312: "failed"}
+    assert "  no luck\n" in command(small, "log", CPU_312)
+    log = json.loads(command(small, "log", CPU_311, "--json"))
+    assert log["run"] == 1, "in the second run it was cached"
+
+
+def test_an_interrupted_build_has_junits_xml(small: Path, tmp_path: Path) -> None:
+    replace(small, "build.sh", "mkdir", f"{HOLD.strip()}\nmkdir")
+    (small / ".ci_support" / "hold").touch()
+    with started(small, CPU_312, "--container", "none", "--junit", str(tmp_path / "junit.xml")) as process:
+        wait_for(process, ": compile")
+        process.send_signal(signal.SIGINT)
+        process.wait()
+    assert process.returncode == Interrupted.exit_code
+    (suite,) = ET.parse(tmp_path / "junit.xml").getroot()
+    assert (suite.get("name"), suite.get("errors")) == (CPU_312, "1")
