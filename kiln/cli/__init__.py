@@ -22,6 +22,7 @@ COMMANDS = {
     "matrix": "show the configs of the matrix and what varies between them",
     "rerender": "write .ci_support and the CI workflow from the recipe and the variant files, or check them",
     "lint": "check the recipe and conda-forge.yml against conda-smithy's rules, and correct them (--fix)",
+    "convert": "write recipe.yaml from meta.yaml, proving that both render to the same",
     "render": "show each output of a config: version, build string, requirements, tests",
     "bump": "write another version, with its sources' hashes, or build number into the recipe",
     "build": "build configs, or rehearse one from upstream's wheel (--rehearse)",

@@ -1,3 +1,8 @@
 """Conversion of a feedstock from meta.yaml to recipe.yaml, with a proof that both render to the same."""
 
 from __future__ import annotations
+
+from kiln.convert.feedstock import Conversion, convert, faults, write
+from kiln.convert.proof import Difference, Proof
+
+__all__ = ["Conversion", "Difference", "Proof", "convert", "faults", "write"]

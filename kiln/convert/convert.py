@@ -28,7 +28,7 @@ class Given:
 
     ``always`` are the keys that every config has, ``values`` all values of each key, ``files`` the names of the files
     in the recipe's folder, ``run_pins`` the variant's ``pin_run_as_build``. ``use_keys`` and ``ignore_keys`` are, by
-    output, keys to count, or not to count, in hashes.
+    output, keys to count, or not to count, in hashes. ``leave_out`` are keys without equivalent that may be lost.
     """
 
     always: frozenset[str]
@@ -38,6 +38,7 @@ class Given:
     use_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ignore_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     run_pins: Mapping[str, Mapping[str, str] | str] = field(default_factory=dict)
+    leave_out: frozenset[str] = frozenset()
 
 
 def converted(meta: str, given: Given) -> str:
@@ -51,11 +52,11 @@ def converted(meta: str, given: Given) -> str:
     try:
         tree = tree_of(lines)
         constants = {each.name: str(each.value.constant) for each in lines.settings if each.value.is_constant}
-        sections = Sections(Specs(given.values, constants, given.run_pins), given.files)
+        sections = Sections(Specs(given.values, constants, given.run_pins), given.files, given.leave_out)
         facts = Facts(top_is_package=given.top_is_package, use_keys=given.use_keys, ignore_keys=given.ignore_keys)
         converter = Converter(lines, tree, sections, Tests(sections), facts)
         recipe = converter.recipe()
-        faults += converter.faults
+        faults += sections.faults
     except Refused as refused:
         raise _refusal([*faults, refused]) from refused
     if faults:

@@ -24,7 +24,7 @@ from kiln.variants.platform import Platform
 from kiln.yamltext import read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from kiln.convert.facts import Facts
     from kiln.model.build_config import BuildConfig
@@ -45,11 +45,11 @@ class Conversion:
     proof: Proof
 
 
-def convert(feedstock: Feedstock, pinning: Path | None = None) -> Conversion:
+def convert(feedstock: Feedstock, pinning: Path | None = None, leave_out: Iterable[str] = ()) -> Conversion:
     """Return the conversion of a feedstock; nothing is written to it.
 
     The configs are those of .ci_support; with a ``pinning``, those that it expands to, and both recipes have to expand
-    to the same ones.
+    to the same ones. ``leave_out`` are keys without equivalent that may be lost, such as ``about/doc_source_url``.
 
     Raises:
         ConversionRefused: the recipe is recipe.yaml already, or parts of it have no equivalent there.
@@ -62,7 +62,7 @@ def convert(feedstock: Feedstock, pinning: Path | None = None) -> Conversion:
     configs = _configs(feedstock, pinning)
     old = _of_all(configs, lambda config: facts_v0(feedstock, config))
     meta, forge = read_text(feedstock.meta, META), _with_tool(feedstock)
-    given = _given(feedstock, configs, old)
+    given = replace(_given(feedstock, configs, old), leave_out=frozenset(leave_out))
     text = _converted(meta, given)
     proof = _proved(feedstock, text, forge, configs, old, pinning)
     keys = Keys()
@@ -204,14 +204,23 @@ def _new(feedstock: Feedstock, candidate: Feedstock, config: BuildConfig) -> lis
 
 
 def _with_matrix(proof: Proof, old: Sequence[BuildConfig], new: Sequence[BuildConfig]) -> Proof:
-    names, others = {config.name for config in old}, {config.name for config in new}
+    """Return the proof with the comparison of the matrices, by the keys that both have."""
+    names, others = [config.name for config in old], [config.name for config in new]
     if names == others:
         return proof
-    gone, added = sorted(names - others), sorted(others - names)
+    common = {key for config in old for key in config.variant} & {key for config in new for key in config.variant}
+    one, other = (sorted(_signature(config, common) for config in configs) for configs in (old, new))
+    if one == other:
+        return replace(proof, notes=(*proof.notes, "configs have other names, for they use other keys: kiln rerender"))
+    gone, added = sorted({*names} - {*others}), sorted({*others} - {*names})
     matrix = Difference(
         package="all packages", what="configs", old=", ".join(gone), new=", ".join(added), configs=tuple(gone)
     )
     return replace(proof, differences=(*proof.differences, matrix))
+
+
+def _signature(config: BuildConfig, keys: set[str]) -> tuple[str, ...]:
+    return tuple(f"{key}: {values}" for key, values in sorted(config.variant.items()) if key in keys)
 
 
 def _own_fault(error: KilnError) -> ConversionRefused:

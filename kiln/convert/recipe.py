@@ -44,13 +44,14 @@ class Converter:
         self._sections = sections
         self._tests = tests
         self._facts = facts
-        self.faults: list[Refused] = []
+        self._attempt = sections.attempt
+        self._faults = sections.faults
 
     def recipe(self) -> Keys:
-        """Return the tree of the recipe.yaml; what cannot be carried over is in ``faults``."""
+        """Return the tree of the recipe.yaml; what cannot be carried over is in the faults of the sections."""
         for name, part in self._tree.pairs:
             if name not in _SECTIONS:
-                self.faults.append(Refused(part.number, f"the section {name!r} has no equivalent in recipe.yaml"))
+                self._faults.append(Refused(part.number, f"the section {name!r} has no equivalent in recipe.yaml"))
         found = Keys(below=self._tree.below)
         if self._expanded.settings:
             found.pairs.append(("context", self._context()))
@@ -83,7 +84,7 @@ class Converter:
         pairs = [(name, value) for name in ("name", "version") if (value := chosen(given.all(name)))]
         for name, part in given.pairs:
             if name not in {"name", "version"}:
-                self.faults.append(Refused(part.number, f"package/{name} has no equivalent in recipe.yaml"))
+                self._faults.append(Refused(part.number, f"package/{name} has no equivalent in recipe.yaml"))
         return Keys(pairs=list(pairs), above=given.above)
 
     def _named(self, part: Keys, whole: Keys) -> Keys:
@@ -111,9 +112,9 @@ class Converter:
     def _script(self, build: Keys) -> Part | None:
         """Return the script of the recipe's top level."""
         variables, lines = build.all("script_env"), build.all("script")
-        if any(not empty(part) for part in lines):
-            return self._sections.script(lines, variables)
-        return self._sections.script(self._default_script(), variables, of_file=True)
+        own = any(not empty(part) for part in lines)
+        lines = lines if own else self._default_script()
+        return self._attempt(lambda: self._sections.script(lines, variables, of_file=not own))
 
     def _add_keys(self, name: str, package: Package) -> None:
         """Add the keys that the rendering of the package needs for an equal hash."""
@@ -132,7 +133,7 @@ class Converter:
         self._sections.build(build, package, self._script(build))
         self._add_keys(_name(identity), package)
         self._sections.requirements(tree.all("requirements"), package)
-        package.put(("tests",), self._tests.convert(tree.all("test"), implicit=True))
+        package.put(("tests",), self._attempt(lambda: self._tests.convert(tree.all("test"), implicit=True)))
         package.put(("about",), self._sections.about(section(tree, "about")))
         return _ordered(package, {"build": build, "requirements": tree.all("requirements")})
 
@@ -173,7 +174,7 @@ class Converter:
             raise Refused(given.number, "an output is a mapping")
         for name, part in given.pairs:
             if name not in _OUTPUT:
-                self.faults.append(Refused(part.number, f"outputs/{name} has no equivalent in recipe.yaml"))
+                self._faults.append(Refused(part.number, f"outputs/{name} has no equivalent in recipe.yaml"))
         kind = chosen(given.all("type"))
         if kind is not None and kind.value not in {"conda", "conda_v2"}:
             raise Refused(kind.number, f"an output of the type {kind.value!r} has no equivalent")
@@ -214,7 +215,7 @@ class Converter:
             requirements = [_merged(requirements, tree.all("requirements"))]
         self._sections.requirements(requirements, package)
         tests = tree.all("test") if is_top else entry.all("test")
-        package.put(("tests",), self._tests.convert(tests, implicit=is_top))
+        package.put(("tests",), self._attempt(lambda: self._tests.convert(tests, implicit=is_top)))
         package.put(("about",), self._about(entry, about, is_top=is_top))
         above = entry.above
         return Keys(pairs=_ordered(package, {"build": build, "requirements": entry.all("requirements")}), above=above)

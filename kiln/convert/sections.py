@@ -12,8 +12,11 @@ from kiln.convert.when import chosen, conjunction, empty, listed, listing, text,
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import TypeVar
 
     from kiln.convert.specs import Specs
+
+    Result = TypeVar("Result")
 
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 _ORDER = ("number", "string", "noarch", "skip", "script")
@@ -46,11 +49,21 @@ class Package:
 
 
 class Sections:
-    """Converts sections; ``files`` are the names of the files in the recipe's folder."""
+    """Converts sections; ``files`` are the names of the files in the recipe's folder, ``leave_out`` keys to lose."""
 
-    def __init__(self, specs: Specs, files: frozenset[str]) -> None:
+    def __init__(self, specs: Specs, files: frozenset[str], leave_out: frozenset[str] = frozenset()) -> None:
         self._specs = specs
         self.files = files
+        self._leave_out = leave_out
+        self.faults: list[Refused] = []
+
+    def attempt(self, convert: Callable[[], Result]) -> Result | None:
+        """Return what a conversion returns; one that is refused is collected, so that all are reported at once."""
+        try:
+            return convert()
+        except Refused as refused:
+            self.faults.append(refused)
+            return None
 
     # -- build ----------------------------------------------------------------------------------------------
 
@@ -63,7 +76,7 @@ class Sections:
         names = list(dict.fromkeys(name for name, _ in given.pairs))
         for name in sorted(names, key=lambda each: _ORDER.index(each) if each in _ORDER else len(_ORDER)):
             if name not in {"script", "script_env"}:
-                self._build_key(name, given.all(name), package)
+                self.attempt(lambda name=name: self._build_key(name, given.all(name), package))  # type: ignore[misc]
             elif name == "script" or "script" not in names:
                 package.put(("build", "script"), script)
                 script = None
@@ -86,7 +99,7 @@ class Sections:
         elif name in keys.FLAGS_OR_LISTS:
             is_list = any(isinstance(part, Items) for part in parts)
             package.put(keys.FLAGS_OR_LISTS[name], listing(parts) if is_list else chosen(parts))
-        elif not all(map(empty, parts)):
+        elif not all(map(empty, parts)) and f"build/{name}" not in self._leave_out:
             raise Refused(parts[0].number, f"build/{name} has no equivalent in recipe.yaml")
 
     def _skip(self, parts: list[Part], package: Package) -> None:
@@ -213,7 +226,8 @@ class Sections:
             package.put(("requirements", new), self._requirements(given.all(name), name))
 
     def _requirements(self, parts: list[Part], section: str) -> Items | None:
-        converted = [self._specs.convert(each, section) for each in values_of(parts)]
+        tried = [self.attempt(lambda each=each: self._specs.convert(each, section)) for each in values_of(parts)]  # type: ignore[misc]
+        converted = [each for each in tried if each is not None]
         above = [comment for part in parts if isinstance(part, Items) for comment in part.above]
         return Items(items=listed(converted), above=above) if converted else None
 
@@ -225,19 +239,25 @@ class Sections:
         """Convert an about section."""
         found = Keys(above=given.above)
         for name in dict.fromkeys(name for name, _ in given.pairs):
-            parts = given.all(name)
-            if name not in keys.ABOUT:
-                raise Refused(parts[0].number, f"about/{name} has no equivalent in recipe.yaml")
-            value: Part | None = listing(parts) if any(isinstance(part, Items) for part in parts) else chosen(parts)
-            if isinstance(value, Items) and name != "license_file":
-                raise Refused(parts[0].number, f"about/{name} is one text in recipe.yaml")
+            value = self.attempt(lambda name=name: self._about(name, given.all(name)))  # type: ignore[misc]
             if value is not None:
                 found.pairs.append((keys.ABOUT[name], value))
         return found if found.pairs else None
 
+    def _about(self, name: str, parts: list[Part]) -> Part | None:
+        if name not in keys.ABOUT and f"about/{name}" in self._leave_out:
+            return None
+        if name not in keys.ABOUT:
+            raise Refused(parts[0].number, f"about/{name} has no equivalent in recipe.yaml")
+        value: Part | None = listing(parts) if any(isinstance(part, Items) for part in parts) else chosen(parts)
+        if isinstance(value, Items) and name != "license_file":
+            raise Refused(parts[0].number, f"about/{name} is one text in recipe.yaml")
+        return value
+
     def source(self, parts: list[Part]) -> Part | None:
         """Convert the sources."""
-        items = [self._source(each) for each in values_of(parts)]
+        tried = [self.attempt(lambda each=each: self._source(each)) for each in values_of(parts)]  # type: ignore[misc]
+        items = [each for each in tried if each is not None]
         found = listed(items)
         if len(found) == 1 and isinstance(found[0], Keys):
             return found[0]

@@ -18,7 +18,7 @@ LAYERS = tuple(
         channel console files compression system_packages ledger limits resources provenance compat package_safety names
         credentials rattler_process processes signals folder_lock http_client""",
         "load lint expand render build package_test publish rehearse image report",
-        "store job executor builder scheduling run install release fleet bump",
+        "store job executor builder scheduling run install release fleet bump convert",
         "cli __main__",
     )
 )

@@ -1,0 +1,128 @@
+"""``kiln convert``: write recipe.yaml from meta.yaml, after a proof that both render to the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln.errors import ConversionRefused
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from kiln.convert import Conversion, Difference
+
+_SHOWN = 40  # differences that are shown; the rest is counted
+_LONGEST = 400  # characters of each side
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``kiln convert``."""
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; show the proof, and fail if the recipes would differ"
+    )
+    parser.add_argument(
+        "--print", action="store_true", help="print the recipe.yaml instead of writing it, even if the recipes differ"
+    )
+    parser.add_argument("--json", action="store_true", help="print the proof as JSON")
+    parser.add_argument(
+        "--leave-out",
+        action="append",
+        default=[],
+        metavar="SECTION/KEY",
+        help="leave out a key that has no equivalent in recipe.yaml, such as about/doc_source_url; can be repeated",
+    )
+    parser.add_argument(
+        "-e",
+        dest="pinning",
+        metavar="PINNING/conda_build_config.yaml",
+        type=Path,
+        help="expand both recipes with this variant file, instead of reading the configs of .ci_support",
+    )
+
+
+def run(options: argparse.Namespace, root: Path) -> int:
+    """Convert the recipe and show the proof; write the files if it holds.
+
+    Raises:
+        ConversionRefused: if the recipe cannot be converted, or the recipes differ.
+    """
+    from kiln import convert, load
+    from kiln.cli.rerender import pinning_of
+
+    feedstock = load.find(root)
+    conversion = convert.convert(feedstock, pinning_of(options.pinning), leave_out=options.leave_out)
+    fault = refusal(conversion)
+    if options.json:
+        print(json.dumps(as_json(conversion), indent=2))
+    elif options.print:
+        print(conversion.recipe, end="")
+        print("\n".join(lines_of(conversion)), file=sys.stderr)
+    else:
+        print("\n".join(lines_of(conversion)))
+    if fault:
+        raise fault
+    if not (options.check or options.print):
+        convert.write(feedstock, conversion)
+        print("wrote recipe/recipe.yaml, and conda_build_tool: rattler-build in conda-forge.yml", file=sys.stderr)
+        print("recipe/meta.yaml is not read any more: remove it, then run kiln rerender", file=sys.stderr)
+    return 0
+
+
+def refusal(conversion: Conversion) -> ConversionRefused | None:
+    """Return the error of a proof that does not hold; None if it does."""
+    from kiln import convert
+
+    count = len(list(convert.faults(conversion)))
+    if not count:
+        return None
+    return ConversionRefused(
+        "recipe.yaml would not render to the same as meta.yaml, so nothing is written",
+        why=f"{count} {'difference' if count == 1 else 'differences'}, shown above",
+        hint="kiln convert --print shows the recipe.yaml; change these parts of meta.yaml, or convert them yourself",
+    )
+
+
+def as_json(conversion: Conversion) -> dict[str, object]:
+    """Return the proof as data for other programs."""
+    from kiln import convert
+
+    proof = conversion.proof
+    return {
+        "holds": proof.holds,
+        "configs": proof.configs,
+        "packages": proof.packages,
+        "equal_hashes": proof.equal_hashes,
+        "differences": [dataclasses.asdict(each) for each in convert.faults(conversion)],
+        "notes": list(proof.notes),
+    }
+
+
+def lines_of(conversion: Conversion) -> Iterator[str]:
+    """Yield the lines of a proof."""
+    from kiln import convert
+
+    proof, differences = conversion.proof, list(convert.faults(conversion))
+    for difference in differences[:_SHOWN]:
+        yield from difference_lines(difference)
+    if len(differences) > _SHOWN:
+        yield f"... and {len(differences) - _SHOWN} more differences"
+    yield from (f"note: {note}" for note in proof.notes)
+    equal = "render to the same" if proof.holds else f"differ in {len(differences)} points"
+    yield f"meta.yaml and recipe.yaml {equal}: {proof.configs} configs, {proof.packages} packages"
+    if proof.packages:
+        yield f"build strings equal with their hashes: {proof.equal_hashes} of {proof.packages}"
+
+
+def difference_lines(difference: Difference) -> Iterator[str]:
+    """Yield the lines of a difference: old and new, and the first of the configs."""
+    configs = difference.configs
+    more = f" and {len(configs) - 1} more" if len(configs) > 1 else ""
+    yield f"{difference.package}: {difference.what}" + (f"  ({configs[0]}{more})" if configs else "")
+    for sign, side in (("-", difference.old), ("+", difference.new)):
+        text = side if len(side) <= _LONGEST else f"{side[:_LONGEST]} ..."
+        yield f"  {sign} {text}"
