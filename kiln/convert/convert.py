@@ -28,7 +28,8 @@ class Given:
 
     ``always`` are the keys that every config has, ``values`` all values of each key, ``files`` the names of the files
     in the recipe's folder, ``run_pins`` the variant's ``pin_run_as_build``. ``use_keys`` and ``ignore_keys`` are, by
-    output, keys to count, or not to count, in hashes. ``leave_out`` are keys without equivalent that may be lost.
+    output, keys to count, or not to count, in hashes. ``leave_out`` are keys without equivalent that may be
+    lost, ``compile_keys`` keys that the script of a compile reads.
     """
 
     always: frozenset[str]
@@ -39,6 +40,7 @@ class Given:
     ignore_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     run_pins: Mapping[str, Mapping[str, str] | str] = field(default_factory=dict)
     leave_out: frozenset[str] = frozenset()
+    compile_keys: tuple[str, ...] = ()
 
 
 def converted(meta: str, given: Given) -> str:
@@ -53,7 +55,13 @@ def converted(meta: str, given: Given) -> str:
         tree = tree_of(lines)
         constants = {each.name: str(each.value.constant) for each in lines.settings if each.value.is_constant}
         sections = Sections(Specs(given.values, constants, given.run_pins), given.files, given.leave_out)
-        facts = Facts(top_is_package=given.top_is_package, use_keys=given.use_keys, ignore_keys=given.ignore_keys)
+        facts = Facts(
+            top_is_package=given.top_is_package,
+            use_keys=given.use_keys,
+            ignore_keys=given.ignore_keys,
+            compile_keys=given.compile_keys,
+            always=given.always,
+        )
         converter = Converter(lines, tree, sections, Tests(sections), facts)
         recipe = converter.recipe()
         faults += sections.faults
@@ -70,8 +78,9 @@ def _refusal(faults: Iterable[Refused]) -> ConversionRefused:
             "this cannot be carried over to recipe.yaml",
             at=Place(file=META, line=fault.number, column=1 if fault.number else 0),
             why=str(fault),
+            hint=fault.hint,
         )
         for fault in sorted(faults, key=lambda each: each.number)
     ]
     first, *others = errors
-    return ConversionRefused(first.what, at=first.at, why=first.why, hint=_HINT, others=others)
+    return ConversionRefused(first.what, at=first.at, why=first.why, hint=first.hint or _HINT, others=others)

@@ -28,8 +28,8 @@ _PLACED = frozenset({"host", "build", "test"})
 class Facts:
     """A package: ``values`` by what they are, such as ``requirements/host``, and what went into its hash.
 
-    ``script_keys`` are the keys that its script reads as variables. ``bound_python`` is set where the bound of a
-    language in ``run`` is conda-build's own.
+    ``script_keys`` are the keys that its script reads as variables, ``compile_keys`` those that the compile reads.
+    ``bound_python`` is set where the bound of a language in ``run`` is conda-build's own.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Facts:
     values: Values
     hash_input: Mapping[str, str]
     script_keys: tuple[str, ...] = ()
+    compile_keys: tuple[str, ...] = ()
     bound_python: bool = False
 
     @property

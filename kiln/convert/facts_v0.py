@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kiln.recipe.metadata import Metadata
 
 _BOUND = frozenset({"python", "r-base"})  # languages whose packages export their own bounds
+_ALWAYS_SET = frozenset({"target_platform", "build_platform"})  # variables that each build has
 _TRUE = frozenset({"true", "yes", "on", "1"})
 
 
@@ -61,6 +62,7 @@ def _facts(package: Metadata, output: Output, rendered: Rendered, system: str) -
         values=facts.without_defaults(values),
         hash_input=dict(output.used),
         script_keys=_script_keys(package, output),
+        compile_keys=_compile_keys(package),
         bound_python=output.noarch != "python" and bool(_BOUND.intersection(output.requirements.run)),
     )
 
@@ -69,6 +71,14 @@ def _script_keys(package: Metadata, output: Output) -> tuple[str, ...]:
     """Return the keys of the hash that the package's script reads."""
     file = output.script.file
     return tuple(sorted(package.recipe.scripts.of_file(file) & output.used.keys())) if file else ()
+
+
+def _compile_keys(package: Metadata) -> tuple[str, ...]:
+    """Return the keys that the compile of a recipe with outputs reads as variables."""
+    recipe = package.recipe
+    if not recipe.outputs_of(package.values):
+        return ()
+    return tuple(sorted(recipe.scripts.of_recipe(recipe.platform.system) - _ALWAYS_SET))
 
 
 def _section(package: Metadata, name: str) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from kiln.render.v1 import _recipe as recipe_of
 from kiln.render.v1 import _spec as variants_of
 from kiln.variants.space import Space
 from kiln.yamltext import PlacedText
+from kiln.yamltext.typed import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -178,6 +179,9 @@ def _shared(package: PackageAt, *, several: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"source": tuple(_source(each) for each in sources)}
     if staging:
         found |= _script("compile/script", staging["build"].get("script"), package)
+        keys_of_variant = {f"{key}={value_of(value)}" for key, value in package.scope.variant.items()}
+        env = found["compile/script/env"]
+        found["compile/script/env"] = tuple(item for item in env if item not in keys_of_variant)
         for section in ("build", "host"):
             given = staging["requirements"].get(section, ())
             found[f"compile/requirements/{section}"] = _specs(given, section, package)

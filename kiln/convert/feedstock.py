@@ -135,6 +135,7 @@ def _given(feedstock: Feedstock, configs: Sequence[BuildConfig], old: Mapping[st
         always=frozenset.intersection(*known) if known else frozenset(),
         values={key: frozenset(items) for key, items in values.items()},
         files=frozenset(path.name for path in feedstock.recipe.iterdir() if path.is_file()),
+        compile_keys=tuple(sorted({key for found in old.values() for each in found for key in each.compile_keys})),
         top_is_package=any(package.name == top for packages in old.values() for package in packages),
         run_pins={name: pins for config in configs for name, pins in config.pin_run_as_build.items()},
     )
@@ -178,7 +179,7 @@ def _proved(
             proof = compared(old, new)
             return proof if pinning is None else _with_matrix(proof, configs, expand.configs(candidate, pinning, {}))
         except KilnError as error:
-            raise _own_fault(error) from error
+            return _unrendered(error, configs)
 
 
 def _candidate(feedstock: Feedstock, folder: Path, text: str, forge: str, configs: Sequence[BuildConfig]) -> Feedstock:
@@ -223,14 +224,12 @@ def _signature(config: BuildConfig, keys: set[str]) -> tuple[str, ...]:
     return tuple(f"{key}: {values}" for key, values in sorted(config.variant.items()) if key in keys)
 
 
-def _own_fault(error: KilnError) -> ConversionRefused:
-    """Return the refusal for a recipe.yaml that cannot be rendered: what it says was carried over wrongly."""
-    return ConversionRefused(
-        "the converted recipe cannot be rendered",
-        at=error.at,
-        why="; ".join(filter(None, (error.what, error.why))),
-        hint="kiln convert --print shows it; write that part of meta.yaml more simply",
-    )
+def _unrendered(error: KilnError, configs: Sequence[BuildConfig]) -> Proof:
+    """Return the proof's result for a recipe.yaml that cannot be rendered: something was carried over wrongly."""
+    names = tuple(config.name for config in configs)
+    why = ": ".join(filter(None, (str(error.at or ""), error.what, error.why)))
+    fault = Difference(package="all packages", what="rendering", old="rendered", new=why, configs=names)
+    return Proof(configs=len(names), packages=0, equal_hashes=0, differences=(fault,), needed=Keys())
 
 
 def faults(conversion: Conversion) -> Iterator[Difference]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kiln.convert import keys
-from kiln.convert.expressions import ATOM, Expr, negated, tidy
+from kiln.convert.expressions import ATOM, FILTER, Expr, negated, tidy
 from kiln.convert.sections import Package, Sections, plain
 from kiln.convert.tree import Items, Keys, Part, Refused, Text
 from kiln.convert.when import chosen, conjunction, empty, listing, section, text, unconditional
@@ -28,11 +28,18 @@ _ABOVE_STAGING = "# The compile that the outputs share."
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a rendering tells about a meta.yaml: whether its top level is a package beside its outputs."""
+    """What a rendering tells about a meta.yaml.
+
+    ``top_is_package`` says that its top level is a package beside its outputs; ``use_keys`` and ``ignore_keys`` are, by
+    output, keys to count, or not to count, in hashes; ``compile_keys`` are keys that the script of the compile reads,
+    ``always`` those that every config has.
+    """
 
     top_is_package: bool
     use_keys: Mapping[str, tuple[str, ...]]
     ignore_keys: Mapping[str, tuple[str, ...]]
+    compile_keys: tuple[str, ...] = ()
+    always: frozenset[str] = frozenset()
 
 
 class Converter:
@@ -190,13 +197,27 @@ class Converter:
         found = Package()
         found.put(("staging",), Keys(pairs=[("name", replace(name, pieces=(*name.pieces, "-build"), above=[]))]))
         found.put(("source",), self._sections.source(self._tree.all("source")))
-        found.put(("build", "script"), script)
+        found.put(("build", "script"), self._with_keys(script))
         requirements = [_only(part, ("build", "host")) for part in self._tree.all("requirements")]
         self._sections.requirements(list(requirements), found)
         if ignored := [key for key in ("ignore_run_exports", "ignore_run_exports_from") if build.all(key)]:
             for key in ignored:
                 found.put(keys.LISTS[key], listing(build.all(key)))
         return Keys(pairs=found.root.pairs, above=[_ABOVE_STAGING])
+
+    def _with_keys(self, script: Part) -> Part:
+        """Return the script of a compile with the keys that it reads, which it would only have if they were counted."""
+        if not self._facts.compile_keys:
+            return script
+        given = script if isinstance(script, Keys) else Keys(pairs=[("content", script)])
+        env = _section(given, "env")
+        names = {name for name, _ in env.pairs}
+        pairs = [(key, Text(pieces=(self._value(key),))) for key in self._facts.compile_keys if key not in names]
+        rest = [pair for pair in given.pairs if pair[0] != "env"]
+        return Keys(pairs=[*rest, ("env", Keys(pairs=[*env.pairs, *pairs]))])
+
+    def _value(self, key: str) -> Expr:
+        return Expr(key) if key in self._facts.always else Expr(f'{key} | default("")', FILTER)
 
     def _output(self, entry: Keys, top: str, staging: Keys | None, about: Keys | None) -> Keys:
         tree, package = self._tree, Package()

@@ -100,7 +100,7 @@ class Sections:
             is_list = any(isinstance(part, Items) for part in parts)
             package.put(keys.FLAGS_OR_LISTS[name], listing(parts) if is_list else chosen(parts))
         elif not all(map(empty, parts)) and f"build/{name}" not in self._leave_out:
-            raise Refused(parts[0].number, f"build/{name} has no equivalent in recipe.yaml")
+            raise _unknown("build", name, parts)
 
     def _skip(self, parts: list[Part], package: Package) -> None:
         tests = []
@@ -248,7 +248,7 @@ class Sections:
         if name not in keys.ABOUT and f"about/{name}" in self._leave_out:
             return None
         if name not in keys.ABOUT:
-            raise Refused(parts[0].number, f"about/{name} has no equivalent in recipe.yaml")
+            raise _unknown("about", name, parts)
         value: Part | None = listing(parts) if any(isinstance(part, Items) for part in parts) else chosen(parts)
         if isinstance(value, Items) and name != "license_file":
             raise Refused(parts[0].number, f"about/{name} is one text in recipe.yaml")
@@ -277,6 +277,11 @@ class Sections:
             if value is not None:
                 found.pairs.append((keys.SOURCE[name], value))
         return found
+
+
+def _unknown(section: str, name: str, parts: list[Part]) -> Refused:
+    hint = f"kiln convert --leave-out {section}/{name}, if the packages may do without"
+    return Refused(parts[0].number, f"{section}/{name} has no equivalent in recipe.yaml", hint)
 
 
 def plain(parts: Iterable[Part]) -> Iterable[Part]:

@@ -24,9 +24,10 @@ _MOST_NODES = 50_000
 class Refused(Exception):
     """A part of the recipe that cannot be carried over, with its line."""
 
-    def __init__(self, number: int, why: str) -> None:
+    def __init__(self, number: int, why: str, hint: str = "") -> None:
         super().__init__(why)
         self.number = number
+        self.hint = hint
 
 
 @dataclass(kw_only=True)
