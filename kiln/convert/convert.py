@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln.convert.emit import text_of
 from kiln.convert.package_tests import Tests
-from kiln.convert.recipe import Converter, Facts
+from kiln.convert.recipe import Converter, RecipeFacts
 from kiln.convert.sections import Sections
 from kiln.convert.specs import Specs
 from kiln.convert.statements import expanded
@@ -55,7 +55,7 @@ def converted(meta: str, given: Given) -> str:
         tree = tree_of(lines)
         constants = {each.name: str(each.value.constant) for each in lines.settings if each.value.is_constant}
         sections = Sections(Specs(given.values, constants, given.run_pins), given.files, given.leave_out)
-        facts = Facts(
+        facts = RecipeFacts(
             top_is_package=given.top_is_package,
             use_keys=given.use_keys,
             ignore_keys=given.ignore_keys,

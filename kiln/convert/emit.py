@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from kiln.convert.tree import Items, Keys, Part, Text
-from kiln.convert.when import When
+from kiln.convert.tree import DictPart, ListPart, Part, TextPart
+from kiln.convert.when import ConditionPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ _TYPED = re.compile(r"[-+.]?\d[\d.eExX_+-]*|true|false|yes|no|on|off|null|~|y|n"
 _STEP = "  "
 
 
-def text_of(recipe: Keys) -> str:
+def text_of(recipe: DictPart) -> str:
     """Return the text of a recipe; a blank line separates its sections."""
     sections = []
     for key, value in recipe.pairs:
@@ -31,31 +31,31 @@ def text_of(recipe: Keys) -> str:
 def _pair(key: str, value: Part, indent: str) -> Iterator[str]:
     yield from _comments(value.above, indent)
     name = scalar(key, plain=True)
-    if isinstance(value, Text):
+    if isinstance(value, TextPart):
         yield from _text(f"{indent}{name}:", value, indent)
         return
     behind = f"  {value.behind}" if value.behind else ""
     inner = list(_inner(value, indent + _STEP))
-    empty = "" if inner else " []" if isinstance(value, Items) else " {}"
+    empty = "" if inner else " []" if isinstance(value, ListPart) else " {}"
     yield f"{indent}{name}:{empty}{behind}"
     yield from inner
 
 
 def _inner(value: Part, indent: str) -> Iterator[str]:
-    if isinstance(value, Keys):
+    if isinstance(value, DictPart):
         for key, each in value.pairs:
             yield from _pair(key, each, indent)
-    elif isinstance(value, Items):
+    elif isinstance(value, ListPart):
         for each in value.items:
             yield from _item(each, indent)
 
 
 def _item(value: Part, indent: str) -> Iterator[str]:
     yield from _comments(value.above, indent)
-    if isinstance(value, Text):
+    if isinstance(value, TextPart):
         yield from _text(f"{indent}-", value, indent)
     else:
-        as_keys = _branches(value) if isinstance(value, When) else value
+        as_keys = _branches(value) if isinstance(value, ConditionPart) else value
         first, *rest = list(_inner(as_keys, indent + _STEP)) or [f"{indent}{_STEP}{{}}"]
         while first.lstrip().startswith("#") and rest:  # an item begins with its first key, not with a comment
             yield f"{indent}{first.strip()}"
@@ -65,19 +65,19 @@ def _item(value: Part, indent: str) -> Iterator[str]:
     yield from _comments(value.below, indent)
 
 
-def _branches(value: When) -> Keys:
+def _branches(value: ConditionPart) -> DictPart:
     branches: list[tuple[str, Part]] = [
-        ("if", Text(pieces=(value.condition,), behind=value.behind)),
-        ("then", Items(items=value.then)),
+        ("if", TextPart(pieces=(value.condition,), behind=value.behind)),
+        ("then", ListPart(items=value.then)),
     ]
-    return Keys(pairs=[*branches, *([("else", Items(items=value.otherwise))] if value.otherwise else [])])
+    return DictPart(pairs=[*branches, *([("else", ListPart(items=value.otherwise))] if value.otherwise else [])])
 
 
 def _comments(lines: Iterable[str], indent: str) -> Iterator[str]:
     yield from (f"{indent}{line}" for line in lines)
 
 
-def _text(head: str, value: Text, indent: str) -> Iterator[str]:
+def _text(head: str, value: TextPart, indent: str) -> Iterator[str]:
     behind = f"  {value.behind}" if value.behind else ""
     given = value.value
     if "\n" in given:

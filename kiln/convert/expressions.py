@@ -7,14 +7,28 @@ Jinja's parser reads. rattler-build evaluates with minijinja: values have no met
 
 from __future__ import annotations
 
-import json
-import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import jinja2
 from jinja2 import nodes
 
+from kiln.convert.notation import (
+    ATOM,
+    COMPARE,
+    CONCAT,
+    FILTER,
+    OR,
+    PRODUCT,
+    SUM,
+    UNARY,
+    Expr,
+    Unsupported,
+    both,
+    choice,
+    literal,
+    negated,
+)
 from kiln.convert.pins import pin_arguments
 from kiln.recipe_v1.filters import FILTERS, TESTS
 
@@ -22,10 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-# How tightly an expression binds, from the loosest.
-CHOICE, OR, AND, NOT, COMPARE, SUM, CONCAT, PRODUCT, UNARY, FILTER, ATOM = range(11)
 _SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "lteq": "<=", "gt": ">", "gteq": ">=", "in": "in", "notin": "not in"}
-_OPPOSITE = {" == ": " != ", " != ": " == "}
 _BINARY: dict[type[nodes.Expr], tuple[str, int]] = {
     nodes.Add: ("+", SUM), nodes.Sub: ("-", SUM), nodes.Mul: ("*", PRODUCT),
     nodes.Div: ("/", PRODUCT), nodes.FloorDiv: ("//", PRODUCT), nodes.Mod: ("%", PRODUCT),
@@ -66,67 +77,10 @@ BUILD_NAMES = frozenset(
     LIBRARY_LIB LIBRARY_INC SCRIPTS""".split()  # noqa: SIM905 - as above
 )
 _ENVIRONMENT = jinja2.Environment(autoescape=False)  # noqa: S701 - nothing is rendered by it
-_OLDEST_TWO_DIGITS = 100
-
-
-class Unsupported(Exception):
-    """An expression that recipe.yaml has no notation for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Expr:
-    """An expression of recipe.yaml: its text, how tightly it binds, and its value if that is known."""
-
-    text: str
-    level: int = ATOM
-    constant: Any = field(default=None)
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether the value is known."""
-        return self.constant is not None
-
-    def within(self, level: int) -> str:
-        """Return the text for a place that binds at least so tightly, in parentheses where it needs them."""
-        return self.text if self.level >= level else f"({self.text})"
-
-
-def literal(value: Any) -> Expr:
-    """Return the expression of a value."""
-    if isinstance(value, (list, tuple)):
-        return Expr(f"[{', '.join(literal(item).text for item in value)}]", constant=list(value))
-    if value is None:
-        return Expr("none")
-    if isinstance(value, str) and "\\" in value and '"' not in value and "'" not in value:
-        return Expr('"' + value.replace("\\", "\\\\") + '"', constant=value)
-    return Expr(json.dumps(value, ensure_ascii=False), constant=value)
-
-
-def choice(test: Expr, yes: Expr, other: Expr | None) -> Expr:
-    """Return the expression that is one value where a test holds, and else another or nothing."""
-    if other is None:
-        return Expr(f"{yes.within(OR)} if {test.within(OR)}", CHOICE)
-    return Expr(f"{yes.within(OR)} if {test.within(OR)} else {other.within(CHOICE)}", CHOICE)
-
-
-def both(one: Expr, other: Expr) -> Expr:
-    """Return the expression that holds where two do."""
-    return Expr(f"{one.within(AND)} and {other.within(AND)}", AND)
-
-
-def negated(test: Expr) -> Expr:
-    """Return the expression that holds where another one does not."""
-    if test.text.startswith("not ") and test.level == NOT:
-        return Expr(test.text[4:], COMPARE)
-    if test.level == COMPARE:
-        for sign, other in _OPPOSITE.items():
-            if test.text.count(sign) == 1 and not any(word in test.text for word in (" < ", " > ", " in ")):
-                return Expr(test.text.replace(sign, other), COMPARE)
-    return Expr(f"not {test.within(COMPARE)}", NOT)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scope:
+class NameScope:
     """What a name means where an expression stands.
 
     ``own`` returns the value of a name that the recipe sets, or None; ``always`` are the keys that every config has;
@@ -158,7 +112,7 @@ def parsed(text: str) -> nodes.Expr:
 class Translator:
     """Translates syntax trees to expressions of recipe.yaml."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: NameScope) -> None:
         self.scope = scope
 
     def expr(self, node: nodes.Node) -> Expr:
@@ -417,19 +371,3 @@ def _is_number(node: nodes.Expr) -> bool:
 def _next(version: str) -> str:
     head, _, last = version.rpartition(".")
     return f"{head}.{int(last) + 1}"
-
-
-def tidy(text: str) -> str:
-    """Return an expression's text without the parentheses around all of it."""
-    while re.fullmatch(r"\(.*\)", text, re.DOTALL) and _balanced(text[1:-1]):
-        text = text[1:-1]
-    return text
-
-
-def _balanced(text: str) -> bool:
-    depth = 0
-    for character in text:
-        depth += {"(": 1, ")": -1}.get(character, 0)
-        if depth < 0:
-            return False
-    return depth == 0

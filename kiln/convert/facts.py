@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kiln.convert.package_tests import PIP_CHECK
-from kiln.convert.specs import modern
+from kiln.convert.specs import LOOSE, modern
 from kiln.recipe.specs import with_star
 from kiln.recipe_v1.requirement import canonical
 
@@ -21,7 +21,6 @@ _UNEQUAL = frozenset(
 )
 _HASH = re.compile(r"h[0-9a-f]{7}(?![0-9a-f])")
 _IMPORT = re.compile(r'python -c "import [\w.]+"')
-_PLACED = frozenset({"host", "build", "test"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +57,7 @@ def specs(given: list[str], section: str) -> tuple[str, ...]:
 
 def _spec(spec: str, section: str) -> str:
     words = " ".join(spec.split())
-    if section in _PLACED:
+    if section in LOOSE:
         words = with_star(words)
     try:
         return canonical(modern(words, section))

@@ -93,7 +93,7 @@ def _build(build: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             continue
         value = build[old]
         if old == "ignore_run_exports_from":
-            value = facts.specs([str(item) for item in as_list(value) if item], "run")
+            value = facts.specs([str(item) for item in as_list(value) if item], "run_exports")
         is_list = old in keys.LISTS or isinstance(value, list)
         items = tuple(str(item) for item in as_list(value) if item is not None) if is_list else facts.plain(value)
         yield "/".join(path), items

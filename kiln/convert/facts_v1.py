@@ -113,11 +113,13 @@ def _requirements(package: PackageAt) -> dict[str, Any]:
     found = {f"requirements/{section}": _specs(needs.get(section, ()), section, package) for section in _SECTIONS}
     exports = needs.get("run_exports", {})
     kinds = exports if isinstance(exports, dict) else {"weak": exports}
-    found |= {f"requirements/run_exports/{kind}": _specs(given, "run", package) for kind, given in kinds.items()}
+    found |= {
+        f"requirements/run_exports/{kind}": _specs(given, "run_exports", package) for kind, given in kinds.items()
+    }
     ignored = needs.get("ignore_run_exports", {})
     for kind in ("by_name", "from_package"):
         given = list(ignored.get(kind, ()))
-        texts = facts.specs(given, "run") if kind == "from_package" else tuple(given)
+        texts = facts.specs(given, "run_exports") if kind == "from_package" else tuple(given)
         found[f"requirements/ignore_run_exports/{kind}"] = texts
     return found
 

@@ -13,7 +13,7 @@ from kiln import expand, files, limits
 from kiln.convert.convert import META, Given, converted
 from kiln.convert.facts_v0 import facts_v0
 from kiln.convert.facts_v1 import facts_v1
-from kiln.convert.proof import Difference, Keys, Proof, compared
+from kiln.convert.proof import Difference, HashKeys, Proof, compared
 from kiln.errors import ConversionRefused, KilnError, UnknownConfig
 from kiln.model.feedstock import Feedstock
 from kiln.model.location import Place
@@ -65,7 +65,7 @@ def convert(feedstock: Feedstock, pinning: Path | None = None, leave_out: Iterab
     given = replace(_given(feedstock, configs, old), leave_out=frozenset(leave_out))
     text = _converted(meta, given)
     proof = _proved(feedstock, text, forge, configs, old, pinning)
-    keys = Keys()
+    keys = HashKeys()
     for _ in range(_ROUNDS):
         if not proof.needed:
             break
@@ -229,7 +229,7 @@ def _unrendered(error: KilnError, configs: Sequence[BuildConfig]) -> Proof:
     names = tuple(config.name for config in configs)
     why = ": ".join(filter(None, (str(error.at or ""), error.what, error.why)))
     fault = Difference(package="all packages", what="rendering", old="rendered", new=why, configs=names)
-    return Proof(configs=len(names), packages=0, equal_hashes=0, differences=(fault,), needed=Keys())
+    return Proof(configs=len(names), packages=0, equal_hashes=0, differences=(fault,), needed=HashKeys())
 
 
 def faults(conversion: Conversion) -> Iterator[Difference]:

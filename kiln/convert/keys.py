@@ -62,12 +62,14 @@ SOURCE = {
     "folder": "target_directory",
     "git_url": "git",
     "git_rev": "rev",
+    "git_tag": "tag",
+    "git_branch": "branch",
     "git_depth": "depth",
     "path": "path",
     "patches": "patches",
 }
 SOURCE_LISTS = frozenset({"url", "patches"})
-# Keys of an output that stand beside its sections, and that conda-build reads as keys of its build section.
+# DictPart of an output that stand beside its sections, and that conda-build reads as keys of its build section.
 OUTPUT_BUILD = frozenset(
     {"number", "string", "noarch", "noarch_python", "entry_points", "run_exports", "track_features"}
 )

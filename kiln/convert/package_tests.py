@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln.convert.specs import modern
-from kiln.convert.tree import Items, Keys, Part, Refused, Text
-from kiln.convert.when import When, chosen, listed, listing, text, values_of
+from kiln.convert.tree import DictPart, ListPart, Part, Refused, TextPart
+from kiln.convert.when import ConditionPart, chosen, listed, listing, text, values_of
 
 if TYPE_CHECKING:
     from kiln.convert.sections import Sections
@@ -30,7 +30,7 @@ class Tests:
     def __init__(self, sections: Sections) -> None:
         self._sections = sections
 
-    def convert(self, parts: list[Part], *, implicit: bool) -> Items | None:
+    def convert(self, parts: list[Part], *, implicit: bool) -> ListPart | None:
         """Return the tests; ``implicit`` adds the files that conda-build runs by their names.
 
         Raises:
@@ -38,16 +38,16 @@ class Tests:
         """
         found: list[Part] = []
         for part in parts:
-            if isinstance(part, Keys):
+            if isinstance(part, DictPart):
                 tests = self._tests(part, implicit=implicit)
                 found.extend(replace(each, guards=part.guards) for each in tests)
-            elif isinstance(part, Items) and part.items:
+            elif isinstance(part, ListPart) and part.items:
                 raise Refused(part.number, "the section 'test' is a mapping")
         if not parts and implicit:
-            found.extend(self._tests(Keys(), implicit=True))
-        return Items(items=listed(found)) if found else None
+            found.extend(self._tests(DictPart(), implicit=True))
+        return ListPart(items=listed(found)) if found else None
 
-    def _tests(self, given: Keys, *, implicit: bool) -> list[Part]:
+    def _tests(self, given: DictPart, *, implicit: bool) -> list[Part]:
         for name, part in given.pairs:
             if name not in _KNOWN:
                 raise Refused(part.number, f"test/{name} has no equivalent in recipe.yaml")
@@ -65,20 +65,20 @@ class Tests:
         if lines:
             tests.append(self._script(given, lines, implicit=implicit))
         downstream = [
-            Keys(pairs=[("downstream", replace(each, guards=()))], guards=each.guards)
+            DictPart(pairs=[("downstream", replace(each, guards=()))], guards=each.guards)
             for each in values_of(given.all("downstreams"))
         ]
         return [*tests, *downstream]
 
-    def _python(self, given: Keys, requires: list[Part], *, checked: bool) -> Keys:
-        body: list[tuple[str, Part]] = [("imports", listing(given.all("imports")) or Items())]
+    def _python(self, given: DictPart, requires: list[Part], *, checked: bool) -> DictPart:
+        body: list[tuple[str, Part]] = [("imports", listing(given.all("imports")) or ListPart())]
         if not checked:
             body.append(("pip_check", text("false")))
         if version := next((each for each in requires if _words(each)[0] == "python"), None):
             body.append(("python_version", _version(version)))
-        return Keys(pairs=[("python", Keys(pairs=body))])
+        return DictPart(pairs=[("python", DictPart(pairs=body))])
 
-    def _files_run(self, given: Keys, *, implicit: bool) -> list[Part]:
+    def _files_run(self, given: DictPart, *, implicit: bool) -> list[Part]:
         named = chosen(given.all("script"))
         names = [named.value] if named else []
         if named and named.value not in IMPLICIT:
@@ -88,13 +88,13 @@ class Tests:
         found: list[Part] = []
         for name in names:
             platform, command = IMPLICIT[name]
-            found.append(When(condition=platform, then=[text(command)]) if platform else text(command))
+            found.append(ConditionPart(condition=platform, then=[text(command)]) if platform else text(command))
         return found
 
-    def _script(self, given: Keys, lines: list[Part], *, implicit: bool) -> Keys:
+    def _script(self, given: DictPart, lines: list[Part], *, implicit: bool) -> DictPart:
         body: list[tuple[str, Part]] = []
         if requires := self._sections.test_requirements(given.all("requires")):
-            body.append(("requirements", Keys(pairs=[("run", requires)])))
+            body.append(("requirements", DictPart(pairs=[("run", requires)])))
         named = chosen(given.all("script"))
         own = [name for name in IMPLICIT if implicit and name in self._sections.files]
         extra = [text(name) for name in dict.fromkeys([*([named.value] if named else []), *own])]
@@ -102,20 +102,20 @@ class Tests:
         for key, name in (("source_files", "source"), ("files", "recipe")):
             items = [*values_of(given.all(key)), *(extra if name == "recipe" else [])]
             if items:
-                files.append((name, Items(items=listed(items))))
+                files.append((name, ListPart(items=listed(items))))
         if files:
-            body.append(("files", Keys(pairs=files)))
+            body.append(("files", DictPart(pairs=files)))
         above = [comment for part in given.all("commands") for comment in part.above]
-        return Keys(pairs=[("script", Items(items=_listed(lines), above=above)), *body])
+        return DictPart(pairs=[("script", ListPart(items=_listed(lines), above=above)), *body])
 
 
 def _listed(lines: list[Part]) -> list[Part]:
-    whole = [each for each in lines if isinstance(each, When)]
-    return [*whole, *listed(each for each in lines if not isinstance(each, When))]
+    whole = [each for each in lines if isinstance(each, ConditionPart)]
+    return [*whole, *listed(each for each in lines if not isinstance(each, ConditionPart))]
 
 
 def _words(part: Part) -> list[str]:
-    return part.value.split() if isinstance(part, Text) and part.value.split() else [""]
+    return part.value.split() if isinstance(part, TextPart) and part.value.split() else [""]
 
 
 def _is_pythons(requires: list[Part], *, checked: bool) -> bool:
@@ -125,20 +125,20 @@ def _is_pythons(requires: list[Part], *, checked: bool) -> bool:
 
 
 def _is_check(part: Part) -> bool:
-    return isinstance(part, Text) and not part.guards and part.value == PIP_CHECK
+    return isinstance(part, TextPart) and not part.guards and part.value == PIP_CHECK
 
 
 def _imported(part: Part) -> Part:
-    if not isinstance(part, Text):
+    if not isinstance(part, TextPart):
         raise Refused(part.number, "an import is text")
     return replace(part, pieces=('python -c "import ', *part.pieces, '"'))
 
 
-def _version(part: Part) -> Text:
-    assert isinstance(part, Text)
+def _version(part: Part) -> TextPart:
+    assert isinstance(part, TextPart)
     tokens = [piece if isinstance(piece, str) else f"\ue000{index}\ue001" for index, piece in enumerate(part.pieces)]
     spec = modern("".join(tokens), "test").partition(" ")[2]
     pieces = []
     for index, words in enumerate(spec.replace("\ue001", "\ue000").split("\ue000")):
         pieces.append(part.pieces[int(words)] if index % 2 else words)
-    return Text(pieces=tuple(piece for piece in pieces if piece != ""))
+    return TextPart(pieces=tuple(piece for piece in pieces if piece != ""))

@@ -26,7 +26,7 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keys:
+class HashKeys:
     """Keys that a package has to count in its hash, or not to, so that its builds differ exactly where they did."""
 
     use: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -35,8 +35,8 @@ class Keys:
     def __bool__(self) -> bool:
         return any(self.use.values()) or any(self.ignore.values())
 
-    def __or__(self, other: Keys) -> Keys:
-        return Keys(use=_joined(self.use, other.use), ignore=_joined(self.ignore, other.ignore))
+    def __or__(self, other: HashKeys) -> HashKeys:
+        return HashKeys(use=_joined(self.use, other.use), ignore=_joined(self.ignore, other.ignore))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Proof:
     packages: int
     equal_hashes: int
     differences: tuple[Difference, ...]
-    needed: Keys
+    needed: HashKeys
     notes: tuple[str, ...] = ()
 
     @property
@@ -147,20 +147,20 @@ def _text(value: Any) -> str:
 # Hashes
 
 
-def _needed(pairs: Iterable[tuple[Facts, Facts]]) -> Keys:
+def _needed(pairs: Iterable[tuple[Facts, Facts]]) -> HashKeys:
     """Return the keys that make new packages differ exactly where the old ones do, and that scripts read."""
     groups: dict[tuple[str, str, str], list[tuple[Facts, Facts]]] = defaultdict(list)
     for old, new in pairs:
         groups[old.name, str(old.values.get("package/version")), str(old.values.get("subdir"))].append((old, new))
-    needed = Keys()
+    needed = HashKeys()
     for (name, _, _), group in groups.items():
         read = frozenset(key for old, new in group for key in old.script_keys if key not in new.hash_input)
         split, merged = _changed(group)
-        needed |= Keys(use={name: read | merged}, ignore={name: split})
+        needed |= HashKeys(use={name: read | merged}, ignore={name: split})
     return needed
 
 
-def _split_inside(old: Mapping[str, Sequence[Facts]], new: Mapping[str, Sequence[Facts]]) -> Keys:
+def _split_inside(old: Mapping[str, Sequence[Facts]], new: Mapping[str, Sequence[Facts]]) -> HashKeys:
     """Return the keys that make several builds of a package in one config where there was one."""
     ignore: dict[str, frozenset[str]] = {}
     for config, packages in new.items():
@@ -168,7 +168,7 @@ def _split_inside(old: Mapping[str, Sequence[Facts]], new: Mapping[str, Sequence
             some = [package.hash_input for package in packages if package.name == name]
             if len(some) > sum(package.name == name for package in old[config]):
                 ignore[name] = ignore.get(name, frozenset()) | _varying(some)
-    return Keys(ignore=ignore)
+    return HashKeys(ignore=ignore)
 
 
 def _changed(group: Sequence[tuple[Facts, Facts]]) -> tuple[frozenset[str], frozenset[str]]:

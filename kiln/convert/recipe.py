@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kiln.convert import keys
-from kiln.convert.expressions import ATOM, FILTER, Expr, negated, tidy
-from kiln.convert.sections import Package, Sections, plain
-from kiln.convert.tree import Items, Keys, Part, Refused, Text
-from kiln.convert.when import chosen, conjunction, empty, listing, section, text, unconditional
+from kiln.convert.expanded import conjunction
+from kiln.convert.notation import ATOM, FILTER, Expr, negated, tidy
+from kiln.convert.sections import ConvertedPackage, Sections, plain
+from kiln.convert.tree import DictPart, ListPart, Part, Refused, TextPart
+from kiln.convert.when import chosen, empty, listing, section, text, unconditional
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kiln.convert.expanded import Expanded
     from kiln.convert.package_tests import Tests
-    from kiln.convert.statements import Expanded
 
 _SECTIONS = frozenset({"package", "source", "build", "requirements", "test", "about", "extra", "outputs"})
 _OUTPUT = keys.OUTPUT_BUILD | {"name", "version", "type", "script", "files", "build", "requirements", "test", "about"}
@@ -27,7 +28,7 @@ _ABOVE_STAGING = "# The compile that the outputs share."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class RecipeFacts:
     """What a rendering tells about a meta.yaml.
 
     ``top_is_package`` says that its top level is a package beside its outputs; ``use_keys`` and ``ignore_keys`` are, by
@@ -45,7 +46,9 @@ class Facts:
 class Converter:
     """Converts the tree of one meta.yaml."""
 
-    def __init__(self, expanded: Expanded, tree: Keys, sections: Sections, tests: Tests, facts: Facts) -> None:
+    def __init__(
+        self, expanded: Expanded, tree: DictPart, sections: Sections, tests: Tests, facts: RecipeFacts
+    ) -> None:
         self._expanded = expanded
         self._tree = tree
         self._sections = sections
@@ -54,12 +57,12 @@ class Converter:
         self._attempt = sections.attempt
         self._faults = sections.faults
 
-    def recipe(self) -> Keys:
+    def recipe(self) -> DictPart:
         """Return the tree of the recipe.yaml; what cannot be carried over is in the faults of the sections."""
         for name, part in self._tree.pairs:
             if name not in _SECTIONS:
                 self._faults.append(Refused(part.number, f"the section {name!r} has no equivalent in recipe.yaml"))
-        found = Keys(below=self._tree.below)
+        found = DictPart(below=self._tree.below)
         if self._expanded.settings:
             found.pairs.append(("context", self._context()))
         outputs = [part for part in self._tree.all("outputs") if not empty(part)]
@@ -71,30 +74,30 @@ class Converter:
 
     # -- parts of both kinds --------------------------------------------------------------------------------
 
-    def _context(self) -> Keys:
+    def _context(self) -> DictPart:
         pairs: list[tuple[str, Part]] = []
         for each in self._expanded.settings:
             above = list(self._expanded.above.get(each.number, ()))
             value = each.value.constant
             if isinstance(value, list):
-                part: Part = Items(items=[text(str(item)) for item in value], above=above)
+                part: Part = ListPart(items=[text(str(item)) for item in value], above=above)
             elif each.value.is_constant:
                 words = str(value).lower() if isinstance(value, bool) else str(value)
-                part = Text(pieces=(words,), plain=not isinstance(value, str), above=above)
+                part = TextPart(pieces=(words,), plain=not isinstance(value, str), above=above)
             else:
-                part = Text(pieces=(each.value,), above=above)
+                part = TextPart(pieces=(each.value,), above=above)
             part.behind = self._expanded.remarks.get(each.number, "")
             pairs.append((each.name, part))
-        return Keys(pairs=pairs)
+        return DictPart(pairs=pairs)
 
-    def _identity(self, given: Keys) -> Keys:
+    def _identity(self, given: DictPart) -> DictPart:
         pairs = [(name, value) for name in ("name", "version") if (value := chosen(given.all(name)))]
         for name, part in given.pairs:
             if name not in {"name", "version"}:
                 self._faults.append(Refused(part.number, f"package/{name} has no equivalent in recipe.yaml"))
-        return Keys(pairs=list(pairs), above=given.above)
+        return DictPart(pairs=list(pairs), above=given.above)
 
-    def _named(self, part: Keys, whole: Keys) -> Keys:
+    def _named(self, part: DictPart, whole: DictPart) -> DictPart:
         """Return a package with its name, version and build number in the place of conda-build's names for them."""
         package, build = section(whole, "package"), section(whole, "build")
         places = {
@@ -113,26 +116,26 @@ class Converter:
         """Return the file that conda-build runs where a recipe names no script."""
         has = [name for name in ("build.sh", "bld.bat") if name in self._sections.files]
         if len(has) == 2:
-            return [Text(pieces=(Expr('"bld.bat" if win else "build.sh"'),))]
+            return [TextPart(pieces=(Expr('"bld.bat" if win else "build.sh"'),))]
         return [text(has[0])] if has else []
 
-    def _script(self, build: Keys) -> Part | None:
+    def _script(self, build: DictPart) -> Part | None:
         """Return the script of the recipe's top level."""
         variables, lines = build.all("script_env"), build.all("script")
         own = any(not empty(part) for part in lines)
         lines = lines if own else self._default_script()
         return self._attempt(lambda: self._sections.script(lines, variables, of_file=not own))
 
-    def _add_keys(self, name: str, package: Package) -> None:
+    def _add_keys(self, name: str, package: ConvertedPackage) -> None:
         """Add the keys that the rendering of the package needs for an equal hash."""
         for key, names in (("use_keys", self._facts.use_keys), ("ignore_keys", self._facts.ignore_keys)):
             if name in names:
-                package.put(("build", "variant", key), Items(items=[text(each) for each in names[name]]))
+                package.put(("build", "variant", key), ListPart(items=[text(each) for each in names[name]]))
 
     # -- one package ----------------------------------------------------------------------------------------
 
     def _single(self) -> list[tuple[str, Part]]:
-        tree, package = self._named(self._tree, self._tree), Package()
+        tree, package = self._named(self._tree, self._tree), ConvertedPackage()
         identity = section(tree, "package")
         package.put(("package",), self._identity(identity))
         package.put(("source",), self._sections.source(tree.all("source")))
@@ -148,19 +151,21 @@ class Converter:
 
     def _several(self, outputs: Part) -> list[tuple[str, Part]]:
         self._tree = tree = self._named(self._tree, self._tree)
-        top = Package()
-        if not isinstance(outputs, Items):
+        top = ConvertedPackage()
+        if not isinstance(outputs, ListPart):
             raise Refused(outputs.number, "'outputs' is a list")
         entries = [self._named(self._entry(each), tree) for each in outputs.items]
         identity, build = section(tree, "package"), section(tree, "build")
         name = _name(identity)
         if not any(_name(each) == name for each in entries) and self._facts.top_is_package:
-            entries.append(Keys(pairs=[("name", part) for part in identity.all("name")]))
+            entries.append(DictPart(pairs=[("name", part) for part in identity.all("name")]))
         staging = self._staging(identity, build)
         top.put(("recipe",), self._identity(identity))
         if staging is None:
             top.put(("source",), self._sections.source(tree.all("source")))
-        shared = Keys(pairs=[(key, part) for key, part in build.pairs if key in {"number", "skip"}], above=build.above)
+        shared = DictPart(
+            pairs=[(key, part) for key, part in build.pairs if key in {"number", "skip"}], above=build.above
+        )
         self._sections.build(shared, top, None)
         whole_about = section(tree, "about")
         shares_about = all(_covers(whole_about, section(each, "about")) for each in entries if each.all("about"))
@@ -172,12 +177,12 @@ class Converter:
         about = [pair for pair in pairs if pair[0] == "about"]
         return [
             *(pair for pair in pairs if pair[0] != "about"),
-            ("outputs", Items(items=made, above=outputs.above)),
+            ("outputs", ListPart(items=made, above=outputs.above)),
             *about,
         ]
 
-    def _entry(self, given: Part) -> Keys:
-        if not isinstance(given, Keys):
+    def _entry(self, given: Part) -> DictPart:
+        if not isinstance(given, DictPart):
             raise Refused(given.number, "an output is a mapping")
         for name, part in given.pairs:
             if name not in _OUTPUT:
@@ -187,15 +192,15 @@ class Converter:
             raise Refused(kind.number, f"an output of the type {kind.value!r} has no equivalent")
         return given
 
-    def _staging(self, identity: Keys, build: Keys) -> Keys | None:
+    def _staging(self, identity: DictPart, build: DictPart) -> DictPart | None:
         """Return the staging output that does what the recipe's top level does; None where that has no script."""
         script = self._script(build)
         has_script = any(not empty(part) for part in build.all("script")) or bool(self._default_script())
         name = chosen(identity.all("name"))
         if script is None or not has_script or name is None:
             return None
-        found = Package()
-        found.put(("staging",), Keys(pairs=[("name", replace(name, pieces=(*name.pieces, "-build"), above=[]))]))
+        found = ConvertedPackage()
+        found.put(("staging",), DictPart(pairs=[("name", replace(name, pieces=(*name.pieces, "-build"), above=[]))]))
         found.put(("source",), self._sections.source(self._tree.all("source")))
         found.put(("build", "script"), self._with_keys(script))
         requirements = [_only(part, ("build", "host")) for part in self._tree.all("requirements")]
@@ -203,24 +208,24 @@ class Converter:
         if ignored := [key for key in ("ignore_run_exports", "ignore_run_exports_from") if build.all(key)]:
             for key in ignored:
                 found.put(keys.LISTS[key], listing(build.all(key)))
-        return Keys(pairs=found.root.pairs, above=[_ABOVE_STAGING])
+        return DictPart(pairs=found.root.pairs, above=[_ABOVE_STAGING])
 
     def _with_keys(self, script: Part) -> Part:
         """Return the script of a compile with the keys that it reads, which it would only have if they were counted."""
         if not self._facts.compile_keys:
             return script
-        given = script if isinstance(script, Keys) else Keys(pairs=[("content", script)])
+        given = script if isinstance(script, DictPart) else DictPart(pairs=[("content", script)])
         env = _section(given, "env")
         names = {name for name, _ in env.pairs}
-        pairs = [(key, Text(pieces=(self._value(key),))) for key in self._facts.compile_keys if key not in names]
+        pairs = [(key, TextPart(pieces=(self._value(key),))) for key in self._facts.compile_keys if key not in names]
         rest = [pair for pair in given.pairs if pair[0] != "env"]
-        return Keys(pairs=[*rest, ("env", Keys(pairs=[*env.pairs, *pairs]))])
+        return DictPart(pairs=[*rest, ("env", DictPart(pairs=[*env.pairs, *pairs]))])
 
     def _value(self, key: str) -> Expr:
         return Expr(key) if key in self._facts.always else Expr(f'{key} | default("")', FILTER)
 
-    def _output(self, entry: Keys, top: str, staging: Keys | None, about: Keys | None) -> Keys:
-        tree, package = self._tree, Package()
+    def _output(self, entry: DictPart, top: str, staging: DictPart | None, about: DictPart | None) -> DictPart:
+        tree, package = self._tree, ConvertedPackage()
         is_top = _name(entry) == top
         own_files = any(not empty(part) for key in _FILES for part in entry.all(key))
         package.put(("package",), self._package(entry))
@@ -239,19 +244,21 @@ class Converter:
         package.put(("tests",), self._attempt(lambda: self._tests.convert(tests, implicit=is_top)))
         package.put(("about",), self._about(entry, about, is_top=is_top))
         above = entry.above
-        return Keys(pairs=_ordered(package, {"build": build, "requirements": entry.all("requirements")}), above=above)
+        return DictPart(
+            pairs=_ordered(package, {"build": build, "requirements": entry.all("requirements")}), above=above
+        )
 
-    def _package(self, entry: Keys) -> Keys:
+    def _package(self, entry: DictPart) -> DictPart:
         version = chosen(entry.all("version"))
         name = chosen(entry.all("name"))
-        return Keys(pairs=[(key, each) for key, each in (("name", name), ("version", version)) if each is not None])
+        return DictPart(pairs=[(key, each) for key, each in (("name", name), ("version", version)) if each is not None])
 
-    def _inherit(self, staging: Keys) -> Keys:
+    def _inherit(self, staging: DictPart) -> DictPart:
         named = staging.pairs[0][1]
-        assert isinstance(named, Keys)
-        return Keys(pairs=[("from", named.pairs[0][1]), ("run_exports", text("false"))])
+        assert isinstance(named, DictPart)
+        return DictPart(pairs=[("from", named.pairs[0][1]), ("run_exports", text("false"))])
 
-    def _build(self, entry: Keys, *, is_top: bool) -> Keys:
+    def _build(self, entry: DictPart, *, is_top: bool) -> DictPart:
         """Return an output's build section with what it inherits from the top level, as conda-build has it."""
         whole, own = section(self._tree, "build"), section(entry, "build")
         beside = [(key, part) for key, part in entry.pairs if key in keys.OUTPUT_BUILD]
@@ -271,42 +278,44 @@ class Converter:
         condition = conjunction(entry.guards)
         if condition is not None:
             test = negated(condition)
-            pairs = [*pairs, ("skip", Text(number=entry.number, pieces=("true",), guards=(test,)))]
-        return Keys(pairs=list(pairs), above=own.above)
+            pairs = [*pairs, ("skip", TextPart(number=entry.number, pieces=("true",), guards=(test,)))]
+        return DictPart(pairs=list(pairs), above=own.above)
 
-    def _own_script(self, entry: Keys, build: Keys) -> Part | None:
+    def _own_script(self, entry: DictPart, build: DictPart) -> Part | None:
         named = [part for part in entry.all("script") if not empty(part)]
         variables = build.all("script_env")
         if named:
-            return self._sections.script(named, variables, of_file=all(isinstance(part, Text) for part in named))
+            return self._sections.script(named, variables, of_file=all(isinstance(part, TextPart) for part in named))
         return self._sections.script(build.all("script"), variables)
 
-    def _about(self, entry: Keys, whole: Keys | None, *, is_top: bool) -> Keys | None:
+    def _about(self, entry: DictPart, whole: DictPart | None, *, is_top: bool) -> DictPart | None:
         own = section(entry, "about")
         if is_top:
             top = section(self._tree, "about")
             names = {key for key, _ in own.pairs}
-            own = Keys(pairs=[*own.pairs, *((key, _bare(part)) for key, part in top.pairs if key not in names)])
+            own = DictPart(pairs=[*own.pairs, *((key, _bare(part)) for key, part in top.pairs if key not in names)])
             return self._sections.about(own) if whole is not None or entry.all("about") else None
         if own.pairs:
             return self._sections.about(own)
         return (
-            None if whole is None else self._sections.about(Keys(pairs=[(k, _bare(part)) for k, part in whole.pairs]))
+            None
+            if whole is None
+            else self._sections.about(DictPart(pairs=[(k, _bare(part)) for k, part in whole.pairs]))
         )
 
 
-def _section(parent: Keys, key: str) -> Keys:
+def _section(parent: DictPart, key: str) -> DictPart:
     found = parent.all(key)
-    return found[0] if found and isinstance(found[0], Keys) else Keys()
+    return found[0] if found and isinstance(found[0], DictPart) else DictPart()
 
 
 def _substituted(part: Part, values: Mapping[str, Expr], key: str) -> Part:
     """Return a part with expressions in the place of names; a build string knows the build number itself."""
-    if isinstance(part, Keys):
+    if isinstance(part, DictPart):
         return replace(part, pairs=[(name, _substituted(each, values, name)) for name, each in part.pairs])
-    if isinstance(part, Items):
+    if isinstance(part, ListPart):
         return replace(part, items=[_substituted(each, values, key) for each in part.items])
-    if not isinstance(part, Text):
+    if not isinstance(part, TextPart):
         return part
 
     def value(match: re.Match[str]) -> str:
@@ -318,18 +327,18 @@ def _substituted(part: Part, values: Mapping[str, Expr], key: str) -> Part:
     return replace(part, pieces=pieces)
 
 
-def _name(given: Keys) -> str:
+def _name(given: DictPart) -> str:
     name = chosen(given.all("name"))
     return "" if name is None else tidy(name.value)
 
 
-def _covers(whole: Keys, own: Keys) -> bool:
+def _covers(whole: DictPart, own: DictPart) -> bool:
     return {key for key, _ in whole.pairs} <= {key for key, _ in own.pairs}
 
 
 def _files(parts: list[Part]) -> Part | None:
     """Return the files of an output: a list of globs, or lists of those to include and to exclude."""
-    if len(parts) != 1 or not isinstance(parts[0], Keys):
+    if len(parts) != 1 or not isinstance(parts[0], DictPart):
         return listing(parts)
     unconditional(parts[0])
     names = dict.fromkeys(name for name, _ in parts[0].pairs)
@@ -337,15 +346,17 @@ def _files(parts: list[Part]) -> Part | None:
 
 
 def _only(part: Part, names: tuple[str, ...]) -> Part:
-    return replace(part, pairs=[pair for pair in part.pairs if pair[0] in names]) if isinstance(part, Keys) else part
+    return (
+        replace(part, pairs=[pair for pair in part.pairs if pair[0] in names]) if isinstance(part, DictPart) else part
+    )
 
 
-def _merged(own: list[Part], whole: list[Part]) -> Keys:
+def _merged(own: list[Part], whole: list[Part]) -> DictPart:
     """Return an output's requirements with those sections of the top level that it has not."""
     parts = [part for part in (*own, *whole) if not empty(part)]
-    found = Keys()
+    found = DictPart()
     for part in parts:
-        if not isinstance(part, Keys):
+        if not isinstance(part, DictPart):
             raise Refused(part.number, "requirements are a mapping of sections")
         names = {key for key, _ in found.pairs}
         found.pairs.extend((key, value) for key, value in part.pairs if key not in names)
@@ -355,9 +366,9 @@ def _merged(own: list[Part], whole: list[Part]) -> Keys:
 def _bare(part: Part) -> Part:
     """Return a part without comments, for a second place."""
     bare = replace(part, above=[], behind="", below=[])
-    if isinstance(bare, Items):
+    if isinstance(bare, ListPart):
         bare.items = [_bare(each) for each in bare.items]
-    elif isinstance(bare, Keys):
+    elif isinstance(bare, DictPart):
         bare.pairs = [(key, _bare(each)) for key, each in bare.pairs]
     return bare
 
@@ -366,14 +377,14 @@ _REQUIREMENTS = ("build", "host", "run", "run_constraints", "run_exports", "igno
 _ORDER = ("package", "recipe", "staging", "inherit", "source", "build", "requirements", "tests", "about")
 
 
-def _ordered(package: Package, given: Mapping[str, object]) -> list[tuple[str, Part]]:
+def _ordered(package: ConvertedPackage, given: Mapping[str, object]) -> list[tuple[str, Part]]:
     """Return the sections in their usual order, with the comments of the sections that they come from."""
     for name, part in package.root.pairs:
         source = given.get(name)
         parts = source if isinstance(source, list) else [source]
         above = [comment for each in parts if isinstance(each, Part) for comment in each.above]
-        if name in given and isinstance(part, Keys):
+        if name in given and isinstance(part, DictPart):
             part.above = [*above, *part.above]
-        if name == "requirements" and isinstance(part, Keys):
+        if name == "requirements" and isinstance(part, DictPart):
             part.pairs.sort(key=lambda pair: _REQUIREMENTS.index(pair[0]))
     return sorted(package.root.pairs, key=lambda pair: _ORDER.index(pair[0]))

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kiln.convert import keys
-from kiln.convert.expressions import Expr, negated, tidy
-from kiln.convert.tree import Items, Keys, Part, Refused, Text
-from kiln.convert.when import chosen, conjunction, empty, listed, listing, text, unconditional, values_of
+from kiln.convert.expanded import conjunction
+from kiln.convert.notation import Expr, negated, tidy
+from kiln.convert.tree import DictPart, ListPart, Part, Refused, TextPart
+from kiln.convert.when import chosen, empty, listed, listing, text, unconditional, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -23,10 +24,10 @@ _ORDER = ("number", "string", "noarch", "skip", "script")
 
 
 @dataclass
-class Package:
+class ConvertedPackage:
     """A package in recipe.yaml's terms, section by section, as it is put together."""
 
-    root: Keys = field(default_factory=Keys)
+    root: DictPart = field(default_factory=DictPart)
 
     def put(self, path: keys.Path, part: Part | None) -> None:
         """Put a part at its place; nothing is not put anywhere."""
@@ -35,17 +36,17 @@ class Package:
         at = self.root
         for key in path[:-1]:
             inner = next((value for name, value in at.pairs if name == key), None)
-            if not isinstance(inner, Keys):
-                inner = Keys()
+            if not isinstance(inner, DictPart):
+                inner = DictPart()
                 at.pairs.append((key, inner))
             at = inner
         part.guards = ()
         at.pairs.append((path[-1], part))
 
-    def section(self, key: str) -> Keys | None:
+    def section(self, key: str) -> DictPart | None:
         """Return a section, if there is one."""
         found = next((value for name, value in self.root.pairs if name == key), None)
-        return found if isinstance(found, Keys) else None
+        return found if isinstance(found, DictPart) else None
 
 
 class Sections:
@@ -67,7 +68,7 @@ class Sections:
 
     # -- build ----------------------------------------------------------------------------------------------
 
-    def build(self, given: Keys, package: Package, script: Part | None) -> None:
+    def build(self, given: DictPart, package: ConvertedPackage, script: Part | None) -> None:
         """Convert a build section; ``script`` is the script's part, which may come from elsewhere.
 
         Raises:
@@ -82,8 +83,8 @@ class Sections:
                 script = None
         package.put(("build", "script"), script)
 
-    def _build_key(self, name: str, parts: list[Part], package: Package) -> None:
-        special: dict[str, Callable[[list[Part], Package], None]] = {
+    def _build_key(self, name: str, parts: list[Part], package: ConvertedPackage) -> None:
+        special: dict[str, Callable[[list[Part], ConvertedPackage], None]] = {
             "skip": self._skip,
             "run_exports": self._run_exports,
             "track_features": self._track_features,
@@ -97,15 +98,15 @@ class Sections:
         elif name in keys.LISTS:
             package.put(keys.LISTS[name], listing(parts))
         elif name in keys.FLAGS_OR_LISTS:
-            is_list = any(isinstance(part, Items) for part in parts)
+            is_list = any(isinstance(part, ListPart) for part in parts)
             package.put(keys.FLAGS_OR_LISTS[name], listing(parts) if is_list else chosen(parts))
         elif not all(map(empty, parts)) and f"build/{name}" not in self._leave_out:
             raise _unknown("build", name, parts)
 
-    def _skip(self, parts: list[Part], package: Package) -> None:
+    def _skip(self, parts: list[Part], package: ConvertedPackage) -> None:
         tests = []
         for part in parts:
-            if not isinstance(part, Text) or (value := part.value.lower()) in _FALSE:
+            if not isinstance(part, TextPart) or (value := part.value.lower()) in _FALSE:
                 raise Refused(part.number, "only 'skip: true' can be carried over")
             test = conjunction(part.guards)
             if value not in _TRUE:
@@ -114,18 +115,18 @@ class Sections:
                     raise Refused(part.number, "'skip' is neither true nor an expression")
                 test = own if test is None else conjunction((*part.guards, own))
             condition = "true" if test is None else tidy(test.text)
-            tests.append(Text(number=part.number, pieces=(condition,), above=part.above, behind=part.behind))
+            tests.append(TextPart(number=part.number, pieces=(condition,), above=part.above, behind=part.behind))
         if tests:
-            package.put(("build", "skip"), Items(items=list(tests)))
+            package.put(("build", "skip"), ListPart(items=list(tests)))
 
-    def _noarch_python(self, parts: list[Part], package: Package) -> None:
+    def _noarch_python(self, parts: list[Part], package: ConvertedPackage) -> None:
         value = chosen(parts)
         if value is not None and value.value.lower() in _TRUE:
             package.put(("build", "noarch"), text("python"))
         elif value is not None and value.value.lower() not in _FALSE:
             raise Refused(value.number, "'noarch_python' depends on conditions")
 
-    def _detection(self, parts: list[Part], package: Package) -> None:
+    def _detection(self, parts: list[Part], package: ConvertedPackage) -> None:
         value = chosen(parts)
         if value is None:
             return
@@ -138,7 +139,7 @@ class Sections:
         elif words in _FALSE:
             package.put(keys.DETECTION, replace(value, pieces=("true",)))
 
-    def _track_features(self, parts: list[Part], package: Package) -> None:
+    def _track_features(self, parts: list[Part], package: ConvertedPackage) -> None:
         """Convert features, each of which makes solvers avoid the package: what counts is how many there are."""
         items = values_of(parts)
         if not items:
@@ -149,21 +150,21 @@ class Sections:
             raise Refused(items[0].number, "features under different conditions have no equivalent")
         count = str(len(items))
         above = [comment for part in parts for comment in part.above]
-        value = Text(pieces=(count,) if first is None else (Expr(f"{count} if {first.text} else 0"),), above=above)
+        value = TextPart(pieces=(count,) if first is None else (Expr(f"{count} if {first.text} else 0"),), above=above)
         package.put(("build", "variant", "down_prioritize_variant"), value)
 
-    def _run_exports(self, parts: list[Part], package: Package) -> None:
+    def _run_exports(self, parts: list[Part], package: ConvertedPackage) -> None:
         path = ("requirements", "run_exports")
-        mappings = [part for part in parts if isinstance(part, Keys)]
+        mappings = [part for part in parts if isinstance(part, DictPart)]
         if not mappings:
-            package.put(path, self._requirements(parts, "run"))
+            package.put(path, self._requirements(parts, "run_exports"))
             return
         for mapping in mappings:
             unconditional(mapping)
             for kind in dict.fromkeys(name for name, _ in mapping.pairs):
                 if kind not in keys.RUN_EXPORTS:
                     raise Refused(mapping.number, f"run exports of the kind {kind!r} have no equivalent")
-                package.put((*path, keys.RUN_EXPORTS[kind]), self._requirements(mapping.all(kind), "run"))
+                package.put((*path, keys.RUN_EXPORTS[kind]), self._requirements(mapping.all(kind), "run_exports"))
 
     # -- scripts --------------------------------------------------------------------------------------------
 
@@ -178,13 +179,13 @@ class Sections:
             if lines is not None and not env:
                 return lines
             body = [("content", lines)] if lines else []
-        return Keys(pairs=[*body, *env]) if body or env else None
+        return DictPart(pairs=[*body, *env]) if body or env else None
 
     def _environment(self, parts: list[Part]) -> list[tuple[str, Part]]:
-        values, secrets = Keys(), Items()
+        values, secrets = DictPart(), ListPart()
         for part in values_of(parts):
-            name, equals, _ = part.value.partition("=") if isinstance(part, Text) else ("", "", "")
-            if not isinstance(part, Text) or not name.isidentifier():
+            name, equals, _ = part.value.partition("=") if isinstance(part, TextPart) else ("", "", "")
+            if not isinstance(part, TextPart) or not name.isidentifier():
                 raise Refused(part.number, "'script_env' holds NAME or NAME=value")
             if not equals:
                 unconditional(part)
@@ -199,25 +200,25 @@ class Sections:
             *([("secrets", secrets)] if secrets.items else []),
         ]
 
-    def _variables(self, values: Keys) -> Keys:
+    def _variables(self, values: DictPart) -> DictPart:
         names = dict.fromkeys(name for name, _ in values.pairs)
-        return Keys(pairs=[(name, value) for name in names if (value := chosen(values.all(name)))])
+        return DictPart(pairs=[(name, value) for name in names if (value := chosen(values.all(name)))])
 
     # -- requirements, about, source ------------------------------------------------------------------------
 
-    def requirements(self, parts: list[Part], package: Package) -> None:
+    def requirements(self, parts: list[Part], package: ConvertedPackage) -> None:
         """Convert a requirements section; a bare list counts for host and run."""
         for part in parts:
-            if isinstance(part, Items):
+            if isinstance(part, ListPart):
                 for name in ("host", "run"):
                     package.put(("requirements", name), self._requirements([part], name))
-            elif isinstance(part, Keys):
+            elif isinstance(part, DictPart):
                 unconditional(part)
                 self._requirement_sections(part, package)
             elif not empty(part):
                 raise Refused(part.number, "requirements are a mapping of sections")
 
-    def _requirement_sections(self, given: Keys, package: Package) -> None:
+    def _requirement_sections(self, given: DictPart, package: ConvertedPackage) -> None:
         names = list(dict.fromkeys(name for name, _ in given.pairs))
         for name in names:
             if name not in keys.REQUIREMENTS:
@@ -225,19 +226,19 @@ class Sections:
         for name, new in keys.REQUIREMENTS.items():
             package.put(("requirements", new), self._requirements(given.all(name), name))
 
-    def _requirements(self, parts: list[Part], section: str) -> Items | None:
+    def _requirements(self, parts: list[Part], section: str) -> ListPart | None:
         tried = [self.attempt(lambda each=each: self._specs.convert(each, section)) for each in values_of(parts)]  # type: ignore[misc]
         converted = [each for each in tried if each is not None]
-        above = [comment for part in parts if isinstance(part, Items) for comment in part.above]
-        return Items(items=listed(converted), above=above) if converted else None
+        above = [comment for part in parts if isinstance(part, ListPart) for comment in part.above]
+        return ListPart(items=listed(converted), above=above) if converted else None
 
-    def test_requirements(self, parts: list[Part]) -> Items | None:
+    def test_requirements(self, parts: list[Part]) -> ListPart | None:
         """Return the requirements of a test."""
         return self._requirements(parts, "test")
 
-    def about(self, given: Keys) -> Keys | None:
+    def about(self, given: DictPart) -> DictPart | None:
         """Convert an about section."""
-        found = Keys(above=given.above)
+        found = DictPart(above=given.above)
         for name in dict.fromkeys(name for name, _ in given.pairs):
             value = self.attempt(lambda name=name: self._about(name, given.all(name)))  # type: ignore[misc]
             if value is not None:
@@ -249,8 +250,8 @@ class Sections:
             return None
         if name not in keys.ABOUT:
             raise _unknown("about", name, parts)
-        value: Part | None = listing(parts) if any(isinstance(part, Items) for part in parts) else chosen(parts)
-        if isinstance(value, Items) and name != "license_file":
+        value: Part | None = listing(parts) if any(isinstance(part, ListPart) for part in parts) else chosen(parts)
+        if isinstance(value, ListPart) and name != "license_file":
             raise Refused(parts[0].number, f"about/{name} is one text in recipe.yaml")
         return value
 
@@ -259,20 +260,20 @@ class Sections:
         tried = [self.attempt(lambda each=each: self._source(each)) for each in values_of(parts)]  # type: ignore[misc]
         items = [each for each in tried if each is not None]
         found = listed(items)
-        if len(found) == 1 and isinstance(found[0], Keys):
+        if len(found) == 1 and isinstance(found[0], DictPart):
             return found[0]
-        above = [comment for part in parts if isinstance(part, Items) for comment in part.above]
-        return Items(items=found, above=above) if found else None
+        above = [comment for part in parts if isinstance(part, ListPart) for comment in part.above]
+        return ListPart(items=found, above=above) if found else None
 
-    def _source(self, given: Part) -> Keys:
-        if not isinstance(given, Keys):
+    def _source(self, given: Part) -> DictPart:
+        if not isinstance(given, DictPart):
             raise Refused(given.number, "a source is a mapping")
         found = replace(given, pairs=[])
         for name in dict.fromkeys(name for name, _ in given.pairs):
             parts = given.all(name)
             if name not in keys.SOURCE:
                 raise Refused(parts[0].number, f"source/{name} has no equivalent in recipe.yaml")
-            is_list = name == "patches" or (name in keys.SOURCE_LISTS and any(isinstance(p, Items) for p in parts))
+            is_list = name == "patches" or (name in keys.SOURCE_LISTS and any(isinstance(p, ListPart) for p in parts))
             value: Part | None = listing(parts) if is_list else chosen(parts)
             if value is not None:
                 found.pairs.append((keys.SOURCE[name], value))
@@ -288,6 +289,12 @@ def plain(parts: Iterable[Part]) -> Iterable[Part]:
     """Check that parts whose meaning recipe.yaml does not define have no conditions, deeply, and return them."""
     for part in parts:
         unconditional(part)
-        inner = part.items if isinstance(part, Items) else [v for _, v in part.pairs] if isinstance(part, Keys) else []
+        inner = (
+            part.items
+            if isinstance(part, ListPart)
+            else [v for _, v in part.pairs]
+            if isinstance(part, DictPart)
+            else []
+        )
         list(plain(inner))
         yield part

@@ -6,9 +6,9 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kiln.convert.expressions import Expr
+from kiln.convert.notation import Expr
 from kiln.convert.pins import pin_bounds
-from kiln.convert.tree import Part, Refused, Text
+from kiln.convert.tree import Part, Refused, TextPart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,14 +20,16 @@ _OPERATORS = re.compile(r"[<>=!~*|,\s]")
 _PIN = re.compile(r"pin_(?:subpackage|compatible)\(")
 _PARTS = re.compile(r"([,|])")
 _EXPORTING = frozenset({"python", "r-base"})  # languages whose packages export their own bounds
-LOOSE = frozenset({"build", "host", "test"})  # environments, for which conda-build adds an asterisk to a bare version
+# Where conda-build adds an asterisk to a bare version: in what it creates environments from (environ.py), and in run
+# (render.finalize_metadata).
+LOOSE = frozenset({"build", "host", "run", "test"})
 
 
 def modern(spec: str, section: str, plain: Callable[[str], bool] = lambda _: True) -> str:
     """Return a match spec as rattler-build takes it; ``plain`` says whether a token is a version without operators.
 
-    A bare version matches exactly in a package's metadata, and its patches, too, where conda-build creates an
-    environment from it. ``name=1.0=build`` is conda's older notation.
+    A bare version matches its patches, too, where conda-build adds an asterisk to it, and elsewhere exactly.
+    ``name=1.0=build`` is conda's older notation.
     """
     spec = " ".join(spec.split())
     if equals := _EQUALS.fullmatch(spec):
@@ -65,7 +67,7 @@ class Specs:
         Raises:
             Refused: it has no equivalent there.
         """
-        if not isinstance(part, Text):
+        if not isinstance(part, TextPart):
             raise Refused(part.number, "a requirement is text")
         if any("x.x" in piece.split() for piece in part.pieces if isinstance(piece, str)):
             raise Refused(part.number, "the requirement 'name x.x' has no equivalent; write the version out")
@@ -78,12 +80,12 @@ class Specs:
             return self._of_expression(part, first) if _PIN.match(first.text) else self._of_text(part, section)
         return self._of_text(part, section)
 
-    def _of_expression(self, part: Text, pin: Expr) -> Text:
+    def _of_expression(self, part: TextPart, pin: Expr) -> TextPart:
         rest = [piece for piece in part.pieces[1:] if not isinstance(piece, str) or piece.strip()]
         if not rest:
             return replace(part, pieces=(pin,))
         stripped = tuple(piece.strip() if isinstance(piece, str) else piece for piece in rest)
-        build = Text(pieces=stripped).expr
+        build = TextPart(pieces=stripped).expr
         if any(isinstance(piece, str) and " " in piece for piece in stripped):
             raise Refused(part.number, "a pin is followed by more than a build string")
         return replace(part, pieces=(Expr(f"{pin.text[:-1]}, build={self._build(build)})"),))
@@ -91,7 +93,7 @@ class Specs:
     def _build(self, build: Expr) -> str:
         return build.text if build.is_constant else f"({build.text}) or none"
 
-    def _of_text(self, part: Text, section: str) -> Text:
+    def _of_text(self, part: TextPart, section: str) -> TextPart:
         exprs: list[Expr] = []
         tokens = []
         for piece in part.pieces:

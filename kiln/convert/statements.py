@@ -13,18 +13,9 @@ from typing import TYPE_CHECKING
 import jinja2
 from jinja2 import nodes
 
-from kiln.convert.expressions import (
-    CHOICE,
-    Expr,
-    Scope,
-    Translator,
-    Unsupported,
-    both,
-    choice,
-    literal,
-    negated,
-    parsed,
-)
+from kiln.convert.expanded import Cases, Expanded, Guards, RecipeLine, Setting, assigned, conjunction
+from kiln.convert.expressions import NameScope, Translator, parsed
+from kiln.convert.notation import Expr, Unsupported, negated
 from kiln.template.selectors import lines_of
 
 if TYPE_CHECKING:
@@ -39,84 +30,14 @@ _SET = re.compile(r"\{%-?\s*set\s+([\w\s,]+?)\s*=")
 _ENVIRONMENT = jinja2.Environment(autoescape=False, keep_trailing_newline=True)  # noqa: S701 - nothing is rendered
 _MOST_LINES = 20_000
 
-Guards = tuple[Expr, ...]
 Items = list[tuple[Expr, Guards]]
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line of YAML: its number in meta.yaml (0 for an empty line), its text, and the conditions that it needs."""
-
-    number: int
-    text: str
-    guards: Guards = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """An entry of ``context``: its name, its value, and the line that sets it."""
-
-    name: str
-    value: Expr
-    number: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expanded:
-    """A recipe without statements; ``faults`` are what has no equivalent, by line; ``comments`` are whole lines."""
-
-    lines: tuple[Line, ...]
-    expressions: tuple[Expr, ...]
-    settings: tuple[Setting, ...]
-    raw: tuple[str, ...]
-    comments: Mapping[int, str]
-    above: Mapping[int, tuple[str, ...]]  # the comments directly above a setting
-    remarks: Mapping[int, str]  # comments that follow text
-    faults: tuple[tuple[int, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Cases:
-    """A value that depends on conditions: the first case that holds counts, and otherwise another value or nothing."""
-
-    cases: tuple[tuple[Expr, Expr], ...]
-    otherwise: Expr | None
-    number: int = 0
-
-    @property
-    def expr(self) -> Expr:
-        """The value as one expression."""
-        result = self.otherwise
-        for test, value in reversed(self.cases):
-            result = choice(test, value, result)
-        return result or literal("")
-
-
-def assigned(old: Cases | None, guard: Expr | None, value: Expr, number: int = 0) -> Cases:
-    """Return a value after an assignment, which may have a condition."""
-    if guard is None:
-        return Cases((), value, number)
-    if old is None:
-        return Cases(((guard, value),), None, number)
-    if len(old.cases) == 1 and old.otherwise is None and negated(guard).text == old.cases[0][0].text:
-        return Cases(old.cases, value, number)
-    if value.level == CHOICE:
-        value = Expr(f"({value.text})")
-    return Cases(((guard, value), *(case for case in old.cases if case[0].text != guard.text)), old.otherwise, number)
-
-
-def _conjunction(guards: Guards) -> Expr | None:
-    result: Expr | None = None
-    for guard in guards:
-        result = guard if result is None else both(result, guard)
-    return result
 
 
 @dataclass
 class _Buffer:
     """The lines that are written, from pieces of text with conditions."""
 
-    lines: list[Line] = field(default_factory=list)
+    lines: list[RecipeLine] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
     guards: Guards | None = None
     number: int = 0
@@ -142,12 +63,12 @@ class _Buffer:
         if len(self.lines) > _MOST_LINES:
             raise Unsupported(f"its loops make more than {_MOST_LINES:,} lines")
         text = "".join(self.parts).rstrip()
-        self.lines.append(Line(self.number if text else 0, text, (self.guards or ()) if text else ()))
+        self.lines.append(RecipeLine(self.number if text else 0, text, (self.guards or ()) if text else ()))
         self.parts, self.guards, self.number = [], None, 0
 
 
-class Interpreter:
-    """Carries out the statements of one meta.yaml; ``values`` are all values of each key, ``always`` as in Scope."""
+class StatementWalker:
+    """Carries out the statements of one meta.yaml; ``always`` and ``values`` are as in NameScope."""
 
     def __init__(
         self,
@@ -289,7 +210,7 @@ class Interpreter:
         self._lists.pop(name, None)
         versions = self._versions.setdefault(name, [])
         old = versions[-1] if versions else None
-        guard = _conjunction(guards)
+        guard = conjunction(guards)
         if guard is not None and old is None and name in self._values:
             old = Cases((), Expr(name))
         elif guard is not None and f"\ue010{name}\ue012" in value.text:
@@ -304,7 +225,7 @@ class Interpreter:
 
     def _set_list(self, name: str, items: Items, guards: Guards) -> None:
         old = self._lists.get(name, [])
-        guard = _conjunction(guards)
+        guard = conjunction(guards)
         if guard is None:
             self._lists[name] = items
         elif old and items[: len(old)] == old:
@@ -339,7 +260,7 @@ class Interpreter:
             last = self._versions[name][-1]
             return last.expr if name == assigned and not last.cases and last.expr.is_constant else self._reference(name)
 
-        return Translator(Scope(own=own, always=self._always, values=self._values, hidden=self._hidden))
+        return Translator(NameScope(own=own, always=self._always, values=self._values, hidden=self._hidden))
 
     def _use(self, name: str) -> None:
         self._uses.setdefault(name, []).append(frozenset(guard.text for guard in self._outer))
@@ -355,7 +276,9 @@ class Interpreter:
         return () if line is None or line.selector is None else (self._test(line.selector),)
 
     def _test(self, selector: str) -> Expr:
-        scope = Scope(own=lambda _: None, always=self._always, values=self._values, hidden=self._hidden, selector=True)
+        scope = NameScope(
+            own=lambda _: None, always=self._always, values=self._values, hidden=self._hidden, selector=True
+        )
         return Translator(scope).expr(parsed(selector))
 
     # -- the result -----------------------------------------------------------------------------------------
@@ -382,7 +305,7 @@ class Interpreter:
             faults=tuple(faults),
         )
 
-    def _guarded(self, faults: list[tuple[int, str]]) -> Iterator[Line]:
+    def _guarded(self, faults: list[tuple[int, str]]) -> Iterator[RecipeLine]:
         for line in self._buffer.lines:
             try:
                 yield replace(line, guards=_extended(line.guards, self._selector(line.number)))
@@ -421,10 +344,10 @@ class Interpreter:
 
 
 def expanded(text: str, always: frozenset[str], values: Mapping[str, frozenset[str]]) -> Expanded:
-    """Return a recipe without its statements; ``always`` and ``values`` are as in Scope."""
-    first = Interpreter(text, always, values)
+    """Return a recipe without its statements; ``always`` and ``values`` are as in NameScope."""
+    first = StatementWalker(text, always, values)
     first.run()
-    return Interpreter(text, always, values, first.shared).run()
+    return StatementWalker(text, always, values, first.shared).run()
 
 
 def _remark(raw: str, line: SelectorLine) -> str:

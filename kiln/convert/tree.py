@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from kiln.convert.expressions import CONCAT, Expr, literal, tidy
+from kiln.convert.notation import CONCAT, Expr, literal, tidy
 from kiln.convert.statements import CLOSE, OPEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.convert.statements import Expanded, Guards, Line
+    from kiln.convert.expanded import Expanded, Guards, RecipeLine
 
 _PLACEHOLDER = re.compile(f"{OPEN}(\\d+){CLOSE}")
 _COMMENT = re.compile(r"\s*(?:\[|:)?\s*(#.*)")
@@ -42,7 +42,7 @@ class Part:
 
 
 @dataclass(kw_only=True)
-class Text(Part):
+class TextPart(Part):
     """A scalar: its text in recipe.yaml's notation, in pieces that alternate with expressions."""
 
     pieces: tuple[str | Expr, ...] = ()
@@ -73,14 +73,14 @@ class Text(Part):
 
 
 @dataclass(kw_only=True)
-class Items(Part):
+class ListPart(Part):
     """A list."""
 
     items: list[Part] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)
-class Keys(Part):
+class DictPart(Part):
     """A mapping, in which a key may stand several times under different conditions."""
 
     pairs: list[tuple[str, Part]] = field(default_factory=list)
@@ -90,7 +90,7 @@ class Keys(Part):
         return [value for name, value in self.pairs if name == key]
 
 
-def tree_of(expanded: Expanded) -> Keys:
+def tree_of(expanded: Expanded) -> DictPart:
     """Return the tree of a recipe.
 
     Raises:
@@ -108,13 +108,13 @@ def tree_of(expanded: Expanded) -> Keys:
         raise Refused(0, f"not YAML: {error}") from error
     if not isinstance(node, yaml.MappingNode):
         raise Refused(0, "a recipe is a mapping of sections")
-    builder = _Builder(expanded)
+    builder = _TreeBuilder(expanded)
     found = builder.keys(node, ())
     found.below = builder.rest
     return found
 
 
-class _Builder:
+class _TreeBuilder:
     """Builds the parts of nodes, and hands out the comments in the order of lines."""
 
     def __init__(self, expanded: Expanded) -> None:
@@ -126,9 +126,9 @@ class _Builder:
 
     # -- nodes ----------------------------------------------------------------------------------------------
 
-    def keys(self, node: yaml.MappingNode, outer: Guards) -> Keys:
+    def keys(self, node: yaml.MappingNode, outer: Guards) -> DictPart:
         """Return the part of a mapping."""
-        found = Keys(number=self._number(node), guards=self._guards(node, outer))
+        found = DictPart(number=self._number(node), guards=self._guards(node, outer))
         inner = (*outer, *found.guards)
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -162,8 +162,8 @@ class _Builder:
         assert isinstance(node, yaml.ScalarNode)
         return self._text(node, outer)
 
-    def _items(self, node: yaml.SequenceNode, outer: Guards) -> Items:
-        found = Items(number=self._number(node))
+    def _items(self, node: yaml.SequenceNode, outer: Guards) -> ListPart:
+        found = ListPart(number=self._number(node))
         for each in node.value:
             above = self._above(each)
             part = self._part(each, outer)
@@ -173,14 +173,14 @@ class _Builder:
             found.items[-1].below = self._below(node)
         return found
 
-    def _text(self, node: yaml.ScalarNode, outer: Guards) -> Text:
+    def _text(self, node: yaml.ScalarNode, outer: Guards) -> TextPart:
         first, last = node.start_mark.line, node.end_mark.line
         block = node.style in {"|", ">"}
         if (not block and last > first) or block:
             self._whole(range(first + block, min(last + (not block), len(self._lines))), outer, block=block)
         guards = self._less(self._line(node).guards, outer)
         null = node.style is None and node.value in {"~", "null", "Null", "NULL", ""}
-        return Text(
+        return TextPart(
             number=self._number(node),
             guards=guards,
             pieces=() if null else tuple(self._pieces(node.value)),
@@ -210,7 +210,7 @@ class _Builder:
 
     # -- conditions -----------------------------------------------------------------------------------------
 
-    def _line(self, node: yaml.Node) -> Line:
+    def _line(self, node: yaml.Node) -> RecipeLine:
         return self._lines[node.start_mark.line]
 
     def _number(self, node: yaml.Node) -> int:

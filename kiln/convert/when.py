@@ -6,18 +6,16 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from kiln.convert.expressions import Expr, both, literal, negated, tidy
-from kiln.convert.statements import Cases, assigned
-from kiln.convert.tree import Items, Keys, Part, Refused, Text
+from kiln.convert.expanded import Cases, assigned, conjunction
+from kiln.convert.notation import Expr, literal, negated, tidy
+from kiln.convert.tree import DictPart, ListPart, Part, Refused, TextPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kiln.convert.statements import Guards
-
 
 @dataclass(kw_only=True)
-class When(Part):
+class ConditionPart(Part):
     """An item of a list that stands for others under a condition."""
 
     condition: str
@@ -25,24 +23,16 @@ class When(Part):
     otherwise: list[Part] = field(default_factory=list)
 
 
-def conjunction(guards: Guards) -> Expr | None:
-    """Return the expression that holds where all conditions do; None for none."""
-    result: Expr | None = None
-    for guard in guards:
-        result = guard if result is None else both(result, guard)
-    return result
-
-
 def values_of(parts: Iterable[Part]) -> list[Part]:
     """Return the items of a key's values, each with all of its conditions; a text counts as a list of one."""
     found: list[Part] = []
     for part in parts:
-        if isinstance(part, Items):
+        if isinstance(part, ListPart):
             items = [replace(each, guards=part.guards + each.guards) for each in part.items]
             if items and part.behind:
                 items[0] = replace(items[0], above=[*items[0].above, part.behind])
             found.extend(items)
-        elif not isinstance(part, Text) or part.pieces:
+        elif not isinstance(part, TextPart) or part.pieces:
             found.append(part)
     return found
 
@@ -58,11 +48,11 @@ def listed(items: Iterable[Part]) -> list[Part]:
         test = group[0].guards[0]
         inner = listed([replace(each, guards=each.guards[1:]) for each in group])
         last = found[-1] if found else None
-        opposite = isinstance(last, When) and not last.otherwise and last.condition == tidy(negated(test).text)
-        if isinstance(last, When) and opposite:
+        opposite = isinstance(last, ConditionPart) and not last.otherwise and last.condition == tidy(negated(test).text)
+        if isinstance(last, ConditionPart) and opposite:
             last.otherwise = inner
         else:
-            found.append(When(number=group[0].number, condition=tidy(test.text), then=inner))
+            found.append(ConditionPart(number=group[0].number, condition=tidy(test.text), then=inner))
     return found
 
 
@@ -70,17 +60,17 @@ def _first(part: Part) -> str | None:
     return part.guards[0].text if part.guards else None
 
 
-def listing(parts: list[Part]) -> Items | None:
+def listing(parts: list[Part]) -> ListPart | None:
     """Return a key's values as one list with conditions; None where there is nothing."""
     items = listed(values_of(parts))
     if not items:
         return None
-    above = [comment for part in parts if isinstance(part, Items) for comment in part.above]
+    above = [comment for part in parts if isinstance(part, ListPart) for comment in part.above]
     behind = ""
-    return Items(number=parts[0].number, items=items, above=above, behind=behind)
+    return ListPart(number=parts[0].number, items=items, above=above, behind=behind)
 
 
-def chosen(parts: list[Part]) -> Text | None:
+def chosen(parts: list[Part]) -> TextPart | None:
     """Return a key's text: of several with conditions, the last one whose condition holds, as in conda-build.
 
     Raises:
@@ -89,7 +79,7 @@ def chosen(parts: list[Part]) -> Text | None:
     value: Cases | None = None
     texts = []
     for part in parts:
-        if not isinstance(part, Text):
+        if not isinstance(part, TextPart):
             raise Refused(part.number, "a text is expected here")
         if not part.pieces:
             continue
@@ -105,7 +95,7 @@ def chosen(parts: list[Part]) -> Text | None:
     if not last.guards:
         return replace(last, above=above)
     expr = value.expr if value.otherwise or len(value.cases) > 1 else _alone(value)
-    return Text(number=texts[0].number, pieces=(expr,), above=above, behind=behind)
+    return TextPart(number=texts[0].number, pieces=(expr,), above=above, behind=behind)
 
 
 def _alone(value: Cases) -> Expr:
@@ -123,16 +113,16 @@ def unconditional(part: Part) -> None:
         raise Refused(part.number, f"the condition {part.guards[0].text!r} is on something that has to stay whole")
 
 
-def section(parent: Keys, key: str) -> Keys:
+def section(parent: DictPart, key: str) -> DictPart:
     """Return a section, empty where it is missing.
 
     Raises:
         Refused: it is not a mapping, stands twice, or has conditions.
     """
-    parts = [part for part in parent.all(key) if not (isinstance(part, Text) and not part.pieces)]
+    parts = [part for part in parent.all(key) if not (isinstance(part, TextPart) and not part.pieces)]
     if not parts:
-        return Keys()
-    if len(parts) > 1 or not isinstance(parts[0], Keys):
+        return DictPart()
+    if len(parts) > 1 or not isinstance(parts[0], DictPart):
         raise Refused(parts[-1].number, f"the section {key!r} is not one mapping")
     unconditional(parts[0])
     return parts[0]
@@ -140,12 +130,12 @@ def section(parent: Keys, key: str) -> Keys:
 
 def empty(part: Part | None) -> bool:
     """Return whether a part says nothing."""
-    return part is None or (isinstance(part, Text) and not part.pieces) or part in (Items(), Keys())
+    return part is None or (isinstance(part, TextPart) and not part.pieces) or part in (ListPart(), DictPart())
 
 
-def text(value: str, number: int = 0) -> Text:
+def text(value: str, number: int = 0) -> TextPart:
     """Return a text without expressions."""
-    return Text(number=number, pieces=(value,))
+    return TextPart(number=number, pieces=(value,))
 
 
 def nothing() -> Expr:
