@@ -13,6 +13,7 @@ from kiln.run.options import HOST
 from kiln.store import build_cache
 from kiln.store.compile_cache import cache_key
 from kiln.store.layout import ArtifactLayout
+from kiln.yamltext import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -103,7 +104,7 @@ def look_up(
         inputs=_inputs(feedstock, places, rehearsals, engine=options.build.engine),
         caches={config.name: cache_key(config, where=places[config.name].compilers(machine)) for config in configs},
         share=share,
-        notes=(*_stale(feedstock), *choice.notes, *notes, *notes_on_rehearsals),
+        notes=(*_stale(feedstock), *choice.notes, *notes, *notes_on_rehearsals, *_system_packages(feedstock)),
     )
 
 
@@ -111,6 +112,16 @@ def _stale(feedstock: Feedstock) -> tuple[str, ...]:
     changes = expand.changes_since_rerender(feedstock)
     text = f".ci_support is not up to date with the recipe and the variant files ({changes}): kiln rerender"
     return (text,) if changes else ()
+
+
+def _system_packages(feedstock: Feedstock) -> tuple[str, ...]:
+    """Return a note on the system packages that conda-forge's images install before a build, and kiln does not."""
+    file = feedstock.recipe / "yum_requirements.txt"
+    lines = read_text(file, f"recipe/{file.name}").splitlines() if file.is_file() else []
+    names = [name for line in lines if (name := line.partition("#")[0].strip())]
+    if not names:
+        return ()
+    return (f"recipe/{file.name} is not installed; the image or this machine must have {', '.join(names)}",)
 
 
 def _require_keys(feedstock: Feedstock, configs: tuple[BuildConfig, ...], *, engine: str) -> None:

@@ -75,6 +75,18 @@ def test_a_refused_key_has_a_reason() -> None:
     assert [key.name for key in recipe_keys().values() if not key.honored and key.test] == []
 
 
+def test_the_documentation_lists_what_is_refused() -> None:
+    page = (ROOT / "docs" / "reference" / "meta-yaml.md").read_text()
+    refused = [(key.section, key.name) for key in recipe_keys().values() if not key.honored]
+    rows = [row for row in page.splitlines() if row.startswith("| `")]
+    missing = [
+        (section, name)
+        for section, name in refused
+        if not any(row.startswith(f"| `{section}`:") and f"`{name}`" in row for row in rows)
+    ]
+    assert missing == []
+
+
 REFUSED = [key for key in recipe_keys().values() if not key.honored]
 
 

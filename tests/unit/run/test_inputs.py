@@ -1,0 +1,42 @@
+"""A run says what it does not install, and refuses a recipe with keys at fault before it starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import expand
+from kiln.errors import RecipeFault
+from kiln.run.inputs import _require_keys, _system_packages
+from tests.feedstocks import written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+META = "package:\n  name: a\n  version: 1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"), [("# none\n\n", ""), ("mesa-libGL  # for tests\nlibX11\n", "must have mesa-libGL, libX11")]
+)
+def test_system_packages_are_noted(tmp_path: Path, text: str, named: str) -> None:
+    notes = _system_packages(written(tmp_path, META, files={"recipe/yum_requirements.txt": text}))
+    assert [named in note for note in notes] == ([True] if named else [])
+    assert _system_packages(written(tmp_path / "without", META)) == ()
+
+
+def test_a_key_of_another_engine_is_refused_with_the_own_alone(tmp_path: Path) -> None:
+    feedstock = written(tmp_path, f"{META}build:\n  pin_depends: strict\n")
+    configs = expand.configs(feedstock)
+    with pytest.raises(RecipeFault, match="build/pin_depends"):
+        _require_keys(feedstock, configs, engine="rattler-build")
+    _require_keys(feedstock, configs, engine="conda-build")
+
+
+def test_an_unknown_key_is_refused_with_every_engine(tmp_path: Path) -> None:
+    feedstock = written(tmp_path, f"{META}  vrsion: 2\n")
+    configs = expand.configs(feedstock)
+    for engine in ("rattler-build", "conda-build", "mambabuild"):
+        with pytest.raises(RecipeFault, match="unknown key 'package/vrsion'"):
+            _require_keys(feedstock, configs, engine=engine)
