@@ -83,6 +83,7 @@ class Output:
     ``platform`` is the subdir that the output was rendered for, which for ``noarch`` packages is not the ``subdir`` of
     the channel that they go to. ``variant`` are the values of the keys that vary inside the config, such as each of
     several Pythons. ``script_env`` are variables of the caller that the script gets: ``NAME``, or ``NAME=value``.
+    ``single`` are the fields that the recipe has as text, or as true, in the place of a list or a word.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Output:
     detect_binary_files_with_prefix: bool = True
     settings: BuildSettings = field(default_factory=BuildSettings)
     extra: Mapping[str, Any] = field(default_factory=dict)
+    single: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,16 +18,18 @@ def as_json(rendered: Rendered) -> list[dict[str, Any]]:
 def _plain(output: Output) -> dict[str, Any]:
     needs = output.requirements
     # An empty key of the recipe is None to conda-build, and so here.
-    exports: Any = {kind: list(specs) or None for kind, specs in output.run_exports.items()}
+    exports: Any = {
+        kind: _value(output, f"run_exports/{kind}", specs) or None for kind, specs in output.run_exports.items()
+    }
     if output.run_exports_bare and exports:
-        exports = exports["weak"]
+        exports = _value(output, "run_exports", output.run_exports["weak"])
     return {
         "name": output.name,
         "version": output.version,
         "build_number": output.build_number,
         "build": output.build_string,
         "subdir": output.subdir,
-        "noarch": output.noarch,
+        "noarch": True if "noarch" in output.single else output.noarch,
         "requirements": {
             "build": list(needs.build),
             "host": list(needs.host),
@@ -37,10 +39,15 @@ def _plain(output: Output) -> dict[str, Any]:
         "track_features": list(output.track_features),
         "run_exports": exports,
         "test": {
-            "imports": list(output.tests.imports),
-            "commands": list(output.tests.commands),
-            "requires": list(output.tests.requires),
+            "imports": _value(output, "test/imports", output.tests.imports),
+            "commands": _value(output, "test/commands", output.tests.commands),
+            "requires": _value(output, "test/requires", output.tests.requires),
         },
         "used": dict(output.used),
         "skip": output.skip,
     }
+
+
+def _value(output: Output, field: str, texts: tuple[str, ...]) -> list[str] | str:
+    """Return a list, or the text in its place, which conda-build leaves as it is."""
+    return texts[0] if field in output.single and texts else list(texts)

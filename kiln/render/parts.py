@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
 from kiln.model.rendered import Output, OutputTests, Requirements, Script, Source
+from kiln.names import SUBDIRS
 from kiln.recipe.key_values import file_of, is_archive, is_wheel
 from kiln.recipe.specs import sections, with_versions
 from kiln.render.settings import build_settings, included_files, test_scripts, texts
@@ -52,8 +53,8 @@ def output(package: Metadata, *, variant: Mapping[str, str], pins: tuple[tuple[s
         version=package.version,
         build_number=package.build_number,
         build_string=package.build_string,
-        subdir="noarch" if package.noarch or package.noarch_python else package.host_subdir,
-        noarch=str(package.noarch) if package.noarch else "python" if package.noarch_python else None,
+        subdir=_subdir(package),
+        noarch=_noarch(package),
         requirements=requirements(package.requirements),
         track_features=texts(package.value("build", "track_features")),
         run_exports=run_exports(exports),
@@ -73,7 +74,41 @@ def output(package: Metadata, *, variant: Mapping[str, str], pins: tuple[tuple[s
         detect_binary_files_with_prefix=_yes(package.value("build", "detect_binary_files_with_prefix")),
         settings=build_settings(package, _entry(package)),
         extra=dict(mapping(package, "extra")),
+        single=frozenset(_single(package)),
     )
+
+
+def _subdir(package: Metadata) -> str:
+    """Return the channel folder of a package: its ``target``, if any.
+
+    Raises:
+        RecipeFault: when the target is not a subdir.
+    """
+    target = _entry(package).get("target")
+    if target and target not in SUBDIRS:
+        what = f"{package.name}: target is {str(target)[:40]!r}, which is not a subdir of conda's"
+        raise RecipeFault(what, at=package.recipe.place("outputs"))
+    return str(target or ("noarch" if package.noarch or package.noarch_python else package.host_subdir))
+
+
+def _noarch(package: Metadata) -> str | None:
+    """Return the kind of a package without an architecture; ``noarch: true`` is a generic one."""
+    if package.noarch is True:
+        return "generic"
+    return str(package.noarch) if package.noarch else "python" if package.noarch_python else None
+
+
+def _single(package: Metadata) -> Iterator[str]:
+    """Yield the fields whose values conda-build leaves as text, or as true."""
+    exports = package.value("build", "run_exports")
+    kinds = exports.items() if isinstance(exports, dict) else ()
+    yield from (f"run_exports/{kind}" for kind, specs in kinds if isinstance(specs, str))
+    if isinstance(exports, str):
+        yield "run_exports"
+    section = mapping(package, "test")
+    yield from (f"test/{key}" for key in ("imports", *_TESTED) if isinstance(section.get(key), str))
+    if package.noarch is True:
+        yield "noarch"
 
 
 def relocation(value: Any) -> bool | tuple[str, ...]:

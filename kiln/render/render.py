@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln import limits
-from kiln.errors import RecipeFault
 from kiln.model.rendered import Rendered
 from kiln.recipe.keys import key_faults
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.source import RecipeSource
+from kiln.recipe.validity import require_no_cycle, require_valid
 from kiln.recipe_v1.choice import is_v1
 from kiln.render.open_pins import marker, pins_as_built, pins_of
 from kiln.render.parts import compile_step, output, requirements, sources
@@ -22,8 +23,9 @@ from kiln.variants.space import filtered
 from kiln.yamltext import Scalars, parse, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+    from typing import Any
 
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
@@ -54,7 +56,8 @@ def _render(feedstock: Feedstock, config: BuildConfig) -> Rendered:
     recipe, packages = evaluated(feedstock, config)
     pinned = "pin_" in recipe.source.text.text
     open_ends = Recipe(recipe.source, recipe.platform, recipe.space, marker) if pinned else None
-    return _rendered(config, recipe, packages, open_ends)
+    documents = [recipe.top(package.variant).values for package in packages]
+    return replace(_rendered(config, recipe, packages, open_ends), key_faults=_key_faults(recipe, documents))
 
 
 def evaluated(feedstock: Feedstock, config: BuildConfig) -> tuple[Recipe, list[Metadata]]:
@@ -65,8 +68,9 @@ def evaluated(feedstock: Feedstock, config: BuildConfig) -> tuple[Recipe, list[M
     """
     recipe = recipe_at(feedstock, config)
     packages = list(_distinct(recipe))
-    if not all(package.name for package in packages):
-        raise RecipeFault("a package has no name", at=recipe.place("package"), hint="name: of package or output")
+    for package in packages:
+        require_valid(package, recipe.top(package.variant).values)
+    require_no_cycle(packages)
     return recipe, packages
 
 
@@ -165,15 +169,13 @@ def _rendered(config: BuildConfig, recipe: Recipe, packages: list[Metadata], ope
         compile_merged=merges_environments(top),
         outputs=tuple(outputs),
         network=granted(top),
-        key_faults=_key_faults(recipe, packages),
     )
 
 
-def _key_faults(recipe: Recipe, packages: list[Metadata]) -> tuple[KeyFault, ...]:
-    """Return the faults of the recipe's keys at the variants of all packages."""
-    documents = {id(values): values for values in (recipe.top(package.variant).values for package in packages)}
-    source = recipe.source
-    faults = [fault for values in documents.values() for fault in key_faults(values, source.text.text, source.name)]
+def _key_faults(recipe: Recipe, documents: list[Mapping[str, Any]]) -> tuple[KeyFault, ...]:
+    """Return the faults of the recipe's keys in its values at the variants of all packages."""
+    source, distinct = recipe.source, {id(values): values for values in documents}
+    faults = [fault for values in distinct.values() for fault in key_faults(values, source.text.text, source.name)]
     return tuple(dict.fromkeys(faults))
 
 
