@@ -53,9 +53,29 @@ NAMES = frozenset(
 VARYING = frozenset({"compiler", "stdlib", "cdt"})
 
 
-def functions(folder: Path, platform: Platform, variant: Mapping[str, Any], host_arch: str) -> dict[str, Any]:
-    """Return the template functions for one platform and variant; files are read from the recipe's ``folder``."""
-    files = _Files(folder)
+# The functions that read a file of the source.
+OF_SOURCE = frozenset({"load_file_data", "load_file_regex"})
+
+
+def local_source(folder: Path, values: Mapping[str, Any]) -> Path | None:
+    """Return the folder of a recipe's source within the feedstock; None for sources of other kinds, or several."""
+    section = values.get("source")
+    entries = section if isinstance(section, list) else [section]
+    if len(entries) != 1 or not isinstance(entries[0], dict) or not isinstance(entries[0].get("path"), str):
+        return None
+    path = (folder / entries[0]["path"]).resolve()
+    inside = path.is_relative_to(folder.resolve().parent) and path.is_dir()
+    return path if inside and not entries[0].get("folder") and not entries[0].get("patches") else None
+
+
+def functions(
+    folder: Path, platform: Platform, variant: Mapping[str, Any], host_arch: str, *, source: Path | None = None
+) -> dict[str, Any]:
+    """Return the template functions for one platform and variant.
+
+    Files are read from the recipe's ``folder``, and from its local ``source``, if any.
+    """
+    files = _Files(folder, source)
     return {
         "compiler": lambda language: tool(language, "compiler", platform, variant),
         "stdlib": lambda language: tool(language, "stdlib", platform, variant),
@@ -146,8 +166,9 @@ def marked_pins(mark: Callable[..., str]) -> dict[str, Callable[..., str]]:
 class _Files:
     """The files of a recipe, read as data."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, source: Path | None = None) -> None:
         self._folder = folder.resolve()
+        self._source = source
 
     def text(self, name: str) -> str:
         """Return a file's text.
@@ -168,16 +189,23 @@ class _Files:
         return load_text(self.text("package.json"), "json")
 
     def data(self, filename: str, fmt: str | None = None, *_: Any, from_recipe_dir: bool = False, **__: Any) -> Any:
-        """Return a file's data; a file of the source, which does not exist before a build, counts as empty."""
-        if not from_recipe_dir and not str(filename).startswith(("/", "..")):
-            return {}
-        return load_text(self.text(filename), fmt or str(filename).rpartition(".")[2])
+        """Return a file's data; a file of a source that is not local, which a build alone fetches, counts as empty."""
+        text = self._text(filename, from_recipe_dir=from_recipe_dir)
+        return {} if text is None else load_text(text, fmt or str(filename).rpartition(".")[2])
 
     def regex(self, load_file: str, regex_pattern: str, from_recipe_dir: bool = False, **_: Any) -> Any:
-        """Return the match of a pattern in a file; None for a file of the source."""
-        if not from_recipe_dir and not str(load_file).startswith(("/", "..")):
+        """Return the match of a pattern in a file; None for a file of a source that is not local."""
+        text = self._text(load_file, from_recipe_dir=from_recipe_dir)
+        return None if text is None else search(str(regex_pattern), text)
+
+    def _text(self, name: str, *, from_recipe_dir: bool) -> str | None:
+        """Return the text of a file of the recipe or of its local source; None where there is none yet."""
+        if from_recipe_dir or str(name).startswith(("/", "..")):
+            return self.text(name)
+        path = None if self._source is None else (self._source / str(name)).resolve()
+        if path is None or not path.is_relative_to(self._folder.parent) or not path.is_file():
             return None
-        return search(str(regex_pattern), self.text(load_file))
+        return read_text(path, str(name))
 
 
 def search(pattern: str, text: str) -> re.Match[str] | None:

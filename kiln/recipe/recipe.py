@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import MalformedYaml, RecipeFault
 from kiln.model.location import Place
-from kiln.recipe.functions import NAMES, VARYING, functions, marked_pins
+from kiln.recipe.functions import NAMES, OF_SOURCE, VARYING, functions, local_source, marked_pins
 from kiln.recipe.metadata import Metadata
 from kiln.recipe.outputs import kind_of, listed, outputs_of
 from kiln.recipe.source import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeSource, language_value
@@ -139,12 +139,12 @@ class Recipe:
     def values(self, variant: Variant, host_subdir: str) -> Mapping[str, Any]:
         """Return the recipe's values at a variant.
 
-        The package's own names (``PKG_VERSION`` and so on) are known only after a rendering, so a recipe that uses them
-        is rendered three times.
+        The package's own names (``PKG_VERSION`` and so on) and the place of its source are known only after a
+        rendering, so a recipe that uses them is rendered three times.
         """
         values: Mapping[str, Any] = {}
         template = self.source.template(self.source.text.select(self.names(variant, host_subdir)))
-        self_referential = template.names is None or template.names & _PACKAGE
+        self_referential = template.names is None or template.names & (_PACKAGE | OF_SOURCE)
         for _ in range(3 if self_referential else 1):
             values = self._rendered(variant, host_subdir, values)
         return values
@@ -155,7 +155,9 @@ class Recipe:
         template = self.source.template(selected)
         package = Metadata(self, variant, before, host_subdir=host_subdir)
         identity = (package.name, package.version, package.build_number) if before else ()
-        extra = (*identity, host_subdir, self.platform.subdir, self.pins is None, *self._depended(variant, template))
+        source = local_source(self.source.path.parent, before)
+        depended = (self.platform.subdir, self.pins is None, *self._depended(variant, template))
+        extra = (*identity, host_subdir, source, *depended)
 
         def context() -> Callable[[str], Any]:
             return self._context(variant, names, host_subdir, package)
@@ -174,7 +176,8 @@ class Recipe:
 
     def _context(self, variant: Variant, names: Names, host_subdir: str, package: Metadata) -> Callable[[str], Any]:
         arch = host_subdir.rpartition("-")[2]
-        local_names = functions(self.source.path.parent, self.platform, variant, arch)
+        folder = self.source.path.parent
+        local_names = functions(folder, self.platform, variant, arch, source=local_source(folder, package.values))
         if self.pins is not None:
             local_names |= marked_pins(self.pins)
 

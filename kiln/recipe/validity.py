@@ -35,9 +35,14 @@ def require_valid(package: Metadata, values: Mapping[str, Any]) -> None:
     if not package.name:
         at = package.recipe.place(own or "package")
         raise RecipeFault("a package has no name", at=at, hint="name: of package or output")
-    if not package.version or package.version.startswith("."):
+    if package.version in {"", "None"} or package.version.startswith("."):
         what = f"{package.name} has {f'the version {package.version!r}' if package.version else 'no version'}"
-        raise RecipeFault(what, at=package.recipe.place(own or "package"), hint="version: of package or output")
+        why = (
+            "rendering reads no source but a local folder of the feedstock, and runs no code" if package.version else ""
+        )
+        raise RecipeFault(
+            what, at=package.recipe.place(own or "package"), why=why, hint="version: of package or output"
+        )
     if package.noarch and str(package.noarch) not in _NOARCH:
         at = package.recipe.place(own or "build")
         raise RecipeFault(f"{package.name}: noarch is {str(package.noarch)[:40]!r}", at=at, hint="python or generic")

@@ -48,6 +48,45 @@ def test_an_invalid_package_is_refused(tmp_path: Path, meta: str, what: str, lin
     assert caught.value.at.line == line
 
 
+READING = """\
+{% set data = load_file_data("pyproject.json") %}
+package:
+  name: a
+  version: {{ data.get("version") }}
+source:
+  SOURCE
+about:
+  summary: {{ load_file_regex("pyproject.json", "v[a-z]+n").group() if data else "" }}
+"""
+
+
+def test_a_local_source_is_read(tmp_path: Path) -> None:
+    feedstock = written(
+        tmp_path, READING.replace("SOURCE", "path: src"), files={"recipe/src/pyproject.json": '{"version": "1.5"}'}
+    )
+    (config,) = expand.configs(feedstock)
+    (output,) = render.render(feedstock, config).outputs
+    assert (output.version, output.about["summary"]) == ("1.5", "version")
+
+
+@pytest.mark.parametrize("source", ["url: https://a.org/a.tar.gz", "path: ../../outside", "path: missing"])
+def test_a_version_that_no_local_source_has_is_refused(tmp_path: Path, source: str) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "pyproject.json").write_text('{"version": "1.5"}')
+    with pytest.raises(RecipeFault, match="a has the version 'None'") as caught:
+        rendered(tmp_path / "feedstock", READING.replace("SOURCE", source))
+    assert "local folder" in caught.value.why
+
+
+def test_a_link_out_of_the_feedstock_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "secret.json").write_text('{"version": "1.5"}')
+    source = tmp_path / "feedstock" / "recipe" / "src"
+    source.mkdir(parents=True)
+    (source / "pyproject.json").symlink_to(tmp_path / "secret.json")
+    with pytest.raises(RecipeFault, match="a has the version 'None'"):
+        rendered(tmp_path / "feedstock", READING.replace("SOURCE", "path: src"))
+
+
 def test_an_output_that_names_itself_is_rendered_without_it(tmp_path: Path) -> None:
     (output,) = rendered(tmp_path, f"{PACKAGE}outputs:\n  - name: b\n    requirements:\n      run:\n        - b\n")
     assert output["requirements"]["run"] == []
