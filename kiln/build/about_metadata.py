@@ -62,6 +62,7 @@ def stamp(
 
     edits_by_name: Mapping[str, Callable[[bytes], bytes]] = {
         "about.json": lambda data: _json(_about(json.loads(data), changes)),
+        "hash_input.json": lambda data: _json(changes["hash_input"]) if "hash_input" in changes else data,
         "index.json": index_of,
         "paths.json": lambda data: _paths(data, changes.get("no_link", ())),
         "run_exports.json": exports_of,

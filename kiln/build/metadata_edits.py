@@ -15,7 +15,8 @@ _NOT_METADATA = ("prelink_message", "readme")  # names of files
 def metadata_edits(output: Output) -> dict[str, Any]:
     """Return what a package's metadata needs besides the engine's.
 
-    ``about`` and ``extra`` are added to about.json, ``no_link`` are globs of files that are never linked, and
+    ``about`` and ``extra`` are added to about.json, ``hash_input`` are the values whose hash the build string has,
+    ``no_link`` are globs of files that are never linked, and
     ``without_recipe`` is true when the package must not contain its recipe.
     """
     about = {key: value for key, value in output.about.items() if value and key not in _NOT_METADATA}
@@ -25,7 +26,7 @@ def metadata_edits(output: Output) -> dict[str, Any]:
         "no_link": list(output.settings.no_link),
         "without_recipe": not output.settings.include_recipe,
     }
-    return {key: value for key, value in edits.items() if value}
+    return {"hash_input": dict(output.used), **{key: value for key, value in edits.items() if value}}
 
 
 def _listed(value: str | tuple[str, ...]) -> list[str]:

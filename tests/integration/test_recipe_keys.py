@@ -156,6 +156,15 @@ build:
     assert package.info("index.json")["track_features"] == "slow"
 
 
+def test_the_hash_input_gives_the_build_string(tmp_path: Path) -> None:
+    variants = "flavour:\n  - sweet\n"
+    package = made(tmp_path, f"{META}build:\n  number: 2\n{SCRIPT}    - echo {{{{ flavour }}}}\n", variants=variants)
+    values = package.info("hash_input.json")
+    assert values == {"flavour": "sweet", "target_platform": "linux-64"}
+    digest = hashlib.sha1(json.dumps(values, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
+    assert package.info("index.json")["build"] == f"h{digest[:7]}_2"
+
+
 def test_ignored_prefixes(tmp_path: Path) -> None:
     package = made(tmp_path, f"{META}build:\n  ignore_prefix_files: [share/one]\n{SCRIPT}")
     assert "prefix_placeholder" not in package.paths()["share/one"]

@@ -173,6 +173,7 @@ def test_the_metadata_of_a_package_is_completed(tmp_path: Path) -> None:
     about = "about:\n  home: https://a.org\n  doc_source_url: x\n  keywords: k\n  license_file: L\n  license: MIT\n"
     (step,) = steps(tmp_path, f"{about}extra:\n  a: {{b: 1}}\nbuild:\n  no_link: 'bin/*'\n  include_recipe: false\n")
     assert step.edits == {
+        "hash_input": {},
         "about": {
             "home": "https://a.org",
             "doc_source_url": "x",
