@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kiln.cli import pinning
 from kiln.errors import ConversionRefused
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
+    from pathlib import Path
 
     from kiln.convert import Conversion, Difference
 
@@ -39,9 +40,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-e",
         dest="pinning",
-        metavar="PINNING/conda_build_config.yaml",
-        type=Path,
-        help="expand both recipes with this variant file, instead of reading the configs of .ci_support",
+        metavar="PINNING",
+        help="expand both recipes with this variant file, or this version of conda-forge-pinning, instead of reading "
+        "the configs of .ci_support",
     )
 
 
@@ -52,10 +53,11 @@ def run(options: argparse.Namespace, root: Path) -> int:
         ConversionRefused: if the recipe cannot be converted, or the recipes differ.
     """
     from kiln import convert, load
-    from kiln.cli.rerender import pinning_of
 
     feedstock = load.find(root)
-    conversion = convert.convert(feedstock, pinning_of(options.pinning), leave_out=options.leave_out)
+    conversion = convert.convert(
+        feedstock, pinning.named(options.pinning) if options.pinning else None, leave_out=options.leave_out
+    )
     fault = refusal(conversion)
     if options.json:
         print(json.dumps(as_json(conversion), indent=2))

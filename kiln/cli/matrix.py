@@ -57,7 +57,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     else:
         with tree_of(root, options.diff) as before:
             variant_file, notes = pinning.available(options, root)
-            earlier = pinning.named(options.was, options) if options.was else variant_file
+            earlier = pinning.named(options.was, options.pinning_channel) if options.was else variant_file
             if earlier is None:
                 notes += pinning.missing(before, f" at {options.diff}") if not options.no_pinning else []
             trees = Tree(root=before, pinning=earlier), Tree(root=root, pinning=variant_file)

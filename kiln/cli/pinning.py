@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kiln.expand import Need
     from kiln.expand.pinning_package import Pinning
 
+DEFAULT_CHANNEL = "conda-forge"
 _FILE = "conda_build_config.yaml"
 _SHOWN = 6  # keys without a value that a note lists; it counts the rest
 
@@ -40,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--pinning-channel",
         metavar="CHANNEL",
         type=values.channel,
-        default="conda-forge",
+        default=DEFAULT_CHANNEL,
         help="fetch conda-forge-pinning from this conda channel; 'none' fetches none (default: %(default)s)",
     )
 
@@ -74,8 +75,8 @@ def available(options: argparse.Namespace, root: Path) -> tuple[Path | None, lis
         return None, [f"{note}{reason}" for note in missing(root)] or [f"note: {error.what}{reason}"]
 
 
-def named(name: str, options: argparse.Namespace) -> Path:
-    """Return the variant file of a pinning that is given by its file, its folder or its version.
+def named(name: str, channel: str = DEFAULT_CHANNEL) -> Path:
+    """Return the variant file of a pinning that is given by its file, its folder or its version in a channel.
 
     Raises:
         UsageError: there is no such file.
@@ -91,7 +92,7 @@ def named(name: str, options: argparse.Namespace) -> Path:
         raise UsageError(
             f"pinning not found: {name}", hint=f"-e PINNING/{_FILE}, or a version such as -e 2026.08.17.07.23.37"
         )
-    return _shown(pinning_package.of_version(_folder(), options.pinning_channel, name)).file
+    return _shown(pinning_package.of_version(_folder(), channel, name)).file
 
 
 def missing(root: Path, where: str = "") -> list[str]:
@@ -109,7 +110,7 @@ def _given(options: argparse.Namespace, root: Path) -> Path | None:
     from kiln import expand, limits, load
 
     if options.pinning:
-        return named(options.pinning, options)
+        return named(options.pinning, options.pinning_channel)
     if options.no_pinning:
         return None
     return limits.bounded(lambda: expand.exclusive_config_file(load.find(root)))

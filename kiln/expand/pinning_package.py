@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PACKAGE = "conda-forge-pinning"
-DEFAULT_CHANNEL = "conda-forge"
 NO_CHANNEL = "none"
 VERSION = re.compile(r"\d{4}(\.\d{1,2}){2,5}")  # the time at which a pinning was made
 FRESH = 3600  # seconds for which the newest version is not asked for again

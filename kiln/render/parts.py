@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
 from kiln.model.rendered import Output, OutputTests, Requirements, Script, Source
-from kiln.names import SUBDIRS
+from kiln.names import PLATFORMS
 from kiln.recipe.key_values import file_of, is_archive, is_wheel
 from kiln.recipe.specs import sections, with_versions
 from kiln.render.settings import build_settings, included_files, test_scripts, texts
@@ -85,7 +85,7 @@ def _subdir(package: Metadata) -> str:
         RecipeFault: when the target is not a subdir.
     """
     target = _entry(package).get("target")
-    if target and target not in SUBDIRS:
+    if target and target not in {*PLATFORMS, "noarch"}:
         what = f"{package.name}: target is {str(target)[:40]!r}, which is not a subdir of conda's"
         raise RecipeFault(what, at=package.recipe.place("outputs"))
     return str(target or ("noarch" if package.noarch or package.noarch_python else package.host_subdir))
