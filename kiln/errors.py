@@ -114,6 +114,12 @@ class LintFailed(KilnError):
     exit_code = 36
 
 
+class UnsupportedPlatform(KilnError):
+    """A config is for a platform that this machine cannot build."""
+
+    exit_code = 33
+
+
 class MatrixDrift(KilnError):
     """The files in .ci_support differ from what the recipe and the variant files generate."""
 

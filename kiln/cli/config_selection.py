@@ -37,6 +37,7 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
         from kiln import run
 
         return (run.config_of_machine(feedstock, machine_of(options)),)
+    names = buildable_configs(feedstock, names, rehearsal=options.rehearsal)
     if options.all or options.rehearsal or len(names) == 1:
         return names
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -45,6 +46,16 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
             hint="name a CONFIG (kiln matrix lists them), or use --all",
         )
     return (menu(names),)
+
+
+def buildable_configs(feedstock: Feedstock, names: tuple[str, ...], *, rehearsal: bool) -> tuple[str, ...]:
+    """Return the configs that this machine can build, and print a line about the others."""
+    from kiln import run
+
+    buildable, note = run.buildable(feedstock, names, rehearsal=rehearsal)
+    if note:
+        print(note, file=sys.stderr)
+    return buildable
 
 
 def failed_configs(names: tuple[str, ...], states: Mapping[str, ConfigState]) -> tuple[str, ...]:

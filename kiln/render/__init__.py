@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kiln.render.final import finalise
 from kiln.render.form import as_json
-from kiln.render.render import render
+from kiln.render.render import build_platform, render
 from kiln.render.support import require_supported, warnings
 
-__all__ = ["as_json", "finalise", "render", "require_supported", "warnings"]
+__all__ = ["as_json", "build_platform", "finalise", "render", "require_supported", "warnings"]

@@ -33,6 +33,7 @@ __all__ = [
     "RunPlan",
     "as_text",
     "build",
+    "buildable",
     "callers_variables",
     "config_of_machine",
     "debug",
@@ -50,6 +51,13 @@ def plan(
     layout = ArtifactLayout.of(feedstock, rehearsal=options.build.rehearsal)
     with Ledger(layout.ledger) as ledger:
         return prepare(feedstock, options, machine=machine, ledger=ledger, layout=layout, on_line=on_line)
+
+
+def buildable(feedstock: Feedstock, names: Iterable[str], *, rehearsal: bool) -> tuple[tuple[str, ...], str]:
+    """Return the configs that this machine can build, and a line about the others, see `kiln.run.platforms`."""
+    from kiln.run import platforms
+
+    return platforms.buildable(feedstock, names, rehearsal=rehearsal)
 
 
 def callers_variables(feedstock: Feedstock, configs: Iterable[str]) -> frozenset[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import expand, limits, render
 from kiln.builder import rehearsal_inputs
 from kiln.job.outline import require_step
-from kiln.run import compatibility, location, preflight
+from kiln.run import compatibility, location, platforms, preflight
 from kiln.run.options import HOST
 from kiln.store import build_cache
 from kiln.store.compile_cache import cache_key
@@ -74,6 +74,7 @@ def look_up(
     configs = expand.read_all(feedstock, options.configs)
     if options.build.from_step is not None:
         require_step(feedstock, configs, options.build.from_step, engine=options.build.engine)
+    platforms.require(feedstock, configs, rehearsal=options.build.rehearsal)
     if options.build.engine == OWN_ENGINE:
         expand.package_settings(feedstock.root / "conda-forge.yml")  # refuse an invalid one before anything is built
     compatibility.require(feedstock, configs)

@@ -10,7 +10,7 @@ import pytest
 
 from kiln.cli import config_selection
 from kiln.cli.build_arguments import arguments
-from kiln.errors import UnknownConfig, UsageError
+from kiln.errors import UnknownConfig, UnsupportedPlatform, UsageError
 from kiln.model.feedstock import Feedstock
 from kiln.model.run import ConfigState
 
@@ -27,7 +27,7 @@ class Terminal(io.StringIO):
 def feedstock(tmp_path: Path) -> Feedstock:
     (tmp_path / ".ci_support").mkdir()
     for name in ("a11", "a12", "b11"):
-        (tmp_path / ".ci_support" / f"{name}.yaml").touch()
+        (tmp_path / ".ci_support" / f"{name}.yaml").write_text("target_platform:\n- linux-64\n")
     return Feedstock(root=tmp_path)
 
 
@@ -52,6 +52,18 @@ def test_named_and_filtered_configs_are_selected(
     feedstock: Feedstock, words: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
     assert config_selection.selected_configs(feedstock, options(*words)) == expected
+
+
+def test_configs_that_this_machine_cannot_build_are_left_out_with_one_line_unless_they_are_named(
+    feedstock: Feedstock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("w11", "w12"):
+        (feedstock.configs / f"{name}.yaml").write_text("target_platform:\n- win-64\n")
+    assert config_selection.selected_configs(feedstock, options("--all")) == ("a11", "a12", "b11")
+    assert capsys.readouterr().err == ("left out: 2 configs for win-64, which this machine (linux-64) cannot build\n")
+    with pytest.raises(UnsupportedPlatform, match="w12 cannot be built on this machine"):
+        config_selection.selected_configs(feedstock, options("--filter", "w*"))
+    assert config_selection.selected_configs(feedstock, options("w11")) == ("w11",)  # refused by the run's plan
 
 
 def test_without_a_terminal_a_config_must_be_named(feedstock: Feedstock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,85 @@
+"""The platforms that this machine builds for: its own, and others of its system by cross-compilation."""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING
+
+from kiln import expand, render
+from kiln.errors import UnsupportedPlatform
+from kiln.model.location import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kiln.model.build_config import BuildConfig
+    from kiln.model.feedstock import Feedstock
+
+_ARCHITECTURES = {"x86_64": "64", "arm64": "aarch64"}  # the machine's name: that in a subdir, where they differ
+
+
+def own_subdir() -> str:
+    """Return the subdir of this machine, such as ``linux-64``."""
+    machine = platform.machine()
+    return f"{platform.system().lower()}-{_ARCHITECTURES.get(machine, machine)}"
+
+
+def require(feedstock: Feedstock, configs: Iterable[BuildConfig], *, rehearsal: bool) -> None:
+    """Refuse configs that this machine cannot build.
+
+    Raises:
+        UnsupportedPlatform: for each of them.
+    """
+    faults = [fault for config in configs if (fault := _fault(feedstock, config, rehearsal=rehearsal))]
+    if faults:
+        first, *others = faults
+        raise UnsupportedPlatform(first.what, at=first.at, why=first.why, hint=first.hint, others=others)
+
+
+def buildable(feedstock: Feedstock, names: Iterable[str], *, rehearsal: bool) -> tuple[tuple[str, ...], str]:
+    """Return the configs that this machine can build, and a line about the others; empty without any.
+
+    Raises:
+        UnsupportedPlatform: when it can build none of them.
+    """
+    configs = expand.read_all(feedstock, tuple(names))
+    faults = {config.name: fault for config in configs if (fault := _fault(feedstock, config, rehearsal=rehearsal))}
+    if not faults:
+        return tuple(config.name for config in configs), ""
+    if len(faults) == len(configs):
+        require(feedstock, configs, rehearsal=rehearsal)
+    left_out = [config for config in configs if config.name in faults]
+    targets = ", ".join(sorted({config.platform for config in left_out}))
+    count = f"{len(left_out)} config{'s' if len(left_out) > 1 else ''}"
+    return (
+        tuple(config.name for config in configs if config.name not in faults),
+        f"left out: {count} for {targets}, which this machine ({own_subdir()}) cannot build",
+    )
+
+
+def _fault(feedstock: Feedstock, config: BuildConfig, *, rehearsal: bool) -> UnsupportedPlatform | None:
+    here, target = own_subdir(), config.platform
+    build = render.build_platform(feedstock, target)
+    at = Place(file=f".ci_support/{config.name}.yaml")
+    if rehearsal and target != here:
+        return UnsupportedPlatform(
+            f"{config.name} cannot be rehearsed on this machine",
+            at=at,
+            why=f"it is for {target}, the wheels of a rehearsal here are for {here}",
+            hint="build it without --rehearse",
+        )
+    if target.partition("-")[0] != here.partition("-")[0]:
+        why = f"it is for {target}, this machine is {here}"
+        return UnsupportedPlatform(
+            f"{config.name} cannot be built on this machine", at=at, why=why, hint=f"build it on {build}"
+        )
+    if build != here:
+        key = target.replace("-", "_")
+        return UnsupportedPlatform(
+            f"{config.name} cannot be built on this machine",
+            at=at,
+            why=f"it is built for {target} on {build}, this machine is {here}",
+            hint=f"build it on {build}, or cross-compile: build_platform: {{{key}: {here.replace('-', '_')}}} in "
+            "conda-forge.yml, then kiln rerender",
+        )
+    return None

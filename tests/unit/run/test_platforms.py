@@ -1,0 +1,92 @@
+"""What this machine cannot build is refused by name, or left out of ``--all`` with one line."""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import expand
+from kiln.errors import UnsupportedPlatform
+from kiln.run import platforms
+from tests.feedstocks import written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.model.feedstock import Feedstock
+
+META = "package:\n  name: a\n  version: 1\nrequirements:\n  build:\n    - {{ compiler('c') }}\n"
+FORGE = """\
+provider:
+  linux_64: default
+  linux_aarch64: default
+  linux_ppc64le: default
+  osx_64: default
+  win_64: default
+build_platform:
+  linux_aarch64: linux_64
+  osx_64: linux_64
+"""
+HERE = ("linux_64_", "linux_aarch64_")
+ELSEWHERE = ("linux_ppc64le_", "osx_64_", "win_64_")
+
+
+@pytest.fixture(autouse=True)
+def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+
+
+@pytest.fixture
+def feedstock(tmp_path: Path) -> Feedstock:
+    """Return a feedstock with a config for each of five platforms, two of them cross-compiled on linux-64."""
+    found = written(tmp_path, META, "", FORGE)
+    expand.write(found, expand.configs(found))
+    assert sorted(file.stem for file in found.configs.glob("*.yaml")) == sorted((*HERE, *ELSEWHERE))
+    return found
+
+
+def test_the_machines_own_platform_and_cross_compiled_ones_of_its_system_are_built(feedstock: Feedstock) -> None:
+    platforms.require(feedstock, expand.read_all(feedstock, HERE), rehearsal=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("linux_ppc64le_", "it is built for linux-ppc64le on linux-ppc64le, this machine is linux-64"),
+        ("osx_64_", "it is for osx-64, this machine is linux-64"),
+        ("win_64_", "it is for win-64, this machine is linux-64"),
+    ],
+)
+def test_others_are_refused_with_the_reason_and_a_way(feedstock: Feedstock, name: str, why: str) -> None:
+    with pytest.raises(UnsupportedPlatform) as caught:
+        platforms.require(feedstock, expand.read_all(feedstock, (name,)), rehearsal=False)
+    assert (caught.value.what, caught.value.why) == (f"{name} cannot be built on this machine", why)
+    assert str(caught.value.at) == f".ci_support/{name}.yaml"
+    assert "build it on" in caught.value.hint
+
+
+def test_a_rehearsal_has_wheels_for_this_machine_alone(feedstock: Feedstock) -> None:
+    with pytest.raises(UnsupportedPlatform, match="linux_aarch64_ cannot be rehearsed"):
+        platforms.require(feedstock, expand.read_all(feedstock, HERE), rehearsal=True)
+
+
+def test_of_all_configs_those_for_here_are_built_and_one_line_names_the_others(feedstock: Feedstock) -> None:
+    names = tuple(sorted((*HERE, *ELSEWHERE)))
+    left_out = "left out: 3 configs for linux-ppc64le, osx-64, win-64, which this machine (linux-64) cannot build"
+    assert platforms.buildable(feedstock, names, rehearsal=False) == (HERE, left_out)
+    assert platforms.buildable(feedstock, HERE, rehearsal=False) == (HERE, "")
+
+
+def test_when_none_can_be_built_each_is_refused(feedstock: Feedstock) -> None:
+    with pytest.raises(UnsupportedPlatform) as caught:
+        platforms.buildable(feedstock, ELSEWHERE, rehearsal=False)
+    assert [error.what.split()[0] for error in (caught.value, *caught.value.others)] == list(ELSEWHERE)
+
+
+def test_another_machine_builds_other_configs(feedstock: Feedstock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "ppc64le")
+    assert platforms.own_subdir() == "linux-ppc64le"
+    assert platforms.buildable(feedstock, (*HERE, *ELSEWHERE), rehearsal=False)[0] == ("linux_ppc64le_",)
