@@ -26,6 +26,13 @@ def test_fields_are_laid_over_the_index_and_specs_are_conda_builds(tmp_path: Pat
     assert read_info(tmp_path / "new.conda", "run_exports.json") == {"weak": ["lib 1.0"]}
 
 
+def test_the_hash_input_is_what_the_build_string_hashes(tmp_path: Path) -> None:
+    info = {"index.json": INDEX, "hash_input.json": {"target_platform": "linux-64"}}
+    old = conda_package(tmp_path / "old.conda", info)
+    stamp(old, tmp_path / "new.conda", index={}, edits={"hash_input": {"python": "3.11.* *_cpython"}})
+    assert read_info(tmp_path / "new.conda", "hash_input.json") == {"python": "3.11.* *_cpython"}
+
+
 def test_the_same_content_made_on_another_machine_at_another_moment_gives_the_same_bytes(tmp_path: Path) -> None:
     made = []
     for number, kernel in enumerate(("6.1.0", "6.18.44")):
