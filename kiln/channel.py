@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from kiln import credentials, files, folder_lock, rattler_process
 from kiln.errors import BrokenIndex, UsageError
 from kiln.matchspec import package_name
+from kiln.names import PLATFORMS
 from kiln.rattler_process.serialization import dumped, loaded
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 VirtualPackages: TypeAlias = "Mapping[str, tuple[str, str]]"  # name to version and build, as in __cuda 12.9 0
 UNINDEXED = ".unindexed"  # exists in the channel while the index differs from the files
-SUBDIRS = ("linux-64", "noarch")
+SUBDIRS = ("linux-64", "noarch")  # of every channel that is made here
+KNOWN_SUBDIRS = PLATFORMS | {"noarch"}
 OVERRIDES = {"cuda": "CONDA_OVERRIDE_CUDA", "libc": "CONDA_OVERRIDE_GLIBC", "archspec": "CONDA_OVERRIDE_ARCHSPEC"}
 _VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){0,5}")
 
@@ -34,6 +36,12 @@ class Channel:
     def url(self) -> str:
         """The channel's URL, as conda clients take it."""
         return self.root.absolute().as_uri()
+
+    @property
+    def subdirs(self) -> tuple[str, ...]:
+        """The channel's folders of packages; those of a channel that is made here are among them."""
+        there = (name for name in sorted(PLATFORMS) if name not in SUBDIRS and (self.root / name).is_dir())
+        return (*SUBDIRS, *there)
 
     def path_of(self, package: Path, subdir: str) -> Path:
         """Return the path of a package file in the channel; raises NotWritable for a link that leads out of it."""
@@ -65,7 +73,7 @@ class Channel:
 
     def packages(self) -> tuple[Path, ...]:
         """Return the package files of the channel."""
-        return tuple(file for subdir in SUBDIRS for file in sorted((self.root / subdir).glob("*.conda")))
+        return tuple(file for subdir in self.subdirs for file in sorted((self.root / subdir).glob("*.conda")))
 
     def names(self) -> frozenset[str]:
         """Return the names of all packages in the channel."""
@@ -73,11 +81,11 @@ class Channel:
 
     def repair(self) -> None:
         """Index a channel whose index is missing or unfinished, and remove half-written files."""
-        for subdir in SUBDIRS:
+        for subdir in self.subdirs:
             folder = files.inside(self.root / subdir, self.root, links=True)
             folder.mkdir(parents=True, exist_ok=True)
             files.remove_leftovers(folder)
-        indexed = all((self.root / subdir / "repodata.json").is_file() for subdir in SUBDIRS)
+        indexed = all((self.root / subdir / "repodata.json").is_file() for subdir in self.subdirs)
         if not indexed or (self.root / UNINDEXED).exists():
             self._mark()
             self._index(force=True)
@@ -86,7 +94,7 @@ class Channel:
         files.create_empty(self.root / UNINDEXED)
 
     def _index(self, *, force: bool) -> None:
-        for subdir in SUBDIRS:
+        for subdir in self.subdirs:
             folder = files.inside(self.root / subdir, self.root, links=True)
             folder.mkdir(parents=True, exist_ok=True)
             for index in folder.glob("repodata*"):

@@ -88,7 +88,10 @@ def _engine(
     step.folder.mkdir(parents=True)
     job, answer = step.folder / "job.json", step.folder / "result.json"
     places = {"folder": str(step.folder), "result": str(answer), "parent": os.getpid()}
-    fields = {"recipe": applied(recipe_of(step), origins), "channels": step.channels, **more}
+    platforms = to_json(step.platforms)
+    fields = {
+        "recipe": applied(recipe_of(step), origins), "channels": step.channels, "platforms": platforms, **more
+    }  # fmt: skip
     files.write_text(job, json.dumps({**places, **fields}, indent=1))
     argv = (sys.executable, "-m", "kiln.build.worker", str(job))
     variables = {**handed_over(secrets_of(step), environment), **step.environment}

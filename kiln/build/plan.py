@@ -13,7 +13,7 @@ from kiln.build.recipe import caller_names, compiling, concrete, exports, litera
 from kiln.compression import FAST
 from kiln.errors import BuildFailed
 from kiln.matchspec import package_name
-from kiln.model.plan import BuildStep, CompileStep
+from kiln.model.plan import BuildStep, CompileStep, Platforms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -76,6 +76,7 @@ def plan_rehearsal(
             folder=folder / output.name,
             channels=channels,
             environment=cuda_override(rendered),
+            platforms=platforms(rendered),
             index=index_entries(output),
             edits=metadata_edits(output),
             pins=solved_pins.of_output(output),
@@ -125,7 +126,12 @@ def plan_compile(
         merged=rendered.compile_merged,
     )
     return CompileStep(
-        recipe=recipe, folder=folder, channels=channels, environment=cuda_override(rendered), secrets=secrets
+        recipe=recipe,
+        folder=folder,
+        channels=channels,
+        environment=cuda_override(rendered),
+        platforms=platforms(rendered),
+        secrets=secrets,
     )
 
 
@@ -171,6 +177,7 @@ def plan_outputs(
             folder=folder / f"{output.name}-{output.build_string}",
             channels=channels,
             environment=cuda_override(rendered),
+            platforms=platforms(rendered),
             index=index_entries(output),
             edits=metadata_edits(output),
             pins=solved_pins.of_output(output),
@@ -225,6 +232,12 @@ def cuda_override(rendered: Rendered) -> dict[str, str]:
     """Return the variable with which a CUDA config is solved on a machine without a GPU, as in conda-forge's builds."""
     version = rendered.config.variant.get("cuda_compiler_version", ("None",))[0]
     return {} if version == "None" else {"CONDA_OVERRIDE_CUDA": version}
+
+
+def platforms(rendered: Rendered) -> Platforms:
+    """Return the platforms of a config: those of its packages and of the machine that builds them."""
+    config = rendered.config
+    return Platforms(target=config.platform, build=config.build_platform or config.platform)
 
 
 def script_environment(output: Output, rendered: Rendered, recipe_folder: Path) -> dict[str, str]:

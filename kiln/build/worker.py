@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files, signals
 from kiln.build.about_metadata import stamp
 from kiln.compression import FAST
+from kiln.model.plan import Platforms
 from kiln.model.rendered import Pin
 
 if TYPE_CHECKING:
@@ -64,7 +65,9 @@ def main(job_file: str) -> None:
 def build(job: dict[str, Any]) -> Path:
     """Build one package, merge the job's changes into its metadata, and return its path."""
     folder = Path(job["folder"])
-    (package_file,) = run_engine(job["recipe"], folder, job["channels"], keep=job.get("keep", False)).packages
+    (package_file,) = run_engine(
+        job["recipe"], folder, job["channels"], Platforms(**job["platforms"]), keep=job.get("keep", False)
+    ).packages
     if job.get("keep"):
         return package_file
     package = folder / package_file.name
@@ -89,7 +92,7 @@ def prepare(job: dict[str, Any]) -> dict[str, str]:
 
     folder = Path(job["folder"])
     paths = DebugSession.create(
-        rendered(job["recipe"], folder),
+        rendered(job["recipe"], folder, Platforms(**job["platforms"])),
         tool_config=ToolConfiguration(test_strategy="skip", keep_build=True),
         output_dir=folder / "output",
         channels=job["channels"],
@@ -104,21 +107,34 @@ def prepare(job: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def rendered(recipe: dict[str, Any], folder: Path) -> RenderedVariant:
-    """Return a concrete recipe as rattler-build renders it: exactly one variant."""
+def rendered(recipe: dict[str, Any], folder: Path, platforms: Platforms) -> RenderedVariant:
+    """Return a concrete recipe as rattler-build renders it: exactly one variant.
+
+    The engine takes a build's platforms from the keys of its variant, which must be used to be there.
+    """
     from rattler_build import PlatformConfig, RenderConfig, Stage0Recipe, VariantConfig
 
-    (variant,) = Stage0Recipe.from_dict(recipe, recipe_dir=folder / "recipe").render(
-        VariantConfig(), RenderConfig(platform=PlatformConfig(target_platform="linux-64"))
+    build, keys = recipe["build"], {"build_platform": platforms.build, "host_platform": platforms.target}
+    variant_settings = {**build.get("variant", {}), "use_keys": sorted(keys)}
+    config = PlatformConfig(
+        target_platform=platforms.target, build_platform=platforms.build, host_platform=platforms.target
+    )
+    (variant,) = Stage0Recipe.from_dict(
+        {**recipe, "build": {**build, "variant": variant_settings}}, recipe_dir=folder / "recipe"
+    ).render(
+        VariantConfig({key: [value] for key, value in {**keys, "target_platform": platforms.target}.items()}),
+        RenderConfig(platform=config),
     )
     return variant
 
 
-def run_engine(recipe: dict[str, Any], folder: Path, channels: list[str], *, keep: bool = False) -> BuildResult:
+def run_engine(
+    recipe: dict[str, Any], folder: Path, channels: list[str], platforms: Platforms, *, keep: bool = False
+) -> BuildResult:
     """Have rattler-build make a package; ``keep`` its work directory."""
     from rattler_build import ToolConfiguration
 
-    return rendered(recipe, folder).run_build(
+    return rendered(recipe, folder, platforms).run_build(
         ToolConfiguration(test_strategy="skip", keep_build=keep),
         output_dir=folder / "output",
         channels=channels,

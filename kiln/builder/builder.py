@@ -23,6 +23,7 @@ from kiln.channel import Channel, machine_virtual_packages
 from kiln.job.outline import channels_for, file_name, matching, titles
 from kiln.ledger import Ledger, records
 from kiln.matchspec import package_name
+from kiln.model.artifact import TestReport, TestVerdict
 from kiln.package_test import PackageTester
 from kiln.store import compile_cache
 from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest, folder_digest
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from kiln.job.messages import ReportedStep, StepReporter
     from kiln.job.records import BuildJob
-    from kiln.model.artifact import TestReport
     from kiln.model.plan import BuildStep, CompileStep, TestStep
     from kiln.model.rendered import Output, Rendered
 
@@ -67,7 +67,8 @@ class Builder:
         """Render the config and open its folders."""
         with reporter.step("render"):
             feedstock = load.find(job.root)
-            rendered = render.finalise(render.render(feedstock, expand.read(feedstock, job.config)))
+            config = dataclasses.replace(expand.read(feedstock, job.config), build_platform=job.build_platform)
+            rendered = render.finalise(render.render(feedstock, config))
             render.require_supported([rendered], own_engine=True)
         process.protect(rendered, secrets)
         channel = Channel(root=job.folder / "channel")
@@ -204,10 +205,22 @@ class Builder:
         }
 
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
-            report = self.run_tests(tester, step, display)
+            report = self.untested(output, display) or self.run_tests(tester, step, display)
             return package.paths, records.tests_as_json(dataclasses.replace(report, log=None))
 
         return self.step_cache.once(f"test {output.name}", inputs, do, leaves=file_name(output))
+
+    def untested(self, output: Output, display: ReportedStep) -> TestReport | None:
+        """Return the report of a package that this machine cannot run; None for the others.
+
+        conda-forge's builds skip the tests of cross-compiled packages too, unless an emulator is set up.
+        """
+        config = self.rendered.config
+        if not config.is_cross or output.subdir == "noarch":
+            return None
+        note = f"not tested: it is cross-compiled, for {config.platform} on {config.build_platform}"
+        display.note(note)
+        return TestReport(package=output.name, verdict=TestVerdict.NONE, notes=(note,))
 
     def run_tests(self, tester: PackageTester, step: TestStep, display: ReportedStep) -> TestReport:
         """Install a package and run its tests, without the network unless it is granted."""

@@ -78,6 +78,7 @@ class EngineCalls:
             "channels": step.channels,
             "engine": version("py-rattler-build"),
             "folder": str(step.folder),
+            "platforms": to_json(step.platforms),
             **({"pins": to_json(step.pins), "level": step.level} if isinstance(step, BuildStep) else {}),
         }
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import credentials, expand, files
 from kiln.build import conda_build
-from kiln.channel import SUBDIRS
+from kiln.channel import KNOWN_SUBDIRS
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
 from kiln.executor import conda_forge_env
@@ -136,7 +136,9 @@ def last_words(error: KilnError | None, log: Path) -> list[str]:
 
 def packages_of(folder: Path, config: str) -> list[dict[str, Any]]:
     """Return the engine's finished packages, as JSON values; those with failed tests are in another folder."""
-    packages = [file for subdir in SUBDIRS for file in sorted((folder / "croot" / subdir).glob("*.conda"))]
+    packages = [
+        file for subdir in sorted(KNOWN_SUBDIRS) for file in sorted((folder / "croot" / subdir).glob("*.conda"))
+    ]
     for file in packages:
         open_beneath(folder, str(file.relative_to(folder))).close()  # refuses links, and pipes without a writer
     return [records.package_as_json(_report(file, folder, config)) for file in packages]

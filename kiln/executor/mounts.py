@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from kiln.channel import SUBDIRS
+from kiln.channel import KNOWN_SUBDIRS
 from kiln.errors import RecipeFault
 from kiln.executor.conda_forge_env import (
     CACHE_INSIDE,
@@ -146,7 +146,7 @@ def _channels(feedstock: Feedstock, config: BuildConfig) -> Iterator[Mount]:
             continue
         inside = folder.is_relative_to(ROOT)  # a path in the container
         place = feedstock.root / folder.relative_to(ROOT) if inside else folder
-        for part in (*SUBDIRS, PUBLISHED):
+        for part in (*sorted(KNOWN_SUBDIRS), PUBLISHED):
             if _is_channel(place) and (place / part).is_dir() and not (place / part).is_symlink():
                 yield Mount(source=place / part, target=str(folder / part))
 
@@ -159,4 +159,4 @@ def _local(channel: str) -> Path | None:
 
 
 def _is_channel(folder: Path) -> bool:
-    return any(next((folder / subdir).glob("repodata*.json*"), None) for subdir in SUBDIRS)
+    return any(next((folder / subdir).glob("repodata*.json*"), None) for subdir in KNOWN_SUBDIRS)

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kiln import command, files
-from kiln.channel import SUBDIRS
+from kiln.channel import KNOWN_SUBDIRS
 from kiln.errors import BrokenPackage, DiskFull, HashMismatch
 from kiln.fleet.playbook_runner import LITTLE
 from kiln.fleet.protocol import Collected, CollectFailed, Unreached
@@ -138,7 +138,7 @@ def _package(folder: Path, data: dict[str, Any]) -> PackageReport:
     """Return a package of the report, with its path here."""
     report = records.package(data)
     artifact = report.artifact
-    is_package = artifact.subdir in SUBDIRS and NAME.fullmatch(artifact.path.name)
+    is_package = artifact.subdir in KNOWN_SUBDIRS and NAME.fullmatch(artifact.path.name)
     if not (is_package or WHEEL.fullmatch(f"{artifact.subdir}/{artifact.path.name}")):
         raise BrokenPackage(f"{artifact.subdir}/{artifact.path.name} is not the name of a package")
     path = folder / "packages" / artifact.subdir / artifact.path.name

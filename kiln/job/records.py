@@ -71,6 +71,7 @@ class BuildJob:
     ``python`` and ``image`` are a rehearsal's: an interpreter, and the image, None on the host.
     ``compile`` are variables for the compile step alone, which do not affect its result. ``shared_packages`` are
     reports of packages that another config has made, which are in ``channel``. ``level`` is zstd's for the packages.
+    ``build_platform`` is the config's, by conda-forge.yml, which a container does not see.
     """
 
     root: Path
@@ -90,6 +91,7 @@ class BuildJob:
     queue: Path | None = None
     network: bool = False
     level: int = 1
+    build_platform: str = ""
 
     @classmethod
     def read(cls, file: Path) -> BuildJob:

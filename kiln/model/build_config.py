@@ -15,6 +15,7 @@ class BuildConfig:
 
     ``variant`` maps each key to its values, in the file's order; more than one value means that the config loops over
     them itself (all Pythons in one config, say). ``zip_keys`` are the groups of keys that advance together.
+    ``build_platform`` is the subdir of the machine that builds it; empty until conda-forge.yml was asked.
     """
 
     name: str
@@ -23,3 +24,9 @@ class BuildConfig:
     zip_keys: tuple[tuple[str, ...], ...] = ()
     pin_run_as_build: Mapping[str, Mapping[str, str]]
     image: str | None = None
+    build_platform: str = ""
+
+    @property
+    def is_cross(self) -> bool:
+        """True when the config is cross-compiled."""
+        return self.build_platform not in {"", self.platform}

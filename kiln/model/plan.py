@@ -13,13 +13,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Platforms:
+    """The subdirs of a build: of its packages, and of the machine that makes them."""
+
+    target: str = "linux-64"
+    build: str = "linux-64"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BuildStep:
     """The build of one package.
 
     ``recipe`` is the engine's fully evaluated recipe, ``folder`` its work folder. ``index`` are the fields that the
     package's index.json needs besides those of the engine, ``edits`` the changes of its other metadata. ``environment``
     are the variables that the engine's process needs besides the run's, ``pins`` the bounds of versions that the engine
-    solves, by field of the output. ``level`` is zstd's for the package.
+    solves, by field of the output. ``level`` is zstd's for the package, ``platforms`` are those of its config.
     """
 
     output: Output
@@ -27,6 +35,7 @@ class BuildStep:
     folder: Path
     channels: tuple[str, ...]
     environment: Mapping[str, str]
+    platforms: Platforms = Platforms()
     index: Mapping[str, Any]
     edits: Mapping[str, Any] = field(default_factory=dict)
     pins: tuple[tuple[str, Pin], ...] = ()
@@ -37,15 +46,16 @@ class BuildStep:
 class CompileStep:
     """The recipe's own build step, in whose work directory the outputs' scripts then run.
 
-    ``recipe``, ``folder``, ``channels`` and ``environment`` are as in a BuildStep; the package that the engine makes of
-    it is empty and discarded. ``secrets`` are names of variables whose values the engine passes to the script; they are
-    in no file and no log.
+    ``recipe``, ``folder``, ``channels``, ``environment`` and ``platforms`` are as in a BuildStep; the package that the
+    engine makes of it is empty and discarded. ``secrets`` are names of variables whose values the engine passes to the
+    script; they are in no file and no log.
     """
 
     recipe: Mapping[str, Any]
     folder: Path
     channels: tuple[str, ...]
     environment: Mapping[str, str]
+    platforms: Platforms = Platforms()
     secrets: tuple[str, ...] = ()
 
 

@@ -51,8 +51,9 @@ def render(feedstock: Feedstock, config: BuildConfig) -> Rendered:
 
 
 def _render(feedstock: Feedstock, config: BuildConfig) -> Rendered:
+    config = replace(config, build_platform=config.build_platform or build_platform(feedstock, config.platform))
     if is_v1(feedstock):
-        return render_v1(feedstock, config, build_platform(feedstock, config.platform))
+        return render_v1(feedstock, config, config.build_platform)
     recipe, packages = evaluated(feedstock, config)
     pinned = "pin_" in recipe.source.text.text
     open_ends = Recipe(recipe.source, recipe.platform, recipe.space, marker) if pinned else None
@@ -81,7 +82,8 @@ def recipe_at(feedstock: Feedstock, config: BuildConfig) -> Recipe:
         KilnError: the recipe or a variant file is invalid.
     """
     system, _, arch = config.platform.partition("-")
-    platform = Platform(system=system, arch=arch, build=build_platform(feedstock, config.platform))
+    build = config.build_platform or build_platform(feedstock, config.platform)
+    platform = Platform(system=system, arch=arch, build=build)
     files = [variant_file(path, f"recipe/{path.name}") for path in [_config(feedstock)] if path.is_file()]
     keys = frozenset[str]().union(*(file.keys for file in files))
     alone = keys.union(platform.defaults(), _OWN_KEYS) >= config.variant.keys()

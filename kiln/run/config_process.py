@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files, rehearse, render, signals
 from kiln.builder import rehearsal, secret_leaks
 from kiln.builder.rehearsal_inputs import python_of
-from kiln.channel import SUBDIRS
+from kiln.channel import KNOWN_SUBDIRS
 from kiln.errors import BuildFailed, KilnError, OutOfMemory
 from kiln.executor import foreign_engine
 from kiln.executor.container import ContainerExecutor
@@ -241,7 +241,7 @@ class ConfigBuild:
             return subdir == f"wheels/{self.task.job.group}" and not self.task.is_foreign
         outputs = render.finalise(self.task.rendered).outputs
         rendered = {f"{output.subdir}/{file_name(output)}" for output in outputs if not output.skip}
-        return subdir in SUBDIRS and name.endswith(".conda") and (self.task.is_foreign or place in rendered)
+        return subdir in KNOWN_SUBDIRS and name.endswith(".conda") and (self.task.is_foreign or place in rendered)
 
 
 def error_of(result: Mapping[str, Any], outcome: ProcessOutcome, job: ConfigJob) -> KilnError | None:

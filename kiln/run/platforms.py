@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from typing import TYPE_CHECKING
 
-from kiln import expand, render
+from kiln import expand, limits, render
 from kiln.errors import UnsupportedPlatform
 from kiln.model.location import Place
 
@@ -59,7 +59,7 @@ def buildable(feedstock: Feedstock, names: Iterable[str], *, rehearsal: bool) ->
 
 def _fault(feedstock: Feedstock, config: BuildConfig, *, rehearsal: bool) -> UnsupportedPlatform | None:
     here, target = own_subdir(), config.platform
-    build = render.build_platform(feedstock, target)
+    build = limits.bounded(lambda: render.build_platform(feedstock, target))
     at = Place(file=f".ci_support/{config.name}.yaml")
     if rehearsal and target != here:
         return UnsupportedPlatform(

@@ -35,7 +35,7 @@ def main(root: Path) -> None:
     rehearsed, steps = planned(root, bare)
     channel = copied_channel(rehearsed, bare / "channel", without={step.output.name for step in steps})
     for step in steps:
-        (built,) = run_engine(dict(step.recipe), step.folder, [channel.as_uri()]).packages
+        (built,) = run_engine(dict(step.recipe), step.folder, [channel.as_uri()], step.platforms).packages
         shutil.move(built, channel / "linux-64")
         shutil.rmtree(step.folder)
         asyncio.run(index_fs(channel))

@@ -12,6 +12,7 @@ from kiln.build import in_order, plan_compile, plan_outputs, plan_rehearsal
 from kiln.build.engine import HANDED_OVER, UNPACK, handed_over, recipe_of, secrets_of
 from kiln.errors import BuildFailed
 from kiln.model.build_config import BuildConfig
+from kiln.model.plan import Platforms
 from kiln.model.rendered import Output, OutputTests, Rendered, Requirements, Script, Source
 
 if TYPE_CHECKING:
@@ -129,6 +130,18 @@ def test_packages_of_a_release_have_its_level_and_those_of_a_rehearsal_the_fast_
         rendered, recipe_folder=tmp_path, folder=tmp_path, channels=(), wheel=tmp_path / "a.whl"
     )
     assert (release.level, rehearsal.level) == (16, 1)
+
+
+def test_a_cross_compiled_config_has_two_platforms(tmp_path: Path) -> None:
+    cross = dataclasses.replace(CPU, platform="linux-aarch64", build_platform="linux-64")
+    assert (cross.is_cross, CPU.is_cross) == (True, False)
+    for config, wanted in ((cross, Platforms(target="linux-aarch64", build="linux-64")), (CPU, Platforms())):
+        rendered = Rendered(config=config, outputs=(LIB,), compile=Script(file="build.sh"))
+        compiling = plan_compile(
+            rendered, recipe_folder=tmp_path, folder=tmp_path, channels=(), settings=tmp_path / "settings"
+        )
+        assert compiling is not None
+        assert (planned(rendered)[0].platforms, compiling.platforms) == (wanted, wanted)
 
 
 def test_a_recipe_decides_what_becomes_of_its_binaries() -> None:

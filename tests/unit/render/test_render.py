@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
@@ -170,6 +171,18 @@ def test_pin_run_as_build_needs_a_package_that_it_was_built_with(tmp_path: Path)
     assert [(output.requirements.run, output.pins) for output in render.finalise(found).outputs] == [
         (("python >=3",), ())
     ]
+
+
+def test_a_config_knows_the_machine_that_builds_it_where_its_settings_are_not_to_be_seen(tmp_path: Path) -> None:
+    recipe = HEAD + "requirements:\n  build:\n    - cross-tool   # [build_platform != target_platform]\n"
+    forge = "provider:\n  linux_aarch64: default\nbuild_platform:\n  linux_aarch64: linux_64\n"
+    feedstock = written(tmp_path, recipe, "", forge)
+    config = next(config for config in expand.configs(feedstock) if config.platform == "linux-aarch64")
+    found = render.render(feedstock, config)
+    (tmp_path / "conda-forge.yml").unlink()  # as in a container
+    inside = render.render(feedstock, dataclasses.replace(config, build_platform=found.config.build_platform))
+    assert found.config.build_platform == "linux-64"
+    assert [each.outputs[0].requirements.build for each in (found, inside)] == [("cross-tool",)] * 2
 
 
 @pytest.mark.parametrize("spec", ["a >=1,,<2", "foo@bar", "a >=1.0<2"])
