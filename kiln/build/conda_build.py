@@ -57,7 +57,7 @@ class Call:
     ``croot`` is its working folder and holds its packages, ``fetched`` the folder of the packages that it fetches, and
     of its own packages while they are tested. ``cache`` holds the packages fetched by other configs. ``channels`` are
     in order of priority, ``settings`` are conda-build's own. A build for CUDA assumes a driver for the version ``cuda``
-    and GPUs of the capability ``cuda_arch``, on every machine.
+    and GPUs of the capability ``cuda_arch``, on every machine. The packages of a ``cross``-compiled config are not tested.
     """
 
     engine: str
@@ -75,6 +75,7 @@ class Call:
     cuda: str | None
     cuda_arch: str | None
     extra: Mapping[str, str]
+    cross: bool = False
 
 
 def argv(call: Call) -> tuple[str, ...]:
@@ -87,6 +88,7 @@ def argv(call: Call) -> tuple[str, ...]:
         *("--clobber-file", str(call.clobber_file)),
         "--extra-meta",
         *(f"{name}={value}" for name, value in call.extra.items()),
+        *(("--no-test",) if call.cross else ()),
     )
 
 

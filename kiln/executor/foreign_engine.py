@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Rendered
 
 NOTE = "tested by the engine, as part of the build"
+UNTESTED = "not tested: it is cross-compiled"
 FETCHED = "fetched"  # the config's own package cache
 SHARED = "conda"  # packages fetched by any config, in the shared cache
 END_OF_LOG = 65_536  # bytes
@@ -71,6 +72,7 @@ def prepare(
         cuda=cuda_of(rendered.config),
         cuda_arch=cuda_arch_of(rendered.config),
         extra={name: variables.get(name, "") for name in conda_forge_env.EXTRA},
+        cross=rendered.config.is_cross,
     )
     make_caches(folder, cache)
     files.write_text(folder / f"clobber_{config}.yaml", conda_build.clobber(rendered))
@@ -134,17 +136,17 @@ def last_words(error: KilnError | None, log: Path) -> list[str]:
     return [line.strip(" |") for line in error.why.splitlines()]
 
 
-def packages_of(folder: Path, config: str) -> list[dict[str, Any]]:
+def packages_of(folder: Path, config: str, *, tested: bool = True) -> list[dict[str, Any]]:
     """Return the engine's finished packages, as JSON values; those with failed tests are in another folder."""
     packages = [
         file for subdir in sorted(KNOWN_SUBDIRS) for file in sorted((folder / "croot" / subdir).glob("*.conda"))
     ]
     for file in packages:
         open_beneath(folder, str(file.relative_to(folder))).close()  # refuses links, and pipes without a writer
-    return [records.package_as_json(_report(file, folder, config)) for file in packages]
+    return [records.package_as_json(_report(file, folder, config, tested=tested)) for file in packages]
 
 
-def _report(file: Path, folder: Path, config: str) -> PackageReport:
+def _report(file: Path, folder: Path, config: str, *, tested: bool) -> PackageReport:
     index = reader.read_object(file, "index.json")
     if not all(isinstance(index.get(key), str) for key in ("name", "version", "build")):
         raise BrokenPackage(
@@ -160,5 +162,6 @@ def _report(file: Path, folder: Path, config: str) -> PackageReport:
         build_string=index["build"],
         subdir=file.parent.name,
     )
-    tests = TestReport(package=index["name"], verdict=TestVerdict.PASSED, notes=(NOTE,))
+    verdict, note = (TestVerdict.PASSED, NOTE) if tested else (TestVerdict.NONE, UNTESTED)
+    tests = TestReport(package=index["name"], verdict=verdict, notes=(note,))
     return PackageReport(artifact=artifact, build_seconds=0.0, reused=False, tests=tests)

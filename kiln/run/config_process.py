@@ -197,7 +197,10 @@ class ConfigBuild:
         if result is not None:
             return result
         succeeded = self.task.is_foreign and outcome.error is None
-        packages = foreign_engine.packages_of(self.task.folder, self.task.job.config) if succeeded else []
+        tested = not self.task.rendered.config.is_cross
+        packages = (
+            foreign_engine.packages_of(self.task.folder, self.task.job.config, tested=tested) if succeeded else []
+        )
         if succeeded and not packages:
             job = self.task.job
             raise BuildFailed(f"{job.options.engine} succeeded, but made no package", hint=f"read {job.log}")

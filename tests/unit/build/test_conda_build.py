@@ -57,6 +57,10 @@ def test_the_command_line_is_conda_forges() -> None:
     )
 
 
+def test_cross_compiled_packages_are_not_tested() -> None:
+    assert argv(dataclasses.replace(CALL, cross=True)) == (*argv(CALL), "--no-test")
+
+
 def test_mambabuild_has_the_same_arguments() -> None:
     mamba = dataclasses.replace(CALL, engine="mambabuild")
     assert argv(mamba) == ("conda-mambabuild", *argv(CALL)[1:])

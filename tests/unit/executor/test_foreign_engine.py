@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from kiln.build.conda_build import TRACEBACK
 from kiln.errors import TestsFailed
 from kiln.executor import foreign_engine
+from tests.packages import release_package
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,3 +95,17 @@ def test_the_shared_cache_is_one_that_conda_reads(tmp_path: Path) -> None:
 
 def test_without_a_log_the_tail_has_the_reason(tmp_path: Path) -> None:
     assert "no space left" in foreign_engine.failure("conda-build", 1, "no space left", tmp_path / "none.log").why
+
+
+@pytest.mark.parametrize(
+    ("tested", "verdict", "note"),
+    [(True, "passed", foreign_engine.NOTE), (False, "no tests", foreign_engine.UNTESTED)],
+)
+def test_packages_of_any_platform_are_collected_with_whether_they_were_tested(
+    tested: bool, verdict: str, note: str, tmp_path: Path
+) -> None:
+    release_package(tmp_path / "croot" / "linux-aarch64", "app", subdir="linux-aarch64")
+    release_package(tmp_path / "croot" / "broken", "bad")
+    (package,) = foreign_engine.packages_of(tmp_path, "config", tested=tested)
+    assert (package["artifact"]["name"], package["artifact"]["subdir"]) == ("app", "linux-aarch64")
+    assert (package["tests"]["verdict"], package["tests"]["notes"]) == (verdict, [note])
