@@ -33,6 +33,8 @@ _LIMIT = 64  # variants of a recipe that are looked at; more differ only in what
 _CONFIGS = 100
 _VARIANTS = 8  # variants of one config
 _CHOICES = 64  # values that are tried for a selector's names
+_OTHERS = ("True", "0", "1000")  # values of a name besides those that a selector compares it with
+_USUAL = {"py": ("27", "36", "37", "38", "39", "310", "311", "312", "313", "314")}
 _RELEVANT = re.compile(r"set\b|url|git_|fn:|version|number|://|" + "|".join(_HASHES))
 
 World = tuple["Recipe", Variant]
@@ -164,7 +166,7 @@ def _choices(selector: str) -> Iterator[Mapping[str, str]]:
         tree = ast.parse(selector.strip(), mode="eval")
     except (Invalid, NotAllowed, SyntaxError):
         return
-    values: dict[str, dict[str, None]] = {name: dict.fromkeys(("True", "0", "1000")) for name in names}
+    values: dict[str, dict[str, None]] = {name: dict.fromkeys(_USUAL.get(name, _OTHERS)) for name in names}
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare) and isinstance(node.left, ast.Name) and node.left.id in values:
             constants = [
@@ -172,7 +174,10 @@ def _choices(selector: str) -> Iterator[Mapping[str, str]]:
             ]
             values[node.left.id].update({str(constant.value): None for constant in constants})
     for choice in islice(product(*(reversed(values[name]) for name in names)), _CHOICES):
-        yield dict(zip(names, choice, strict=True))
+        values_of = dict(zip(names, choice, strict=True))
+        if "py" in values_of:
+            values_of["python"] = f"{values_of['py'][:1]}.{values_of['py'][1:]}"
+        yield values_of
 
 
 # Values

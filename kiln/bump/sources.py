@@ -121,7 +121,7 @@ def _mark(index: int, literal: Literal) -> str:
 
 
 def _literals(recipe: RecipeText, source: SourceView, by_mark: Mapping[str, Literal]) -> Iterator[tuple[Literal, str]]:
-    hashes = [*source.hashes, *([("commit", source.commit)] if source.commit else [])]
+    hashes = source.hashes if source.urls else [("commit", source.commit)] if source.commit else []
     for algorithm, value in hashes:
         if value not in by_mark:
             at = place(recipe.file, recipe.text, max(recipe.text.find(f"{algorithm}:"), 0))

@@ -75,8 +75,9 @@ def _of_one(recipe: RecipeText, views: Views, version: str) -> dict[Literal, str
     parts = [literal for literal in _candidates(recipe) if _changes(recipe, views, {literal: version})]
     if len(parts) != 1:
         return {}
-    (literal,) = parts
-    return {literal: version} if _gives(recipe, {literal: version}, _spelled(version)) else {}
+    values = {parts[0]: version}
+    rendered = _version_of(recipe, values)
+    return values if rendered is not None and _same(rendered, version) else {}
 
 
 def _of_parts(recipe: RecipeText, version: str) -> dict[Literal, str]:
@@ -135,9 +136,9 @@ def _gives(recipe: RecipeText, values: Mapping[Literal, str], version: str) -> b
     return _version_of(recipe, values) == version
 
 
-def _spelled(version: str) -> str:
-    """Return a version as conda spells it: recipes replace hyphens."""
-    return version.replace("-", ".")
+def _same(one: str, other: str) -> bool:
+    """Return whether two versions differ in separators alone, which recipes replace."""
+    return re.split(r"[._-]", one) == re.split(r"[._-]", other)
 
 
 def require_newer(old: str, new: str) -> str:

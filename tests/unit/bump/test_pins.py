@@ -53,6 +53,16 @@ def test_a_commit_of_a_recipe_yamls_context(up: dict[str, str], tmp_path: Path) 
     assert changed_lines(plan) == {2: f"commit: {up['v2_0']}", 5: "version: 2.0"}
 
 
+def test_the_expected_commit_of_a_tag_is_that_of_the_new_one(up: dict[str, str], tmp_path: Path) -> None:
+    tag = "v${{ version | replace('.', '_') }}"
+    source = f"  git: {up['url']}\n  tag: {tag}\n  expected_commit: {up['v1_0']}\n"
+    text = f"context:\n  version: '1.0'\npackage:\n  name: a\n  version: ${{{{ version }}}}\nsource:\n{source}"
+    plan = bumped(feedstock(tmp_path / "f", text, v1=True), "2.0", env(tmp_path))
+    assert changed_lines(plan) == {2: "version: '2.0'", 9: f"expected_commit: {up['v2_0']}"}
+    with pytest.raises(DownloadFailed, match=r"at v3_0 does not exist\n  why: the repository has no such tag"):
+        bumped(feedstock(tmp_path / "f", text, v1=True), "3.0", env(tmp_path))
+
+
 def test_a_commit_without_a_tag_stays_beside_a_source_with_the_version(up: dict[str, str], tmp_path: Path) -> None:
     new = released(tmp_path / "files", "a-2.0.tar")["a-2.0.tar"]
     url = f"{(tmp_path / 'files').as_uri()}/a-{{{{ PKG_VERSION }}}}.tar"

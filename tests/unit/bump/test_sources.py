@@ -55,6 +55,19 @@ def test_sources_under_selectors_get_their_own_hashes_also_of_platforms_without_
     }
 
 
+def test_a_placeholder_becomes_a_hash_also_under_a_selector_of_python(tmp_path: Path) -> None:
+    hashes = released(tmp_path / "up", "a-2.0.tar", "b-2.0.tar")
+    up = (tmp_path / "up").as_uri()
+    text = f"{HEAD}  - url: {up}/a-{{{{ version }}}}.tar\n    sha256: TODO\n"
+    text += f"  - url: {up}/b-{{{{ version }}}}.tar  # [py < 39]\n    sha256: 'TODO'  # [py < 39]\n"
+    changed = changed_lines(bumped(feedstock(tmp_path / "f", text), "2.0"))
+    assert changed == {
+        1: '{% set version = "2.0" %}',
+        7: f"sha256: {hashes['a-2.0.tar']}",
+        9: f"sha256: '{hashes['b-2.0.tar']}'  # [py < 39]",
+    }
+
+
 def test_hashes_in_variables_tables_and_outputs_are_found(tmp_path: Path) -> None:
     hashes = released(tmp_path / "up", "a-2.0.tar", "b-2.0-linux-64.tar", "b-2.0-osx-64.tar", "c-2.0.tar")
     up = (tmp_path / "up").as_uri()

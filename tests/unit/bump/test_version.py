@@ -35,6 +35,16 @@ META = "package:\n  name: a\n  version: {}\nbuild:\n  number: 0\n"
             {1: '{% set version = "2.31.0-1" %}'},
         ),
         (
+            '{% set version = "1.3-4" %}\n' + META.format("{{ version|replace('-', '_') }}"),
+            "1.4-0",
+            {1: '{% set version = "1.4-0" %}'},
+        ),
+        (
+            '{% set version = environ.get("VERSION", "1.2.3") %}\n' + META.format("{{ version }}"),
+            "2.0",
+            {1: '{% set version = environ.get("VERSION", "2.0") %}'},
+        ),
+        (
             '{% set major = 1 %}\n{% set minor = "2" %}\n' + META.format('{{ major }}.{{ minor ~ ".3" }}'),
             "4.5.3",
             {1: "{% set major = 4 %}", 2: '{% set minor = "5" %}'},
@@ -50,7 +60,20 @@ META = "package:\n  name: a\n  version: {}\nbuild:\n  number: 0\n"
             {1: '{% set version = "2.0" %}  # [unix]', 2: '{% set version = "2.0" %}  # [win]'},
         ),
     ],
-    ids=["literal", "quoted", "set", "number", "trimmed", "comments", "replaced", "parts", "table", "selectors"],
+    ids=[
+        "literal",
+        "quoted",
+        "set",
+        "number",
+        "trimmed",
+        "comments",
+        "replaced",
+        "underscored",
+        "default",
+        "parts",
+        "table",
+        "selectors",
+    ],
 )
 def test_a_meta_yaml_gets_another_version_and_nothing_else(
     text: str, version: str, changes: dict[int, str], tmp_path: Path
