@@ -257,9 +257,9 @@ def machine_virtual_packages(overrides: Mapping[str, str] | None = None) -> Virt
             )
     replacements = {kind: Override.string(value) for kind, value in values.items() if value is not None}
     detected = VirtualPackage.detect(VirtualPackageOverrides(**replacements))
-    packages = (package.into_generic() for package in detected)
-    found = {package.name.normalized: (str(package.version), str(package.build_string)) for package in packages}
+    generic = (package.into_generic() for package in detected)
+    packages = {package.name.normalized: (str(package.version), str(package.build_string)) for package in generic}
     arch = cuda_arch.version(
-        overrides or {}, has_cuda="__cuda" in found, capabilities=lambda: probe.capabilities(overrides or {})
+        overrides or {}, has_cuda="__cuda" in packages, capabilities=lambda: probe.capabilities(overrides or {})
     )
-    return found if arch is None else {**found, cuda_arch.NAME: (arch, "0")}
+    return packages if arch is None else {**packages, cuda_arch.NAME: (arch, "0")}

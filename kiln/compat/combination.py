@@ -159,10 +159,10 @@ def _words(name: str) -> str:
 def _similar(name: str) -> str:
     """Return 'did you mean ...?' with the GPUs and machines that begin with a name or contain it, else similar ones."""
     names = [*(row["gpu"] for row in tables.table("gpu")), *(row["machine"] for row in tables.table("cloud"))]
-    longer = [other for other in names if len(name) > 1 and other.lower().startswith(name.lower())]
-    longer = longer or [other for other in names if len(name) > 1 and name.lower() in other.lower()]
-    if longer:
-        return f"did you mean {' or '.join(map(repr, longer[:3]))}?"
+    candidates = [other for other in names if len(name) > 1 and other.lower().startswith(name.lower())]
+    candidates = candidates or [other for other in names if len(name) > 1 and name.lower() in other.lower()]
+    if candidates:
+        return f"did you mean {' or '.join(map(repr, candidates[:3]))}?"
     return nearest(name, [other for other in names if _may_be(name, other)])
 
 

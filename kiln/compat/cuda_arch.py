@@ -35,8 +35,8 @@ def version(overrides: Mapping[str, str], *, has_cuda: bool, capabilities: Calla
         return None
     if override is not None:
         return override or None
-    detected = [capability for capability in capabilities() if _CAPABILITY.fullmatch(capability)]
-    return min(detected, key=version_ranges.numbers, default=None)
+    versions = [capability for capability in capabilities() if _CAPABILITY.fullmatch(capability)]
+    return min(versions, key=version_ranges.numbers, default=None)
 
 
 def has_cuda(overrides: Mapping[str, str], cuda: str | None) -> bool:

@@ -59,10 +59,10 @@ def notes(
     def with_cuda(specs: Sequence[str], on: TargetMachine) -> RepoDataRecord | None:
         """Return the package's build for CUDA that a solve would take; None for one for the CPU, or without any."""
         try:
-            found = channel.solve(channels, specs, virtual_packages=on.virtual_packages, flexible=flexible)
+            solution = channel.solve(channels, specs, virtual_packages=on.virtual_packages, flexible=flexible)
         except KilnError:
             return None  # the packages to install are known; only their explanation is not
-        named = (record for record in found if record.name.normalized == fallback.name)
+        named = (record for record in solution if record.name.normalized == fallback.name)
         return next((record for record in named if needs_cuda(record)), None)
 
     causes = (_by_specs(fallback, specs, machine, with_cuda), _by_gpu(fallback, specs, machine, with_cuda))

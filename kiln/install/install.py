@@ -117,13 +117,13 @@ def plan(request: InstallRequest) -> Installation:
             flexible=request.flexible,
             most=sys.maxsize if request.verbose else LINES,
         ) from failure
-    changed = changes(there, records)
-    new = {change.name for change in changed if change.action in {Action.NEW, Action.CHANGED}}
+    all_changes = changes(there, records)
+    new = {change.name for change in all_changes if change.action in {Action.NEW, Action.CHANGED}}
     return Installation(
         request=request,
         specs=specs,
         records=tuple(records),
-        changes=changed,
+        changes=all_changes,
         exists=bool(there),
         notes=cpu_fallback.notes(
             [record for record in records if record.name.normalized in new],

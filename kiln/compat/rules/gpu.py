@@ -116,13 +116,13 @@ def known_failure(combination: Combination) -> Iterator[Finding]:
             for row in tables.table("known_failure")
             if version_ranges.overlaps(gpu.capability, row["capability_first"], row["capability_last"])
         ]
-        failing = tables.overlapping(rows, combination.tf)
+        failures = tables.overlapping(rows, combination.tf)
         what = f"upstream's wheel of TensorFlow {combination.tf}"
-        if failing:
+        if failures:
             cuda = tables.first_cuda(plain(gpu.capability))
             instead = f"; a build with machine code for it needs CUDA {cuda['first']} or newer" if cuda else ""
-            reason = f"{what} is known to fail on {gpu.text}: {failing[0]['symptom']}{instead}"
-            yield finding_of("known failure", CANNOT, reason, *failing, *gpu.rows)
+            reason = f"{what} is known to fail on {gpu.text}: {failures[0]['symptom']}{instead}"
+            yield finding_of("known failure", CANNOT, reason, *failures, *gpu.rows)
         elif rows and all(version_ranges.below(combination.tf, row["first"]) for row in rows):
             reason = f"later wheels than that of TensorFlow {combination.tf} are known to fail on {gpu.text}"
             yield finding_of("known failure", UNKNOWN, reason, *rows[:1], *gpu.rows)
