@@ -57,7 +57,8 @@ class Call:
     ``croot`` is its working folder and holds its packages, ``fetched`` the folder of the packages that it fetches, and
     of its own packages while they are tested. ``cache`` holds the packages fetched by other configs. ``channels`` are
     in order of priority, ``settings`` are conda-build's own. A build for CUDA assumes a driver for the version ``cuda``
-    and GPUs of the capability ``cuda_arch``, on every machine. The packages of a ``cross``-compiled config are not tested.
+    and GPUs of the capability ``cuda_arch``, on every machine. The packages of a ``cross``-compiled config are not
+    tested.
     """
 
     engine: str

@@ -184,7 +184,6 @@ def test_the_metadata_of_a_package_is_completed(tmp_path: Path) -> None:
         "extra": {"a": {"b": "1"}},
         "no_link": ["bin/*"],
         "without_recipe": True,
-        "hash_input": {},
     }
     assert step.recipe["about"] == {"license_file": ["L"]}
 
