@@ -225,11 +225,15 @@ class Builder:
     def run_tests(self, tester: PackageTester, step: TestStep, display: ReportedStep) -> TestReport:
         """Install a package and run its tests, without the network unless it is granted."""
         title = f"test {step.package}"
-        apart = self.engine.scripts_apart(title) if step.commands else contextlib.nullcontext(os.environ)
+        scripts = step.commands or step.downstreams
+        apart = self.engine.scripts_apart(title) if scripts else contextlib.nullcontext(os.environ)
         with apart as environment, tidied(self.job, step.folder, step.prefix):
-            return persistent(
+            report = persistent(
                 lambda: tester.run(step, environment=for_tests(environment), on_line=display.line), display
             )
+        for note in report.notes:
+            display.note(note)
+        return report
 
 
 def step_cache_of(job: BuildJob, rendered: Rendered, reporter: StepReporter) -> StepCache[ReportedStep]:

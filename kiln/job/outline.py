@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kiln import build, credentials, render
 from kiln.errors import UsageError, nearest
 from kiln.matchspec import package_name
+from kiln.package_test import required_specs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -81,7 +82,7 @@ def channels_for(rendered: Rendered) -> tuple[str, ...]:
     outputs = [output for output in rendered.outputs if not output.skip]
     sections = [rendered.compile_requirements, *(output.requirements for output in outputs)]
     specs = [spec for needs in sections for spec in (*needs.build, *needs.host, *needs.run)]
-    specs += [spec for output in outputs for spec in output.tests.requires]
+    specs += [spec for output in outputs for spec in (*required_specs(output), *output.tests.downstreams)]
     names = {package_name(spec) for spec in specs}
     if not {name for name in names - own_names if not name.startswith("__")}:
         return ()

@@ -65,6 +65,7 @@ class TestStep:
 
     ``specs`` are installed, the lines of ``script`` are run by bash in ``folder``, which holds copies of ``files`` by
     their places in it.
+    ``downstreams`` are specs of packages whose own tests run beside the package.
     ``notes`` list what could not be tested as the recipe requires.
     """
 
@@ -76,4 +77,5 @@ class TestStep:
     files: Mapping[str, Path]
     folder: Path
     prefix: Path
+    downstreams: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -29,7 +29,7 @@ _IMPORTS = {
     "perl": ("perl -e", "use {};"),
     "lua": ("lua -e", 'require "{}"'),
 }
-_SCRIPTS = {
+SCRIPTS = {
     "run_test.py": "python -s run_test.py",
     "run_test.pl": "perl run_test.pl",
     "run_test.r": "Rscript run_test.r",
@@ -54,9 +54,7 @@ def plan(
     ``available`` are the names of the packages in the channel, where that is known: other requirements of the test
     are omitted, with a note (a rehearsal has no compiler packages, for example; its tests use the machine's).
     """
-    named = {package_name(spec) for spec in output.tests.requires}
-    programs = [program for name, program in _PROGRAMS.items() if name in output.tests.scripts]
-    requirements = (*output.tests.requires, *(program for program in programs if program not in named))
+    requirements = required_specs(output)
     required = [spec for spec in requirements if available is None or package_name(spec) in available]
     unavailable = [spec for spec in requirements if spec not in required]
     lines = test_lines(output)
@@ -69,8 +67,16 @@ def plan(
         files={**test_files(output, recipe_folder), **_source_files(output, sources)},
         folder=folder,
         prefix=prefix,
+        downstreams=output.tests.downstreams,
         notes=(f"tested without {', '.join(unavailable)}, which this channel lacks",) if unavailable else (),
     )
+
+
+def required_specs(output: Output) -> tuple[str, ...]:
+    """Return the specs that an output's tests require: the recipe's, and the programs of its test scripts."""
+    named = {package_name(spec) for spec in output.tests.requires}
+    programs = [program for name, program in _PROGRAMS.items() if name in output.tests.scripts]
+    return (*output.tests.requires, *(program for program in programs if program not in named))
 
 
 def _source_files(output: Output, sources: Path | None) -> dict[str, Path]:
@@ -85,8 +91,8 @@ def test_lines(output: Output) -> tuple[str, ...]:
     """
     tests = output.tests
     imports = [*((_language(output.name), name) for name in tests.imports), *tests.other_imports]
-    scripts = (line for name, line in _SCRIPTS.items() if name in tests.scripts)
-    return (*(_import_line(language, name) for language, name in imports), *scripts, *tests.commands)
+    scripts = (line for name, line in SCRIPTS.items() if name in tests.scripts)
+    return (*(import_line(language, name) for language, name in imports), *scripts, *tests.commands)
 
 
 def test_files(output: Output, recipe_folder: Path) -> dict[str, Path]:
@@ -117,7 +123,8 @@ def _language(package: str) -> str:
     return _LANGUAGES.get(package.partition("-")[0], "python") if "-" in package else "python"
 
 
-def _import_line(language: str, name: str) -> str:
+def import_line(language: str, name: str) -> str:
+    """Return the shell line that imports a module of a language."""
     program, statement = _IMPORTS.get(language, _IMPORTS["python"])
     return f"{program} {shlex.quote(statement.format(name))}"
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import channel, command, files
 from kiln.errors import SolveFailed, TestsFailed, excerpt
+from kiln.matchspec import package_name, strict
 from kiln.model.artifact import TestReport, TestVerdict
-from kiln.package_test.plan import plan
+from kiln.package_test.downstream import carried_tests
+from kiln.package_test.plan import SCRIPT_HEAD, plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
-    from pathlib import Path
 
     from kiln.channel import VirtualPackages
     from kiln.model.plan import TestStep
@@ -58,6 +61,7 @@ class PackageTester:
             "specs": step.specs,
             "script": step.script,
             "environment": step.environment,
+            "downstreams": step.downstreams,
             "machine": self.machine,
         }
 
@@ -73,12 +77,12 @@ class PackageTester:
         start = time.monotonic()
         self._install(step)
         installed = time.monotonic() - start
-        if not step.commands:
+        notes = list(step.notes)
+        if not step.commands and not step.downstreams:
             files.remove(step.prefix)
             return TestReport(
                 package=step.package, verdict=TestVerdict.NONE, install_seconds=installed, notes=step.notes
             )
-        notes = list(step.notes)
 
         def listen(line: str) -> None:
             if line.startswith(NOTE):
@@ -88,18 +92,59 @@ class PackageTester:
 
         log = step.folder.with_name(f"{step.folder.name}.log")
         files.remove(log)
-        seconds = run_tests(step, environment=environment, log=log, on_line=listen)
+        seconds = run_tests(step, environment=environment, log=log, on_line=listen)  # also when it tests others alone
         files.remove(step.prefix)
         files.remove(step.folder)
+        passed = [self._test_downstream(step, spec, environment, listen) for spec in step.downstreams]
+        notes += [note for _, note in passed]
+        commands = step.commands + sum(tests for tests, _ in passed)
         return TestReport(
             package=step.package,
-            verdict=TestVerdict.PASSED,
-            commands=step.commands,
+            verdict=TestVerdict.PASSED if commands else TestVerdict.NONE,
+            commands=commands,
             install_seconds=installed,
             seconds=seconds,
             notes=tuple(notes),
             log=log,
         )
+
+    def _test_downstream(
+        self, step: TestStep, spec: str, environment: Mapping[str, str], on_line: Callable[[str], None]
+    ) -> tuple[int, str]:
+        """Run the tests of a package that depends on this one, and return their number and a note.
+
+        One that cannot be installed beside this package is skipped, as in conda-build.
+        """
+        name = package_name(spec)
+        beside = dataclasses.replace(
+            step,
+            package=f"{name}, downstream of {step.package}",
+            specs=(*step.specs[:1], strict(spec)),
+            folder=step.folder.with_name(f"{step.folder.name}-{name}"),
+            prefix=step.prefix.with_name(f"{step.prefix.name}-{name}"),
+        )
+        try:
+            self._install(beside)
+        except SolveFailed as error:
+            return 0, f"downstream {spec} was not tested: {error.what}"
+        (record,) = (each for each in channel.installed(beside.prefix) if each.name.normalized == name)
+        info = Path(str(record.extracted_package_dir)) / "info"
+        tests = carried_tests(info)
+        if tests.requires:
+            self._install(dataclasses.replace(beside, specs=(*beside.specs, *map(strict, tests.requires))))
+        variables = {key: str(beside.prefix) for key in ("PREFIX", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")}
+        package = {"PKG_NAME": name, "PKG_VERSION": str(record.version), "PKG_BUILDNUM": str(record.build_number)}
+        beside = dataclasses.replace(
+            beside,
+            script=(*SCRIPT_HEAD, *tests.lines),
+            environment={**step.environment, **variables, **package},
+            files=tests.files,
+        )
+        log = beside.folder.with_name(f"{beside.folder.name}.log")
+        run_tests(beside, environment=environment, log=log, on_line=on_line)
+        files.remove(beside.prefix)
+        files.remove(beside.folder)
+        return len(tests.lines), f"downstream {name} {record.version}: {len(tests.lines)} tests passed"
 
     def _install(self, step: TestStep) -> None:
         """Make the prefix of a test; packages for compilers may have links that lead out of it."""

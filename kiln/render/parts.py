@@ -140,7 +140,7 @@ def tests(package: Metadata) -> OutputTests:
         files=files,
         source_files=source_files,
         scripts=test_scripts(package, _entry(package)),
-        downstreams=texts(section.get("downstreams")),
+        downstreams=texts(list(value) if isinstance(value := section.get("downstreams"), dict) else value),
     )
 
 

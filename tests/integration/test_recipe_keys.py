@@ -20,7 +20,7 @@ from kiln.channel import Channel
 from kiln.conda_package import reader
 from kiln.errors import BuildFailed, HashMismatch, RecipeFault, TestsFailed
 from tests.feedstocks import written
-from tests.packages import release_package
+from tests.packages import conda_package, release_package
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -297,6 +297,40 @@ def test_test_scripts(tmp_path: Path) -> None:
     files = {"recipe/run_test.sh": "test -f deep/x.dat; word=said; echo ran", "recipe/deep/x.dat": ""}
     made(tmp_path / "passing", meta, files)
     assert "fail with exit code 3" in refused(tmp_path, TestsFailed, meta, {**files, "recipe/run_test.sh": "exit 3"})
+
+
+def downstream(folder: Path, name: str, script: str) -> Path:
+    """Write a package with tests as conda-build packs them."""
+    index = {"name": name, "version": "1", "build": "0", "build_number": 0, "subdir": "linux-64", "depends": ["keys"]}
+    info = {
+        "index.json": index,
+        "about.json": {},
+        "paths.json": {"paths": [], "paths_version": 1},
+        "test/run_test.sh": "",
+        "test/test_time_dependencies.json": ["dep"],
+    }
+    package = conda_package(folder / f"{name}-1-0.conda", {**info, "test/run_test.sh.yaml": script}, payload={})
+    changed = folder / "changed" / package.name
+    changed.parent.mkdir(exist_ok=True)
+    reader.rewrite_info(package, changed, lambda file, data: script.encode() if file == "test/run_test.sh" else data)
+    return changed
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_downstreams(passes: bool, tmp_path: Path) -> None:
+    variants = channel(tmp_path)
+    script = "test -f $PREFIX/share/one\ntest -f $PREFIX/share/dep\n" + ("" if passes else "exit 3\n")
+    Channel(root=tmp_path / "channel").add([(downstream(tmp_path, "user", script), "linux-64")])
+    test = "test:\n  downstreams: [user, absent]\n"
+    ended = build(tmp_path, f"{META}build:\n  number: 0\n{SCRIPT}{test}", variants=variants)
+    assert ended.returncode == (0 if passes else TestsFailed.exit_code), ended.stderr
+    if not passes:
+        assert "user, downstream of keys fail with exit code 3" in ended.stderr
+        return
+    words = (sys.executable, "-m", "kiln", "-C", str(tmp_path / "feedstock"), "report", "--json")
+    report = subprocess.run(words, cwd=ROOT, text=True, capture_output=True, check=True).stdout
+    assert "downstream user 1: 1 tests passed" in report
+    assert "downstream absent was not tested" in report
 
 
 OUTPUTS = """\

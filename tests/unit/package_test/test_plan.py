@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from kiln.model.rendered import Output, OutputTests
 from kiln.package_test.plan import plan
+from kiln.package_test.plan import test_lines as lines_of
 
 if TYPE_CHECKING:
     from kiln.model.plan import TestStep
@@ -50,3 +54,38 @@ def test_files_and_environment_are_the_recipes() -> None:
     assert step.files == {"t.c": Path("/r/t.c")}
     assert step.environment["PREFIX"] == "/p"
     assert step.environment["PKG_VERSION"] == "1.0"
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("r-a", "Rscript -e 'library(m)'"),
+        ("perl-a", "perl -e 'use m;'"),
+        ("lua-a", "lua -e 'require \"m\"'"),
+        ("rust", "python -c 'import m'"),
+    ],
+)
+def test_imports_are_in_the_language_of_the_package(name: str, line: str) -> None:
+    output = dataclasses.replace(APP, name=name, tests=OutputTests(imports=("m",), other_imports=(("perl", "n"),)))
+    assert lines_of(output) == (line, "perl -e 'use n;'")
+
+
+def test_scripts_run_before_commands_with_their_programs() -> None:
+    scripts = {"run_test.sh": "check.sh", "run_test.py": "run_test.py", "run_test.pl": "run_test.pl"}
+    output = dataclasses.replace(APP, tests=OutputTests(commands=("true",), requires=("perl 5",), scripts=scripts))
+    step = plan(output, recipe_folder=Path("/r"), folder=Path("/t"), prefix=Path("/p"))
+    assert step.script[-4:] == ("python -s run_test.py", "perl run_test.pl", ". ./run_test.sh", "true")
+    assert step.specs == ("app ==1.0 h_3", "perl ==5", "python")
+    assert step.files["run_test.sh"] == Path("/r/check.sh")
+
+
+def test_a_pattern_of_files_matches_at_any_depth(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    for name in ("one.dat", "deep/two.dat", "deep/other"):
+        (tmp_path / name).touch()
+    output = dataclasses.replace(APP, tests=OutputTests(files=("*.dat", "../outside", "missing")))
+    step = plan(output, recipe_folder=tmp_path, folder=Path("/t"), prefix=Path("/p"))
+    assert step.files == {
+        **{name: tmp_path / name for name in ("one.dat", "deep/two.dat", "missing")},
+        "outside": tmp_path / "../outside",
+    }
