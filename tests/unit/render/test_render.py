@@ -15,7 +15,7 @@ from kiln.errors import (
     UnsafeTemplate,
     VariantFault,
 )
-from kiln.model.rendered import Script
+from kiln.model.rendered import Requirements, Script
 from tests.feedstocks import PINNING, copied, written
 
 if TYPE_CHECKING:
@@ -187,9 +187,10 @@ def test_a_config_knows_the_machine_that_builds_it_where_its_settings_are_not_to
 
 @pytest.mark.parametrize("spec", ["a >=1,,<2", "foo@bar", "a >=1.0<2"])
 def test_a_requirement_that_is_no_match_spec_is_refused(spec: str, tmp_path: Path) -> None:
-    found = rendered(tmp_path, HEAD + f"requirements:\n  run:\n    - {spec}\n", "")
+    found = rendered(tmp_path, HEAD, "")
+    output = dataclasses.replace(found.outputs[0], requirements=Requirements(run=(spec,)))
     with pytest.raises(RecipeFault) as caught:
-        render.finalise(found)
+        render.finalise(dataclasses.replace(found, outputs=(output,)))
     assert caught.value.what == f"a: {spec!r} in run is not a match spec"
 
 
