@@ -68,6 +68,7 @@ def plan_rehearsal(
                 output,
                 recipe_folder=recipe_folder,
                 environment=script_environment(output, rendered, recipe_folder),
+                epilogue=installed_files.link_scripts(output, recipe_folder),
                 prologue=("mkdir -p dist", f"ln -s {shlex.quote(str(wheel))} dist/"),
                 as_it_is=True,
                 without={"build"},

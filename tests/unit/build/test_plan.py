@@ -12,6 +12,7 @@ from kiln.build import in_order, plan_compile, plan_outputs, plan_rehearsal
 from kiln.build.engine import HANDED_OVER, UNPACK, handed_over, recipe_of, secrets_of
 from kiln.errors import BuildFailed
 from kiln.model.build_config import BuildConfig
+from kiln.model.build_settings import BuildSettings
 from kiln.model.plan import Platforms
 from kiln.model.rendered import Output, OutputTests, Rendered, Requirements, Script, Source
 
@@ -99,6 +100,19 @@ def test_the_plan_of_a_rehearsal() -> None:
             "files": {"recipe": ["t.py"], "source": []},
         },
     ]
+
+
+def test_a_rehearsal_installs_link_scripts() -> None:
+    linked = dataclasses.replace(LIB, settings=BuildSettings(link_scripts={"post-link": "post-link.sh"}))
+    (step,) = plan_rehearsal(
+        Rendered(config=CPU, outputs=(linked,)),
+        recipe_folder=Path("/r"),
+        folder=Path("/making"),
+        channels=(),
+        wheel=Path("/w.whl"),
+    )
+    line = 'install -D -m 775 /r/post-link.sh "$PREFIX/bin/".lib-post-link.sh'
+    assert step.recipe["build"]["script"]["content"][-1] == line
 
 
 def planned(rendered: Rendered, compiled: Path | None = None) -> tuple[BuildStep, ...]:

@@ -73,3 +73,19 @@ def test_separate_items_keep_their_lines() -> None:
         "                c",
     ]
     assert render.field("tests", []) == []
+
+
+FAULTY = "package:\n  name: a\n  version: 1\nbuild:\n  numbr: 2\n  pin_depends: strict\n"
+
+
+def test_keys_at_fault_are_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    feedstock = written(tmp_path, FAULTY)
+    feedstock.configs.mkdir(exist_ok=True)
+    (feedstock.configs / "linux_64_.yaml").write_text("target_platform:\n- linux-64\n")
+    assert run(["-C", str(tmp_path), "render", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["linux_64_"][0]["build_number"] == 0
+    assert printed.err.splitlines() == [
+        "warning: recipe/meta.yaml:5:3: unknown key 'build/numbr' (did you mean 'number'?)",
+        "warning: recipe/meta.yaml:6:3: the engine rattler-build does not have 'build/pin_depends'",
+    ]
