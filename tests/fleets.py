@@ -192,7 +192,7 @@ class Simulation:
     def _renewed(self, command: protocol.Renew) -> protocol.Event:
         worker = self._alive(command.worker)
         if worker is None or self._unreachable(command.worker):
-            return protocol.Unreachable(worker=command.worker, reason="no route to host")
+            return protocol.Unreachable(worker=command.worker)
         worker.lease = self.clock + command.seconds
         return protocol.Renewed(worker=command.worker)
 
@@ -307,7 +307,7 @@ class Simulation:
             return None
         if worker is None or self._unreachable(name):
             self._soon(POLL, lambda: self._attended(name))
-            return protocol.Unreachable(worker=name, reason="no route to host")
+            return protocol.Unreachable(worker=name)
         self._soon(self._quiet_for(worker), lambda: self._attended(name))
         return protocol.Heartbeat(worker=name)
 
@@ -334,7 +334,7 @@ class Simulation:
             return None
         if worker is None or self._unreachable(name):
             self._soon(POLL, lambda: self._watched(name, config))
-            return protocol.Unreachable(worker=name, reason="no route to host")
+            return protocol.Unreachable(worker=name)
         if config not in worker.jobs:  # a new worker of the same name
             return protocol.BuildFinished(worker=name, config=config, exit_code=None)
         if worker.jobs[config] > self.clock:

@@ -94,7 +94,7 @@ class Container:
         result = self._command(words, log=log, timeout=timeout, on_line=hear, own=own)
         if result.exit_code == command.TIMED_OUT and self._state()["Status"] != "exited":
             self.stop()  # it may not even have started
-            return ContainerResult(exit_code=command.TIMED_OUT, tail=result.tail, seconds=result.seconds)
+            return ContainerResult(exit_code=command.TIMED_OUT, tail=result.tail)
         tail, peak, kills = memory_watch.figures(result.tail)
         # Success with figures from the watcher needs no query to the engine.
         state = UNASKED if result.ok and peak is not None else self._state()
@@ -103,7 +103,6 @@ class Container:
         return ContainerResult(
             exit_code=state["ExitCode"],
             tail=tail,
-            seconds=result.seconds,
             peak_memory=self.plan.limits.memory if kills and self.plan.limits.memory else peak,
             memory_kills=max(kills, int(state["OOMKilled"])),
         )

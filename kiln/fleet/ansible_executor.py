@@ -119,7 +119,7 @@ def failures(command: Command, error: Exception) -> tuple[Event, ...]:
         case Provision():
             return tuple(ProvisionFailed(worker=worker, reason=reason) for worker in command.workers)
         case Probe():
-            return (Probed(answers=frozenset(), listed=None, reason=reason),)
+            return (Probed(answers=frozenset(), listed=None),)
         case Collect():
             return (CollectFailed(worker=command.worker, config=command.config, reason=reason),)
         case _:

@@ -178,8 +178,6 @@ class Heartbeat(_WorkerMessage):
 class Unreachable(_WorkerMessage):
     """A worker does not answer."""
 
-    reason: str
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
@@ -249,7 +247,6 @@ class Probed:
 
     answers: frozenset[str]
     listed: frozenset[str] | None
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,8 +96,7 @@ def probe(session: ExecutorSession, workers: tuple[str, ...]) -> None:
             with session.provider_lock:
                 session.playbooks.play("admit.yml")
             answers |= _answering(session, silent)
-    reason = "" if listed is not None else result.reason("localhost")
-    session.events.put(Probed(answers=answers, listed=listed, reason=reason))
+    session.events.put(Probed(answers=answers, listed=listed))
 
 
 def _answering(session: ExecutorSession, workers: tuple[str, ...]) -> frozenset[str]:

@@ -58,8 +58,7 @@ def watch_cache(session: ExecutorSession, worker: str) -> None:
     """Report whether a cache runs, until its worker is terminated."""
     while session.follows(worker):
         result = session.ssh(worker, "systemctl is-active --quiet kiln-cache")
-        reason = result.tail[-REASON_LENGTH:] or "its cache does not run"
-        session.events.put(Heartbeat(worker=worker) if result.ok else Unreachable(worker=worker, reason=reason))
+        session.events.put(Heartbeat(worker=worker) if result.ok else Unreachable(worker=worker))
         session.stopped.wait(session.site.poll)
 
 
@@ -96,7 +95,7 @@ def renew(session: ExecutorSession, command: Renew) -> None:
     if result.ok:
         session.events.put(Renewed(worker=command.worker))
     elif result.exit_code in NO_CONNECTION:
-        session.events.put(Unreachable(worker=command.worker, reason=result.tail[-REASON_LENGTH:]))
+        session.events.put(Unreachable(worker=command.worker))
 
 
 def start(session: ExecutorSession, command: StartBuild) -> None:
@@ -170,7 +169,7 @@ def _poll(session: ExecutorSession, worker: str, config: str, log: LogStream) ->
         except ValueError as error:
             result = dataclasses.replace(result, exit_code=1, tail=f"{worker} sent an invalid answer: {error}")
     if not result.ok:
-        session.events.put(Unreachable(worker=worker, reason=result.tail[-REASON_LENGTH:]))
+        session.events.put(Unreachable(worker=worker))
         session.stopped.wait(session.site.poll)
         return None
     session.events.put(Heartbeat(worker=worker))

@@ -34,12 +34,6 @@ class CompileReport:
     seconds: float
     work: float | None = None
 
-    @property
-    def share(self) -> float:
-        """The part of the cacheable actions that came from a cache; 1.0 when there were none."""
-        cacheable = self.hits + self.misses
-        return self.hits / cacheable if cacheable else 1.0
-
     def __str__(self) -> str:
         internal = f", {self.internal:,} internal" if self.internal else ""
         return f"{self.hits + self.misses:,} actions: {self.hits:,} from the cache, {self.misses:,} run{internal}"

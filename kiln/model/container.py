@@ -75,7 +75,6 @@ class ContainerResult:
 
     exit_code: int
     tail: str
-    seconds: float
     peak_memory: int | None = None
     memory_kills: int = 0
 
