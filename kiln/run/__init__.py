@@ -101,7 +101,8 @@ def build(feedstock: Feedstock, planned: RunPlan, watcher: RunObserver) -> tuple
         try:
             return run.execute(), run.errors
         finally:
-            layout.compile_caches.trim(planned.options.cache_bound)
+            if used := {job.cache_key for job in planned.jobs_of.values()}:
+                layout.compile_caches.trim(planned.options.cache_bound, keep=used)
 
 
 def debug(

@@ -244,3 +244,19 @@ def test_an_unreachable_channel_is_tried_again_and_reported(small: Path) -> None
     assert ended.returncode == DownloadFailed.exit_code, ended.stderr
     (entry,) = report(small).configs
     assert [note[:16] for note in entry.steps[-1].notes] == ["attempt 1 of 3: ", "attempt 2 of 3: "]
+
+
+def test_a_cache_that_the_run_used_loses_its_oldest_entries_and_is_not_removed(small: Path) -> None:
+    caches = small / "build_artifacts" / "compile-cache"
+    assert kiln(small, CPU_311, "--container", "none").returncode == 0
+    (cache,) = (folder for folder in caches.iterdir() if folder.is_dir())
+    for number in (1, 2):
+        entry = cache / "cas" / str(number)
+        entry.parent.mkdir(exist_ok=True)
+        entry.write_bytes(bytes(1_000_000))
+        os.utime(entry, (number, number))
+    assert kiln(small, CPU_311, "--container", "none", "--cache-size", "1500kB").returncode == 0
+    assert [file.name for file in sorted((cache / "cas").iterdir())] == ["1", "2"], "nothing was built"
+    ended = kiln(small, CPU_311, "--container", "none", "--cache-size", "1500kB", "--rebuild")
+    assert ended.returncode == 0, ended.stderr
+    assert [file.name for file in (cache / "cas").iterdir()] == ["2"]
