@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.lint import about, conda_forge, requirement_rules, sections, settings_rules, tests_section, text_rules
+from kiln.lint import (
+    about,
+    conda_forge,
+    requirement_rules,
+    sections,
+    settings_rules,
+    shapes,
+    tests_section,
+    text_rules,
+)
 from kiln.lint.model import LintMessage, Problem, Rule, Severity
 from kiln.lint.subject import LintedFeedstock, LintedRecipe, read_settings, recipe_files
 from kiln.lint.values import mapping
@@ -15,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["RULES", "LintMessage", "Rule", "Severity", "check", "recipe_files", "rules", "shellcheck_enabled"]
 
 RULES: tuple[Rule, ...] = (
+    *shapes.RULES,
     *sections.RULES,
     *about.RULES,
     *tests_section.RULES,

@@ -95,11 +95,6 @@ def quoted_value(line: str, _: int) -> str:
     return f'{match["before"]}"{value}"{match["after"]}'
 
 
-def pypi_address(line: str, _: int) -> str:
-    """Write PyPI's address of files instead of its former one."""
-    return line.replace("https://pypi.io/", "https://files.pythonhosted.org/")
-
-
 def listed_maintainer(line: str, _: int) -> str:
     """Write one maintainer as a list of one, on a line of its own."""
     match = _NAME.fullmatch(line)
@@ -121,7 +116,6 @@ LINE_FIXES: Mapping[str, Callable[[str, int], str]] = {
     "R-038": abi3_truth,
     "R-039": without_suffix,
     "R-040": quoted_value,
-    "R-050": pypi_address,
     "R-004": listed_maintainer,
 }
 # Fixes of spelling alone: the values of the recipe are the same before and after.

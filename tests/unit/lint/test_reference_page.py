@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from kiln import lint
+from kiln.lint import scripts
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "lint.md"
+
+
+def test_the_page_has_a_row_for_each_rule() -> None:
+    rows = {
+        tuple(cell.strip() for cell in line.strip("|\n").split("|"))
+        for line in PAGE.read_text().splitlines()
+        if line.count("|") == 6
+    }
+    shown = {(row[0], row[1], row[3], row[4].strip("`")) for row in rows} - {
+        ("id", "severity", "`--fix`", "linter: skip:"),
+        ("---",) * 4,
+    }
+    rules = {(rule.id, rule.severity.value, "yes" if rule.fixable else "", rule.skip) for rule in lint.RULES}
+    own = {(name, "hint", "", "") for name in (scripts.REPORT, scripts.FAILURE, scripts.OWN_REPORT)}
+    assert shown == rules | own
+
+
+def test_every_fixable_rule_has_a_correction() -> None:
+    from kiln.lint.line_fixes import LINE_FIXES
+
+    fixable = {rule.id for rule in lint.RULES if rule.fixable}
+    assert fixable == {*LINE_FIXES, "R-001", "R-009", "R-011", "R-012"}
