@@ -49,11 +49,11 @@ def correct(feedstock: Feedstock, text: str, *, of_conda_forge: bool = False) ->
     before = messages = check(feedstock, recipe, of_conda_forge=of_conda_forge)
     for rule in dict.fromkeys(message.id for message in messages if message.fixable):
         of_rule = [message for message in messages if message.id == rule and message.at.file == file]
-        changed = _changed(recipe, rule, text, of_rule)
-        corrected = _read(changed, file) if changed != text else None
-        if corrected is None or (rule in SPELLING and _values(corrected) != _values(recipe)):
+        new_text = _new_text(recipe, rule, text, of_rule)
+        new_recipe = _read(new_text, file) if new_text != text else None
+        if new_recipe is None or (rule in SPELLING and _values(new_recipe) != _values(recipe)):
             continue
-        text, recipe = changed, corrected
+        text, recipe = new_text, new_recipe
         messages = check(feedstock, recipe, of_conda_forge=of_conda_forge)
     remaining = {(message.id, message.text) for message in messages}
     fixed = tuple(message for message in before if (message.id, message.text) not in remaining)
@@ -80,7 +80,7 @@ def _values(recipe: LintedRecipe) -> Any:
     return spaced(recipe.root)
 
 
-def _changed(recipe: LintedRecipe, rule: str, text: str, messages: Sequence[LintMessage]) -> str:
+def _new_text(recipe: LintedRecipe, rule: str, text: str, messages: Sequence[LintMessage]) -> str:
     """Return the text with the corrections of one rule."""
     lines = _LINE.findall(text)
     if rule in LINE_FIXES:
@@ -88,8 +88,8 @@ def _changed(recipe: LintedRecipe, rule: str, text: str, messages: Sequence[Lint
             if 0 < number <= len(lines):
                 line = lines[number - 1]
                 bare = line.rstrip(_BREAKS)
-                corrected = LINE_FIXES[rule](bare, recipe.version).replace("\n", _line_break(lines))
-                lines[number - 1] = corrected + line[len(bare) :]
+                new_line = LINE_FIXES[rule](bare, recipe.version).replace("\n", _line_break(lines))
+                lines[number - 1] = new_line + line[len(bare) :]
     elif rule == "R-001":
         order = META_ORDER if recipe.version == 0 else SEVERAL_ORDER if "outputs" in recipe.root else SINGLE_ORDER
         lines = reordered(_ended(lines), order) or lines
@@ -105,8 +105,8 @@ def _ordered_requirements(lines: list[str]) -> list[str]:
     if block is None:
         return lines
     start, end = block
-    moved = reordered(lines[start:end], REQUIREMENTS_ORDER, first_indentation(lines[start:end]))
-    return [*lines[:start], *(moved or lines[start:end]), *lines[end:]]
+    block_lines = reordered(lines[start:end], REQUIREMENTS_ORDER, first_indentation(lines[start:end]))
+    return [*lines[:start], *(block_lines or lines[start:end]), *lines[end:]]
 
 
 def _ended(lines: list[str]) -> list[str]:

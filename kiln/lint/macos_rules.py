@@ -38,11 +38,11 @@ def _files(subject: LintedFeedstock) -> Iterator[tuple[str, dict[Any, Any]]]:
             text = "\n".join(_OTHER_SYSTEM.sub("", line) for line in text.split("\n"))
         values = mapping(read_values(text, file))
         if name == VARIANT_FILES[1]:
-            values = {key: chosen for key, value in values.items() if (chosen := [*_chosen(value)])}
+            values = {key: items_of_key for key, value in values.items() if (items_of_key := [*_macos_items(value)])}
         yield file, {key: value for key, value in values.items() if value is not None}
 
 
-def _chosen(value: Any) -> Iterator[Any]:
+def _macos_items(value: Any) -> Iterator[Any]:
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, dict) and "if" in item:
             branch = item.get("then") if _holds(str(item["if"])) else item.get("else")

@@ -32,9 +32,9 @@ def reordered(lines: Sequence[str], order: Sequence[str], indentation: str = "")
         blocks.append(block)
         gaps.append(list(lines[end - blank : end]))
     ranks = [order.index(name) if name in order else len(order) for name in names]
-    chosen = [blocks[index] for index in sorted(range(len(blocks)), key=ranks.__getitem__)]
-    moved = [line for block, gap in zip(chosen, gaps, strict=True) for line in (*block, *gap)]
-    return [*lines[: starts[0] if starts else 0], *moved]
+    sequence = [blocks[index] for index in sorted(range(len(blocks)), key=ranks.__getitem__)]
+    body = [line for block, gap in zip(sequence, gaps, strict=True) for line in (*block, *gap)]
+    return [*lines[: starts[0] if starts else 0], *body]
 
 
 def _key(line: str, indentation: str) -> str:

@@ -237,8 +237,8 @@ OF_CONDA_FORGE: list[tuple[str, str, str, dict[str, str], set[str]]] = [
 ]
 
 
-def ids(found: list[lint.LintMessage]) -> set[str]:
-    return {message.id for message in found}
+def ids(results: list[lint.LintMessage]) -> set[str]:
+    return {message.id for message in results}
 
 
 @pytest.mark.parametrize("recipe", CLEAN)
@@ -251,9 +251,9 @@ def test_clean_recipes_have_no_messages(tmp_path: Path, recipe: str, of_conda_fo
 def test_a_change_breaks_these_rules_at_this_place(
     tmp_path: Path, recipe: str, old: str, new: str, expected: set[str], place: str
 ) -> None:
-    found = messages(tmp_path, changed(recipe, old, new))
-    assert ids(found) == expected
-    assert not place or str(found[0].at) == place
+    results = messages(tmp_path, changed(recipe, old, new))
+    assert ids(results) == expected
+    assert not place or str(results[0].at) == place
 
 
 @pytest.mark.parametrize(("recipe", "files", "expected"), FILES)
@@ -270,9 +270,9 @@ def test_rules_of_conda_forge_apply_there_only(
     if old:
         recipe = changed(recipe, old, new)
     recipe = recipe.replace("zlib >=1.2,<2", "zlib")
-    found = ids(messages(tmp_path, recipe, files, of_conda_forge=True))
+    results = ids(messages(tmp_path, recipe, files, of_conda_forge=True))
     outside = ids(messages(tmp_path, recipe, files))
-    assert found - outside == expected
+    assert results - outside == expected
 
 
 def test_a_feedstock_without_configs_builds_nothing(tmp_path: Path) -> None:
@@ -308,20 +308,20 @@ def test_noarch_selectors_of_platforms_are_allowed_on_several_platforms(tmp_path
 
 def test_lints_come_before_hints_and_each_in_the_order_of_the_file(tmp_path: Path) -> None:
     recipe = changed(changed(META, "{{ name }}-", "{{name}}-"), "license: MIT", "license: unknown")
-    found = messages(tmp_path, changed(recipe, "  number: 0\n", ""))
-    assert [message.id for message in found] == ["R-008", "R-007", "R-025", "R-044"]
-    assert all(message.cure for message in found)
+    results = messages(tmp_path, changed(recipe, "  number: 0\n", ""))
+    assert [message.id for message in results] == ["R-008", "R-007", "R-025", "R-044"]
+    assert all(message.cure for message in results)
 
 
 def test_a_loop_is_unrolled_and_its_messages_have_the_loops_lines(tmp_path: Path) -> None:
     loop = "    {% for name in ['a', 'b'] %}\n    - {{ name }}>=1\n    {% endfor %}\n"
     recipe = changed(META, "    - zlib >=1.2,<2\n", loop)
-    found = [message for message in messages(tmp_path, recipe) if message.id == "R-022"]
-    assert [message.text for message in found] == [
+    results = [message for message in messages(tmp_path, recipe) if message.id == "R-022"]
+    assert [message.text for message in results] == [
         "requirements/host: 'a>=1' has no space after the name",
         "requirements/host: 'b>=1' has no space after the name",
     ]
-    assert all(21 <= message.at.line <= 23 for message in found)
+    assert all(21 <= message.at.line <= 23 for message in results)
 
 
 TYPES = [
@@ -349,6 +349,6 @@ TYPES = [
 def test_values_of_a_wrong_type_are_lints_of_kilns_own(
     tmp_path: Path, recipe: str, old: str, new: str, text: str
 ) -> None:
-    found = [message for message in messages(tmp_path, changed(recipe, old, new)) if message.id == "kiln-type"]
-    assert text in {message.text for message in found}
-    assert all(message.at.line for message in found)
+    results = [message for message in messages(tmp_path, changed(recipe, old, new)) if message.id == "kiln-type"]
+    assert text in {message.text for message in results}
+    assert all(message.at.line for message in results)

@@ -23,12 +23,12 @@ def program(folder: Path, text: str) -> Path:
 @pytest.mark.skipif(not PROGRAM.exists(), reason="shellcheck is not in this environment")
 def test_warnings_have_places_and_ids_of_shellcheck(tmp_path: Path) -> None:
     subject = feedstock(tmp_path, META, {"recipe/build.sh": SCRIPT})
-    found = scripts.messages(subject, PROGRAM, enabled=False)
-    assert {message.id for message in found} == {"kiln-shellcheck"}
-    assert "recipe/build.sh:3:21" in {str(message.at) for message in found}
+    results = scripts.messages(subject, PROGRAM, enabled=False)
+    assert {message.id for message in results} == {"kiln-shellcheck"}
+    assert "recipe/build.sh:3:21" in {str(message.at) for message in results}
     everything = scripts.messages(subject, PROGRAM, enabled=True)
     assert {message.id for message in everything} == {"R-042"}
-    assert len(everything) > len(found)
+    assert len(everything) > len(results)
 
 
 def test_a_feedstock_without_scripts_runs_nothing(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ VALUES = [
 
 @pytest.mark.parametrize(("text", "value"), VALUES)
 def test_scalars_have_the_types_of_yaml_1_2(text: str, value: object) -> None:
-    found = read_values(f"a: {text}", "f")["a"]
-    assert found == value
-    assert type(found) is type(value) or (isinstance(found, PlacedText) and isinstance(value, str))
+    answer = read_values(f"a: {text}", "f")["a"]
+    assert answer == value
+    assert type(answer) is type(value) or (isinstance(answer, PlacedText) and isinstance(value, str))
 
 
 def test_the_first_of_repeated_keys_counts_and_repetitions_are_reported() -> None:
