@@ -26,6 +26,7 @@ MOST_BYTES = 8_000_000_000  # of one file
 MOST_SECONDS = 3600.0  # for one file
 _CHUNK = 1 << 18
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
+_UNREACHED = re.compile(r"<urlopen error (?:\[Errno -?\d+\] )?(.*)>")
 # The beginnings of archives by the ends of their names, so that a server's error page is not hashed.
 _MAGIC = {
     (".gz", ".tgz"): b"\x1f\x8b",
@@ -114,7 +115,9 @@ def _of_url(url: str, algorithms: tuple[str, ...], folder: Path, progress: Calla
             with http_client.opened(url, headers={"User-Agent": "kiln"}) as response:
                 return _hashed(response, url, algorithms, http_client.announced_size(response), progress)
         except http_client.HttpError as error:
-            raise DownloadFailed(url, why=str(error)) from error
+            match = _UNREACHED.fullmatch(str(error))
+            why = f"{parts.hostname} cannot be reached: {match[1]}" if match else str(error)
+            raise DownloadFailed(url, why=why) from error
     if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
         return _of_file(Path(unquote(parts.path)), url, algorithms, progress)
     if not parts.scheme:

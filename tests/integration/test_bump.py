@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ import pytest
 from kiln import limits, load
 from kiln.bump import plan as planning
 from kiln.bump import version
-from kiln.errors import DownloadFailed
+from kiln.errors import DownloadFailed, TemplateFault, UnsafeTemplate
 from tests.bumping import OLD, bumped, changed_lines, feedstock
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def test_all_releases_that_a_server_does_not_have_are_named(server: str, tmp_pat
     assert len(reasons) == 3
     assert "broke off" in reasons[0] or "IncompleteRead" in reasons[0]
     assert reasons[1] == "the server sent a web page, not a .gz file"
-    assert "refused" in reasons[2]
+    assert reasons[2] == "127.0.0.1 cannot be reached: Connection refused"
     with pytest.raises(DownloadFailed, match="the server answered 404"):
         bumped(feedstock(tmp_path / "other", recipe(f"{server}/plain")), "3.0")
 
@@ -107,6 +108,23 @@ def test_the_command_writes_what_git_shows_as_changed_values_alone(server: str, 
         f"+    sha256: {hashlib.sha256(ARCHIVE).hexdigest()}",
         "+  number: 0  # kept",
     ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{% for a in range(99999999) %}{% for b in range(99999999) %}{% endfor %}{% endfor %}",
+        "{% set a = 'x' * 9999999999 %}",
+        "{% set version = 1 %}\n" * 3_000 + "{% set a =\n" * 3_000,
+    ],
+    ids=["loop", "memory", "unclosed"],
+)
+def test_a_hostile_recipe_is_refused_in_bounded_time(line: str, tmp_path: Path) -> None:
+    case = feedstock(tmp_path, f"{line}\n{recipe('http://127.0.0.1:9')}")
+    before = time.monotonic()
+    with pytest.raises((UnsafeTemplate, TemplateFault)):
+        bumped(case, "2.0")
+    assert time.monotonic() - before < 120
 
 
 def tree(case: Path, folder: Path) -> Feedstock:
