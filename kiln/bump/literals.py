@@ -33,8 +33,8 @@ _V1_KEYS = frozenset({"version", "number", "url", "git", "rev", "tag", "expected
 class Literal:
     """A value in a recipe's text, from ``start`` to ``end`` without the ``quote`` around it.
 
-    ``key`` is the YAML key or the variable that it is a value of; it is the whole value if ``alone``. ``jinja`` tells
-    values of ``set`` from YAML's.
+    ``key`` is the YAML key or the variable that it is a value of; it is the whole value if ``alone``. ``jinja`` marks a
+    value of ``set``.
     """
 
     start: int

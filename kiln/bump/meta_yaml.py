@@ -57,6 +57,7 @@ class MetaYaml:
 
     def views(self, text: str) -> Views:
         """Return what another text says at each variant; None where it is invalid there."""
+        self.fault = None if self._worlds else self.fault
         try:
             return tuple(self._view(text, recipe, variant) for recipe, variant in self._worlds)
         finally:

@@ -40,19 +40,19 @@ def values_for(recipe: RecipeText, views: Views, positions: frozenset[Position] 
     else:
         goals = {at for at in positions if numbers.get(at)}
     literals = _literals(recipe, views)
-    chosen: dict[Literal, None] = {}
+    bases: dict[Literal, None] = {}
     of_package: dict[int, set[Literal]] = defaultdict(set)
     for at in sorted(goals):
         literal = _one(recipe, [literal for literal, effects in literals.items() if at in effects], numbers[at])
         if literal is not None:
-            chosen[literal] = None
+            bases[literal] = None
             of_package[at[1]].add(literal)
     if positions is None:
-        return {literal: str(int(literal.text) + 1) for literal in chosen}
+        return {literal: str(int(literal.text) + 1) for literal in bases}
     for group in of_package.values():
         _require_same_base(recipe, group)
     apart = {literal for group in of_package.values() if len(group) > 1 for literal in group}
-    return {literal: str(int(literal.text) // _OFFSET * _OFFSET if literal in apart else 0) for literal in chosen}
+    return {literal: str(int(literal.text) // _OFFSET * _OFFSET if literal in apart else 0) for literal in bases}
 
 
 def _literals(recipe: RecipeText, views: Views) -> dict[Literal, frozenset[Position]]:
@@ -61,10 +61,10 @@ def _literals(recipe: RecipeText, views: Views) -> dict[Literal, frozenset[Posit
     literals = {}
     for literal in candidates:
         after = recipe.views(replaced(recipe.text, {literal: str(int(literal.text) + 1)}))
-        changed, invalid = effect(views, after, _numbers)
+        effects, invalid = effect(views, after, _numbers)
         others, _ = effect(views, after, lambda view: (view.version, *(source.identity for source in view.sources)))
-        if changed and not invalid and not others and all(_raised(views, after, at) for at in changed):
-            literals[literal] = changed
+        if effects and not invalid and not others and all(_raised(views, after, at) for at in effects):
+            literals[literal] = effects
     return literals
 
 

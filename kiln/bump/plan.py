@@ -79,15 +79,16 @@ def of_version(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
     views = _views(feedstock, recipe)
     old = version.current(recipe, views)
     edits = {**version.values_for(recipe, views, target)} if target != old else {}
-    changed = recipe.views(replaced(text, edits))
-    new = version.current(recipe, changed)
+    after = recipe.views(replaced(text, edits))
+    new = version.current(recipe, after)
     note = version.require_newer(old, new)
-    edits |= _in_urls(recipe, views, changed, old, new)
-    positions, _ = effect(views, changed, lambda view: [package.version for package in view.packages])
+    edits |= _in_urls(recipe, views, after, old, new)
+    positions, _ = effect(views, after, lambda view: [package.version for package in view.packages])
     edits |= build_number.values_for(recipe, views, positions)
-    found = sources.changes(recipe, views, edits)
-    if found.unchanged and not (found.downloads or found.pins):
-        _refuse_sources(recipe, found.unchanged)
+    version.require_valid(recipe, views, edits, new)
+    effects = sources.changes(recipe, views, edits)
+    if effects.unchanged and not (effects.downloads or effects.pins):
+        _refuse_sources(recipe, effects.unchanged)
     return BumpPlan(
         file=recipe.file,
         text=text,
@@ -95,10 +96,10 @@ def of_version(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
         new=new,
         edits=edits,
         numbers=_numbers(recipe, views, edits),
-        downloads=found.downloads,
-        unchanged=found.unchanged,
-        pins=found.pins,
-        notes=(*([note] if note else ()), *_outputs(changed, old)),
+        downloads=effects.downloads,
+        unchanged=effects.unchanged,
+        pins=effects.pins,
+        notes=(*([note] if note else ()), *_outputs(after, old)),
     )
 
 
@@ -149,8 +150,8 @@ def _in_urls(recipe: RecipeText, before: Views, after: Views, old: str, new: str
     edits: dict[Literal, str] = {}
     for literal in recipe.versions_in_urls(old) if any(old in str(identity) for identity in fixed) else ():
         trial = recipe.views(replaced(recipe.text, {literal: new}))
-        changed, invalid = effect(before, trial, lambda view: [source.identity for source in view.sources])
-        if changed and not invalid:
+        positions, invalid = effect(before, trial, lambda view: [source.identity for source in view.sources])
+        if positions and not invalid:
             edits[literal] = new
     return edits
 

@@ -45,10 +45,11 @@ class RecipeYaml:
 
     def views(self, text: str) -> Views:
         """Return what another text says at each variant; None where it is invalid there."""
+        self.fault = None
         try:
             recipe = RecipeV1.of_text(text)
         except KilnError as error:
-            self.fault = self.fault or error
+            self.fault = error
             return (None,) * len(self._worlds)
         return tuple(self._view(recipe, *world) for world in self._worlds)
 

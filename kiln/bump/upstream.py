@@ -35,7 +35,7 @@ _VERSION = r"(\d+(?:[._-]\d\w*)*(?:[._-]?post\d+)?)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
-    """What is known of a source's newest version: ``newest``, or ``reason`` why nothing is; ``index`` is who tells.
+    """The newest version of a source, by an ``index``, or the ``reason`` why it is unknown.
 
     ``spelled`` is the version as the index writes it, which may be with other separators.
     """
@@ -74,7 +74,7 @@ def _of(source: SourceView, version: str, folder: Path, env: Mapping[str, str]) 
             return _of_tags(source, *tag, version, folder, env)
     if source.git:
         return _of_tags(source, source.git, source.revision, version, folder, env)
-    return Upstream(source=source.name, reason="no index tells the versions of this kind of source")
+    return Upstream(source=source.name, reason="no index has the versions of this kind of source")
 
 
 def project_of(url: str) -> str:

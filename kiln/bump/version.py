@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kiln.bump.literals import Literal
     from kiln.bump.views import RecipeText, RecipeView, Views
 
-_GIVEN = re.compile(r"[0-9A-Za-z][0-9A-Za-z._+!-]*")
+_ARGUMENT = re.compile(r"[0-9A-Za-z][0-9A-Za-z._+!-]*")
 _MARK = "kilnmark{}x"
 _TRIED = 60  # literals
 
@@ -27,9 +27,9 @@ def require_version(text: str) -> None:
     """Refuse a text that cannot be a version.
 
     Raises:
-        UsageError: it is none; a hyphen is allowed, which recipes replace.
+        UsageError: the version is invalid; a hyphen is allowed, which recipes replace.
     """
-    if not _GIVEN.fullmatch(text) or not text[0].isdigit() or len(text) > names.MAX_LENGTH:
+    if not _ARGUMENT.fullmatch(text) or not text[0].isdigit() or len(text) > names.MAX_LENGTH:
         why = "a version begins with a digit, and has letters, digits, '.', '_', '+', '!' and '-'"
         raise UsageError(f"invalid version {text!r}", why=why, hint="kiln bump 2.22.0")
 
@@ -62,12 +62,25 @@ def values_for(recipe: RecipeText, views: Views, version: str) -> Mapping[Litera
     """
     old = current(recipe, views)
     same = [literal for literal in recipe.literals if literal.text == old]
-    chosen = {literal: version for literal in same if _changes(recipe, views, {literal: version})}
-    if not (chosen and _gives(recipe, chosen, version)):
-        chosen = _of_one(recipe, views, version) or _of_parts(recipe, version)
-    if not chosen:
+    values = {literal: version for literal in same if _changes(recipe, views, {literal: version})}
+    if not (values and _gives(recipe, values, version)):
+        values = _of_one(recipe, views, version) or _of_parts(recipe, version)
+    if not values:
+        require_valid(recipe, views, dict.fromkeys(same, version), version)
         raise _computed(recipe, old)
-    return chosen
+    return values
+
+
+def require_valid(recipe: RecipeText, before: Views, values: Mapping[Literal, str], version: str) -> None:
+    """Refuse values with which the recipe is invalid at a variant where it was valid.
+
+    Raises:
+        KilnError: the recipe's fault there.
+    """
+    after = recipe.views(replaced(recipe.text, values))
+    fault = recipe.fault
+    if fault is not None and any(old is not None and new is None for old, new in zip(before, after, strict=True)):
+        raise type(fault)(f"with version {version}, {fault.what}", at=fault.at, why=fault.why, hint=fault.hint)
 
 
 def _of_one(recipe: RecipeText, views: Views, version: str) -> dict[Literal, str]:
@@ -114,8 +127,8 @@ def _candidates(recipe: RecipeText) -> Sequence[Literal]:
 
 def _changes(recipe: RecipeText, views: Views, values: Mapping[Literal, str]) -> bool:
     after = recipe.views(replaced(recipe.text, values))
-    changed, _ = effect(views, after, _version)
-    return bool(changed)
+    positions, _ = effect(views, after, _version)
+    return bool(positions)
 
 
 def _version(view: RecipeView) -> tuple[str]:

@@ -49,7 +49,7 @@ class SourceView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeView:
-    """What a recipe says at one variant: the ``version`` is the top level's, ``packages`` have theirs."""
+    """A recipe at one variant: the ``version`` is the top level's, ``packages`` have theirs."""
 
     version: str
     packages: tuple[PackageView, ...]
@@ -60,7 +60,10 @@ Views = tuple["RecipeView | None", ...]
 
 
 class RecipeText(Protocol):
-    """The text of a recipe, and how it is read at all of its variants; ``file`` is its name in messages."""
+    """The text of a recipe, and how it is read at all of its variants; ``file`` is its name in messages.
+
+    ``fault`` is the first fault of the latest text, at a variant where it is invalid.
+    """
 
     file: str
     text: str
@@ -77,8 +80,8 @@ class RecipeText(Protocol):
 def effect(
     before: Views, after: Views, of: Callable[[RecipeView], Sequence[object]]
 ) -> tuple[frozenset[tuple[int, int]], bool]:
-    """Return which values a change of the text has changed, by variant and position, and whether any became invalid."""
-    changed = set()
+    """Return the positions of values that differ after a change, by variant, and whether any became invalid."""
+    positions: set[tuple[int, int]] = set()
     invalid = False
     for index, (old, new) in enumerate(zip(before, after, strict=True)):
         if old is None:
@@ -87,5 +90,5 @@ def effect(
             invalid = True
             continue
         pairs = enumerate(zip(of(old), of(new), strict=True))
-        changed |= {(index, position) for position, (one, other) in pairs if one != other}
-    return frozenset(changed), invalid
+        positions |= {(index, position) for position, (one, other) in pairs if one != other}
+    return frozenset(positions), invalid

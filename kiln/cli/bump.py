@@ -152,7 +152,7 @@ def as_json(plan: BumpPlan, *, written: bool) -> dict[str, Any]:
 
 
 def summary(plan: BumpPlan) -> Iterator[str]:
-    """Yield the lines that tell what was written."""
+    """Yield the lines of what was written."""
     old, new = (", ".join(map(str, numbers)) for numbers in plan.numbers)
     versions = plan.old if plan.old == plan.new else f"{plan.old} -> {plan.new}"
     yield f"{plan.file}: version {versions}, build number {old if old == new else f'{old} -> {new}'}"

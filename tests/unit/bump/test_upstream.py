@@ -51,8 +51,8 @@ def test_pips_index_tells_the_newest_release(tmp_path: Path) -> None:
     )
     url = "https://example.org/packages/source/{}/{}/{}-1.0.tar.gz"
     known, unknown = (SourceView(urls=(url.format(name[0], name, name),)) for name in ("a", "missing"))
-    found, missing = upstream.newest([known, unknown], "1.0", tmp_path, env=env)
-    assert (found.newest, found.index, found.is_newer("1.9"), found.is_newer("1.10")) == (
+    known_answer, missing = upstream.newest([known, unknown], "1.0", tmp_path, env=env)
+    assert (known_answer.newest, known_answer.index, known_answer.is_newer("1.9"), known_answer.is_newer("1.10")) == (
         "1.10", "pip's index, project a", True, False,
     )  # fmt: skip
     assert not missing.newest
@@ -70,12 +70,12 @@ def test_the_tags_of_a_repository_tell_the_newest_release(tmp_path: Path) -> Non
         git(repository, "tag", tag)
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     source = SourceView(git="../up", revision="v1_8_0")
-    (found,) = upstream.newest([source], "1.8.0", tmp_path / "recipe", env=env)
-    assert (found.newest, found.spelled) == ("1.10.0", "1_10_0")
+    (answer,) = upstream.newest([source], "1.8.0", tmp_path / "recipe", env=env)
+    assert (answer.newest, answer.spelled) == ("1.10.0", "1_10_0")
     gone = SourceView(git=(tmp_path / "gone").as_uri(), revision="v1.8.0")
-    (found,) = upstream.newest([gone], "1.8.0", tmp_path, env=env)
-    assert (found.newest, found.index) == ("", f"the tags of {gone.git}")
-    assert found.reason
+    (answer,) = upstream.newest([gone], "1.8.0", tmp_path, env=env)
+    assert (answer.newest, answer.index) == ("", f"the tags of {gone.git}")
+    assert answer.reason
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,6 @@ def test_other_sources_are_named_with_the_reason(tmp_path: Path) -> None:
     version, sources = bump.newest(feedstock(tmp_path, text), env={})
     assert version == "1.0"
     assert {each.source: each.reason for each in sources} == {
-        "https://example.org/a-1.0.tar": "no index tells the versions of this kind of source",
+        "https://example.org/a-1.0.tar": "no index has the versions of this kind of source",
         "https://example.org/b-7.tar": "it does not depend on the version 1.0",
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.errors import KilnError, RecipeFault, UsageError
+from kiln.errors import KilnError, RecipeFault, TemplateFault, UsageError
 from tests.bumping import bumped, changed_lines, feedstock
 
 if TYPE_CHECKING:
@@ -109,6 +109,15 @@ def test_a_version_that_is_computed_is_refused_by_its_line(tmp_path: Path) -> No
     text = '{% set version = ["1", "2"] | join(".") | upper %}\n' + META.format('{{ version ~ "." ~ (2 + 1) }}')
     with pytest.raises(RecipeFault, match=re.escape("recipe/meta.yaml:1:8: the version is computed")):
         bumped(feedstock(tmp_path, text), "2.0")
+
+
+@pytest.mark.parametrize("selector", ["", "  # [win]"])
+def test_a_recipe_that_the_new_version_makes_invalid_is_refused_by_its_line(selector: str, tmp_path: Path) -> None:
+    text = f'{{% set version = "1.2.3" %}}\n{{% set x, y, z = version.split(".") %}}{selector}\n'
+    case = feedstock(tmp_path, text + META.format("{{ version }}"))
+    with pytest.raises(TemplateFault, match=r"meta.yaml:2: with version 2.0, the template fails\n  why: ValueError"):
+        bumped(case, "2.0")
+    assert changed_lines(bumped(case, "2.0.0")) == {1: '{% set version = "2.0.0" %}'}
 
 
 def test_versions_that_differ_by_selectors_are_refused_by_their_lines(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_check_says_what_no_index_tells(case: Feedstock, capsys: pytest.Captur
     assert kiln(case, "--check") == 0
     assert capsys.readouterr().out.splitlines()[::2] == [
         "the recipe has version 1.0",
-        "  unknown: no index tells the versions of this kind of source",
+        "  unknown: no index has the versions of this kind of source",
     ]
     assert kiln(case, "--check", "--json") == 0
     (row,) = json.loads(capsys.readouterr().out)["sources"]
