@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kiln.convert.emit import text_of
@@ -17,6 +17,8 @@ from kiln.model.location import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from kiln.convert.tree import DictPart
 
 META = "recipe/meta.yaml"
 _HINT = "change it in meta.yaml to something that both formats have, and convert again"
@@ -69,7 +71,14 @@ def converted(meta: str, given: Given) -> str:
         raise _refusal([*faults, refused]) from refused
     if faults:
         raise _refusal(faults)
-    return text_of(recipe)
+    return _with_comments(recipe, lines.comments.values())
+
+
+def _with_comments(recipe: DictPart, comments: Iterable[str]) -> str:
+    """Return the text of a recipe; comments whose place has no equivalent are at its end."""
+    text = text_of(recipe)
+    lost = [comment for comment in comments if comment not in text]
+    return text_of(replace(recipe, below=[*recipe.below, *lost])) if lost else text
 
 
 def _refusal(faults: Iterable[Refused]) -> ConversionRefused:

@@ -80,8 +80,10 @@ def _comments(lines: Iterable[str], indent: str) -> Iterator[str]:
 def _text(head: str, value: TextPart, indent: str) -> Iterator[str]:
     behind = f"  {value.behind}" if value.behind else ""
     given = value.value
-    if "\n" in given:
-        keep = "" if given.endswith("\n") and not given.endswith("\n\n") else "-" if not given.endswith("\n") else "+"
+    if given.endswith("\n\n"):  # in a block it would depend on the lines that follow
+        yield f"{head} {json.dumps(given, ensure_ascii=False)}{behind}"
+    elif "\n" in given:
+        keep = "" if given.endswith("\n") else "-"
         first = given.split("\n", 1)[0]
         hint = str(len(_STEP)) if first.startswith(" ") or not first else ""
         yield f"{head} |{hint}{keep}{behind}"

@@ -24,11 +24,16 @@ class RecipeLine:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An entry of ``context``: its name, its value, and the line that sets it."""
+    """An entry of ``context``: its name, its value, and the lines that set it, the last of them last."""
 
     name: str
     value: Expr
-    number: int
+    numbers: tuple[int, ...]
+
+    @property
+    def number(self) -> int:
+        """The last line that sets it."""
+        return self.numbers[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

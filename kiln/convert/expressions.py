@@ -149,7 +149,8 @@ class Translator:
     # -- names ---------------------------------------------------------------------------------------------
 
     def _name(self, node: nodes.Name) -> Expr:
-        return self._defaulted(node.name, self._named(node.name))
+        own = None if self.scope.selector else self.scope.own(node.name)
+        return own or self._defaulted(node.name, self._named(node.name))
 
     def _named(self, name: str) -> Expr:
         if name == "undefined":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +113,7 @@ def _unpaired(old: Sequence[Facts], new: Sequence[Facts]) -> tuple[str, str, str
 
 
 def _differences(old: Facts, new: Facts) -> Iterator[tuple[str, str, str]]:
-    if old.masked != new.masked and old.masked != new.masked.replace("h#", "", 1):
+    if old.masked != new.masked and old.masked != new.masked.replace("h#", "", 1).lstrip("_"):
         yield "build string", old.masked, new.masked
     for what in sorted(old.values.keys() | new.values.keys()):
         before, after = old.values.get(what), new.values.get(what)
@@ -164,10 +164,14 @@ def _split_inside(old: Mapping[str, Sequence[Facts]], new: Mapping[str, Sequence
     """Return the keys that make several builds of a package in one config where there was one."""
     ignore: dict[str, frozenset[str]] = {}
     for config, packages in new.items():
-        for name in {package.name for package in packages}:
-            some = [package.hash_input for package in packages if package.name == name]
-            if len(some) > sum(package.name == name for package in old[config]):
-                ignore[name] = ignore.get(name, frozenset()) | _varying(some)
+        before = Counter(map(_identity, old[config]))
+        groups: dict[tuple[str, str], list[Mapping[str, str]]] = defaultdict(list)
+        for package in packages:
+            name, masked = _identity(package)
+            groups[name, masked if before[name, masked] else ""].append(package.hash_input)
+        for (name, masked), inputs in groups.items():
+            if len(inputs) > max(before[name, masked], 1):
+                ignore[name] = ignore.get(name, frozenset()) | _varying(inputs)
     return HashKeys(ignore=ignore)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kiln.convert import keys
 from kiln.convert.expanded import conjunction
-from kiln.convert.notation import ATOM, FILTER, Expr, negated, tidy
+from kiln.convert.notation import FILTER, Expr, negated, tidy
+from kiln.convert.own_names import expr_of, substituted
 from kiln.convert.sections import ConvertedPackage, Sections, plain
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, TextPart
 from kiln.convert.when import chosen, empty, listing, section, text, unconditional
@@ -23,7 +23,6 @@ _SECTIONS = frozenset({"package", "source", "build", "requirements", "test", "ab
 _OUTPUT = keys.OUTPUT_BUILD | {"name", "version", "type", "script", "files", "build", "requirements", "test", "about"}
 _FILES = frozenset({"script", "files"})
 _NOT_INHERITED = frozenset({"number", "skip", "entry_points", "run_exports", "script", "noarch", "noarch_python"})
-_OWN = re.compile(r"\b(PKG_NAME|PKG_VERSION|build_number)\b")
 _ABOVE_STAGING = "# The compile that the outputs share."
 
 
@@ -108,8 +107,8 @@ class Converter:
         values = {}
         for name, alternatives in places.items():
             given = next((found for parts in alternatives if (found := chosen(parts))), None)
-            values[name] = Expr("0") if given is None else given.expr
-        pairs = [(key, each if key == "outputs" else _substituted(each, values, key)) for key, each in part.pairs]
+            values[name] = Expr("0") if given is None else expr_of(given)
+        pairs = [(key, each if key == "outputs" else substituted(each, values, key)) for key, each in part.pairs]
         return replace(part, pairs=pairs)
 
     def _default_script(self) -> list[Part]:
@@ -208,7 +207,8 @@ class Converter:
         if ignored := [key for key in ("ignore_run_exports", "ignore_run_exports_from") if build.all(key)]:
             for key in ignored:
                 found.put(keys.LISTS[key], listing(build.all(key)))
-        return DictPart(pairs=found.root.pairs, above=[_ABOVE_STAGING])
+        given = {"build": build, "requirements": self._tree.all("requirements")}
+        return DictPart(pairs=_ordered(found, given), above=[_ABOVE_STAGING])
 
     def _with_keys(self, script: Part) -> Part:
         """Return the script of a compile with the keys that it reads, which it would only have if they were counted."""
@@ -307,24 +307,6 @@ class Converter:
 def _section(parent: DictPart, key: str) -> DictPart:
     found = parent.all(key)
     return found[0] if found and isinstance(found[0], DictPart) else DictPart()
-
-
-def _substituted(part: Part, values: Mapping[str, Expr], key: str) -> Part:
-    """Return a part with expressions in the place of names; a build string knows the build number itself."""
-    if isinstance(part, DictPart):
-        return replace(part, pairs=[(name, _substituted(each, values, name)) for name, each in part.pairs])
-    if isinstance(part, ListPart):
-        return replace(part, items=[_substituted(each, values, key) for each in part.items])
-    if not isinstance(part, TextPart):
-        return part
-
-    def value(match: re.Match[str]) -> str:
-        return match[1] if match[1] == "build_number" and key == "string" else values[match[1]].within(ATOM)
-
-    pieces = tuple(
-        each if isinstance(each, str) else replace(each, text=_OWN.sub(value, each.text)) for each in part.pieces
-    )
-    return replace(part, pieces=pieces)
 
 
 def _name(given: DictPart) -> str:

@@ -163,7 +163,7 @@ class Sections:
             unconditional(mapping)
             for kind in dict.fromkeys(name for name, _ in mapping.pairs):
                 if kind not in keys.RUN_EXPORTS:
-                    raise Refused(mapping.number, f"run exports of the kind {kind!r} have no equivalent")
+                    raise Refused(mapping.all(kind)[0].number, f"run exports of the kind {kind!r} have no equivalent")
                 package.put((*path, keys.RUN_EXPORTS[kind]), self._requirements(mapping.all(kind), "run_exports"))
 
     # -- scripts --------------------------------------------------------------------------------------------

@@ -33,6 +33,10 @@ _MOST_LINES = 20_000
 Items = list[tuple[Expr, Guards]]
 
 
+class _TooLong(Exception):
+    """The loops of a recipe make more lines than any recipe has."""
+
+
 @dataclass
 class _Buffer:
     """The lines that are written, from pieces of text with conditions."""
@@ -61,7 +65,7 @@ class _Buffer:
     def end(self) -> None:
         """End a line."""
         if len(self.lines) > _MOST_LINES:
-            raise Unsupported(f"its loops make more than {_MOST_LINES:,} lines")
+            raise _TooLong(f"its loops make more than {_MOST_LINES:,} lines")
         text = "".join(self.parts).rstrip()
         self.lines.append(RecipeLine(self.number if text else 0, text, (self.guards or ()) if text else ()))
         self.parts, self.guards, self.number = [], None, 0
@@ -107,7 +111,8 @@ class StatementWalker:
         try:
             self._walk(tree.body, ())
             self._buffer.end()
-        except (Unsupported, RecursionError) as error:
+        except (_TooLong, RecursionError) as error:
+            self._outer = ()
             self._faults.append((0, str(error)))
         return self._result(self._faults)
 
@@ -290,7 +295,7 @@ class StatementWalker:
         )
         settings = list(self._settings(wanted))
         comments = {n: raw.strip() for n, raw in enumerate(self._raw, 1) if raw.lstrip().startswith("#")}
-        above = {each.number: _directly_above(comments, each.number) for each in settings}
+        above = {each.number: _directly_above(comments, each.numbers) for each in settings}
         for texts in above.values():
             for number in texts:
                 comments.pop(number, None)
@@ -316,13 +321,15 @@ class StatementWalker:
         for name, version in reversed(self._order):
             if (name, version) in wanted:
                 wanted |= _references([self._versions[name][version].expr.text])
+        numbers: dict[str, tuple[int, ...]] = {}
         for name, version in self._order:
             value = self._versions[name][version]
             last = version == len(self._versions[name]) - 1
+            numbers[name] = (*numbers.get(name, ()), value.number)
             if (name, version) not in wanted and not (last and value.expr.is_constant):
                 continue
             if last or not value.expr.is_constant:
-                yield Setting(name if last else f"{name}_{version}", value.expr, value.number)
+                yield Setting(name if last else f"{name}_{version}", value.expr, numbers.pop(name))
 
     def _resolved(self, expr: Expr) -> Expr:
         def name(match: re.Match[str]) -> str:
@@ -366,8 +373,11 @@ def _extended(guards: Guards, more: Guards) -> Guards:
     return (*guards, *(guard for guard in more if guard.text not in known))
 
 
-def _directly_above(comments: Mapping[int, str], number: int) -> dict[int, str]:
+def _directly_above(comments: Mapping[int, str], numbers: Iterable[int]) -> dict[int, str]:
+    """Return the comments that stand without a gap above one of some lines."""
     found = {}
-    while (number := number - 1) in comments:
-        found[number] = comments[number]
+    for line in numbers:
+        number = line
+        while (number := number - 1) in comments:
+            found[number] = comments[number]
     return dict(sorted(found.items()))

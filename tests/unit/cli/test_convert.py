@@ -1,0 +1,95 @@
+"""``kiln convert`` shows the proof, and writes only where it holds."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.cli import convert, run
+from kiln.convert import Difference
+from kiln.errors import ConversionRefused, UsageError
+from tests.feedstocks import PINNING, written
+from tests.unit.convert.feedstocks import conversion, expected
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.model.feedstock import Feedstock
+
+SPLIT = (
+    "package:\n  name: a\n  version: '1'\noutputs:\n  - name: b\n    requirements:\n      build:\n        - python\n"
+    "  - name: c\n    requirements:\n      host:\n        - python\n      run:\n        - python\n"
+)
+
+
+def differing(folder: Path) -> Feedstock:
+    """Return a feedstock of which conda-build makes fewer packages than rattler-build."""
+    feedstock = written(folder, SPLIT, "python:\n  - 3.11.*\n  - 3.12.*\n")
+    assert run(["-C", str(folder), "rerender"]) == 0
+    return feedstock
+
+
+def test_the_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    feedstock = conversion("single", tmp_path / "a")
+    assert run(["-C", str(feedstock.root), "convert"]) == 0
+    printed = capsys.readouterr()
+    assert feedstock.recipe_v1.read_text() == expected("single")
+    assert feedstock.meta.is_file()
+    assert "meta.yaml and recipe.yaml render to the same: 14 configs, 14 packages" in printed.out
+    assert "kiln rerender" in printed.err
+    assert run(["-C", str(feedstock.root), "convert"]) == ConversionRefused.exit_code
+
+
+@pytest.mark.parametrize("option", ["--check", "--print"])
+def test_nothing_is_written(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    feedstock = conversion("single", tmp_path / "a")
+    forge = (feedstock.root / "conda-forge.yml").read_text()
+    assert run(["-C", str(feedstock.root), "convert", option]) == 0
+    printed = capsys.readouterr()
+    assert not feedstock.recipe_v1.exists()
+    assert (feedstock.root / "conda-forge.yml").read_text() == forge
+    assert (printed.out == expected("single")) is (option == "--print")
+    assert "render to the same" in (printed.err if option == "--print" else printed.out)
+
+
+def test_a_difference_is_shown_and_keeps_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    feedstock = differing(tmp_path)
+    assert run(["-C", str(tmp_path), "convert"]) == ConversionRefused.exit_code
+    printed = capsys.readouterr()
+    assert not feedstock.recipe_v1.exists()
+    assert "b: requirements/build  (linux_64_)\n  - python 3.12.*\n  + python 3.11.*\n" in printed.out
+    assert "recipe.yaml would not render to the same" in printed.err
+
+
+def test_the_proof_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    differing(tmp_path)
+    capsys.readouterr()
+    assert run(["-C", str(tmp_path), "convert", "--json", "--check"]) == ConversionRefused.exit_code
+    proof = json.loads(capsys.readouterr().out)
+    assert (proof["holds"], proof["configs"]) == (False, 1)
+    assert ("b", "requirements/build") in [(each["package"], each["what"]) for each in proof["differences"]]
+
+
+def test_a_key_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    meta = "package:\n  name: a\n  version: '1'\nabout:\n  summary: s\n  doc_source_url: d\n"
+    feedstock = written(tmp_path, meta)
+    words = ["-C", str(tmp_path), "convert", "-e", str(PINNING)]
+    assert run(words) == ConversionRefused.exit_code
+    assert "recipe/meta.yaml:6:1" in capsys.readouterr().err
+    assert run([*words, "--leave-out", "about/doc_source_url"]) == 0
+    assert "doc_source_url" not in feedstock.recipe_v1.read_text()
+
+
+def test_a_missing_pinning_is_refused(tmp_path: Path) -> None:
+    written(tmp_path, SPLIT)
+    assert run(["-C", str(tmp_path), "convert", "-e", str(tmp_path / "pin")]) == UsageError.exit_code
+
+
+def test_long_differences_are_shortened() -> None:
+    found = Difference(package="a", what="b", old="x" * 1000, new="nothing", configs=("one", "two", "three"))
+    head, old, new = convert.difference_lines(found)
+    assert head == "a: b  (one and 2 more)"
+    assert old.endswith("xxx ...")
+    assert new == "  + nothing"

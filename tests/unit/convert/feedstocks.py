@@ -1,0 +1,45 @@
+"""The feedstocks of conversions: a meta.yaml, its variants, and the recipe.yaml that it becomes."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from kiln import expand, load
+from tests.feedstocks import FIXTURES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.model.feedstock import Feedstock
+
+CONVERSIONS = FIXTURES / "conversions"
+_FORGE = {
+    "single": "provider:\n  osx_64: null\n  linux_aarch64: default\n",
+    "outputs": "provider:\n  osx_64: null\n  win_64: null\n",
+}
+_SCRIPTS = {
+    "build.sh": "make $machine_mode\n",
+    "install-lib.sh": "make install\n",
+    "install-py.sh": "echo $machine_mode \n",
+}
+
+
+def conversion(name: str, folder: Path) -> Feedstock:
+    """Return the feedstock of a conversion with its configs, without its recipe.yaml."""
+    recipe = folder / "recipe"
+    recipe.mkdir(parents=True)
+    for file in ("meta.yaml", "conda_build_config.yaml"):
+        shutil.copyfile(CONVERSIONS / name / file, recipe / file)
+    if name == "outputs":
+        for script, text in _SCRIPTS.items():
+            (recipe / script).write_text(text)
+    (folder / "conda-forge.yml").write_text(f"# settings\n{_FORGE[name]}")
+    feedstock = load.find(folder)
+    expand.write(feedstock, expand.configs(feedstock))
+    return feedstock
+
+
+def expected(name: str) -> str:
+    """Return the recipe.yaml of a conversion."""
+    return (CONVERSIONS / name / "recipe.yaml").read_text()

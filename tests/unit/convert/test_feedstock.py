@@ -1,0 +1,143 @@
+"""A feedstock is converted with a proof: each difference between both recipes is found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import convert, expand, load, render
+from kiln.convert import feedstock as conversions
+from kiln.errors import ConversionRefused, UnknownConfig
+from tests.feedstocks import PINNING, written
+from tests.unit.convert.feedstocks import conversion, expected
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PINNED = "package:\n  name: a\n  version: '1'\nrequirements:\n  host:\n    - python\n  run:\n    - python\n"
+
+
+@pytest.mark.parametrize(("name", "packages"), [("single", 14), ("outputs", 8)])
+def test_a_feedstock_is_converted(name: str, packages: int, tmp_path: Path) -> None:
+    found = convert.convert(conversion(name, tmp_path / "a"))
+    assert found.recipe == expected(name)
+    assert list(convert.faults(found)) == []
+    assert (found.proof.holds, found.proof.packages) == (True, packages)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "what"),
+    [
+        ("single", 'version: "1.4.2"', 'version: "1.4.3"', "package/version"),
+        ("single", "fix-build.patch", "other.patch", "source"),
+        ("single", "target_directory: data", "target_directory: other", "source"),
+        ("single", "203 if", "204 if", "build/number"),
+        ("single", '- aarch64 and blas_impl == "mkl"', '- aarch64 or blas_impl == "mkl"', "names"),
+        ("single", "install . -vv", "install .", "build/script"),
+        ("single", '${{ "1" if cuda', '${{ "2" if cuda', "build/script/env"),
+        ("single", "- SPEEDY_JOBS", "- SPEEDY_JOB", "build/script/env"),
+        ("single", "speedy:main", "speedy:other", "build/python/entry_points"),
+        ("single", "libcuda.*", "libcudart.*", "build/dynamic_linking/missing_dso_allowlist"),
+        ("single", "ignore_binary_files: true", "ignore: true", "build/prefix_detection/ignore"),
+        ("single", "cmake 3.27.*", "cmake >=3.27", "requirements/build"),
+        ("single", "- zlib\n    - blas", "- blas", "requirements/host"),
+        ("single", "requests 2.31.*", "requests ==2.31", "requirements/run"),
+        ("single", 'upper_bound="x"', 'upper_bound="x.x"', "requirements/run"),
+        ("single", "fast ==1.2", "fast 1.2.*", "requirements/run_constraints"),
+        ("single", "    strong:\n", "    weak:\n", "requirements/run_exports/weak"),
+        ("single", "by_name:\n      - zlib", "by_name:\n      - zlibs", "requirements/ignore_run_exports/by_name"),
+        ("single", "speed --version", "speed --help", "tests/commands"),
+        ("single", 'import speedy"', 'import speed"', "tests/imports"),
+        ("single", "- pytest", "- pytests", "tests/requires"),
+        ("single", "- tests\n", "- test\n", "tests/files/source"),
+        ("single", "and a gap.", "and no gap.", "about/description"),
+        ("single", "- someone", "- nobody", "extra/recipe-maintainers"),
+        ("outputs", "file: build.sh", "file: other.sh", "compile/script"),
+        ("outputs", "- ninja", "- make", "compile/requirements/build"),
+        ("outputs", "if flavor == \"slow\"", "if flavor == \"fast\"", "build/variant/down_prioritize_variant"),
+        ("outputs", "_h${{ hash }}", "-h${{ hash }}", "build string"),
+        ("outputs", "noarch: generic", "noarch: python", "build/noarch"),
+        ("outputs", "exact=True) }}\n      run", "upper_bound=\"x\") }}\n      run", "requirements/host"),
+        ("outputs", "summary: Its Python package", "summary: Another", "about/summary"),
+        ("outputs", "    inherit:\n      from: machine-split-build\n      run_exports: false\n", "", "compile/script"),
+    ],
+)  # fmt: skip
+def test_each_difference_is_found(
+    name: str, old: str, new: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = expected(name)
+    assert old in text
+    monkeypatch.setattr(conversions, "converted", lambda _, __: text.replace(old, new, 1))
+    found = convert.convert(conversion(name, tmp_path / "a"))
+    assert what in {each.what for each in convert.faults(found)}
+    assert not found.proof.holds
+
+
+def test_a_recipe_that_cannot_be_rendered_is_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = expected("single").replace("blas_impl }}", "blas }}", 1)
+    monkeypatch.setattr(conversions, "converted", lambda _, __: text)
+    found = convert.convert(conversion("single", tmp_path / "a"))
+    assert [each.what for each in convert.faults(found)] == ["rendering"]
+    assert "recipe/recipe.yaml:" in found.proof.differences[0].new
+
+
+def test_what_is_written_renders_to_the_same(tmp_path: Path) -> None:
+    feedstock = conversion("outputs", tmp_path / "a")
+    names = sorted(path.stem for path in feedstock.configs.glob("*.yaml"))
+    before = {name: render.render(feedstock, expand.read(feedstock, name)) for name in names}
+    convert.write(feedstock, convert.convert(feedstock))
+    assert (feedstock.root / "conda-forge.yml").read_text().startswith("# settings\n")
+    assert "\nconda_build_tool: rattler-build\n" in (feedstock.root / "conda-forge.yml").read_text()
+    after = {name: render.render(load.find(feedstock.root), expand.read(feedstock, name)) for name in names}
+    for name in names:
+        assert len(after[name].outputs) == len(before[name].outputs) > 0
+        assert after[name].compile == before[name].compile
+
+
+def test_conda_forge_yml_keeps_one_tool(tmp_path: Path) -> None:
+    forge = "a: b\nconda_build_tool: conda-build  # the old one\nprovider:\n  osx_64: null\n  win_64: null\n"
+    feedstock = written(tmp_path, PINNED, "python:\n  - 3.12.*\n", forge)
+    expand.write(feedstock, expand.configs(feedstock))
+    assert convert.convert(feedstock).forge == forge.replace("conda-build  # the old one", "rattler-build")
+
+
+def test_with_a_pinning_both_recipes_are_expanded(tmp_path: Path) -> None:
+    found = convert.convert(written(tmp_path, PINNED), PINNING)
+    assert found.proof.holds
+    assert found.proof.configs > 1
+    assert any("run exports" in note for note in found.proof.notes)
+
+
+def test_builds_that_the_new_format_would_split_stay_one(tmp_path: Path) -> None:
+    meta = (
+        "{% set kind = 'gpu' if cuda != 'None' else 'cpu' %}\npackage:\n  name: a\n  version: '1'\noutputs:\n"
+        "  - name: b\n    requirements:\n      run:\n        - x\n"
+        "  - name: c\n    requirements:\n      run:\n        - y {{ kind }}\n        - z  # [cuda != 'x']\n"
+    )
+    feedstock = written(tmp_path, meta, "cuda:\n  - None\n  - '12'\n")
+    expand.write(feedstock, expand.configs(feedstock))
+    found = convert.convert(feedstock)
+    assert found.proof.holds
+    assert "ignore_keys:\n          - cuda\n" in found.recipe
+
+
+def test_keys_that_a_script_reads_stay_used(tmp_path: Path) -> None:
+    meta = "package:\n  name: a\n  version: '1'\nrequirements:\n  host:\n    - zlib\n"
+    variants = "mode:\n  - x\n  - y\nzlib:\n  - '1'\n"
+    feedstock = written(tmp_path, meta, variants, files={"recipe/build.sh": "make $mode \n"})
+    expand.write(feedstock, expand.configs(feedstock))
+    found = convert.convert(feedstock)
+    assert found.proof.holds
+    assert "use_keys:\n      - mode\n" in found.recipe
+
+
+def test_a_feedstock_with_a_recipe_yaml_is_refused(tmp_path: Path) -> None:
+    feedstock = written(tmp_path, PINNED, files={"recipe/recipe.yaml": "package: {name: a, version: '1'}\n"})
+    with pytest.raises(ConversionRefused):
+        convert.convert(feedstock)
+
+
+def test_a_feedstock_without_configs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnknownConfig):
+        convert.convert(written(tmp_path, PINNED))

@@ -1,0 +1,63 @@
+"""Requirements in rattler-build's notation."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiln.convert.notation import Expr
+from kiln.convert.specs import Specs, modern
+from kiln.convert.tree import Refused, TextPart
+
+
+@pytest.mark.parametrize(
+    ("spec", "section", "wanted"),
+    [
+        ("numpy", "host", "numpy"),
+        ("numpy >=1.2,<3", "host", "numpy >=1.2,<3"),
+        ("cmake 3.27", "build", "cmake 3.27.*"),
+        ("requests 2.31", "run", "requests 2.31.*"),
+        ("requests 2.31", "run_constrained", "requests ==2.31"),
+        ("openjdk 21.*", "build", "openjdk 21.*"),
+        ("libfoo 1.2 cpu_*", "host", "libfoo ==1.2 cpu_*"),
+        ("blas * *mkl", "host", "blas * *mkl"),
+        ("a 1|2", "run", "a 1.*|2.*"),
+        ("faiss =1.2=*_cpu", "run", "faiss ==1.2 *_cpu"),
+        ("proc =*=cuda", "run_constrained", "proc * cuda"),
+        ("__cuda  >=12", "run", "__cuda >=12"),
+    ],
+)
+def test_a_spec(spec: str, section: str, wanted: str) -> None:
+    assert modern(spec, section) == wanted
+
+
+SPECS = Specs(
+    {"cuda": frozenset({"12.9", "13.0"}), "bounds": frozenset({">=1"})},
+    {"version": "1.0"},
+    {"zlib": {"max_pin": "x.x"}},
+)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "section", "wanted"),
+    [
+        (("cuda-version ", Expr("cuda")), "host", "cuda-version ${{ cuda }}.*"),
+        (("tool ", Expr("version")), "run_constrained", "tool ==${{ version }}"),
+        (("lib ", Expr("bounds")), "host", "lib ${{ bounds }}"),
+        (("tool >=", Expr("version"), ",<2"), "run", "tool >=${{ version }},<2"),
+        ((Expr('compiler("c")'),), "build", '${{ compiler("c") }}'),
+        (("zlib",), "host", "zlib"),
+        (("zlib",), "run", '${{ pin_compatible("zlib", lower_bound="x.x.x.x.x.x.x", upper_bound="x.x") }}'),
+        ((Expr('pin_subpackage("a")'), " mpi_*"), "run", '${{ pin_subpackage("a", build="mpi_*") }}'),
+        ((Expr('pin_subpackage("a")'), " ", Expr("pin")), "run", '${{ pin_subpackage("a", build=(pin) or none) }}'),
+    ],
+)
+def test_a_spec_with_expressions(pieces: tuple[str | Expr, ...], section: str, wanted: str) -> None:
+    found = SPECS.convert(TextPart(pieces=pieces), section)
+    assert isinstance(found, TextPart)
+    assert found.value == wanted
+
+
+@pytest.mark.parametrize("pieces", [("numpy x.x",), (Expr('pin_subpackage("a")'), " >1 b")])
+def test_a_spec_without_equivalent_is_refused(pieces: tuple[str | Expr, ...]) -> None:
+    with pytest.raises(Refused):
+        SPECS.convert(TextPart(pieces=pieces, number=7), "run")

@@ -1,0 +1,69 @@
+"""The tree of a recipe without statements: conditions belong to the parts that they cover."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiln.convert.statements import expanded
+from kiln.convert.tree import DictPart, ListPart, Refused, TextPart, tree_of
+
+
+def tree(text: str) -> DictPart:
+    return tree_of(expanded(text, frozenset(), {}))
+
+
+def test_a_condition_belongs_to_a_key_or_to_an_item() -> None:
+    found = tree("a: x  # [linux]\nb:\n  - y  # [win] why\n")
+    value, items = found.all("a")[0], found.all("b")[0]
+    assert [guard.text for guard in value.guards] == ["linux"]
+    assert isinstance(items, ListPart)
+    assert [guard.text for guard in items.items[0].guards] == ["win"]
+    assert items.items[0].behind == "# why"
+
+
+def test_a_condition_on_all_lines_of_an_item_is_the_item_s() -> None:
+    found = tree("a:\n  - url: x  # [linux]\n    fn: y  # [linux]\n").all("a")[0]
+    assert isinstance(found, ListPart)
+    assert [guard.text for guard in found.items[0].guards] == ["linux"]
+    assert isinstance(found.items[0], DictPart)
+    assert not found.items[0].all("fn")[0].guards
+
+
+def test_a_condition_on_the_first_line_of_an_item_alone_is_refused() -> None:
+    with pytest.raises(Refused) as refused:
+        tree("a:\n  - url: x  # [linux]\n    fn: y\n")
+    assert refused.value.number == 2
+
+
+def test_a_condition_inside_a_text_is_refused() -> None:
+    with pytest.raises(Refused) as refused:
+        tree("a: |\n  x\n  y  # [linux]\n")
+    assert (refused.value.number, "linux" in str(refused.value)) == (3, True)
+
+
+def test_a_key_may_stand_several_times() -> None:
+    assert [part.number for part in tree("a: x  # [linux]\na: y  # [win]\n").all("a")] == [1, 2]
+
+
+def test_text_keeps_its_expressions() -> None:
+    found = tree("a: 'x{{ b ~ c }}y'\n").all("a")[0]
+    assert isinstance(found, TextPart)
+    assert (found.value, found.plain) == ('x${{ b | default("") ~ c | default("") }}y', False)
+
+
+def test_comments_stay_where_they_are() -> None:
+    found = tree("# top\na:  # beside\n  # above\n  - x  # behind\n  # below\nb: y\n# end\n")
+    items = found.all("a")[0]
+    assert isinstance(items, ListPart)
+    assert (items.above, items.behind) == (["# top"], "# beside")
+    assert (items.items[0].above, items.items[0].behind, items.items[0].below) == (["# above"], "# behind", ["# below"])
+    assert found.below == ["# end"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("a: b: c\n", 1), ("- a\n", 0), ("a: 1\n{{ b }}: 2\n", 2), ("? {a: b}\n: c\n", 1)]
+)
+def test_what_is_no_recipe_is_refused(text: str, line: int) -> None:
+    with pytest.raises(Refused) as refused:
+        tree(text)
+    assert refused.value.number == line
