@@ -13,6 +13,7 @@ from kiln import expand, files, limits
 from kiln.convert.convert import META, Given, converted
 from kiln.convert.facts_v0 import facts_v0
 from kiln.convert.facts_v1 import facts_v1
+from kiln.convert.matrices import with_matrices
 from kiln.convert.proof import Difference, HashKeys, Proof, compared
 from kiln.errors import ConversionRefused, KilnError, UnknownConfig
 from kiln.model.feedstock import Feedstock
@@ -177,7 +178,13 @@ def _proved(
         try:
             new = _of_all(configs, lambda config: _new(feedstock, candidate, config))
             proof = compared(old, new)
-            return proof if pinning is None else _with_matrix(proof, configs, expand.configs(candidate, pinning, {}))
+            if pinning is None:
+                return proof
+            expanded = expand.configs(candidate, pinning, {})
+            if [config.name for config in expanded] == [config.name for config in configs]:
+                return proof
+            own = _of_all(expanded, lambda config: _rendered(feedstock, candidate, config))
+            return with_matrices(proof, (configs, old), (expanded, own))
         except KilnError as error:
             return _unrendered(error, configs)
 
@@ -201,27 +208,11 @@ def _candidate(feedstock: Feedstock, folder: Path, text: str, forge: str, config
 
 def _new(feedstock: Feedstock, candidate: Feedstock, config: BuildConfig) -> list[Facts]:
     """Return the packages of the new recipe at a config, which is read as recipe.yaml's configs are."""
-    return facts_v1(candidate, expand.read(candidate, config.name), build_platform(feedstock, config.platform))
+    return _rendered(feedstock, candidate, expand.read(candidate, config.name))
 
 
-def _with_matrix(proof: Proof, old: Sequence[BuildConfig], new: Sequence[BuildConfig]) -> Proof:
-    """Return the proof with the comparison of the matrices, by the keys that both have."""
-    names, others = [config.name for config in old], [config.name for config in new]
-    if names == others:
-        return proof
-    common = {key for config in old for key in config.variant} & {key for config in new for key in config.variant}
-    one, other = (sorted(_signature(config, common) for config in configs) for configs in (old, new))
-    if one == other:
-        return replace(proof, notes=(*proof.notes, "configs have other names, for they use other keys: kiln rerender"))
-    gone, added = sorted({*names} - {*others}), sorted({*others} - {*names})
-    matrix = Difference(
-        package="all packages", what="configs", old=", ".join(gone), new=", ".join(added), configs=tuple(gone)
-    )
-    return replace(proof, differences=(*proof.differences, matrix))
-
-
-def _signature(config: BuildConfig, keys: set[str]) -> tuple[str, ...]:
-    return tuple(f"{key}: {values}" for key, values in sorted(config.variant.items()) if key in keys)
+def _rendered(feedstock: Feedstock, candidate: Feedstock, config: BuildConfig) -> list[Facts]:
+    return facts_v1(candidate, config, build_platform(feedstock, config.platform))
 
 
 def _unrendered(error: KilnError, configs: Sequence[BuildConfig]) -> Proof:
