@@ -1,0 +1,87 @@
+"""Converted recipes: real feedstocks, with proof, and in agreement with py-rattler-build."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import convert, expand, load, render
+from kiln.errors import ConversionRefused
+from kiln.render.render import build_platform
+from tests.integration.test_recipe_v1 import answers, by_name, plain
+from tests.unit.convert.feedstocks import conversion
+
+if TYPE_CHECKING:
+    from kiln.model.feedstock import Feedstock
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT.parent / "shared" / "golden"
+CASES = sorted(path.parent.name for path in GOLDEN.glob("*/case.json"))
+LEFT_OUT = ("about/doc_source_url",)
+DIFFERING = {"faiss-split-2026-07-02": {("libfaiss", "requirements/build")}}
+REFUSED = {"openmm-2023-04-23": 23}
+MOST = 6  # configs of a feedstock that py-rattler-build renders, too
+
+
+def golden(case: str, folder: Path) -> Feedstock:
+    shutil.copytree(GOLDEN / case, folder, ignore=shutil.ignore_patterns("expected", "case.json"))
+    shutil.copytree(GOLDEN / case / "expected" / "ci_support", folder / ".ci_support", dirs_exist_ok=True)
+    return load.find(folder)
+
+
+def check_with_rattler_build(feedstock: Feedstock) -> None:
+    """Compare what kiln and py-rattler-build render at some of the configs."""
+    names = sorted(path.stem for path in feedstock.configs.glob("*.yaml"))
+    configs = [expand.read(feedstock, name) for name in names[:: len(names) // MOST + 1]]
+    beside = [str(path) for path in feedstock.recipe.glob("conda_build_config.yaml")]
+    asked = [
+        {
+            "recipe": str(feedstock.recipe_v1),
+            "files": [*beside, str(feedstock.configs / f"{config.name}.yaml")],
+            "target": config.platform,
+            "build": build_platform(feedstock, config.platform),
+        }
+        for config in configs
+    ]
+    for config, theirs in zip(configs, answers(asked), strict=True):
+        ours = render.as_json(render.render(feedstock, config))
+        assert by_name([plain(output) for output in ours]) == by_name(theirs), config.name
+
+
+@pytest.mark.skipif(not CASES, reason="shared/golden, the reference answers on real feedstocks, is not here")
+@pytest.mark.parametrize("case", CASES)
+def test_a_real_feedstock_is_converted_with_proof_or_told_why_not(case: str, tmp_path: Path) -> None:
+    feedstock = golden(case, tmp_path / "a")
+    if case in REFUSED:
+        with pytest.raises(ConversionRefused) as refused:
+            convert.convert(feedstock, leave_out=LEFT_OUT)
+        assert refused.value.at is not None
+        assert refused.value.at.line == REFUSED[case]
+        return
+    found = convert.convert(feedstock, leave_out=LEFT_OUT)
+    differing = {(each.package, each.what) for each in convert.faults(found)}
+    assert differing == DIFFERING.get(case, set())
+    assert found.proof.packages > 0
+    convert.write(feedstock, found)
+    check_with_rattler_build(feedstock)
+
+
+@pytest.mark.parametrize("name", ["single", "outputs"])
+def test_rattler_build_renders_a_converted_recipe_as_kiln_does(name: str, tmp_path: Path) -> None:
+    feedstock = conversion(name, tmp_path / "a")
+    convert.write(feedstock, convert.convert(feedstock))
+    check_with_rattler_build(feedstock)
+
+
+def test_serving_is_the_same_in_both_formats(tmp_path: Path) -> None:
+    for name in ("recipe", ".ci_support"):
+        shutil.copytree(ROOT / "serving" / name, tmp_path / "a" / name)
+    shutil.copyfile(ROOT / "serving" / "conda-forge.yml", tmp_path / "a" / "conda-forge.yml")
+    feedstock = load.find(tmp_path / "a")
+    found = convert.convert(feedstock)
+    assert (found.proof.holds, found.proof.configs, found.proof.packages) == (True, 3, 5)
+    convert.write(feedstock, found)
+    check_with_rattler_build(feedstock)
