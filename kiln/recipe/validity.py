@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
+from kiln.model.recipe_keys import KeyFault
 from kiln.recipe.specs import name_of
 from kiln.versions import version_or_none
 
@@ -35,14 +36,9 @@ def require_valid(package: Metadata, values: Mapping[str, Any]) -> None:
     if not package.name:
         at = package.recipe.place(own or "package")
         raise RecipeFault("a package has no name", at=at, hint="name: of package or output")
-    if package.version in {"", "None"} or package.version.startswith("."):
+    if not package.version or package.version.startswith("."):
         what = f"{package.name} has {f'the version {package.version!r}' if package.version else 'no version'}"
-        why = (
-            "rendering reads no source but a local folder of the feedstock, and runs no code" if package.version else ""
-        )
-        raise RecipeFault(
-            what, at=package.recipe.place(own or "package"), why=why, hint="version: of package or output"
-        )
+        raise RecipeFault(what, at=package.recipe.place(own or "package"), hint="version: of package or output")
     if package.noarch and str(package.noarch) not in _NOARCH:
         at = package.recipe.place(own or "build")
         raise RecipeFault(f"{package.name}: noarch is {str(package.noarch)[:40]!r}", at=at, hint="python or generic")
@@ -63,6 +59,22 @@ def _written(package: Metadata, values: Mapping[str, Any], section: str) -> list
     requirements = own.get("requirements")
     items = requirements.get(section) if isinstance(requirements, dict) else requirements
     return items if isinstance(items, list) else []
+
+
+def unread_versions(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
+    """Return the versions that only a fetched source or the recipe's code could give: a template reads them as None."""
+    return tuple(
+        KeyFault(
+            key="package/version",
+            known=True,
+            what=f"{package.name} has the version 'None'",
+            at=package.recipe.place("outputs" if package.is_output else "package"),
+            why="rendering reads no source but a local folder of the feedstock, and runs no code",
+            hint="write the version into the recipe, or --engine conda-build",
+        )
+        for package in packages
+        if package.version == "None"
+    )
 
 
 def require_no_cycle(packages: Sequence[Metadata]) -> None:

@@ -10,7 +10,7 @@ from kiln.model.rendered import Rendered
 from kiln.recipe.keys import key_faults
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.source import RecipeSource
-from kiln.recipe.validity import require_no_cycle, require_valid
+from kiln.recipe.validity import require_no_cycle, require_valid, unread_versions
 from kiln.recipe_v1.choice import is_v1
 from kiln.render.open_pins import marker, pins_as_built, pins_of
 from kiln.render.parts import compile_step, output, requirements, sources
@@ -58,7 +58,10 @@ def _render(feedstock: Feedstock, config: BuildConfig) -> Rendered:
     pinned = "pin_" in recipe.source.text.text
     open_ends = Recipe(recipe.source, recipe.platform, recipe.space, marker) if pinned else None
     documents = [recipe.top(package.variant).values for package in packages]
-    return replace(_rendered(config, recipe, packages, open_ends), key_faults=_key_faults(recipe, documents))
+    return replace(
+        _rendered(config, recipe, packages, open_ends),
+        key_faults=(*_key_faults(recipe, documents), *unread_versions(packages)),
+    )
 
 
 def evaluated(feedstock: Feedstock, config: BuildConfig) -> tuple[Recipe, list[Metadata]]:

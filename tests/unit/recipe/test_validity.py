@@ -14,6 +14,8 @@ from tests.feedstocks import written
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kiln.model.feedstock import Feedstock
+
 PACKAGE = "package:\n  name: a\n  version: 1\n"
 ONE = "  - name: {}\n    requirements:\n      {}:\n        - {}\n"
 TWO = "outputs:\n" + ONE.format("b", "run", "c") + ONE.format("c", "host", "b")
@@ -69,13 +71,22 @@ def test_a_local_source_is_read(tmp_path: Path) -> None:
     assert (output.version, output.about["summary"]) == ("1.5", "version")
 
 
+def require_refused(feedstock: Feedstock) -> None:
+    """Require that a version 'None' is rendered, as by conda-build before it has the source, and not built."""
+    (config,) = expand.configs(feedstock)
+    renderings = [render.render(feedstock, config)]
+    assert renderings[0].outputs[0].version == "None"
+    with pytest.raises(RecipeFault, match="a has the version 'None'") as caught:
+        render.require_supported(renderings, own_engine=True)
+    assert "local folder" in caught.value.why
+    render.require_supported(renderings, own_engine=False)
+
+
 @pytest.mark.parametrize("source", ["url: https://a.org/a.tar.gz", "path: ../../outside", "path: missing"])
 def test_a_version_that_no_local_source_has_is_refused(tmp_path: Path, source: str) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "pyproject.json").write_text('{"version": "1.5"}')
-    with pytest.raises(RecipeFault, match="a has the version 'None'") as caught:
-        rendered(tmp_path / "feedstock", READING.replace("SOURCE", source))
-    assert "local folder" in caught.value.why
+    require_refused(written(tmp_path / "feedstock", READING.replace("SOURCE", source)))
 
 
 def test_a_link_out_of_the_feedstock_is_not_read(tmp_path: Path) -> None:
@@ -83,8 +94,7 @@ def test_a_link_out_of_the_feedstock_is_not_read(tmp_path: Path) -> None:
     source = tmp_path / "feedstock" / "recipe" / "src"
     source.mkdir(parents=True)
     (source / "pyproject.json").symlink_to(tmp_path / "secret.json")
-    with pytest.raises(RecipeFault, match="a has the version 'None'"):
-        rendered(tmp_path / "feedstock", READING.replace("SOURCE", "path: src"))
+    require_refused(written(tmp_path / "feedstock", READING.replace("SOURCE", "path: src")))
 
 
 def test_an_output_that_names_itself_is_rendered_without_it(tmp_path: Path) -> None:
