@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,48 @@ from tests.feedstocks import written
 from tests.packages import release_package
 
 ROOT = Path(__file__).parents[2]
+CC, QEMU = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"
+COMPILED = """\
+package:
+  name: greeting
+  version: 1.2
+source:
+  path: src
+build:
+  number: 0
+  script: test -n "$CC"
+requirements:
+  build:
+    - {{ compiler("c") }}
+outputs:
+  - name: libgreeting
+    script: library.sh
+    build:
+      run_exports:
+        - {{ pin_subpackage("libgreeting") }}
+    requirements:
+      build:
+        - {{ compiler("c") }}
+  - name: greeting
+    script: program.sh
+    requirements:
+      build:
+        - {{ compiler("c") }}
+      host:
+        - {{ pin_subpackage("libgreeting", exact=True) }}
+    test:
+      commands:
+        - greeting
+about:
+  license: MIT
+"""
+SOURCES = {
+    "recipe/src/greeting.c": '#include <stdio.h>\nvoid greet(void) { puts("hello from aarch64"); }\n',
+    "recipe/src/main.c": "void greet(void);\nint main(void) { greet(); return 0; }\n",
+    "recipe/library.sh": 'mkdir -p "$PREFIX/lib"\n$CC -shared -fPIC greeting.c -o "$PREFIX/lib/libgreeting.so"\n',
+    "recipe/program.sh": 'mkdir -p "$PREFIX/bin"\n'
+    '$CC main.c -L"$PREFIX/lib" -lgreeting -Wl,-rpath,"$PREFIX/lib" -o "$PREFIX/bin/greeting"\n',
+}
 META = """\
 package:
   name: hello
@@ -96,3 +139,51 @@ def test_a_package_is_built_for_another_platform_and_not_tested(tmp_path: Path) 
     index_of_channel = json.loads((package.parent / "repodata.json").read_text())
     assert package.name in index_of_channel["packages.conda"]
     assert "not tested: it is cross-compiled, for linux-aarch64 on linux-64" in built.stdout + built.stderr
+
+
+def compiler(folder: Path) -> Path:
+    """Return a package that stands for conda-forge's cross compiler: it names Debian's."""
+    hook = f"export CC={shutil.which(CC)}\n"
+    return release_package(folder, "gcc_linux-aarch64", "14", payload={"etc/conda/activate.d/gcc.sh": hook.encode()})
+
+
+@pytest.mark.needs(CC, QEMU)
+def test_what_debians_cross_compiler_makes_runs_on_the_target(tmp_path: Path) -> None:
+    channel = Channel(root=tmp_path / "channel")
+    channel.add([(compiler(tmp_path / "made"), "linux-64")])
+    variants = f"channel_sources:\n  - {channel.url}\nc_compiler:\n  - gcc\nc_compiler_version:\n  - 14\n"
+    feedstock = written(tmp_path / "feedstock", COMPILED, variants, FORGE, SOURCES)
+    expand.write(feedstock, expand.configs(feedstock))
+    words = ("-C", str(feedstock.root), "build", "linux_aarch64_", "--container", "none")
+    built = subprocess.run(
+        [sys.executable, "-m", "kiln", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    packages = sorted((feedstock.root / "build_artifacts" / "linux-aarch64").glob("*.conda"))
+    prefix = tmp_path / "prefix"
+    for package in packages:
+        index = read_info(package, "index.json")
+        assert index["subdir"] == "linux-aarch64"
+        unpacked(package, prefix)
+    library = json.loads((packages[0].parent / "repodata.json").read_text())["packages.conda"][packages[1].name]
+    assert library["name"] == "libgreeting"
+    depends = read_info(packages[0], "index.json")["depends"]
+    assert depends == ["libgreeting >=1.2,<2.0a0"]
+    libc = subprocess.run([CC, "-print-sysroot"], capture_output=True, text=True, check=True).stdout.strip()
+    roots = (os.environ.get("QEMU_LD_PREFIX"), f"{libc.rstrip('/')}/usr/aarch64-linux-gnu")
+    root = next(folder for folder in roots if folder and Path(folder).is_dir())
+    said = subprocess.run(
+        [QEMU, "-L", root, str(prefix / "bin" / "greeting")], capture_output=True, text=True, check=False
+    )
+    assert (said.returncode, said.stdout) == (0, "hello from aarch64\n"), said.stderr
+
+
+def unpacked(package: Path, prefix: Path) -> None:
+    """Unpack a package's files, without its metadata, into a folder other than the one that it was built in."""
+    with reading(package) as members:
+        for member, content in members:
+            if content is not None and not member.name.startswith("info/"):
+                target = prefix / member.name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content.read())
+                target.chmod(member.mode)
