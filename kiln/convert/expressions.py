@@ -237,6 +237,8 @@ class Translator:
             return None
         number = getattr(operand.expr, "value", 0)
         digits = str(number)
+        if len(digits) < 2:
+            raise Unsupported(f"{left.name} is compared with {number}, which is no version such as 310")
         version = f"{digits[0]}.{digits[1:]}"
         sign = _SIGNS[operand.op]
         spec = {"==": f"{version}.*", "!=": f"!={version}.*", "<=": f"<{_next(version)}", ">": f">={_next(version)}"}
