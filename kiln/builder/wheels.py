@@ -76,6 +76,9 @@ class Wheels:
 
     def _install_test(self, wheel: WheelName, display: ReportedStep) -> TestReport:
         """Return the report of a wheel's test; it is not tested without an interpreter of its Python."""
+        if self.config.is_cross:
+            note = f"not tested: it is cross-compiled, for {self.config.platform}"
+            return TestReport(package=wheel.path.name, verdict=TestVerdict.NONE, notes=(note,))
         job = self.engine.job
         prefix = Path((job.folder / "compile" / "prefix").read_text().strip())
         interpreter = wheel_install_test.interpreter(wheel, interpreters(prefix, self.python), environment=os.environ)

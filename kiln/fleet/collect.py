@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.!+~-]*\.conda")
 LONGEST = 2000  # characters of the end of a build's output
-WHEEL = re.compile(r"wheels/(?:cpu|cuda\d+(?:\.\d+)*)/[A-Za-z0-9_][A-Za-z0-9_.+-]*\.whl")
+WHEEL = re.compile(r"wheels/(?:cpu|cuda\d+(?:\.\d+)*)(?:-linux-[a-z0-9]+)?/[A-Za-z0-9_][A-Za-z0-9_.+-]*\.whl")
 NO_TRANSFER = re.compile(r"rsync ended with exit code (10|12|30|35|255)\b")  # of rsync, for a lost connection
 DISK_FULL = "DISK FULL"  # in the message of the module that fetches packages
 

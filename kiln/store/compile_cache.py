@@ -27,13 +27,15 @@ SECRETS = (REMOTE_CACHE,)  # its address may contain a password
 # counts instead of its name, and the channels.
 PYTHONS = frozenset({"python", "python_impl", "python_min", "is_python_min", "numpy", "interpreter"})
 ELSEWHERE = frozenset({"docker_image", "channel_sources", "channel_targets", "build_number_decrement"})
+UNNAMED = "linux-64"  # the platform that is not in a group's name
 COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "ld", "as", "nvcc", "bazel")
 
 
 def group_of(config: BuildConfig) -> str:
-    """Return the group that shares a config's compile: its CUDA version, or ``cpu``."""
+    """Return the group that shares a config's compile: its CUDA version, or ``cpu``, and its platform."""
     cuda = cuda_of(config)
-    return "cpu" if cuda is None else f"cuda{cuda}"
+    group = "cpu" if cuda is None else f"cuda{cuda}"
+    return group if config.platform == UNNAMED else f"{group}-{config.platform}"
 
 
 def cache_key(config: BuildConfig, *, where: str) -> str:

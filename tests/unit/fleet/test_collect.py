@@ -111,7 +111,15 @@ def collected_file(folder: Path, place: str, content: bytes = b"what was built")
 
 
 @pytest.mark.parametrize(
-    "place", ["linux-64/a-1-0.conda", "noarch/a-1-0.conda", WHEEL, "wheels/cpu/a-1-py3-none-any.whl"]
+    "place",
+    [
+        "linux-64/a-1-0.conda",
+        "linux-aarch64/a-1-0.conda",
+        "noarch/a-1-0.conda",
+        WHEEL,
+        "wheels/cpu/a-1-py3-none-any.whl",
+        "wheels/cpu-linux-aarch64/a-1-py3-none-linux_aarch64.whl",
+    ],
 )
 def test_packages_and_wheels_are_accepted(tmp_path: Path, place: str) -> None:
     path = collected_file(tmp_path, place)

@@ -47,6 +47,11 @@ def test_configs_of_one_cuda_share_a_group() -> None:
     assert groups == ["cpu", "cuda12.9"]
 
 
+def test_configs_of_two_platforms_share_no_compile() -> None:
+    arm = dataclasses.replace(rendered(cuda_compiler_version="12.9").config, platform="linux-aarch64")
+    assert group_of(arm) == "cuda12.9-linux-aarch64"
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
