@@ -68,7 +68,7 @@ packages:
 
 PACKAGE = re.compile(
     r"(?:linux-[a-z0-9_]+|noarch)/[A-Za-z0-9_.!+-]+\.(?:conda|tar\.bz2)"
-    r"|wheels/(?:cpu|cuda\d+(?:\.\d+)*)/[A-Za-z0-9_][A-Za-z0-9_.+-]*\.whl"
+    r"|wheels/(?:cpu|cuda\d+(?:\.\d+)*)(?:-linux-[a-z0-9]+)?/[A-Za-z0-9_][A-Za-z0-9_.+-]*\.whl"
 )
 LOG = re.compile(r"logs/\d+/[A-Za-z0-9_.+-]+\.log")
 ARTIFACTS = "/build_artifacts/"
