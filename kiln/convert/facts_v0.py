@@ -116,7 +116,7 @@ def _files(package: Metadata) -> Any:
 
 
 def _requirements(package: Metadata, output: Output, bounds: Mapping[str, Any]) -> dict[str, Any]:
-    pins = {(field, index): pin for field, index, pin in output.pins}
+    pins = {(field, index): pin for field, index, pin in output.pins if not pin.spec}  # pin_run_as_build is read below
     needs = output.requirements
     sections: dict[str, Sequence[str]] = {
         "build": needs.build, "host": needs.host, "run": needs.run, "run_constrained": needs.run_constrained
