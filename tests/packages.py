@@ -99,7 +99,7 @@ def _payload(payload: Mapping[str, bytes] | None, links: Mapping[str, str], mtim
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for name, data in (payload or {}).items():
             member = tarfile.TarInfo(name)
-            member.size, member.mtime = len(data), mtime
+            member.size, member.mtime, member.mode = len(data), mtime, 0o755 if name.startswith("bin/") else 0o644
             tar.addfile(member, io.BytesIO(data))
         for name, aim in links.items():
             member = tarfile.TarInfo(name)

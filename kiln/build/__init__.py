@@ -1,10 +1,10 @@
 """The build stage: plan purely which packages to make and how, then have the engine make them one by one."""
 
 from kiln.build.engine import execute, prepare
+from kiln.build.inherited import run_exports_of
 from kiln.build.plan import (
     callers_variables,
     in_order,
-    is_single,
     only_tested,
     plan_compile,
     plan_outputs,
@@ -16,11 +16,11 @@ __all__ = [
     "callers_variables",
     "execute",
     "in_order",
-    "is_single",
     "only_tested",
     "plan_compile",
     "plan_outputs",
     "plan_rehearsal",
     "prepare",
+    "run_exports_of",
     "test_sources",
 ]

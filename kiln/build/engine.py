@@ -12,11 +12,12 @@ from urllib.parse import urlsplit
 
 from kiln import command, credentials, files, masking, rattler_process
 from kiln.build import diagnosis
-from kiln.build.recipe import exports
 from kiln.build.source_mirrors import SourceMirrors, applied
 from kiln.errors import DownloadFailed, excerpt
 from kiln.model.plan import BuildStep, CompileStep
+from kiln.model.rendered import COMPILE
 from kiln.serialization import to_json
+from kiln.shell_script import exports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,6 +32,7 @@ UNPACK = (
     f'eval "${{{HANDED_OVER}-}}"; unset {HANDED_OVER}; rm -f conda_build.log',
     'set "$kiln_trace"; { unset kiln_trace; } 2>/dev/null',
 )
+_NAMES = {COMPILE: "the recipe's own build step"}
 PACKAGE_ROOT = Path(__file__).parents[2]  # the folder that holds the kiln package, for `python -m`
 
 
@@ -168,7 +170,7 @@ def handed_over(names: Iterable[str], environment: Mapping[str, str]) -> dict[st
 
 def failure(step: BuildStep | CompileStep, reason: str, tail: str, log: Path | None) -> KilnError:
     """Return the error of a failed step, from the engine's own messages."""
-    name = step.output.name if isinstance(step, BuildStep) else "the recipe's own build step"
+    name = step.output.name if isinstance(step, BuildStep) else _NAMES.get(step.title, step.title)
     kind = diagnosis.kind(reason, tail)
     hint = kind.hint or f"what the script left is in {step.folder}" + (f"; read {log}" if log else "")
     message = diagnosis.in_words(reason, tail)

@@ -21,7 +21,8 @@ def binary_settings(output: Output) -> dict[str, Any]:
             **_linking(output.settings.linking),
         },
         "prefix_detection": {
-            "ignore_binary_files": not output.detect_binary_files_with_prefix,
+            "ignore_binary_files": list(output.settings.prefix.ignore_binary)
+            or not output.detect_binary_files_with_prefix,
             **_prefix(output.settings.prefix),
         },
     }
@@ -64,21 +65,23 @@ def packing_settings(output: Output) -> dict[str, Any]:
     settings = output.settings
     files: Any = list(output.files)
     if settings.excluded_files:
-        files = {"include": files, "exclude": list(settings.excluded_files)}
+        files = _given(include=files, exclude=list(settings.excluded_files))
     return _given(
         files=files,
         always_include_files=list(settings.always_include_files),
+        always_copy_files=list(settings.always_copy_files),
+        post_process=[dict(entry) for entry in settings.post_process],
         merge_build_and_host_envs=settings.merge_build_host,
     )
 
 
-def one_environment(requirements: Requirements, *, merged: bool) -> Requirements:
+def one_environment(requirements: Requirements, settings: BuildSettings) -> Requirements:
     """Return the requirements with those of a merged environment in ``host``, where all their run exports count.
 
     Beside requirements in ``host``, only the strong exports of ``build`` do, as in the engine (conda_build/render.py,
     add_upstream_pins).
     """
-    if not merged or requirements.host:
+    if not settings.merge_build_host or settings.by_engine or requirements.host:
         return requirements
     return replace(requirements, build=(), host=requirements.build)
 

@@ -53,7 +53,7 @@ def unpack_wheels(sources: Iterable[Source]) -> tuple[str, ...]:
     lines = []
     for source in sources:
         name = source.file_name or (PurePosixPath(urlsplit(source.url[0]).path).name if source.url else "")
-        if name.lower().endswith(".whl"):
+        if name.lower().endswith(".whl") and not source.by_engine:
             folder = f"cd {shlex.quote(source.folder)} && " if source.folder else ""
             unpack = f'"$kiln_python" -m zipfile -e {shlex.quote(name)} .'
             lines.append(f"({folder}{unpack})")
@@ -72,7 +72,7 @@ def compile_modules(output: Output) -> tuple[str, ...]:
     are compiled when they are installed.
     """
     settings = output.settings.python
-    if output.noarch or settings.version_independent or not _has_python(output):
+    if output.settings.by_engine or output.noarch or settings.version_independent or not _has_python(output):
         return ()
     program, patterns = '"$PREFIX/bin/python"', " ".join(map(shlex.quote, settings.skip_pyc))
     runs = f"if {program} -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null; then"
@@ -85,7 +85,7 @@ def _has_python(output: Output) -> bool:
 
 def forget_sources(output: Output) -> tuple[str, ...]:
     """Return the lines that remove pip's records of local sources, in a package that installs with Python."""
-    return _FORGET_SOURCES if _has_python(output) else ()
+    return _FORGET_SOURCES if _has_python(output) and not output.settings.by_engine else ()
 
 
 def link_scripts(output: Output, recipe_folder: Path) -> tuple[str, ...]:

@@ -9,19 +9,22 @@ from kiln import credentials
 from kiln.build import installed_files, shared_workdir, solved_pins
 from kiln.build.engine_settings import index_entries
 from kiln.build.metadata_edits import metadata_edits
-from kiln.build.recipe import caller_names, compiling, concrete, exports, literal_variables, script_lines
+from kiln.build.recipe import caller_names, compiling, concrete, literal_variables
 from kiln.compression import FAST
 from kiln.errors import BuildFailed
 from kiln.matchspec import package_name
 from kiln.model.plan import BuildStep, CompileStep, Platforms
+from kiln.shell_script import exports, in_bash
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from kiln.model.rendered import Output, Rendered
+    from kiln.model.plan import StagedFiles
+    from kiln.model.rendered import Output, Rendered, Staging
 
-COMPILE = "kiln-compile"  # what the engine calls the step that the outputs share
+COMPILE = "kiln-compile"  # what the engine calls a step that outputs share
+NO_PACKAGE = "unset PKG_NAME PKG_VERSION PKG_BUILDNUM PKG_BUILD_STRING PKG_HASH"
 
 
 def in_order(outputs: Iterable[Output]) -> tuple[Output, ...]:
@@ -88,46 +91,39 @@ def plan_rehearsal(
 
 def plan_compile(
     rendered: Rendered,
+    staging: Staging,
     *,
     recipe_folder: Path,
     folder: Path,
     channels: tuple[str, ...],
     settings: Path,
     secrets: tuple[str, ...] = (),
-) -> CompileStep | None:
-    """Plan the build step that the outputs share, in ``folder``; None for a recipe that is a single package.
+) -> CompileStep:
+    """Plan a build step that outputs share, in ``folder``.
 
     ``settings`` is a file of shell lines that the script reads first: what changes from run to run, and not the result.
     ``secrets`` are variables of the same kind that must not be written to a file.
     """
-    if is_single(rendered):
-        return None
     environment = {
         **variant_variables(rendered),
-        **_top_level(rendered),
+        **_as_variables(staging.variant),
+        **_package(staging),
         "RECIPE_DIR": str(recipe_folder),
-        **literal_variables(rendered.compile_script_env),
+        **literal_variables(staging.script_env),
     }
     script = (
         *exports(environment),
+        *(() if staging.package else (NO_PACKAGE,)),
         f". {shlex.quote(str(settings))}",
-        *installed_files.unpack_wheels(rendered.sources),
+        *installed_files.unpack_wheels(staging.sources),
         *shared_workdir.before_compile(folder),
-        *script_lines(rendered.compile, recipe_folder),
+        *in_bash(staging.script, recipe_folder),
         'cd "$SRC_DIR"',
         *shared_workdir.after_compile(folder),
     )
-    recipe = compiling(
-        COMPILE,
-        script,
-        requirements=rendered.compile_requirements,
-        sources=rendered.sources,
-        recipe_folder=recipe_folder,
-        script_env=rendered.compile_script_env,
-        merged=rendered.compile_merged,
-    )
     return CompileStep(
-        recipe=recipe,
+        title=staging.title,
+        recipe=compiling(COMPILE, staging, script, recipe_folder=recipe_folder),
         folder=folder,
         channels=channels,
         environment=cuda_override(rendered),
@@ -136,13 +132,12 @@ def plan_compile(
     )
 
 
-def _top_level(rendered: Rendered) -> dict[str, str]:
+def _package(staging: Staging) -> dict[str, str]:
     """Return conda-build's variables of the package in the recipe's own step; the engine would use the step's name."""
-    return {
-        "PKG_NAME": rendered.name,
-        "PKG_VERSION": rendered.version,
-        "PKG_BUILDNUM": str(rendered.build_number),
-    }
+    if staging.package is None:
+        return {}
+    name, version, number = staging.package
+    return {"PKG_NAME": name, "PKG_VERSION": version, "PKG_BUILDNUM": str(number)}
 
 
 def plan_outputs(
@@ -151,26 +146,28 @@ def plan_outputs(
     recipe_folder: Path,
     folder: Path,
     channels: tuple[str, ...],
-    compiled: Path | None,
+    compiled: Mapping[str, StagedFiles],
     extra: Mapping[str, str],
     level: int = FAST,
 ) -> tuple[BuildStep, ...]:
     """Plan the packages of a config, in the order of their dependencies.
 
-    ``compiled`` is the folder of the compile step, or None when there is none: a single package then has the sources
-    itself. ``extra`` goes into each package's metadata, ``level`` is zstd's for the packages.
+    ``compiled`` is what the build steps left that outputs share, by their names. ``extra`` goes into each package's
+    metadata, ``level`` is zstd's for the packages.
     """
-    wheels = installed_files.unpack_wheels(rendered.sources)
 
     def step(output: Output) -> BuildStep:
+        staging = rendered.staging_of(output)
+        staged = None if staging is None else compiled[staging.name]
         recipe = concrete(
             output,
             recipe_folder=recipe_folder,
             environment=script_environment(output, rendered, recipe_folder),
-            prologue=shared_workdir.before_output(compiled, output, rendered.name) if compiled else wheels,
-            epilogue=_epilogue(output, folder, recipe_folder, shared_work=compiled is not None),
-            sources=() if compiled else rendered.sources,
+            prologue=_prologue(output, staging, staged, rendered.name),
+            epilogue=_epilogue(output, folder, recipe_folder, staging),
+            sources=output.sources,
             extra=extra,
+            inherited=staged.run_exports if staged and output.staged_exports else (),
         )
         return BuildStep(
             output=output,
@@ -188,9 +185,19 @@ def plan_outputs(
     return tuple(step(output) for output in in_order(rendered.outputs))
 
 
-def _epilogue(output: Output, folder: Path, recipe_folder: Path, *, shared_work: bool) -> tuple[str, ...]:
+def _prologue(output: Output, staging: Staging | None, staged: StagedFiles | None, top: str) -> tuple[str, ...]:
+    """Return the lines that run before an output's script: they bring it what a shared build step left."""
+    if staging is None or staged is None:
+        return installed_files.unpack_wheels(output.sources)
+    if not staging.copied:
+        return shared_workdir.before_output(staged.folder, output, top)
+    return shared_workdir.restored(staged.folder, output, _licenses(output))
+
+
+def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Staging | None) -> tuple[str, ...]:
     """Return the lines that run after an output's script, in the work directory."""
-    patterns, licenses = output.tests.source_files, _licenses(output)
+    patterns = [pattern for test in output.tests for pattern in test.source_files]
+    licenses, shared_work = _licenses(output), staging is not None and not staging.copied
     lines = (
         *(shared_workdir.kept_sources(patterns, test_sources(folder, output)) if patterns else ()),
         *installed_files.recipes_licenses(licenses, recipe_folder),
@@ -209,13 +216,8 @@ def test_sources(folder: Path, output: Output) -> Path:
 
 def only_tested(output: Output) -> frozenset[str]:
     """Return the names of the recipe's files that only an output's tests use; they do not affect the build."""
-    return frozenset((*output.tests.files, *output.tests.scripts.values()))
-
-
-def is_single(rendered: Rendered) -> bool:
-    """Return whether a recipe is a single package, and so has no build step but that package's."""
-    nothing = not rendered.compile.lines and rendered.compile.file is None
-    return nothing and (len(rendered.outputs) < 2 or not rendered.sources)
+    tests = [test for test in output.tests if not test.by_engine]  # those of the others become part of the package
+    return frozenset(name for test in tests for name in (*test.files, *test.scripts.values()))
 
 
 def _licenses(output: Output) -> tuple[str, ...]:
@@ -226,7 +228,8 @@ def _licenses(output: Output) -> tuple[str, ...]:
 def callers_variables(rendered: Rendered) -> tuple[str, ...]:
     """Return the names of the caller's variables that scripts of a config get, from ``build/script_env``."""
     outputs = (name for output in rendered.outputs for name in output.script_env)
-    return caller_names((*rendered.compile_script_env, *outputs))
+    steps = (name for staging in rendered.stagings for name in staging.script_env)
+    return caller_names((*steps, *outputs))
 
 
 def cuda_override(rendered: Rendered) -> dict[str, str]:

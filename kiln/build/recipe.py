@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any
 
 from kiln.build.engine_settings import (
@@ -13,13 +12,16 @@ from kiln.build.engine_settings import (
     python_settings,
 )
 from kiln.build.solved_pins import engine_requirement
-from kiln.matchspec import strict
+from kiln.matchspec import package_name, strict
+from kiln.shell_script import exports, in_bash, interpreter_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from kiln.model.rendered import Output, OutputTests, Requirements, Script, Source
+    from kiln.model.build_settings import BuildSettings
+    from kiln.model.plan import RunExport
+    from kiln.model.rendered import Output, OutputTest, Script, Source, Staging
 
 RUN_EXPORTS = {
     "weak": "weak",
@@ -28,7 +30,8 @@ RUN_EXPORTS = {
     "weak_constrains": "weak_constraints",
     "strong_constrains": "strong_constraints",
 }
-
+ABOUT = {"home": "homepage", "dev_url": "repository", "doc_url": "documentation"}  # conda-build's key: rattler-build's
+MODULES = {"perl": "uses", "r": "libraries", "ruby": "requires"}  # the keys of tests, by language
 
 AS_IT_IS: Mapping[str, Any] = {
     "dynamic_linking": {"binary_relocation": False},
@@ -48,8 +51,11 @@ def concrete(
     as_it_is: bool = False,
     without: Iterable[str] = (),
     extra: Mapping[str, Any] | None = None,
+    inherited: Iterable[RunExport] = (),
 ) -> dict[str, Any]:
     """Return the recipe of one output; ``without`` names requirement sections to omit.
+
+    ``inherited`` are run exports of the requirements of a build step that the output shares.
 
     ``prologue`` and ``epilogue`` are shell lines that run before and after the output's script. ``as_it_is`` packs
     the installed files unchanged: no search path is rewritten, no binary searched for the prefix, no module compiled.
@@ -58,54 +64,50 @@ def concrete(
     script = [
         *exports({**environment, **literal_variables(output.script_env)}),
         *prologue,
-        *script_lines(output.script, recipe_folder, output.settings.interpreter),
+        *in_bash(output.script, recipe_folder),
         *epilogue,
     ]
     source_entries = [source(entry, recipe_folder) for entry in sources]
+    requirements = _requirements(output, left_out)
+    requirements["run"] += [strict(entry.spec) for entry in inherited if not _is_ignored(entry, output.settings)]
     return {
+        **_context(output.script),
         "package": {"name": output.name, "version": output.version},
         **({"source": source_entries} if source_entries else {}),
         "build": _build(output, script, as_it_is=as_it_is),
-        "requirements": {
-            section: specs for section, specs in _requirements(output, left_out).items() if section not in left_out
-        },
-        "tests": _tests(output.tests),
-        "about": license_files(output.about),
+        "requirements": {section: specs for section, specs in requirements.items() if section not in left_out},
+        "tests": [entry for test in output.tests for entry in _test(test, recipe_folder)],
+        "about": _about(output),
         "extra": dict(extra or {}),
     }
 
 
-def compiling(
-    name: str,
-    script: Iterable[str],
-    *,
-    requirements: Requirements,
-    sources: Iterable[Source],
-    recipe_folder: Path,
-    script_env: Iterable[str] = (),
-    merged: bool = False,
-) -> dict[str, Any]:
-    """Return the recipe of the compile step: a package without content, run for the files that its script leaves.
-
-    ``merged`` is ``merge_build_host``: the build requirements are installed into the host prefix.
-    """
-    needs = one_environment(requirements, merged=merged)
+def compiling(name: str, staging: Staging, script: Iterable[str], *, recipe_folder: Path) -> dict[str, Any]:
+    """Return the recipe of a shared build step: a package without content, run for the files that its script leaves."""
+    needs, ignored = one_environment(staging.requirements, staging.settings), ignored_run_exports(staging.settings)
     return {
+        **_context(staging.script),
         "package": {"name": name, "version": "0"},
-        "source": [source(entry, recipe_folder) for entry in sources],
+        "source": [source(entry, recipe_folder) for entry in staging.sources],
         "build": {
             "number": 0,
             "string": "compile",
-            "script": {"content": list(script), **passed(script_env)},
+            "script": {"content": list(script), **passed(staging.script_env)},
             "files": [".kiln-none"],
-            **({"merge_build_and_host_envs": True} if merged else {}),
+            **({"merge_build_and_host_envs": True} if staging.settings.merge_build_host else {}),
             **AS_IT_IS,
         },
         "requirements": {
-            "build": [strict(spec) for spec in needs.build],
-            "host": [strict(spec) for spec in needs.host],
+            "build": [strict(spec) for spec in needs.solved("build")],
+            "host": [strict(spec) for spec in needs.solved("host")],
+            **({"ignore_run_exports": ignored} if ignored else {}),
         },
     }
+
+
+def _context(script: Script) -> dict[str, Any]:
+    """Return the values of the names in a script's expressions, which the engine evaluates at build time."""
+    return {"context": dict(script.names)} if script.names else {}
 
 
 def source(definition: Source, recipe_folder: Path) -> dict[str, Any]:
@@ -116,7 +118,8 @@ def source(definition: Source, recipe_folder: Path) -> dict[str, Any]:
     elif definition.git_url is not None:
         entry["git"] = git_address(definition.git_url, recipe_folder)
     elif definition.path is not None:
-        entry |= local_source((recipe_folder / definition.path).resolve())
+        path = (recipe_folder / definition.path).resolve()
+        entry |= {"path": str(path), "use_gitignore": False} if definition.by_engine else local_source(path)
     fields = {
         "rev": definition.git_rev,
         "depth": definition.git_depth,
@@ -128,7 +131,7 @@ def source(definition: Source, recipe_folder: Path) -> dict[str, Any]:
     entry |= {key: value for key, value in fields.items() if value is not None}
     if definition.patches:
         entry["patches"] = [str(recipe_folder / patch) for patch in definition.patches]
-    return entry
+    return {**entry, **definition.settings}
 
 
 def local_source(path: Path) -> dict[str, Any]:
@@ -140,11 +143,6 @@ def local_source(path: Path) -> dict[str, Any]:
 def git_address(address: str, recipe_folder: Path) -> str:
     """Return the address of a repository; one that begins with a dot is relative to the recipe, as in conda-build."""
     return str((recipe_folder / address).resolve()) if address.startswith(".") else address
-
-
-def exports(environment: Mapping[str, str]) -> list[str]:
-    """Return the shell lines that set variables."""
-    return [f"export {name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
 
 
 def literal_variables(script_env: Iterable[str]) -> dict[str, str]:
@@ -164,17 +162,6 @@ def passed(script_env: Iterable[str]) -> dict[str, list[str]]:
     return {"secrets": list(variables)} if variables else {}
 
 
-def script_lines(script: Script, recipe_folder: Path, interpreter: str | None = None) -> tuple[str, ...]:
-    """Return the shell lines that run a script: a file of the recipe by its kind, or the lines themselves.
-
-    ``interpreter`` is a program with its arguments, apart by blanks, as conda-build has it.
-    """
-    if script.file is None:
-        return script.lines
-    program = shlex.join(interpreter.split()) if interpreter else "python" if script.file.endswith(".py") else "bash -e"
-    return (f"{program} {shlex.quote(str(recipe_folder / script.file))}",)
-
-
 def _build(output: Output, script: list[str], *, as_it_is: bool) -> dict[str, Any]:
     build: dict[str, Any] = {
         "number": output.build_number,
@@ -190,46 +177,70 @@ def _build(output: Output, script: list[str], *, as_it_is: bool) -> dict[str, An
 
 
 def _requirements(output: Output, left_out: Container[str]) -> dict[str, Any]:
-    merged = output.settings.merge_build_host and "build" not in left_out
-    needs = one_environment(output.requirements, merged=merged)
+    needs = output.requirements if "build" in left_out else one_environment(output.requirements, output.settings)
     pins = {(field, index): pin for field, index, pin in output.pins}
 
     def specs(field: str, texts: Iterable[str]) -> list[str]:
         places = ((pins.get((field, index)), text) for index, text in enumerate(texts))
         return [engine_requirement(pin) if pin else strict(text) for pin, text in places]
 
-    ignored = ignored_run_exports(output.settings)
     return {
-        "build": specs("build", needs.build),
-        "host": specs("host" if needs is output.requirements else "build", needs.host),
+        "build": specs("build", needs.solved("build")),
+        "host": specs("host" if needs is output.requirements else "build", needs.solved("host")),
         "run": specs("run", needs.run),
         "run_constraints": specs("run_constrained", needs.run_constrained),
         "run_exports": {
             RUN_EXPORTS[kind]: specs(f"run_exports/{kind}", texts) for kind, texts in output.run_exports.items()
         },
-        **({"ignore_run_exports": ignored} if ignored else {}),
+        **({"ignore_run_exports": ignored} if (ignored := ignored_run_exports(output.settings)) else {}),
     }
 
 
-def _tests(tests: OutputTests) -> list[dict[str, Any]]:
-    tests_of_recipe: list[dict[str, Any]] = []
-    if tests.imports:
-        tests_of_recipe.append({"python": {"imports": list(tests.imports), "pip_check": False}})
-    if tests.commands:
-        tests_of_recipe.append(
-            {
-                "script": list(tests.commands),
-                "requirements": {"run": [strict(spec) for spec in tests.requires]},
-                "files": {"recipe": list(tests.files), "source": list(tests.source_files)},
-            }
-        )
-    return tests_of_recipe
+def _is_ignored(entry: RunExport, settings: BuildSettings) -> bool:
+    return package_name(entry.spec) in settings.ignore_run_exports or entry.package in settings.ignore_run_exports_from
 
 
-def license_files(about: Mapping[str, str | tuple[str, ...]]) -> dict[str, Any]:
-    """Return the one part of ``about`` that the engine needs; the others are added to the package afterwards.
+def _test(test: OutputTest, recipe_folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the entries of a test in the package's metadata: one for each kind that the engine has."""
+    modules = {**test.modules, test.language: (*test.imports, *test.modules.get(test.language, ()))}
+    imports = modules.pop("python", ())
+    if imports or test.pip_check or test.pythons:
+        versions = {"python_version": list(test.pythons)} if test.pythons else {}
+        yield {"python": {"imports": list(imports), "pip_check": test.pip_check, **versions}}
+    for language, names in modules.items():
+        if names and language in MODULES:
+            yield {language: {MODULES[language]: list(names)}}
+    if test.contents:
+        yield {"package_contents": dict(test.contents)}
+    if test.script.file is not None or test.script.lines:
+        build = {"build": [strict(spec) for spec in test.requires_build]} if test.requires_build else {}
+        yield {
+            "script": _script_of_test(test.script, recipe_folder),
+            "requirements": {"run": [strict(spec) for spec in test.requires], **build},
+            "files": {"recipe": list(test.files), "source": list(test.source_files)},
+        }
+
+
+def _script_of_test(script: Script, recipe_folder: Path) -> Any:
+    """Return a test's script for the package's metadata; a file's text is in it, since the package has no recipe."""
+    interpreter = script.interpreter or interpreter_of(script.file)
+    settings = {"interpreter": interpreter, "env": dict(script.environment), "cwd": script.folder}
+    defaults: dict[str, Any] = {"interpreter": "bash", "env": {}, "cwd": None}
+    given = {key: value for key, value in settings.items() if value != defaults[key]}
+    if script.file is not None:
+        return {"content": (recipe_folder / script.file).read_text(encoding="utf-8"), **given}
+    return {"content": list(script.lines), **given} if given else list(script.lines)
+
+
+def _about(output: Output) -> dict[str, Any]:
+    """Return ``about`` as the engine needs it: without the values that are added to the package afterwards.
 
     It refuses many values that conda-build takes, such as two addresses of documentation.
     """
-    names = about.get("license_file", ())
+    if output.settings.by_engine:
+        return {
+            ABOUT.get(key, key): list(value) if isinstance(value, tuple) else value
+            for key, value in output.about.items()
+        }
+    names = output.about.get("license_file", ())
     return {"license_file": [names] if isinstance(names, str) else list(names)} if names else {}

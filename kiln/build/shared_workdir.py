@@ -3,6 +3,9 @@
 rattler-build gives every package a separate work directory. conda-build runs the scripts of all outputs in the one of
 the recipe's own build step, so a script may rely on that step's files; here shell lines around the script change into
 it. Nothing is copied: a compile's tree can have tens of gigabytes.
+
+An output that inherits a staging output of recipe.yaml gets a copy, since its script must not see what another output's
+has left. The copy is made only for outputs with a script, by reference where the file system can.
 """
 
 from __future__ import annotations
@@ -59,6 +62,48 @@ def picks_files(output: Output, top: str) -> bool:
     return (bool(output.files) or output.name == top) and output.script.file is None and not output.script.lines
 
 
+def restored(folder: Path, output: Output, licenses: Iterable[str]) -> tuple[str, ...]:
+    """Return the lines that bring an output a copy of a staging output's work directory, and its installed files.
+
+    The paths of the staging output's prefix and work directory become the output's, with unchanged times of files, so
+    that a build tool finds nothing to do again. Sources of the output's own stay.
+    """
+    place = shlex.quote(str(folder))
+    enter = ('kiln_own="$PWD"', f'kiln_work="$(cat {place}/{WORK})"', *_installed(place))
+    tested = any(test.source_files for test in output.tests)
+    if output.script.file is None and not output.script.lines and not tested:
+        patterns = [glob(pattern) for pattern in licenses]
+        copies = (f"for kiln_file in {pattern}; do {_COPY_ONE}; done" for pattern in patterns)
+        return (*enter, 'cd "$kiln_work"', *copies, 'cd "$SRC_DIR"')
+    copied = _COPY_BESIDE if output.sources else _COPY
+    return (*enter, "{ set +x; } 2>/dev/null", copied, *_RELOCATE, "set -x")
+
+
+# The engine's own files in each work directory.
+_ENGINES = ("conda_build.sh", "build_env.sh", "conda_build.log", ".source_info.json")
+_COPY_ONE = 'if [ -e "$kiln_file" ]; then cp -r --parents -- "$kiln_file" "$kiln_own/"; fi'
+_COPY = (
+    f'find "$kiln_work" -mindepth 1 -maxdepth 1 {" ".join(f"! -name {name}" for name in _ENGINES)} '
+    '-exec cp -a --reflink=auto -t "$SRC_DIR" {} +'
+)
+_COPY_BESIDE = (
+    f'tar -C "$kiln_work" {" ".join(f"--exclude=./{name}" for name in _ENGINES)} -cf - . '
+    '| tar -C "$SRC_DIR" --skip-old-files -xf -'
+)
+_RELOCATE = (
+    "kiln_replace() {",
+    '  while IFS= read -r -d "" kiln_file; do',
+    '    touch -r "$kiln_file" "$kiln_own/.kiln-time"',
+    '    LC_ALL=C sed -i "s|$1|$2|g" "$kiln_file"',
+    '    touch -r "$kiln_own/.kiln-time" "$kiln_file"',
+    "  done",
+    "}",
+    f'kiln_skip="{" ".join(f"--exclude={name}" for name in _ENGINES)}"',
+    '{ grep -rlFZ $kiln_skip -e "$kiln_old" . || true; } | kiln_replace "$kiln_old" "$PREFIX"',
+    '{ grep -rlIFZ $kiln_skip -e "$kiln_work" . || true; } | kiln_replace "$kiln_work" "$SRC_DIR"',
+)
+
+
 def kept_sources(patterns: Iterable[str], place: Path) -> tuple[str, ...]:
     """Return the lines that copy the source files of a test to ``place``; globs are the shell's."""
     target = shlex.quote(str(place))
@@ -86,6 +131,6 @@ def _installed(place: str) -> tuple[str, ...]:
         f'tar -C "$PREFIX" -xf {place}/{INSTALLED}',
         'cd "$PREFIX"',
         f'{{ xargs -r -d "\\n" grep -lF -e "$kiln_old" -- <{place}/new || true; }} >"$kiln_own/.kiln-relocated"',
-        'xargs -r -d "\\n" sed -i "s|$kiln_old|$PREFIX|g" <"$kiln_own/.kiln-relocated"',
+        'xargs -r -d "\\n" sed -i --follow-symlinks "s|$kiln_old|$PREFIX|g" <"$kiln_own/.kiln-relocated"',
         'cd "$SRC_DIR"',
     )

@@ -36,12 +36,13 @@ def engine_requirement(pin: Pin) -> str:
     if why := names.fault(pin.name, "package name"):
         raise RecipeFault(f"{pin.name!r} is not a valid package name", why=why)
     if pin.by_engine:
-        return _call(pin.name, pin.lower or pin.min_pin, pin.upper or pin.max_pin, exact=pin.exact)
+        return _call(pin.name, pin.lower or pin.min_pin, pin.upper or pin.max_pin, exact=pin.exact, build=pin.build)
     return pin.name if pin.spec else _call(pin.name, _PRESENT, None)
 
 
-def _call(name: str, lower: str | None, upper: str | None, *, exact: bool = False) -> str:
+def _call(name: str, lower: str | None, upper: str | None, *, exact: bool = False, build: str | None = None) -> str:
     bounds = "exact=true" if exact else f"lower_bound={_literal(lower)}, upper_bound={_literal(upper)}"
+    bounds += "" if build is None or exact else f", build={_literal(build)}"
     return f"${{{{ pin_compatible({_literal(name)}, {bounds}) }}}}"
 
 

@@ -20,7 +20,7 @@ from kiln.builder.engine_calls import EngineCalls, persistent
 from kiln.builder.process import RENDERED, for_tests, hashes, package_as_json, tidied
 from kiln.builder.wheels import Wheels
 from kiln.channel import Channel, machine_virtual_packages
-from kiln.job.outline import channels_for, file_name, matching, titles
+from kiln.job.outline import channels_for, file_name, matching, staging_matching, titles
 from kiln.ledger import Ledger, records
 from kiln.matchspec import package_name
 from kiln.model.artifact import TestReport, TestVerdict
@@ -30,12 +30,12 @@ from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest, 
 from kiln.variants.cuda import offered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kiln.job.messages import ReportedStep, StepReporter
     from kiln.job.records import BuildJob
     from kiln.model.plan import BuildStep, CompileStep, TestStep
-    from kiln.model.rendered import Output, Rendered
+    from kiln.model.rendered import Output, Rendered, Staging
 
 
 def main(job_file: str) -> None:
@@ -87,14 +87,14 @@ class Builder:
 
     def run(self) -> dict[str, Any]:
         """Compile, make every package, then test every package; return the packages as JSON values."""
-        compiled = self.compile.run()
+        compiled = self.compile_all()
         planned = self.plan(compiled)
         self.channel.keep_only(file_name(step.output) for step in planned)  # else an old package may be installed
         shared = {
             name: report for step in planned if (report := self.take(name := file_name(step.output), step.output))
         }
         steps = [step for step in planned if file_name(step.output) not in shared]
-        packages = [self.make(step, compiled) for step in steps]
+        packages = [self.make(step, compiled.get(step.output.staging)) for step in steps]
         siblings = sorted([report["artifact"]["sha256"] for report in shared.values()] + hashes(*packages))
         tester = self.tester()
         tests = [
@@ -105,25 +105,28 @@ class Builder:
             "packages": [
                 *shared.values(),
                 *(package_as_json(step.output, package, test, self.job) for step, package, test in reports),
-                *Wheels(config=self.rendered.config, engine=self.engine, step_cache=self.step_cache).of(compiled),
+                *(wheel for name, result in compiled.items() for wheel in self.wheels(name).of(result)),
             ],
-            "outdated": any(result.outdated for result in (*([compiled] if compiled else []), *packages, *tests)),
+            "outdated": any(result.outdated for result in (*compiled.values(), *packages, *tests)),
         }
 
     def debug(self, pattern: str) -> dict[str, str]:
         """Make everything that one script needs, with the steps before it; return its paths."""
         rendered, folder = self.rendered, self.job.folder / "debug"
-        if not pattern and not build.is_single(rendered):
-            step = self.compile.plan(folder)
-            assert step is not None, "a recipe of several packages has a compile step"
-            self.compile.write_settings()
-            return self.prepare("compile", step)
+        staging = staging_matching(rendered, pattern)
+        if staging is not None:
+            compile_ = self.compile(staging)
+            compile_.write_settings()
+            return self.prepare(staging.title, compile_.plan(folder))
         output = matching(rendered, pattern)
-        compiled = self.compile.run()
+        compiled = self.compile_all()
         for planned in self.plan(compiled):
+            result = compiled.get(planned.output.staging)
             if planned.output == output:
-                return self.prepare(output.name, dataclasses.replace(planned, folder=folder), compiled)
-            self.make(planned, compiled)
+                copied = (staging := rendered.staging_of(output)) is not None and staging.copied
+                step = dataclasses.replace(planned, folder=folder)
+                return self.prepare(output.name, step, None if copied else result)
+            self.make(planned, result)
         raise AssertionError("one of the outputs was selected")
 
     def prepare(self, name: str, step: BuildStep | CompileStep, compiled: StepResult | None = None) -> dict[str, str]:
@@ -138,19 +141,40 @@ class Builder:
         """The channels: that of this config's packages, then the variant's."""
         return (self.channel.url, *self.sources)
 
-    @property
-    def compile(self) -> Compile:
-        """The recipe's own build step."""
-        return Compile(rendered=self.rendered, sources=self.sources, engine=self.engine, step_cache=self.step_cache)
+    def compile(self, staging: Staging) -> Compile:
+        """Return a build step that outputs share."""
+        return Compile(
+            rendered=self.rendered,
+            staging=staging,
+            sources=self.sources,
+            engine=self.engine,
+            step_cache=self.step_cache,
+        )
 
-    def plan(self, compiled: StepResult | None) -> tuple[BuildStep, ...]:
+    def compile_all(self) -> dict[str | None, StepResult]:
+        """Run the build steps that outputs share, each at most once, and return their results by their names."""
+        return {staging.name: self.compile(staging).run() for staging in self.rendered.stagings}
+
+    def wheels(self, name: str | None) -> Wheels:
+        """Return the wheels of a build step."""
+        (staging,) = (staging for staging in self.rendered.stagings if staging.name == name)
+        return Wheels(
+            config=self.rendered.config,
+            folder=self.compile(staging).folder,
+            engine=self.engine,
+            step_cache=self.step_cache,
+        )
+
+    def plan(self, compiled: Mapping[str | None, StepResult]) -> tuple[BuildStep, ...]:
         """Plan the packages."""
         return build.plan_outputs(
             self.rendered,
             recipe_folder=self.job.recipe,
             folder=self.job.folder,
             channels=self.channels,
-            compiled=None if compiled is None else self.compile.folder,
+            compiled={
+                staging.name: self.compile(staging).staged(compiled[staging.name]) for staging in self.rendered.stagings
+            },
             extra=self.job.extra,
             level=self.job.level,
         )
@@ -196,16 +220,16 @@ class Builder:
 
     def test(self, tester: PackageTester, output: Output, package: StepResult, siblings: list[str]) -> StepResult:
         """Install a package into a fresh prefix and run its tests; ``siblings`` are the packages' hashes."""
-        step = tester.plan(output, sources=build.test_sources(self.job.folder, output))
+        steps = tester.plan(output, sources=build.test_sources(self.job.folder, output))
         inputs = {
-            **tester.inputs(step),
+            **tester.inputs(steps),
             "package": hashes(package),
             "beside": siblings,
-            "files": {place: file_or_folder_digest(file) for place, file in step.files.items()},
+            "files": [{place: file_or_folder_digest(file) for place, file in step.files.items()} for step in steps],
         }
 
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
-            report = self.untested(output, display) or self.run_tests(tester, step, display)
+            report = self.untested(output, display) or self.run_tests(tester, steps, display)
             return package.paths, records.tests_as_json(dataclasses.replace(report, log=None))
 
         return self.step_cache.once(f"test {output.name}", inputs, do, leaves=file_name(output))
@@ -222,14 +246,14 @@ class Builder:
         display.note(note)
         return TestReport(package=output.name, verdict=TestVerdict.NONE, notes=(note,))
 
-    def run_tests(self, tester: PackageTester, step: TestStep, display: ReportedStep) -> TestReport:
+    def run_tests(self, tester: PackageTester, steps: Sequence[TestStep], display: ReportedStep) -> TestReport:
         """Install a package and run its tests, without the network unless it is granted."""
-        title = f"test {step.package}"
-        scripts = step.commands or step.downstreams
+        title, places = f"test {steps[0].package}", [place for step in steps for place in (step.folder, step.prefix)]
+        scripts = any(step.commands or step.downstreams for step in steps)
         apart = self.engine.scripts_apart(title) if scripts else contextlib.nullcontext(os.environ)
-        with apart as environment, tidied(self.job, step.folder, step.prefix):
+        with apart as environment, tidied(self.job, *places):
             report = persistent(
-                lambda: tester.run(step, environment=for_tests(environment), on_line=display.line), display
+                lambda: tester.run(steps, environment=for_tests(environment), on_line=display.line), display
             )
         for note in report.notes:
             display.note(note)

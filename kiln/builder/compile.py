@@ -1,4 +1,4 @@
-"""Run the recipe's own build step at most once, monitor its Bazel, and keep its work directory."""
+"""Run a build step that outputs share at most once, monitor its Bazel, and keep its work directory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from kiln import bazel, build, files
 from kiln.builder.process import tidied
 from kiln.errors import BuildFailed
 from kiln.executor import network_isolation
+from kiln.model.plan import StagedFiles
 from kiln.store import compile_cache
 
 if TYPE_CHECKING:
@@ -18,36 +19,32 @@ if TYPE_CHECKING:
     from kiln.builder.engine_calls import EngineCalls
     from kiln.job.messages import ReportedStep
     from kiln.model.plan import CompileStep
-    from kiln.model.rendered import Rendered
+    from kiln.model.rendered import Rendered, Staging
     from kiln.store.step_cache import StepCache, StepResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compile:
-    """The compile of one config, which all its outputs share; ``sources`` are the channels that it needs."""
+    """A build step of one config, which outputs share; ``sources`` are the channels that it needs."""
 
     rendered: Rendered
+    staging: Staging
     sources: tuple[str, ...]
     engine: EngineCalls
     step_cache: StepCache[ReportedStep]
 
-    def run(self) -> StepResult | None:
-        """Run the step, or reuse its result; its work directory is kept for the outputs.
-
-        None for a recipe that is a single package.
-        """
-        step = self.plan(self.folder)
-        if step is None:
-            return None
+    def run(self) -> StepResult:
+        """Run the step, or reuse its result; its work directory is kept for the outputs."""
+        step, title = self.plan(self.folder), self.staging.title
 
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             package = self._watched(step, display)
             return [package], {"work": (step.folder / "work_directory").read_text().strip()}
 
-        result = self.step_cache.once("compile", self.engine.inputs(step), do)
+        result = self.step_cache.once(title, self.engine.inputs(step), do)
         if not Path(result.detail["work"]).is_dir():
-            if result.outdated or "compile" in self.step_cache.settled:
-                raise self.step_cache.unfinished("compile")
+            if result.outdated or title in self.step_cache.settled:
+                raise self.step_cache.unfinished(title)
             files.remove(step.folder)  # removes the package too, so that the step runs again
             return self.run()
         return result
@@ -55,12 +52,19 @@ class Compile:
     @property
     def folder(self) -> Path:
         """The folder of the step."""
-        return self.engine.job.folder / "compile"
+        return self.engine.job.folder / self.staging.title.replace(" ", "-")
 
-    def plan(self, folder: Path) -> CompileStep | None:
-        """Plan the step in a folder; None for a recipe that is a single package."""
+    def staged(self, result: StepResult) -> StagedFiles:
+        """Return what outputs take over from the step."""
+        (package,) = result.paths
+        inherited = build.run_exports_of(package) if self.staging.copied else ()
+        return StagedFiles(folder=self.folder, run_exports=inherited)
+
+    def plan(self, folder: Path) -> CompileStep:
+        """Plan the step in a folder."""
         return build.plan_compile(
             self.rendered,
+            self.staging,
             recipe_folder=self.engine.job.recipe,
             folder=folder,
             channels=self.sources,
@@ -92,8 +96,8 @@ class Compile:
                 package = self.engine.execute(step, display)
             except BuildFailed as error:
                 failure = watch.explained(error)
-                if self.engine.is_apart("compile"):
-                    network_isolation.explain(failure, "compile")
+                if self.engine.is_apart(step.title):
+                    network_isolation.explain(failure, step.title)
                 raise failure from error
             if report := watch.report():
                 display.compiled(report)

@@ -15,6 +15,7 @@ from kiln.build.source_mirrors import SourceMirrors
 from kiln.errors import BuildFailed, DownloadFailed, KilnError, SolveFailed, TestsFailed
 from kiln.executor import network_isolation
 from kiln.model.plan import BuildStep, CompileStep
+from kiln.model.rendered import COMPILE
 from kiln.serialization import to_json
 from kiln.store import compile_cache
 
@@ -49,7 +50,7 @@ class EngineCalls:
             KilnError: see `kiln.build.execute`.
         """
         secrets = self.secrets if isinstance(step, CompileStep) else {}
-        title = f"build {step.output.name}" if isinstance(step, BuildStep) else "compile"
+        title = f"build {step.output.name}" if isinstance(step, BuildStep) else step.title
         with self.scripts_apart(title) as variables:
             environment = {**self._environment(variables), **secrets}
 
@@ -90,7 +91,7 @@ class EngineCalls:
 
     def is_apart(self, step: str) -> bool:
         """Return whether a step's script runs without the network."""
-        cached = step == "compile" and bool(self.secrets)  # it uses a remote cache
+        cached = step.partition(" ")[0] == COMPILE and bool(self.secrets)  # it uses a remote cache
         return self.job.queue is not None and not cached and not network_isolation.is_granted(step, self.granted)
 
     @contextlib.contextmanager

@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Output, Rendered
     from kiln.store.step_cache import StepResult
 
-RENDERED = ("meta.yaml", "conda_build_config.yaml")  # their effect is in the rendered recipe
+RENDERED = (
+    "meta.yaml",
+    "recipe.yaml",
+    "conda_build_config.yaml",
+    "variants.yaml",
+)  # their effect is in the rendered recipe
 NOT_FOR_TESTS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")  # set for this process; tests must not import kiln
 GONE = "--failed --keep-failed runs it again and keeps its folders, CONFIG --debug opens a shell there"
 

@@ -206,18 +206,18 @@ class Rehearsal:
         self, tester: PackageTester, output: Output, packages: Mapping[str, StepResult], needed: list[str]
     ) -> StepResult:
         """Install one package into a fresh prefix and run its tests there."""
-        step = tester.plan(output)
+        steps = tester.plan(output)
 
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
-            with tidied(self.job, step.folder, step.prefix):
-                report = tester.run(step, environment=for_tests(os.environ), on_line=display.line)
+            with tidied(self.job, *(place for step in steps for place in (step.folder, step.prefix))):
+                report = tester.run(steps, environment=for_tests(os.environ), on_line=display.line)
             for note in report.notes:
                 display.note(note)
             return (), records.tests_as_json(dataclasses.replace(report, log=None))
 
         inputs = {
-            **tester.inputs(step),
-            "files": {place: file_or_folder_digest(file) for place, file in step.files.items()},
+            **tester.inputs(steps),
+            "files": [{place: file_or_folder_digest(file) for place, file in step.files.items()} for step in steps],
             "packages": needed,
             "outputs": {name: sorted(result.paths.values()) for name, result in packages.items()},
         }

@@ -28,15 +28,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wheels:
-    """The wheels of one config."""
+    """The wheels of one config's build step; ``folder`` is the step's."""
 
     config: BuildConfig
+    folder: Path
     engine: EngineCalls
     step_cache: StepCache[ReportedStep]
 
-    def of(self, compiled: StepResult | None) -> list[dict[str, Any]]:
+    def of(self, compiled: StepResult) -> list[dict[str, Any]]:
         """Collect and test the wheels of a compile, and return their reports as JSON values."""
-        return [] if compiled is None else [self._one(path, compiled) for path in wheels_of(compiled)]
+        return [self._one(path, compiled) for path in wheels_of(compiled)]
 
     def _one(self, path: Path, compiled: StepResult) -> dict[str, Any]:
         kept_wheel = self._keep(path, compiled)
@@ -80,7 +81,7 @@ class Wheels:
             note = f"not tested: it is cross-compiled, for {self.config.platform}"
             return TestReport(package=wheel.path.name, verdict=TestVerdict.NONE, notes=(note,))
         job = self.engine.job
-        prefix = Path((job.folder / "compile" / "prefix").read_text().strip())
+        prefix = Path((self.folder / "prefix").read_text().strip())
         interpreter = wheel_install_test.interpreter(wheel, interpreters(prefix, self.python), environment=os.environ)
         if interpreter is None:
             note = f"not tested: no interpreter for {wheel.python} found"

@@ -75,11 +75,11 @@ def select(options: argparse.Namespace, feedstock: Feedstock, more: Sequence[str
         UsageError: when no config is selected.
     """
     from kiln.model.run import ConfigRun, ConfigState
-    from kiln.run import require_v0
+    from kiln.run import recipe_support
     from kiln.store import import_remote
 
-    require_v0(feedstock)  # before workers are provisioned, and paid for
     names = dict.fromkeys((*config_selection.selected_configs(feedstock, options), *more))
+    recipe_support.require(feedstock, names)  # before workers are provisioned, and paid for
     configs = import_remote.remote_configs(feedstock, tuple(names), options=build_options(options))
     finished = {} if options.rebuild else import_remote.finished(feedstock, configs)
     cached = tuple(

@@ -69,8 +69,8 @@ def config_text(rendered: Rendered) -> Iterator[str]:
     for source in rendered.sources:
         where = ", ".join(source.url) or source.git_url or source.path or ""
         yield from field("source", [where, *(f"patch {patch}" for patch in source.patches)])
-    if rendered.compile.file or rendered.compile.lines:
-        yield from field("compile", steps(rendered.compile))
+    for staging in rendered.stagings:
+        yield from field(staging.title, steps(staging.script))
     for output in rendered.outputs:
         yield ""
         yield from output_text(output)
@@ -85,8 +85,8 @@ def output_text(output: Output) -> Iterator[str]:
         yield from field("run exports" if kind == "weak" else f"{kind} exports", list(specs))
     yield from field("features", list(output.track_features))
     yield from field("script", steps(output.script))
-    yield from field("imports", list(output.tests.imports))
-    yield from field("tests", list(output.tests.commands), apart=True)
+    yield from field("imports", [name for test in output.tests for name in test.imports])
+    yield from field("tests", [line for test in output.tests for line in steps(test.script)], apart=True)
     yield from field("hashed", [f"{key} {value}" for key, value in sorted(output.used.items())])
 
 

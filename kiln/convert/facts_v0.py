@@ -198,11 +198,12 @@ def _shared(package: Metadata, output: Output, rendered: Rendered) -> dict[str, 
     if several and not runs:
         return {}
     found: dict[str, Any] = {"source": tuple(_source(each) for each in as_list(package.values.get("source")))}
-    if several and (rendered.compile.file or rendered.compile.lines):
-        found["compile/script"] = _script(rendered.compile)
-        found["compile/script/env"] = tuple(sorted(rendered.compile_script_env))
+    step = rendered.staging_of(output)
+    if several and step is not None and (step.script.file or step.script.lines):
+        found["compile/script"] = _script(step.script)
+        found["compile/script/env"] = tuple(sorted(step.script_env))
         for section in ("build", "host"):
-            given = list(getattr(rendered.compile_requirements, section))
+            given = list(getattr(step.requirements, section))
             found[f"compile/requirements/{section}"] = facts.specs(given, section)
     return found
 

@@ -177,15 +177,15 @@ def _shared(package: PackageAt, *, several: bool) -> dict[str, Any]:
     if several and not runs:
         return {}
     staging = package.staging
-    sources = staging["source"] if staging else package.sections["source"]
+    sources = staging.sections["source"] if staging else package.sections["source"]
     found: dict[str, Any] = {"source": tuple(_source(each) for each in sources)}
     if staging:
-        found |= _script("compile/script", staging["build"].get("script"), package)
+        found |= _script("compile/script", staging.sections["build"].get("script"), package)
         keys_of_variant = {f"{key}={value_of(value)}" for key, value in package.scope.variant.items()}
         env = found["compile/script/env"]
         found["compile/script/env"] = tuple(item for item in env if item not in keys_of_variant)
         for section in ("build", "host"):
-            given = staging["requirements"].get(section, ())
+            given = staging.sections["requirements"].get(section, ())
             found[f"compile/requirements/{section}"] = _specs(given, section, package)
     return found
 

@@ -69,7 +69,7 @@ def of_scripts(feedstock: Feedstock, rendered: Rendered, folders: Folders) -> tu
         **_outside_recipe(feedstock, rendered),
     }
     for path in (feedstock.recipe, feedstock.configs):
-        _require_inside(path.resolve(), feedstock, str(path.relative_to(feedstock.root)))
+        _require_inside(path.resolve(), feedstock, str(path.relative_to(feedstock.root)), rendered.file)
     cache = folders.compile_cache
     return (
         *(Mount(source=source, target=str(target)) for target, source in read_only.items()),
@@ -99,7 +99,7 @@ def _outside_recipe(feedstock: Feedstock, rendered: Rendered) -> dict[Path, Path
     for name in _paths_of_recipe(rendered):
         place = (recipe / name).resolve()
         if not place.is_relative_to(recipe) and place.exists():
-            _require_inside(place, feedstock, name)
+            _require_inside(place, feedstock, name, rendered.file)
             places |= {ROOT / path.relative_to(root): path for path in _visible(place, root)}
     return places
 
@@ -108,21 +108,24 @@ def _paths_of_recipe(rendered: Rendered) -> Iterator[str]:
     """Yield the paths that a recipe names, relative to itself."""
     for source in rendered.sources:
         yield from (*([] if source.path is None else [source.path]), *source.patches)
-    for script in (rendered.compile, *(output.script for output in rendered.outputs)):
+    stagings, outputs = rendered.stagings, rendered.outputs
+    for script in (*(staging.script for staging in stagings), *(output.script for output in outputs)):
         yield from [] if script.file is None else [script.file]
     for output in rendered.outputs:
         licenses = output.about.get("license_file", ())
-        yield from (*output.tests.files, *([licenses] if isinstance(licenses, str) else licenses))
+        yield from [licenses] if isinstance(licenses, str) else licenses
+        for test in output.tests:
+            yield from (*test.files, *([] if test.script.file is None else [test.script.file]))
 
 
-def _require_inside(place: Path, feedstock: Feedstock, name: str) -> None:
+def _require_inside(place: Path, feedstock: Feedstock, name: str, file: str) -> None:
     """Refuse a path outside the feedstock, or in a hidden folder."""
     root = feedstock.root.resolve()
     if place.is_relative_to(root) and not HIDDEN.intersection(place.relative_to(root).parts[:1]):
         return
     raise RecipeFault(
         f"{name} leads to {place}, which containers do not see",
-        at=Place(file="recipe/meta.yaml"),
+        at=Place(file=file),
         why=f"of this machine they see what the recipe names inside of {root}, without {', '.join(sorted(HIDDEN))}",
         hint="copy it into the recipe's folder, or build with --container none",
     )

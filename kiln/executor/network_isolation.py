@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kiln.errors import KilnError
 
 BASH = "/bin/bash"
-HINT = "the script has no network: grant it in recipe/meta.yaml (extra: network: [{}]), or --network always"
+HINT = "the script has no network: grant it in the recipe (extra: network: [{}]), or --network always"
 # Messages of programs that try to use a missing network.
 WANTED_NETWORK = re.compile(
     r"could not resolve|temporary failure in name resolution|name or service not known|network is unreachable"

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
-    from kiln.model.rendered import Output, Rendered
+    from kiln.model.rendered import Output, Rendered, Staging
 
 
 def titles(rendered: Rendered) -> tuple[str, ...]:
     """Return the names of a config's steps, in their order; outputs of one name share theirs."""
     outputs = [output.name for output in build.in_order(rendered.outputs)]
-    compiling = () if build.is_single(rendered) else ("compile",)
+    compiling = (staging.title for staging in rendered.stagings)
     every = ("render", *compiling, *(f"build {name}" for name in outputs), *(f"test {name}" for name in outputs))
     return tuple(dict.fromkeys(every))
 
@@ -45,6 +45,12 @@ def require_step(feedstock: Feedstock, configs: Iterable[BuildConfig], step: str
                 why=f"its steps are {', '.join(map(repr, names))}",
                 hint=nearest(step, names) or "name one of these",
             )
+
+
+def staging_matching(rendered: Rendered, pattern: str) -> Staging | None:
+    """Return the build step that outputs share whose name matches a pattern; without one, the only or first one."""
+    stagings = [staging for staging in rendered.stagings if fnmatchcase(staging.name, pattern or "*")]
+    return stagings[0] if stagings else None
 
 
 def matching(rendered: Rendered, pattern: str) -> Output:
@@ -80,9 +86,10 @@ def channels_for(rendered: Rendered) -> tuple[str, ...]:
     """Return the variant's channels, or conda-forge; empty when no package from outside is required."""
     own_names = {output.name for output in rendered.outputs}
     outputs = [output for output in rendered.outputs if not output.skip]
-    sections = [rendered.compile_requirements, *(output.requirements for output in outputs)]
+    sections = [*(staging.requirements for staging in rendered.stagings), *(output.requirements for output in outputs)]
     specs = [spec for needs in sections for spec in (*needs.build, *needs.host, *needs.run)]
-    specs += [spec for output in outputs for spec in (*required_specs(output), *output.tests.downstreams)]
+    tests = [test for output in outputs for test in output.tests]
+    specs += [spec for test in tests for spec in (*required_specs(test), *test.downstreams)]
     names = {package_name(spec) for spec in specs}
     if not {name for name in names - own_names if not name.startswith("__")}:
         return ()

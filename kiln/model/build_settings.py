@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,11 +22,15 @@ class LinkingSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixSettings:
-    """The files in which the prefix is searched: ``text`` and ``binary`` have it, ``ignore`` is never replaced."""
+    """The files in which the prefix is searched: ``text`` and ``binary`` have it, ``ignore`` is never replaced.
+
+    ``ignore_binary`` are globs of binaries that are not searched.
+    """
 
     text: tuple[str, ...] = ()
     binary: tuple[str, ...] = ()
     ignore: bool | tuple[str, ...] = False
+    ignore_binary: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +49,10 @@ class BuildSettings:
 
     ``ignore_run_exports`` are names of packages, ``ignore_run_exports_from`` those of packages whose exports do not
     count. ``link_scripts`` maps ``post-link`` and so on to files of the recipe. ``excluded_files`` are globs that the
-    output's ``files`` do not match. ``no_link`` are globs of files that are copied into a prefix, never linked.
+    output's ``files`` do not match. ``no_link`` are globs of files that are copied into a prefix, never linked, in
+    conda-build's notation; ``always_copy_files`` are the same in rattler-build's. ``post_process`` are replacements in
+    files, as recipe.yaml has them. ``by_engine`` leaves to rattler-build what conda-build does differently: the run
+    exports of merged environments, bytecode, pip's records of sources, and about.json.
     """
 
     linking: LinkingSettings = LinkingSettings()
@@ -55,10 +62,12 @@ class BuildSettings:
     merge_build_host: bool = False
     ignore_run_exports: tuple[str, ...] = ()
     ignore_run_exports_from: tuple[str, ...] = ()
-    interpreter: str | None = None
     link_scripts: Mapping[str, str] = field(default_factory=dict)
     excluded_files: tuple[str, ...] = ()
     no_link: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     feature_values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     include_recipe: bool = True
+    always_copy_files: tuple[str, ...] = ()
+    post_process: tuple[Mapping[str, Any], ...] = ()
+    by_engine: bool = False

@@ -44,13 +44,14 @@ class BuildStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileStep:
-    """The recipe's own build step, in whose work directory the outputs' scripts then run.
+    """A build step that outputs share, in whose work directory, or a copy of it, their scripts then run.
 
-    ``recipe``, ``folder``, ``channels``, ``environment`` and ``platforms`` are as in a BuildStep; the package that the
-    engine makes of it is empty and discarded. ``secrets`` are names of variables whose values the engine passes to the
-    script; they are in no file and no log.
+    ``title`` is its name in the run. ``recipe``, ``folder``, ``channels``, ``environment`` and ``platforms`` are as in
+    a BuildStep; the package that the engine makes of it is empty and discarded. ``secrets`` are names of variables
+    whose values the engine passes to the script; they are in no file and no log.
     """
 
+    title: str
     recipe: Mapping[str, Any]
     folder: Path
     channels: tuple[str, ...]
@@ -60,13 +61,29 @@ class CompileStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunExport:
+    """A run requirement that a requirement of a build step exports; ``package`` is the package that does."""
+
+    spec: str
+    package: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFiles:
+    """What outputs take over from a build step: its ``folder``, and the run exports of its requirements."""
+
+    folder: Path
+    run_exports: tuple[RunExport, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TestStep:
     """The test of one package in a separate prefix.
 
-    ``specs`` are installed, the lines of ``script`` are run by bash in ``folder``, which holds copies of ``files`` by
-    their places in it.
-    ``downstreams`` are specs of packages whose own tests run beside the package.
-    ``notes`` list what could not be tested as the recipe requires.
+    ``specs`` are installed into ``prefix``, ``build_specs`` into one beside it. The lines of ``script`` are run by bash
+    in ``folder``, which holds copies of ``files`` by their places in it. ``checked`` are tests of the package's
+    contents, which the engine runs while it packs. ``downstreams`` are specs of packages whose own tests run beside the
+    package. ``notes`` list what could not be tested as the recipe requires.
     """
 
     package: str
@@ -78,4 +95,11 @@ class TestStep:
     folder: Path
     prefix: Path
     downstreams: tuple[str, ...] = ()
+    build_specs: tuple[str, ...] = ()
+    checked: int = 0
     notes: tuple[str, ...] = ()
+
+    @property
+    def build_prefix(self) -> Path:
+        """The prefix of ``build_specs``."""
+        return self.prefix.with_name(f"{self.prefix.name}-build")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.model.build_settings import BuildSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     from kiln.model.build_config import BuildConfig
     from kiln.model.recipe_keys import KeyFault
@@ -17,39 +16,77 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirements:
-    """The match specs of each section, in the recipe's order."""
+    """The match specs of each section, in the recipe's order.
+
+    ``versions`` are those that the variant gives the bare names in ``build`` and ``host``.
+    """
 
     build: tuple[str, ...] = ()
     host: tuple[str, ...] = ()
     run: tuple[str, ...] = ()
     run_constrained: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
 
+    def solved(self, section: str) -> tuple[str, ...]:
+        """Return the specs of a section as they are solved: bare names with the variant's versions.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputTests:
-    """The ``test:`` section of an output.
+        A version of letters, digits and dots alone stands for all that begin so, as in rattler-build.
+        """
+        given: tuple[str, ...] = getattr(self, section)
+        return tuple(self._with_version(spec) if section in {"build", "host"} else spec for spec in given)
 
-    ``imports`` are in the language of the package's name (``r-``, ``perl-``, ``lua-``, else Python), ``other_imports``
-    pairs of a language and a name. ``scripts`` are the files of the recipe that are run, by the names that they have in
-    a test: ``run_test.py`` and so on. ``downstreams`` are specs of packages whose tests run, too.
-    """
-
-    imports: tuple[str, ...] = ()
-    commands: tuple[str, ...] = ()
-    requires: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-    source_files: tuple[str, ...] = ()
-    other_imports: tuple[tuple[str, str], ...] = ()
-    scripts: Mapping[str, str] = field(default_factory=dict)
-    downstreams: tuple[str, ...] = ()
+    def _with_version(self, spec: str) -> str:
+        version = self.versions.get(spec)
+        if version is None:
+            return spec
+        return f"{spec} {version}.*" if version.replace(".", "").isalnum() else f"{spec} {version}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """A build script: a file of the recipe, or the lines of a shell script; neither means nothing to run."""
+    """A script: a file of the recipe, or lines; neither means nothing to run.
+
+    ``interpreter`` runs it, bash without one, or the one that a file's suffix stands for; ``program``, a command with
+    its arguments, runs a file in its place, as conda-build's ``script_interpreter``. ``environment`` are variables that
+    it gets, ``folder`` is its working directory, relative to the prefix. ``names`` are the values of the names in the
+    expressions of its lines, which the engine evaluates at build time.
+    """
 
     file: str | None = None
     lines: tuple[str, ...] = ()
+    interpreter: str | None = None
+    program: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    folder: str | None = None
+    names: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputTest:
+    """A test of an output, which runs in an environment of its own with the output and ``requires``.
+
+    ``imports`` are modules in ``language``, and ``pip_check`` is whether pip checks the environment, once for each of
+    ``pythons``, versions of Python, if there are some. ``modules`` are those of more languages. ``scripts`` are the
+    files of the recipe that are run before ``script``, by the names that they have in a test: ``run_test.py`` and so
+    on. ``downstreams`` are specs of packages whose tests run, too. ``requires_build`` are the requirements of a second
+    prefix, ``contents`` are patterns of files that the package must or must not have, in the keys of recipe.yaml's
+    ``package_contents``. ``by_engine`` gives ``files`` the meaning that they have in recipe.yaml.
+    """
+
+    imports: tuple[str, ...] = ()
+    pip_check: bool = False
+    pythons: tuple[str, ...] = ()
+    language: str = "python"
+    modules: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    scripts: Mapping[str, str] = field(default_factory=dict)
+    script: Script = Script()
+    requires: tuple[str, ...] = ()
+    requires_build: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    source_files: tuple[str, ...] = ()
+    contents: Mapping[str, Any] = field(default_factory=dict)
+    downstreams: tuple[str, ...] = ()
+    by_engine: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +94,9 @@ class Pin:
     """A bound that is evaluated once the version is known: of another output, or of a package in ``host``.
 
     ``subpackage`` is true for another output. ``min_pin`` and ``max_pin`` are how many components to keep (``x.x``);
-    ``lower`` and ``upper`` are explicit bounds of the recipe. ``spec`` is the recipe's own requirement, to which
-    ``pin_run_as_build`` applies where ``host`` has the package; empty for a pin that the recipe itself has.
-    ``by_engine`` leaves the bounds to rattler-build, whose rules are those of a ``recipe.yaml``.
+    ``lower`` and ``upper`` are explicit bounds of the recipe, ``build`` is a pattern of build strings. ``spec`` is the
+    recipe's own requirement, to which ``pin_run_as_build`` applies where ``host`` has the package; empty for a pin that
+    the recipe itself has. ``by_engine`` leaves the bounds to rattler-build, whose rules are those of a ``recipe.yaml``.
     """
 
     name: str
@@ -71,6 +108,58 @@ class Pin:
     exact: bool = False
     spec: str = ""
     by_engine: bool = False
+    build: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One entry of the ``source:`` section; exactly one of ``url``, ``git_url`` and ``path`` is given.
+
+    ``file_name`` is the name of a file that is not to be unpacked. ``by_engine`` leaves local files and wheels to
+    rattler-build, which unpacks archives. ``settings`` are further keys of the entry, as recipe.yaml names them.
+    """
+
+    url: tuple[str, ...] = ()
+    sha256: str | None = None
+    md5: str | None = None
+    file_name: str | None = None
+    git_url: str | None = None
+    git_rev: str | None = None
+    git_depth: int | None = None
+    path: str | None = None
+    folder: str | None = None
+    patches: tuple[str, ...] = ()
+    by_engine: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+COMPILE = "compile"  # the name of the recipe's own build step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staging:
+    """A build step that several outputs share: the recipe's own, or a staging output of its.
+
+    ``package`` are the name, version and build number that the script sees, if any. ``variant`` are the values of the
+    keys that the step uses, where they vary inside the config. The scripts of the outputs run in the step's work
+    directory; or, with ``copied``, in a copy of it, with all installed files and with the run exports of the step's
+    requirements.
+    """
+
+    name: str = COMPILE
+    script: Script = Script()
+    script_env: tuple[str, ...] = ()
+    requirements: Requirements = Requirements()
+    sources: tuple[Source, ...] = ()
+    package: tuple[str, str, int] | None = None
+    variant: Mapping[str, str] = field(default_factory=dict)
+    settings: BuildSettings = field(default_factory=BuildSettings)
+    copied: bool = False
+
+    @property
+    def title(self) -> str:
+        """The name of the step in a run."""
+        return COMPILE if self.name == COMPILE else f"{COMPILE} {self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +172,7 @@ class Output:
     ``platform`` is the subdir that the output was rendered for, which for ``noarch`` packages is not the ``subdir`` of
     the channel that they go to. ``variant`` are the values of the keys that vary inside the config, such as each of
     several Pythons. ``script_env`` are variables of the caller that the script gets: ``NAME``, or ``NAME=value``.
+    ``staging`` is the name of the build step that it shares, whose run exports it takes over with ``staged_exports``.
     ``single`` are the fields that the recipe has as text, or as true, in the place of a list or a word.
     """
 
@@ -95,7 +185,7 @@ class Output:
     requirements: Requirements = Requirements()
     track_features: tuple[str, ...] = ()
     run_exports: Mapping[str, tuple[str, ...]]
-    tests: OutputTests = OutputTests()
+    tests: tuple[OutputTest, ...] = ()
     script: Script = Script()
     entry_points: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -112,46 +202,37 @@ class Output:
     settings: BuildSettings = field(default_factory=BuildSettings)
     extra: Mapping[str, Any] = field(default_factory=dict)
     single: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """One entry of the ``source:`` section; exactly one of ``url``, ``git_url`` and ``path`` is given.
-
-    ``file_name`` is the name of a file that is not to be unpacked.
-    """
-
-    url: tuple[str, ...] = ()
-    sha256: str | None = None
-    md5: str | None = None
-    file_name: str | None = None
-    git_url: str | None = None
-    git_rev: str | None = None
-    git_depth: int | None = None
-    path: str | None = None
-    folder: str | None = None
-    patches: tuple[str, ...] = ()
+    sources: tuple[Source, ...] = ()
+    staging: str | None = None
+    staged_exports: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """All outputs of a config, and the compile step that they share (the recipe's top level).
+    """All outputs of a config, and the build steps that they share.
 
-    ``name``, ``version`` and ``build_number`` are those of the top level, as in the compile's script.
-    ``network`` are the steps whose scripts may use the network according to the recipe, by names or patterns.
-    ``compile_merged`` is the compile's ``merge_build_host``. ``key_faults`` are the keys that do not exist, and
-    those that rattler-build does not have.
+    ``name`` is that of the recipe as a whole. ``network`` are the steps whose scripts may use the network according to
+    the recipe, by names or patterns. ``key_faults`` are the keys that do not exist, and those that rattler-build does
+    not have. ``file`` is the recipe's file.
     """
 
     config: BuildConfig
     name: str = ""
-    version: str = ""
-    build_number: int = 0
-    sources: tuple[Source, ...] = ()
-    compile: Script = Script()
-    compile_requirements: Requirements = Requirements()
-    compile_script_env: tuple[str, ...] = ()
-    compile_merged: bool = False
+    stagings: tuple[Staging, ...] = ()
     outputs: tuple[Output, ...] = ()
     network: tuple[str, ...] = ()
     key_faults: tuple[KeyFault, ...] = ()
+    file: str = "recipe/meta.yaml"
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The sources of all build steps and outputs, each once."""
+        distinct: list[Source] = []
+        lists = (*(staging.sources for staging in self.stagings), *(output.sources for output in self.outputs))
+        for sources in lists:
+            distinct += [source for source in sources if source not in distinct]
+        return tuple(distinct)
+
+    def staging_of(self, output: Output) -> Staging | None:
+        """Return the build step that an output shares with others, if it does."""
+        return next((staging for staging in self.stagings if staging.name == output.staging), None)

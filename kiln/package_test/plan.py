@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from kiln.matchspec import package_name, strict
 from kiln.model.plan import TestStep
+from kiln.model.rendered import OutputTest
+from kiln.shell_script import in_bash
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -21,12 +23,14 @@ SCRIPT_HEAD = (
     'for hook in "$PREFIX"/etc/conda/activate.d/*.sh; do if [ -e "$hook" ]; then . "$hook"; fi; done',
     "set -x",
 )
-
-_LANGUAGES = {"r": "r", "perl": "perl", "lua": "lua"}
+BUILD_HEAD = 'export PATH="$BUILD_PREFIX/bin:$PATH"'
+# The package of each language's interpreter, and the command that loads a module of it.
+_INTERPRETERS = {"perl": "perl", "r": "r-base", "ruby": "ruby", "lua": "lua"}
 _IMPORTS = {
     "python": ("python -c", "import {}"),
     "r": ("Rscript -e", "library({})"),
     "perl": ("perl -e", "use {};"),
+    "ruby": ("ruby -e", "require '{}'"),
     "lua": ("lua -e", 'require "{}"'),
 }
 SCRIPTS = {
@@ -48,79 +52,90 @@ def plan(
     prefix: Path,
     available: Collection[str] | None = None,
     sources: Path | None = None,
-) -> TestStep:
-    """Plan the test of one package; ``sources`` is the folder with the source files that it uses.
+) -> tuple[TestStep, ...]:
+    """Plan the tests of one package, at least one; ``sources`` is the folder with the source files that they use.
 
     ``available`` are the names of the packages in the channel, where that is known: other requirements of the test
     are omitted, with a note (a rehearsal has no compiler packages, for example; its tests use the machine's).
     """
-    requirements = required_specs(output)
-    required = [spec for spec in requirements if available is None or package_name(spec) in available]
-    unavailable = [spec for spec in requirements if spec not in required]
-    lines = test_lines(output)
-    return TestStep(
-        package=output.name,
-        specs=(f"{output.name} =={output.version} {output.build_string}", *map(strict, required)),
-        script=(*SCRIPT_HEAD, *lines),
-        commands=len(lines),
-        environment=_environment(output, prefix),
-        files={**test_files(output, recipe_folder), **_source_files(output, sources)},
-        folder=folder,
-        prefix=prefix,
-        downstreams=output.tests.downstreams,
-        notes=(f"tested without {', '.join(unavailable)}, which this channel lacks",) if unavailable else (),
-    )
+    tests = [(test, python) for test in output.tests or (OutputTest(),) for python in test.pythons or (None,)]
+    places = [f"-{number}" if number else "" for number in range(len(tests))]
+
+    def step(test: OutputTest, python: str | None, place: str) -> TestStep:
+        required = [*required_specs(test), *([] if python is None else [f"python {python}.*"])]
+        requirements = [spec for spec in required if available is None or package_name(spec) in available]
+        unavailable = [spec for spec in required if spec not in requirements]
+        lines = test_lines(test, recipe_folder)
+        where = prefix.with_name(f"{prefix.name}{place}")
+        return TestStep(
+            package=output.name,
+            specs=(f"{output.name} =={output.version} {output.build_string}", *map(strict, requirements)),
+            build_specs=tuple(map(strict, test.requires_build)),
+            script=(*_head(test), *lines),
+            commands=len(lines),
+            checked=1 if test.contents else 0,
+            environment=_environment(output, where),
+            files={**test_files(test, recipe_folder), **_source_files(test, sources)},
+            folder=folder.with_name(f"{folder.name}{place}"),
+            prefix=where,
+            downstreams=test.downstreams,
+            notes=(f"tested without {', '.join(unavailable)}, which this channel lacks",) if unavailable else (),
+        )
+
+    return tuple(step(test, python, place) for (test, python), place in zip(tests, places, strict=True))
 
 
-def required_specs(output: Output) -> tuple[str, ...]:
-    """Return the specs that an output's tests require: the recipe's, and the programs of its test scripts."""
-    named = {package_name(spec) for spec in output.tests.requires}
-    programs = [program for name, program in _PROGRAMS.items() if name in output.tests.scripts]
-    return (*output.tests.requires, *(program for program in programs if program not in named))
+def required_specs(test: OutputTest) -> tuple[str, ...]:
+    """Return the specs that a test requires besides its output: the recipe's, and the programs that run it."""
+    named = {package_name(spec) for spec in test.requires}
+    programs = [program for name, program in _PROGRAMS.items() if name in test.scripts]
+    programs += ["pip"] if test.pip_check else []
+    programs += [_INTERPRETERS[language] for language in test.modules if language in _INTERPRETERS]
+    return (*test.requires, *dict.fromkeys(program for program in programs if program not in named))
 
 
-def _source_files(output: Output, sources: Path | None) -> dict[str, Path]:
-    files = sorted(sources.iterdir()) if sources is not None and output.tests.source_files else ()
+def _source_files(test: OutputTest, sources: Path | None) -> dict[str, Path]:
+    files = sorted(sources.iterdir()) if sources is not None and test.source_files else ()
     return {file.name: file for file in files}
 
 
-def test_lines(output: Output) -> tuple[str, ...]:
-    """Return the shell lines of an output's tests: its imports, its scripts, then its commands.
-
-    A shell script runs in the shell of the commands, as in conda-build, which appends them to it.
-    """
-    tests = output.tests
-    imports = [*((_language(output.name), name) for name in tests.imports), *tests.other_imports]
-    scripts = (line for name, line in SCRIPTS.items() if name in tests.scripts)
-    return (*(import_line(language, name) for language, name in imports), *scripts, *tests.commands)
-
-
-def test_files(output: Output, recipe_folder: Path) -> dict[str, Path]:
+def test_files(test: OutputTest, recipe_folder: Path) -> dict[str, Path]:
     """Return the files of the recipe that a test uses, by their places in the test's folder.
 
-    A pattern matches at any depth, as in conda-build; a name that matches nothing is reported when it is copied.
+    A name that matches nothing is reported when it is copied.
     """
-    tests = output.tests
-    files = {name: recipe_folder / file for name, file in tests.scripts.items()}
-    for pattern in tests.files:
+    files = {name: recipe_folder / file for name, file in test.scripts.items()}
+    for pattern in test.files:
         if PurePosixPath(pattern).is_absolute() or ".." in pattern.split("/"):
             files[PurePosixPath(pattern).name] = recipe_folder / pattern
         else:
-            matches = _matches(recipe_folder, pattern) or [recipe_folder / pattern]
+            matches = _matches(recipe_folder, pattern, below=not test.by_engine) or [recipe_folder / pattern]
             files |= {str(match.relative_to(recipe_folder)): match for match in matches}
     return files
 
 
-def _matches(folder: Path, pattern: str) -> list[Path]:
+def _matches(folder: Path, pattern: str, *, below: bool) -> list[Path]:
+    """Return the files that match a pattern; with ``below``, at any depth, as in conda-build."""
     try:
-        return sorted(folder.rglob(pattern))
+        return sorted(folder.rglob(pattern) if below else folder.glob(pattern))
     except (ValueError, NotImplementedError):  # it is no pattern
         return []
 
 
-def _language(package: str) -> str:
-    """Return the language of a package's imports, by its name."""
-    return _LANGUAGES.get(package.partition("-")[0], "python") if "-" in package else "python"
+def _head(test: OutputTest) -> tuple[str, ...]:
+    return (BUILD_HEAD, *SCRIPT_HEAD) if test.requires_build else SCRIPT_HEAD
+
+
+def test_lines(test: OutputTest, recipe_folder: Path) -> tuple[str, ...]:
+    """Return the shell lines of a test: its imports, its files, then its script.
+
+    A shell script of conda-build runs in the shell of the commands, which it appends to it.
+    """
+    imports = (import_line(test.language, name) for name in test.imports)
+    modules = (import_line(language, name) for language, names in test.modules.items() for name in names)
+    scripts = (line for name, line in SCRIPTS.items() if name in test.scripts)
+    checks = ["pip check"] if test.pip_check else []
+    return (*imports, *checks, *modules, *scripts, *in_bash(test.script, recipe_folder))
 
 
 def import_line(language: str, name: str) -> str:
@@ -131,13 +146,16 @@ def import_line(language: str, name: str) -> str:
 
 def _environment(output: Output, prefix: Path) -> dict[str, str]:
     """Return the variables that conda-build's test environment has and a recipe's tests may rely on."""
+    variant = {key: value for key, value in output.used.items() if key.isidentifier() and not key.startswith("__")}
     return {
+        **variant,
         "PREFIX": str(prefix),
         "CONDA_PREFIX": str(prefix),
         "CONDA_DEFAULT_ENV": str(prefix),
         "PKG_NAME": output.name,
         "PKG_VERSION": output.version,
         "PKG_BUILDNUM": str(output.build_number),
+        "PKG_BUILD_STRING": output.build_string,
         "SHLIB_EXT": ".so",
         "PYTHONNOUSERSITE": "1",
     }

@@ -17,7 +17,7 @@ from kiln.package_test.downstream import carried_tests
 from kiln.package_test.plan import SCRIPT_HEAD, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from kiln.channel import VirtualPackages
     from kiln.model.plan import TestStep
@@ -42,8 +42,8 @@ class PackageTester:
     machine: VirtualPackages
     available: Collection[str] | None = None
 
-    def plan(self, output: Output, *, sources: Path | None = None) -> TestStep:
-        """Plan the test of one package; ``sources`` is the folder with the source files that it uses."""
+    def plan(self, output: Output, *, sources: Path | None = None) -> tuple[TestStep, ...]:
+        """Plan the tests of one package; ``sources`` is the folder with the source files that they use."""
         name = f"{output.name}-{output.build_string}"
         return plan(
             output,
@@ -54,34 +54,51 @@ class PackageTester:
             sources=sources,
         )
 
-    def inputs(self, step: TestStep) -> dict[str, Any]:
-        """Return the inputs that decide a test's result, but for the packages, as JSON values."""
-        return {
-            "channels": self.channels,
-            "specs": step.specs,
-            "script": step.script,
-            "environment": step.environment,
-            "downstreams": step.downstreams,
-            "machine": self.machine,
-        }
+    def inputs(self, steps: Sequence[TestStep]) -> dict[str, Any]:
+        """Return the inputs that decide the result of tests, but for the packages, as JSON values."""
+        inputs = [
+            {
+                "specs": step.specs,
+                "build specs": step.build_specs,
+                "script": step.script,
+                "environment": step.environment,
+                "downstreams": step.downstreams,
+            }
+            for step in steps
+        ]
+        return {"channels": self.channels, "tests": inputs, "machine": self.machine}
 
     def run(
-        self, step: TestStep, *, environment: Mapping[str, str], on_line: Callable[[str], None] | None = None
+        self,
+        steps: Sequence[TestStep],
+        *,
+        environment: Mapping[str, str],
+        on_line: Callable[[str], None] | None = None,
     ) -> TestReport:
-        """Install one package into its prefix and run its tests there; the prefix is removed when they pass.
+        """Run the tests of one package, each in a prefix of its own, which is removed when it passes.
 
         Raises:
             SolveFailed: when the package and its tests' requirements cannot be installed.
             TestsFailed: with the end of the tests' output; prefix and folder are kept.
         """
+        return _total([self._run_step(step, environment=environment, on_line=on_line) for step in steps])
+
+    def _run_step(
+        self, step: TestStep, *, environment: Mapping[str, str], on_line: Callable[[str], None] | None
+    ) -> TestReport:
         start = time.monotonic()
         self._install(step)
         installed = time.monotonic() - start
         notes = list(step.notes)
         if not step.commands and not step.downstreams:
-            files.remove(step.prefix)
+            for place in (step.prefix, step.build_prefix):
+                files.remove(place)
             return TestReport(
-                package=step.package, verdict=TestVerdict.NONE, install_seconds=installed, notes=step.notes
+                package=step.package,
+                verdict=TestVerdict.PASSED if step.checked else TestVerdict.NONE,
+                commands=step.checked,
+                install_seconds=installed,
+                notes=step.notes,
             )
 
         def listen(line: str) -> None:
@@ -93,11 +110,11 @@ class PackageTester:
         log = step.folder.with_name(f"{step.folder.name}.log")
         files.remove(log)
         seconds = run_tests(step, environment=environment, log=log, on_line=listen)  # also when it tests others alone
-        files.remove(step.prefix)
-        files.remove(step.folder)
+        for place in (step.prefix, step.build_prefix, step.folder):
+            files.remove(place)
         passed = [self._test_downstream(step, spec, environment, listen) for spec in step.downstreams]
         notes += [note for _, note in passed]
-        commands = step.commands + sum(tests for tests, _ in passed)
+        commands = step.commands + step.checked + sum(tests for tests, _ in passed)
         return TestReport(
             package=step.package,
             verdict=TestVerdict.PASSED if commands else TestVerdict.NONE,
@@ -120,6 +137,7 @@ class PackageTester:
             step,
             package=f"{name}, downstream of {step.package}",
             specs=(*step.specs[:1], strict(spec)),
+            build_specs=(),
             folder=step.folder.with_name(f"{step.folder.name}-{name}"),
             prefix=step.prefix.with_name(f"{step.prefix.name}-{name}"),
         )
@@ -148,13 +166,31 @@ class PackageTester:
 
     def _install(self, step: TestStep) -> None:
         """Make the prefix of a test; packages for compilers may have links that lead out of it."""
-        files.remove(step.prefix)
-        try:
-            records = channel.solve(self.channels, step.specs, virtual_packages=self.machine)
-        except SolveFailed as error:
-            error.hint = "see that the channels have what the package and its tests require"
-            raise
-        channel.install(records, step.prefix, cache=self.cache, carried=True)
+        for prefix, specs in ((step.prefix, step.specs), (step.build_prefix, step.build_specs)):
+            files.remove(prefix)
+            if not specs:
+                continue
+            try:
+                records = channel.solve(self.channels, specs, virtual_packages=self.machine)
+            except SolveFailed as error:
+                error.hint = "see that the channels have what the package and its tests require"
+                raise
+            channel.install(records, prefix, cache=self.cache, carried=True)
+
+
+def _total(reports: Sequence[TestReport]) -> TestReport:
+    """Return the report of all tests of a package, which have passed."""
+    first = reports[0]
+    passed = any(report.verdict is TestVerdict.PASSED for report in reports)
+    return TestReport(
+        package=first.package,
+        verdict=TestVerdict.PASSED if passed else TestVerdict.NONE,
+        commands=sum(report.commands for report in reports),
+        install_seconds=sum(report.install_seconds for report in reports),
+        seconds=sum(report.seconds for report in reports),
+        notes=tuple(dict.fromkeys(note for report in reports for note in report.notes)),
+        log=next((report.log for report in reversed(reports) if report.log), None),
+    )
 
 
 def run_tests(step: TestStep, *, environment: Mapping[str, str], log: Path, on_line: Callable[[str], None]) -> float:
@@ -174,9 +210,9 @@ def run_tests(step: TestStep, *, environment: Mapping[str, str], log: Path, on_l
             shutil.copy2(file, copy)
     script = step.folder / SCRIPT
     files.write_text(script, "\n".join([*step.script, ""]))
-    result = command.run(
-        ("bash", str(script)), env={**environment, **step.environment}, cwd=step.folder, log=log, on_line=on_line
-    )
+    build_prefix = {"BUILD_PREFIX": str(step.build_prefix)} if step.build_specs else {}
+    variables = {**environment, **step.environment, **build_prefix}
+    result = command.run(("bash", str(script)), env=variables, cwd=step.folder, log=log, on_line=on_line)
     if not result.ok:
         raise TestsFailed(
             f"the tests of {step.package} fail with exit code {result.exit_code}",

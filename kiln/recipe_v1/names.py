@@ -47,7 +47,7 @@ def required(recipe: RecipeV1) -> dict[str, Place]:
 
 def _own(recipe: RecipeV1) -> set[str]:
     """Return the names that have a value, or get one, without any variant."""
-    return {*map(str, recipe.context), *platform_names("linux-64", "linux-64"), *LATE, "hash"}
+    return {*map(str, recipe.context), *platform_names("linux-64", "linux-64"), *LATE, "hash", "build_number"}
 
 
 def _named(node: Any, key: str) -> Iterator[tuple[str, PlacedText]]:

@@ -26,11 +26,18 @@ _OF_MACOS = ("MACOSX_DEPLOYMENT_TARGET", "OSX_ARCH")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagingAt:
-    """What a staging output says at one variant, and the keys of the variant that it read and that it requires."""
+    """What a staging output says at one variant, and the keys of the variant that it read and that it requires.
 
+    ``own`` are the keys that its own sections ask for, without those that only the recipe's context reads.
+    ``run_exports`` is false for an output that does not take over the run exports of its requirements.
+    """
+
+    name: str
     sections: Mapping[str, Any]
     reads: frozenset[str]
     required: frozenset[str]
+    own: frozenset[str]
+    run_exports: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +56,7 @@ class PackageAt:
     hashed: frozenset[str]
     scope: VariantScope
     entry: Any  # the node of the output, for the place of a fault
-    staging: Mapping[str, Any] | None = None
+    staging: StagingAt | None = None
 
     @property
     def noarch(self) -> str | None:
@@ -249,7 +256,7 @@ class RecipeV1:
             | _counted(reads, {"variant": build.get("variant", {})}, scope),
             scope=scope,
             entry=entry,
-            staging=staging.sections if staging else None,
+            staging=staging,
         )
 
     # -- staging --------------------------------------------------------------------------------------------
@@ -263,15 +270,17 @@ class RecipeV1:
             known_keys(node, ("from", "run_exports"), "inherit")
         named = node.get("from") if isinstance(node, dict) else node
         name = text_of(named, scope)
+        exports = not isinstance(node, dict) or schema.flag(node.get("run_exports", _YES), scope) is not False
         for other in self.root["outputs"]:
             if "staging" in other:
                 given = mapping(other["staging"], "staging")
                 known_keys(given, ("name",), "staging")
                 if text_of(given.get("name"), scope) == name:
-                    return self._staging(other, scope)
+                    return self._staging(name, other, scope, run_exports=exports)
         raise fault(named, f"no staging output is named {name!r}")
 
-    def _staging(self, entry: Mapping[str, Any], scope: VariantScope) -> StagingAt:
+    def _staging(self, name: str, entry: Mapping[str, Any], scope: VariantScope, *, run_exports: bool) -> StagingAt:
+        before, scope.reads = scope.reads, set()
         requirements = schema.STAGING_REQUIREMENTS(entry.get("requirements"), scope)
         required = frozenset(scope.reads | _free_keys(requirements, scope))
         sections = {
@@ -282,7 +291,19 @@ class RecipeV1:
                 *schema.SOURCE(entry.get("source"), scope),
             ],
         }
-        return StagingAt(sections=sections, reads=frozenset(scope.reads), required=required)
+        own = frozenset(scope.reads)
+        scope.reads |= before
+        return StagingAt(
+            name=name,
+            sections=sections,
+            reads=frozenset(scope.reads),
+            required=required | before,
+            own=own | required,
+            run_exports=run_exports,
+        )
+
+
+_YES = PlacedText("true", 0, 0, plain=True)
 
 
 def _inherits_top(entry: Mapping[str, Any]) -> bool:
@@ -308,6 +329,12 @@ def _free_keys(requirements: Mapping[str, Any], scope: VariantScope) -> set[str]
     """Return the keys that give the versions of requirements of ``build`` and ``host`` without any of their own."""
     names = (name for part in ("build", "host") for spec in requirements.get(part, ()) if (name := free_name(spec)))
     return {key for name in names if (key := scope.key_of(name))}
+
+
+def versions(requirements: Mapping[str, Any], scope: VariantScope) -> dict[str, str]:
+    """Return the versions that the variant gives the requirements of ``build`` and ``host`` that have none."""
+    names = (name for part in ("build", "host") for spec in requirements.get(part, ()) if (name := free_name(spec)))
+    return {name: str(scope.variant[key]) for name in names if (key := scope.key_of(name))}
 
 
 def _merged_build(whole: Mapping[str, Any], own: Mapping[str, Any], *, with_script: bool) -> dict[str, Any]:

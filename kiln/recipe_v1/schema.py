@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from kiln.errors import KilnError
 from kiln.recipe_v1.expression import expression, is_template, template
 from kiln.recipe_v1.nodes import (
-    branches,
     compiled,
     condition,
     fault,
@@ -19,7 +18,6 @@ from kiln.recipe_v1.nodes import (
     items,
     known_keys,
     mapping,
-    names_of_script,
     scalar,
     text_of,
     texts,
@@ -27,6 +25,7 @@ from kiln.recipe_v1.nodes import (
 )
 from kiln.recipe_v1.requirement import requirement
 from kiln.recipe_v1.scope import LATE
+from kiln.recipe_v1.scripts import environment, lines, read_all, tested_lines, values_of_names
 from kiln.yamltext import PlacedText
 
 if TYPE_CHECKING:
@@ -153,7 +152,7 @@ def build_string(node: Any, scope: VariantScope) -> PlacedText:
     """Take the build string as a template: what it is follows once the hash is known."""
     given = scalar(node)
     if is_template(given):
-        _read_all(compiled(given, template).names, scope)
+        read_all(compiled(given, template).names, scope)
     return given
 
 
@@ -175,35 +174,20 @@ def _skips(node: Any, scope: VariantScope) -> bool:
         return False  # as rattler-build has it
 
 
-def environment(node: Any, scope: VariantScope) -> dict[str, str]:
-    """Evaluate variables of a script's environment."""
-    found = {str(key): text_of(value, scope) for key, value in mapping(node, "env").items()}
-    for key, value in mapping(node, "env").items():
-        if "\n" in found[str(key)]:
-            raise fault(value, f"the variable {str(key)!r} has a line break", hint="set it in the script")
-    return {key: value for key, value in found.items() if value}
+def _of_script(settings: Kind, content: Kind) -> Kind:
+    """Return the kind of a script: its settings, or its lines alone, with the values of the names in their expressions.
 
+    ``bare`` is set for lines alone, which may be the name of a file.
+    """
 
-def lines(node: Any, scope: VariantScope) -> list[str]:
-    """Take a script's lines: conditions are evaluated, expressions stay for the build, their names count as read."""
-    for given in branches(node):
-        if is_template(given):
-            _read_all(names_of_script(given), scope)
-    _read_conditions(node, scope)
-    return [str(scalar(item)) for item in items(node, scope) if item]
+    def evaluate(node: Any, scope: VariantScope) -> dict[str, Any]:
+        if isinstance(node, dict) and "if" not in node:
+            given, of_lines = settings(node, scope), node.get("content")
+        else:
+            given, of_lines = {"content": content(node, scope), "bare": True}, node
+        return {**given, "names": values_of_names(of_lines, scope)}
 
-
-def _read_conditions(node: Any, scope: VariantScope) -> None:
-    for item in node if isinstance(node, list) else [node]:
-        if isinstance(item, dict) and "if" in item:
-            _read_all(compiled(scalar(item["if"]), expression).names, scope)
-            _read_conditions(item.get("then"), scope)
-            _read_conditions(item.get("else"), scope)
-
-
-def _read_all(names: frozenset[str], scope: VariantScope) -> None:
-    for name in names:
-        scope.read_hidden(name)
+    return evaluate
 
 
 def rendered(node: Any, scope: VariantScope) -> Any:
@@ -218,20 +202,16 @@ def rendered(node: Any, scope: VariantScope) -> Any:
 # Sections
 
 _PATTERNS = either(section("files", {"include": texts, "exclude": texts}), texts)
-_SCRIPT = either(
-    section(
-        "script",
-        {
-            "interpreter": text_of,
-            "env": environment,
-            "secrets": raw_texts,
-            "content": lines,
-            "file": text_of,
-            "cwd": text_of,
-        },
-    ),
-    lambda node, scope: {"content": lines(node, scope)},
-)
+_SETTINGS_OF_SCRIPT: dict[str, Kind] = {
+    "interpreter": text_of,
+    "env": environment,
+    "secrets": raw_texts,
+    "content": lines,
+    "file": text_of,
+    "cwd": text_of,
+}
+_SCRIPT = _of_script(section("script", _SETTINGS_OF_SCRIPT), lines)
+_SCRIPT_OF_TEST = _of_script(section("script", {**_SETTINGS_OF_SCRIPT, "content": tested_lines}), tested_lines)
 SOURCE = each(
     section(
         "source",
@@ -336,7 +316,7 @@ TESTS = each(
             "perl": section("perl", {"uses": texts}),
             "r": section("r", {"libraries": texts}),
             "ruby": section("ruby", {"requires": texts}),
-            "script": _SCRIPT,
+            "script": _SCRIPT_OF_TEST,
             "requirements": section("requirements of a test", {"run": requirements, "build": requirements}),
             "files": section("files", {"source": texts, "recipe": texts}),
             "downstream": text_of,

@@ -257,8 +257,9 @@ def _file_names(rendered: Rendered) -> tuple[str, ...]:
 
 def _needs_nothing_else(rendered: Rendered, output: Output) -> bool:
     """Return whether no build requirement can have added run requirements."""
-    both = (rendered.compile_requirements, output.requirements)
-    return not any(needs.build or needs.host for needs in both) and not output.noarch
+    staging = rendered.staging_of(output)
+    entries = (output,) if staging is None else (staging, output)
+    return not any(entry.requirements.build or entry.requirements.host for entry in entries) and not output.noarch
 
 
 def _unknown(path: Path, sha256: str) -> Artifact:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import RecipeFault
 from kiln.matchspec import fault
-from kiln.model.rendered import Requirements
 from kiln.recipe.specs import name_of
 from kiln.versions import pinned, pinned_spec
 
@@ -35,8 +34,11 @@ def finalise(rendered: Rendered) -> Rendered:
 
 
 def _closed(output: Output, rendered: Rendered) -> Output:
+    """Return an output with its pins closed; those that the engine solves stay, beside what the variant gives."""
     fields: dict[str, list[str]] = {section: list(getattr(output.requirements, section)) for section in _SECTIONS}
     fields |= {f"run_exports/{kind}": list(specs) for kind, specs in output.run_exports.items()}
+    checked = tuple(fields)
+    fields |= {f"tests/{number}": list(test.requires) for number, test in enumerate(output.tests)}
     pins: list[tuple[str, int, Pin]] = []
     for field, index, pin in output.pins:
         if field not in fields or index >= len(fields[field]):
@@ -46,13 +48,17 @@ def _closed(output: Output, rendered: Rendered) -> Output:
         elif pin.lower and not pin.exact and not pin.by_engine:
             fields[field][index] = pinned_spec(pin, pin.lower, "")
         elif field not in _SOLVED:
-            pins.append((field, index, pin))
+            pins += [] if field.startswith("tests/") else [(field, index, pin)]
             fields[field][index] = _expected(pin, _version(pin.name, fields["host"] or fields["build"]))
-    for field, specs in fields.items():
-        _require_specs(specs, field, output.name)
+        elif pin.by_engine:
+            pins.append((field, index, pin))
+    for field in checked:
+        _require_specs(fields[field], field, output.name)
+    tests = (replace(test, requires=tuple(fields[f"tests/{number}"])) for number, test in enumerate(output.tests))
     exports = {kind: tuple(fields[f"run_exports/{kind}"]) for kind, specs in output.run_exports.items() if specs}
-    sections = {section: tuple(fields[section]) for section in _SECTIONS}
-    return replace(output, requirements=Requirements(**sections), run_exports=exports, pins=tuple(pins))
+    sections: dict[str, Any] = {section: tuple(fields[section]) for section in _SECTIONS}
+    needs = replace(output.requirements, **sections)
+    return replace(output, requirements=needs, run_exports=exports, tests=tuple(tests), pins=tuple(pins))
 
 
 def _require_specs(specs: Iterable[str], field: str, package: str) -> None:

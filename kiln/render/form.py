@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from kiln.model.rendered import Output, Rendered
@@ -39,15 +40,15 @@ def _plain(output: Output) -> dict[str, Any]:
         "track_features": list(output.track_features),
         "run_exports": exports,
         "test": {
-            "imports": _value(output, "test/imports", output.tests.imports),
-            "commands": _value(output, "test/commands", output.tests.commands),
-            "requires": _value(output, "test/requires", output.tests.requires),
+            "imports": _value(output, "test/imports", [name for test in output.tests for name in test.imports]),
+            "commands": _value(output, "test/commands", [line for test in output.tests for line in test.script.lines]),
+            "requires": _value(output, "test/requires", [spec for test in output.tests for spec in test.requires]),
         },
         "used": dict(output.used),
         "skip": output.skip,
     }
 
 
-def _value(output: Output, field: str, texts: tuple[str, ...]) -> list[str] | str:
+def _value(output: Output, field: str, texts: Sequence[str]) -> list[str] | str:
     """Return a list, or the text in its place, which conda-build leaves as it is."""
     return texts[0] if field in output.single and texts else list(texts)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
-from kiln.model.rendered import Output, OutputTests, Requirements, Script, Source
+from kiln.model.build_settings import BuildSettings
+from kiln.model.rendered import Output, OutputTest, Requirements, Script, Source, Staging
 from kiln.names import PLATFORMS
 from kiln.recipe.key_values import file_of, is_archive, is_wheel
 from kiln.recipe.specs import sections, with_versions
-from kiln.render.settings import build_settings, included_files, test_scripts, texts
+from kiln.render.settings import build_settings, included_files, merges_environments, test_scripts, texts
 from kiln.variants.files import as_list
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from kiln.recipe.metadata import Metadata
 
 _TESTED = ("commands", "requires", "files", "source_files")
+_LANGUAGES = {"r": "r", "perl": "perl", "lua": "lua"}
 
 
 def mapping(package: Metadata, section: str) -> Mapping[str, Any]:
@@ -127,28 +130,38 @@ def run_exports(value: Any) -> dict[str, tuple[str, ...]]:
     return {"weak": texts(value)} if texts(value) else {}
 
 
-def tests(package: Metadata) -> OutputTests:
-    """Return the ``test`` section."""
+def tests(package: Metadata) -> tuple[OutputTest, ...]:
+    """Return the ``test`` section, which is one test; its imports are in the language of the package's name."""
     section = mapping(package, "test")
     commands, requires, files, source_files = (texts(section.get(key)) for key in _TESTED)
     imports = as_list(section.get("imports"))
-    return OutputTests(
+    downstreams = section.get("downstreams")
+    test = OutputTest(
         imports=texts([each for each in imports if not isinstance(each, dict)]),
-        other_imports=tuple(other_imports(imports)),
-        commands=commands,
+        modules=_modules(imports),
+        scripts=test_scripts(package, _entry(package)),
+        script=Script(lines=commands),
         requires=requires,
         files=files,
         source_files=source_files,
-        scripts=test_scripts(package, _entry(package)),
-        downstreams=texts(list(value) if isinstance(value := section.get("downstreams"), dict) else value),
+        downstreams=texts(list(downstreams) if isinstance(downstreams, dict) else downstreams),
     )
+    return () if test == OutputTest() else (replace(test, language=_language(package.name)),)
 
 
-def other_imports(imports: Sequence[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the imports of entries that name their language: the language, and the name."""
+def _language(package: str) -> str:
+    """Return the language of a package's imports, by its name."""
+    return _LANGUAGES.get(package.partition("-")[0], "python") if "-" in package else "python"
+
+
+def _modules(imports: Sequence[Any]) -> dict[str, tuple[str, ...]]:
+    """Return the imports of entries that name their language, by language."""
+    modules: dict[str, tuple[str, ...]] = {}
     for each in imports:
         if isinstance(each, dict):
-            yield from ((str(each.get("lang", "")), name) for name in texts(each.get("imports")))
+            language = str(each.get("lang", ""))
+            modules[language] = (*modules.get(language, ()), *texts(each.get("imports")))
+    return {language: names for language, names in modules.items() if names}
 
 
 def about(value: Any) -> str | tuple[str, ...]:
@@ -163,9 +176,9 @@ def _entry(package: Metadata) -> Mapping[str, Any]:
 
 def script(package: Metadata) -> Script:
     """Return the script that makes a package's files after the recipe's build step; a single package has only that."""
-    script_name = _entry(package).get("script")
+    script_name, program = _entry(package).get("script"), _entry(package).get("script_interpreter")
     if isinstance(script_name, str) and script_name:
-        return Script(file=script_name)
+        return Script(file=script_name, program=str(program) if program else None)
     lines = texts(script_name) or texts(package.value("build", "script"))
     if lines:
         return Script(lines=lines)
@@ -177,13 +190,28 @@ def _default(package: Metadata) -> Script:
     return Script(file=name) if (package.recipe.source.path.parent / name).is_file() else Script()
 
 
-def compile_step(top: Metadata) -> tuple[Script, Requirements]:
-    """Return the recipe's own build step and its requirements; both empty for a recipe of a single package."""
+def compile_step(top: Metadata, *, several: bool) -> Staging | None:
+    """Return the recipe's own build step; None for a single package, and for ``several`` that share nothing."""
     if not top.recipe.outputs_of(top.values):
-        return Script(), Requirements()
+        return None
     lines = texts(top.value("build", "script"))
-    needs = with_versions(sections(top.values.get("requirements") or {}), top.variant)
-    return (Script(lines=lines) if lines else _default(top)), requirements(needs)
+    script = Script(lines=lines) if lines else _default(top)
+    if script == Script() and not (several and sources(top)):
+        return None
+    return Staging(
+        script=script,
+        script_env=texts(top.value("build", "script_env")),
+        requirements=requirements(with_versions(sections(top.values.get("requirements") or {}), top.variant)),
+        sources=sources(top),
+        package=(top.name, top.version, top.build_number),
+        settings=BuildSettings(merge_build_host=merges_environments(top)),
+    )
+
+
+def granted(extra: Any) -> tuple[str, ...]:
+    """Return the steps whose scripts may reach the network: ``extra: network:``, a name or a list of names."""
+    steps = extra.get("network") if isinstance(extra, dict) else None
+    return tuple(str(step) for step in as_list(steps) if step)
 
 
 def sources(top: Metadata) -> tuple[Source, ...]:

@@ -13,11 +13,10 @@ from kiln.recipe.source import RecipeSource
 from kiln.recipe.validity import require_no_cycle, require_valid, unread_versions
 from kiln.recipe_v1.choice import is_v1
 from kiln.render.open_pins import marker, pins_as_built, pins_of
-from kiln.render.parts import compile_step, output, requirements, sources
-from kiln.render.settings import merges_environments, texts
+from kiln.render.parts import compile_step, granted, output, requirements, sources
 from kiln.render.v1 import render_v1
 from kiln.variants.combine import combine
-from kiln.variants.files import VariantSource, as_list, variant_file
+from kiln.variants.files import VariantSource, variant_file
 from kiln.variants.platform import Platform
 from kiln.variants.space import filtered
 from kiln.yamltext import Scalars, parse, read_text
@@ -159,21 +158,16 @@ def _rendered(config: BuildConfig, recipe: Recipe, packages: list[Metadata], ope
     if not packages:
         return Rendered(config=config)
     loops = sorted(recipe.space.loops)
-    outputs = [_output(package, loops, open_ends) for package in packages]
     top = recipe.top(packages[0].variant)
-    script, needs = compile_step(top)
+    step = compile_step(top, several=len(packages) > 1)
+    shared: dict[str, Any] = {"sources": sources(top)} if step is None else {"staging": step.name}
+    outputs = (replace(_output(package, loops, open_ends), **shared) for package in packages)
     return Rendered(
         config=config,
         name=top.name,
-        version=top.version,
-        build_number=top.build_number,
-        sources=sources(top),
-        compile=script,
-        compile_requirements=needs,
-        compile_script_env=texts(top.value("build", "script_env")),
-        compile_merged=merges_environments(top),
+        stagings=() if step is None else (step,),
         outputs=tuple(outputs),
-        network=granted(top),
+        network=granted(top.values.get("extra")),
     )
 
 
@@ -182,13 +176,6 @@ def _key_faults(recipe: Recipe, documents: list[Mapping[str, Any]]) -> tuple[Key
     source, distinct = recipe.source, {id(values): values for values in documents}
     faults = [fault for values in distinct.values() for fault in key_faults(values, source.text.text, source.name)]
     return tuple(dict.fromkeys(faults))
-
-
-def granted(top: Metadata) -> tuple[str, ...]:
-    """Return the steps whose scripts may reach the network: ``extra: network:``, a name or a list of names."""
-    extra = top.values.get("extra")
-    steps = extra.get("network") if isinstance(extra, dict) else None
-    return tuple(str(step) for step in as_list(steps) if step)
 
 
 def _output(package: Metadata, loops: list[str], open_ends: Recipe | None) -> Output:

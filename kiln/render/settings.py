@@ -34,7 +34,7 @@ def build_settings(package: Metadata, entry: Mapping[str, Any]) -> BuildSettings
         values = (package.value("build", key) for key in keys)
         return texts(next((value for value in values if value is not None), None))
 
-    files, interpreter = entry.get("files"), entry.get("script_interpreter")
+    files = entry.get("files")
     return BuildSettings(
         linking=LinkingSettings(
             rpaths=listed("rpaths"),
@@ -56,7 +56,6 @@ def build_settings(package: Metadata, entry: Mapping[str, Any]) -> BuildSettings
         merge_build_host=merges_environments(package),
         ignore_run_exports=listed("ignore_run_exports"),
         ignore_run_exports_from=listed("ignore_run_exports_from"),
-        interpreter=str(interpreter) if interpreter else None,
         link_scripts=_link_scripts(package),
         excluded_files=texts(files.get("exclude")) if isinstance(files, dict) else (),
         no_link=listed("no_link"),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kiln.model.rendered import Output, OutputTests, Pin, Rendered, Requirements, Script, Source
+from kiln.model.rendered import Output, Pin, Rendered, Requirements
 from kiln.recipe_v1.exploration import Rendering
 from kiln.recipe_v1.identity import Identities
-from kiln.recipe_v1.recipe import RecipeV1
+from kiln.recipe_v1.nodes import RECIPE
+from kiln.recipe_v1.recipe import RecipeV1, versions
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_file import VariantFileV1
+from kiln.render.parts import granted
+from kiln.render.v1_parts import Scripts, Stagings, secrets, source, specs, tests
+from kiln.render.v1_settings import settings
 from kiln.variants.files import variant_file
 from kiln.variants.platform import Platform
 from kiln.variants.space import Space
@@ -41,11 +46,21 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
     rendering = Rendering(recipe, space, config.platform, build_platform)
     identities = Identities(rendering.pinned)
     loops = sorted(space.loops)
+    packages = tuple(rendering.packages())
+    shared = Stagings.of(packages, feedstock.recipe, loops)
+    scripts = Scripts(recipe_folder=feedstock.recipe, several=recipe.has_outputs)
     outputs: dict[tuple[str, ...], Output] = {}
-    for package in rendering.packages():
-        made = _output(package, identities.of(package), loops)
+    for package in packages:
+        made = replace(_output(package, identities.of(package), loops, scripts), staging=shared.name_of(package))
         outputs.setdefault((made.name, made.version, made.build_string, made.subdir), made)
-    return Rendered(config=config, outputs=tuple(outputs.values()), **_of_whole(recipe, rendering))
+    return Rendered(
+        config=config,
+        name=recipe.identity_at(packages[0])[0] if packages else "",
+        stagings=shared.all,
+        outputs=tuple(outputs.values()),
+        network=granted(packages[0].sections.get("extra")) if packages else (),
+        file=RECIPE,
+    )
 
 
 def _recipe(feedstock: Feedstock) -> RecipeV1:
@@ -94,31 +109,11 @@ def _beside(feedstock: Feedstock, subdir: str) -> VariantSource | None:
     return None
 
 
-def _of_whole(recipe: RecipeV1, rendering: Rendering) -> dict[str, Any]:
-    """Return what a config's outputs share: the first package's sources, and the recipe's own name."""
-    first = next(rendering.packages(), None)
-    if first is None:
-        return {}
-    staging = first.staging or {}
-    sources = staging.get("source") or first.sections.get("source", [])
-    name, version = recipe.identity_at(first)
-    script = staging.get("build", {}).get("script")
-    needs = staging.get("requirements", {})
-    return {
-        "name": name,
-        "version": version,
-        "build_number": first.sections["build"].get("number", 0),
-        "sources": tuple(_source(each) for each in sources),
-        "compile": _script(script),
-        "compile_requirements": Requirements(build=_specs(needs.get("build", ())), host=_specs(needs.get("host", ()))),
-    }
-
-
-def _output(package: PackageAt, identity: Identity, loops: Sequence[str]) -> Output:
+def _output(package: PackageAt, identity: Identity, loops: Sequence[str], scripts: Scripts) -> Output:
     sections, build = package.sections, package.sections["build"]
     needs, exports = sections["requirements"], _exports(sections["requirements"].get("run_exports", {}))
     linking, detection = build.get("dynamic_linking", {}), build.get("prefix_detection", {})
-    relocation = linking.get("binary_relocation")
+    relocation, extra = linking.get("binary_relocation"), sections.get("extra")
     return Output(
         name=package.name.lower(),
         version=package.version,
@@ -127,35 +122,36 @@ def _output(package: PackageAt, identity: Identity, loops: Sequence[str]) -> Out
         subdir="noarch" if package.noarch else package.scope.target,
         noarch=package.noarch,
         requirements=Requirements(
-            build=_specs(needs.get("build", ())),
-            host=_specs(needs.get("host", ())),
-            run=_specs(needs.get("run", ())),
-            run_constrained=_specs(needs.get("run_constraints", ())),
+            build=specs(needs.get("build", ())),
+            host=specs(needs.get("host", ())),
+            run=specs(needs.get("run", ())),
+            run_constrained=specs(needs.get("run_constraints", ())),
+            versions=versions(needs, package.scope),
         ),
         track_features=_features(package),
-        run_exports={kind: _specs(specs) for kind, specs in exports.items()},
+        run_exports={kind: specs(given) for kind, given in exports.items()},
         run_exports_bare=isinstance(needs.get("run_exports"), list),
-        tests=_tests(sections["tests"]),
-        script=_script(build.get("script")),
+        tests=tuple(tests(sections["tests"], scripts)),
+        script=scripts.of(build.get("script"), default=not scripts.several),
+        script_env=secrets(build.get("script")),
         entry_points=tuple(build.get("python", {}).get("entry_points", ())),
         files=_files(build.get("files")),
         about={_ABOUT.get(key, key): _about(value) for key, value in sections["about"].items()},
         used=identity.hash_input,
         platform=package.scope.target,
-        pins=tuple(_pins(needs, exports)),
+        pins=tuple(_pins(needs, exports, sections["tests"])),
         variant={key: str(package.scope.variant[key]) for key in loops},
         binary_relocation=tuple(relocation) if isinstance(relocation, list) else relocation is not False,
         detect_binary_files_with_prefix=detection.get("ignore_binary_files") is not True,
+        sources=tuple(source(entry) for entry in sections["source"]),
+        staged_exports=package.staging is None or package.staging.run_exports,
+        settings=settings(build, needs),
+        extra=dict(extra or {}),
     )
 
 
 def _about(value: Any) -> str | tuple[str, ...]:
     return tuple(value) if isinstance(value, list) else str(value)
-
-
-def _specs(given: Sequence[Requirement]) -> tuple[str, ...]:
-    """Return requirements as text; an open pin is the bare name, as it is in a recipe of conda-build."""
-    return tuple(each.name if isinstance(each, OpenPin) else each for each in given)
 
 
 def _exports(given: Mapping[str, Any] | Sequence[Requirement]) -> dict[str, Sequence[Requirement]]:
@@ -164,14 +160,17 @@ def _exports(given: Mapping[str, Any] | Sequence[Requirement]) -> dict[str, Sequ
     return {"weak": list(given)} if given else {}
 
 
-def _pins(needs: Mapping[str, Any], exports: Mapping[str, Sequence[Requirement]]) -> Iterator[tuple[str, int, Pin]]:
+def _pins(
+    needs: Mapping[str, Any], exports: Mapping[str, Sequence[Requirement]], given: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, int, Pin]]:
     fields = {
         **{section: needs.get(section, ()) for section in ("build", "host", "run")},
         "run_constrained": needs.get("run_constraints", ()),
         **{f"run_exports/{kind}": specs for kind, specs in exports.items()},
+        **{f"tests/{number}": test.get("requirements", {}).get("run", ()) for number, test in enumerate(given)},
     }
-    for field, specs in fields.items():
-        yield from ((field, index, _pin(each)) for index, each in enumerate(specs) if isinstance(each, OpenPin))
+    for field, entries in fields.items():
+        yield from ((field, index, _pin(each)) for index, each in enumerate(entries) if isinstance(each, OpenPin))
 
 
 def _pin(given: OpenPin) -> Pin:
@@ -186,6 +185,7 @@ def _pin(given: OpenPin) -> Pin:
         upper=None if _counts(upper) else upper,
         exact=given.exact,
         by_engine=not given.subpackage,
+        build=given.build,
     )
 
 
@@ -201,36 +201,3 @@ def _features(package: PackageAt) -> tuple[str, ...]:
 
 def _files(given: Any) -> tuple[str, ...]:
     return tuple(given.get("include", ()) if isinstance(given, dict) else given or ())
-
-
-def _script(given: Mapping[str, Any] | None) -> Script:
-    if not given:
-        return Script()
-    if given.get("file"):
-        return Script(file=given["file"])
-    return Script(lines=tuple(given.get("content", ())))
-
-
-def _tests(given: Sequence[Mapping[str, Any]]) -> OutputTests:
-    """Return what the tests of an output import, run and require, all of them together."""
-    python = [test["python"] for test in given if "python" in test]
-    scripts = [test for test in given if "script" in test]
-    return OutputTests(
-        imports=tuple(name for test in python for name in test.get("imports", ())),
-        commands=tuple(line for test in scripts for line in _script(test["script"]).lines),
-        requires=tuple(spec for test in scripts for spec in _specs(test.get("requirements", {}).get("run", ()))),
-        files=tuple(name for test in scripts for name in test.get("files", {}).get("recipe", ())),
-        source_files=tuple(name for test in scripts for name in test.get("files", {}).get("source", ())),
-    )
-
-
-def _source(given: Mapping[str, Any]) -> Source:
-    return Source(
-        url=tuple(given.get("url", ())),
-        sha256=given.get("sha256"),
-        git_url=given.get("git"),
-        git_rev=given.get("rev") or given.get("tag") or given.get("branch"),
-        path=given.get("path"),
-        folder=given.get("target_directory"),
-        patches=tuple(given.get("patches", ())),
-    )

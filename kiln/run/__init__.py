@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 from kiln import expand, limits, render
 from kiln.builder.rehearsal_inputs import config_of_machine as config_of_machine
-from kiln.errors import RecipeFault
 from kiln.executor.conda_forge_env import PASSED_ON as CONTRACT
 from kiln.job.machine import HostMachine
 from kiln.job.options import BuildOptions
 from kiln.ledger import Ledger
-from kiln.model.location import Place
 from kiln.recipe_v1.choice import is_v1
+from kiln.run import recipe_support
 from kiln.run.options import RunOptions, run_arguments
 from kiln.run.plan import RunPlan, as_text, prepare
 from kiln.store.layout import ArtifactLayout
@@ -47,7 +46,7 @@ def plan(
     feedstock: Feedstock, options: RunOptions, machine: HostMachine, *, on_line: Callable[[str], None] | None = None
 ) -> RunPlan:
     """Return the plan of a run, see `kiln.run.plan.prepare`; ``on_line`` gets the progress of fetched images."""
-    require_v0(feedstock)
+    recipe_support.require(feedstock, options.configs, engine=options.build.engine)
     layout = ArtifactLayout.of(feedstock, rehearsal=options.build.rehearsal)
     with Ledger(layout.ledger) as ledger:
         return prepare(feedstock, options, machine=machine, ledger=ledger, layout=layout, on_line=on_line)
@@ -61,11 +60,13 @@ def buildable(feedstock: Feedstock, names: Iterable[str], *, rehearsal: bool) ->
 
 
 def callers_variables(feedstock: Feedstock, configs: Iterable[str]) -> frozenset[str]:
-    """Return the names of the caller's variables that the recipe passes to its scripts, see ``build/script_env``."""
+    """Return the names of the caller's variables that the recipe passes to its scripts.
+
+    A meta.yaml names them in ``build/script_env``, a recipe.yaml in the ``secrets`` of a script.
+    """
     from kiln.build import callers_variables as of
 
-    require_v0(feedstock)
-    if "script_env" not in feedstock.meta.read_text(encoding="utf-8", errors="replace"):
+    if not any(key in _recipe(feedstock) for key in ("script_env", "secrets")):
         return frozenset()
     return limits.bounded(
         lambda: frozenset(
@@ -74,17 +75,9 @@ def callers_variables(feedstock: Feedstock, configs: Iterable[str]) -> frozenset
     )
 
 
-def require_v0(feedstock: Feedstock) -> None:
-    """Refuse to build a feedstock whose recipe is recipe.yaml, which is expanded and rendered alone so far.
-
-    Raises:
-        RecipeFault: its recipe is one.
-    """
-    if limits.bounded(lambda: is_v1(feedstock)):
-        at = Place(file="recipe/recipe.yaml")
-        hint = "rattler-build build --recipe recipe -m .ci_support/CONFIG.yaml"
-        what = "kiln builds from meta.yaml alone; of recipe.yaml it makes the matrix, and renders it"
-        raise RecipeFault(what, at=at, hint=hint)
+def _recipe(feedstock: Feedstock) -> str:
+    file = feedstock.recipe_v1 if limits.bounded(lambda: is_v1(feedstock)) else feedstock.meta
+    return file.read_text(encoding="utf-8", errors="replace")
 
 
 def build(feedstock: Feedstock, planned: RunPlan, watcher: RunObserver) -> tuple[MatrixReport, Mapping[str, KilnError]]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, render
-from kiln.build import is_single
 from kiln.console import duration
 from kiln.executor import conda_forge_env
 from kiln.job.records import ConfigJob
@@ -129,8 +128,8 @@ def _required_disk(run_inputs: RunInputs, waiting: tuple[str, ...], ledger: Ledg
 
 
 def _compiles(run_inputs: RunInputs) -> bool:
-    """Return whether a recipe has a compile that its outputs share."""
-    return not is_single(render.render(run_inputs.feedstock, run_inputs.configs[0]))
+    """Return whether a recipe has a build step that its outputs share."""
+    return bool(render.render(run_inputs.feedstock, run_inputs.configs[0]).stagings)
 
 
 def _cached(config: BuildConfig, packages: tuple[PackageReport, ...]) -> ConfigRun:

@@ -66,7 +66,7 @@ def test_a_recipe_may_use_any_form(channel: Channel, tmp_path: Path) -> None:
         recipe_folder=feedstock.recipe,
         folder=tmp_path / "work",
         channels=(channel.url,),
-        compiled=None,
+        compiled={},
         extra={},
     )
     lines: list[str] = []

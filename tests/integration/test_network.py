@@ -65,7 +65,7 @@ def test_a_script_that_fails_without_network_has_a_hint_to_grant_it(small: Path)
     ended = kiln(small, CPU_311, "--container", usable("docker"))
     assert ended.returncode == BuildFailed.exit_code, ended.stderr
     assert states(small) == {CPU_311: ConfigState.FAILED}
-    assert "grant it in recipe/meta.yaml (extra: network: [build small]), or --network always" in ended.stderr
+    assert "grant it in the recipe (extra: network: [build small]), or --network always" in ended.stderr
 
 
 def test_a_compile_without_network_is_reported_even_with_a_known_cause(small: Path) -> None:
@@ -76,4 +76,4 @@ def test_a_compile_without_network_is_reported_even_with_a_known_cause(small: Pa
     ended = kiln(small, CPU_311, "--container", usable("docker"))
     assert ended.returncode == BuildFailed.exit_code, ended.stderr
     assert "download failed" in ended.stderr
-    assert "grant it in recipe/meta.yaml (extra: network: [compile]), or --network always" in ended.stderr
+    assert "grant it in the recipe (extra: network: [compile]), or --network always" in ended.stderr

@@ -131,7 +131,7 @@ def step_of(folder: Path, run: list[str]) -> BuildStep:
         recipe_folder=feedstock.recipe,
         folder=folder / "work",
         channels=(channel.url,),
-        compiled=None,
+        compiled={},
         extra={},
     )
     return step

@@ -13,8 +13,8 @@ from kiln.build.engine import HANDED_OVER, UNPACK, handed_over, recipe_of, secre
 from kiln.errors import BuildFailed
 from kiln.model.build_config import BuildConfig
 from kiln.model.build_settings import BuildSettings
-from kiln.model.plan import Platforms
-from kiln.model.rendered import Output, OutputTests, Rendered, Requirements, Script, Source
+from kiln.model.plan import Platforms, StagedFiles
+from kiln.model.rendered import Output, OutputTest, Rendered, Requirements, Script, Source, Staging
 
 if TYPE_CHECKING:
     from kiln.model.plan import BuildStep
@@ -33,7 +33,9 @@ def output(name: str, *, host: tuple[str, ...] = (), run: tuple[str, ...] = (), 
         requirements=Requirements(build=("gcc_linux-64 14.*",), host=host, run=run),
         track_features=("tensorflow-cpu",) if name == "app" else (),
         run_exports={"weak": ("lib 2.21.0",)} if name == "lib" else {},
-        tests=OutputTests(imports=("app",), commands=("app --help",), requires=("gcc 14",), files=("t.py",)),
+        tests=(
+            OutputTest(imports=("app",), script=Script(lines=("app --help",)), requires=("gcc 14",), files=("t.py",)),
+        ),
         script=Script(file="split.sh"),
         entry_points=("app = app:main",) if name == "app" else (),
         about={"home": "https://example.org", "license": "Apache-2.0", "license_file": "LICENSE"},
@@ -44,6 +46,12 @@ def output(name: str, *, host: tuple[str, ...] = (), run: tuple[str, ...] = (), 
 
 LIB = output("lib", run=("__cuda",))
 APP = output("app", host=("python 3.11.* *_cpython", "lib 2.21.0 cuda129h1234567_200"), run=("lib 2.21.0", "python"))
+STAGING = Staging(
+    script=Script(file="build.sh"),
+    requirements=Requirements(host=("python 3.11.*",)),
+    sources=(Source(git_url="https://g", git_rev="v1", folder="src", patches=("a.patch",)),),
+    package=("whole", "2.21.0", 200),
+)
 META = output("meta", run=("app 2.21.0 cuda*",))
 
 
@@ -121,7 +129,7 @@ def planned(rendered: Rendered, compiled: Path | None = None) -> tuple[BuildStep
         recipe_folder=Path("/r"),
         folder=Path("/w"),
         channels=("conda-forge",),
-        compiled=compiled,
+        compiled={} if compiled is None else {"compile": StagedFiles(folder=compiled)},
         extra={"sha": "1"},
     )
 
@@ -138,7 +146,7 @@ def test_the_plan_of_a_build_has_its_compilers_and_no_mark() -> None:
 def test_packages_of_a_release_have_its_level_and_those_of_a_rehearsal_the_fast_one(tmp_path: Path) -> None:
     rendered = Rendered(config=CPU, outputs=(LIB,))
     (release,) = plan_outputs(
-        rendered, recipe_folder=tmp_path, folder=tmp_path, channels=(), compiled=None, extra={}, level=16
+        rendered, recipe_folder=tmp_path, folder=tmp_path, channels=(), compiled={}, extra={}, level=16
     )
     (rehearsal,) = plan_rehearsal(
         rendered, recipe_folder=tmp_path, folder=tmp_path, channels=(), wheel=tmp_path / "a.whl"
@@ -150,11 +158,15 @@ def test_a_cross_compiled_config_has_two_platforms(tmp_path: Path) -> None:
     cross = dataclasses.replace(CPU, platform="linux-aarch64", build_platform="linux-64")
     assert (cross.is_cross, CPU.is_cross) == (True, False)
     for config, wanted in ((cross, Platforms(target="linux-aarch64", build="linux-64")), (CPU, Platforms())):
-        rendered = Rendered(config=config, outputs=(LIB,), compile=Script(file="build.sh"))
+        rendered = Rendered(config=config, outputs=(LIB,))
         compiling = plan_compile(
-            rendered, recipe_folder=tmp_path, folder=tmp_path, channels=(), settings=tmp_path / "settings"
+            rendered,
+            Staging(script=Script(file="build.sh")),
+            recipe_folder=tmp_path,
+            folder=tmp_path,
+            channels=(),
+            settings=tmp_path / "settings",
         )
-        assert compiling is not None
         assert (planned(rendered)[0].platforms, compiling.platforms) == (wanted, wanted)
 
 
@@ -168,9 +180,8 @@ def test_a_recipe_decides_what_becomes_of_its_binaries() -> None:
 
 
 def test_a_single_package_has_the_sources_itself() -> None:
-    rendered = Rendered(config=CPU, outputs=(LIB,), sources=(Source(url=("https://a/b",), sha256="5"),))
-    assert plan_compile(rendered, recipe_folder=Path("/r"), folder=Path("/c"), channels=(), settings=Path("/s")) is None
-    (step,) = planned(rendered)
+    single = dataclasses.replace(LIB, sources=(Source(url=("https://a/b",), sha256="5"),))
+    (step,) = planned(Rendered(config=CPU, outputs=(single,)))
     assert step.recipe["source"] == [{"url": ["https://a/b"], "sha256": "5"}]
 
 
@@ -178,22 +189,19 @@ def test_several_packages_share_the_compiles_work_directory() -> None:
     rendered = Rendered(
         config=CUDA,
         name="whole",
-        version="2.21.0",
-        build_number=200,
-        outputs=(LIB, APP),
-        compile=Script(file="build.sh"),
-        compile_requirements=Requirements(host=("python 3.11.*",)),
-        sources=(Source(git_url="https://g", git_rev="v1", folder="src", patches=("a.patch",)),),
+        outputs=tuple(dataclasses.replace(each, staging="compile") for each in (LIB, APP)),
+        stagings=(STAGING,),
     )
     step = plan_compile(
         rendered,
+        STAGING,
         recipe_folder=Path("/r"),
         folder=Path("/c"),
         channels=("x",),
         settings=Path("/config/compile.env"),
         secrets=("REMOTE",),
     )
-    assert step is not None
+    assert step.title == "compile"
     assert step.recipe["source"] == [
         {"git": "https://g", "rev": "v1", "target_directory": "src", "patches": ["/r/a.patch"]}
     ]

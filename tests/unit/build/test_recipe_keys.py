@@ -10,6 +10,7 @@ import pytest
 from kiln import expand, render
 from kiln.build import plan_compile, plan_outputs
 from kiln.errors import RecipeFault
+from kiln.model.plan import StagedFiles
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -28,15 +29,12 @@ def steps(folder: Path, meta: str, files: Mapping[str, str] | None = None, varia
     (config,) = expand.configs(feedstock)
     rendered = render.finalise(render.render(feedstock, config))
     assert rendered.key_faults == ()
-    compile_step = plan_compile(
-        rendered, recipe_folder=feedstock.recipe, folder=folder / "c", channels=(), settings=folder / "s"
-    )
     return plan_outputs(
         rendered,
         recipe_folder=feedstock.recipe,
         folder=folder,
         channels=(),
-        compiled=None if compile_step is None else folder / "c",
+        compiled={staging.name: StagedFiles(folder=folder / "c") for staging in rendered.stagings},
         extra={},
     )
 
@@ -269,8 +267,8 @@ def test_a_compile_merges_its_environments(tmp_path: Path) -> None:
     )
     (config,) = expand.configs(feedstock)
     rendered = render.finalise(render.render(feedstock, config))
-    step = plan_compile(rendered, recipe_folder=tmp_path, folder=tmp_path, channels=(), settings=tmp_path)
-    assert step is not None
+    (staging,) = rendered.stagings
+    step = plan_compile(rendered, staging, recipe_folder=tmp_path, folder=tmp_path, channels=(), settings=tmp_path)
     assert step.recipe["build"]["merge_build_and_host_envs"] is True
 
 
@@ -308,8 +306,8 @@ def test_tests_of_a_recipe(tmp_path: Path) -> None:
     keys = {"requires": "r", "commands": "'true'", "imports": "i", "files": "f", "source_files": "s"}
     text = "test:\n" + "".join(f"  {key}: {value}\n" for key, value in keys.items())
     (step,) = steps(tmp_path, text, {"recipe/run_test.py": "", "recipe/run_test.sh": ""})
-    tests = step.output.tests
-    assert (tests.requires, tests.commands, tests.imports) == (("r",), ("true",), ("i",))
+    (tests,) = step.output.tests
+    assert (tests.requires, tests.script.lines, tests.imports) == (("r",), ("true",), ("i",))
     assert (tests.files, tests.source_files) == (("f",), ("s",))
     assert tests.scripts == {"run_test.py": "run_test.py", "run_test.sh": "run_test.sh"}
 
@@ -317,6 +315,6 @@ def test_tests_of_a_recipe(tmp_path: Path) -> None:
 def test_a_test_script_of_an_output(tmp_path: Path) -> None:
     text = "outputs:\n  - name: a\n    test:\n      script: check.py\n"
     (step,) = steps(tmp_path, text, {"recipe/check.py": "", "recipe/run_test.sh": ""})
-    assert step.output.tests.scripts == {"run_test.py": "check.py"}
+    assert step.output.tests[0].scripts == {"run_test.py": "check.py"}
     with pytest.raises(RecipeFault, match=r"test/script is 'check\.py'"):
         steps(tmp_path / "without", text)

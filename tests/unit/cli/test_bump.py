@@ -92,11 +92,11 @@ def test_the_rendering_of_the_same_process_stays_that_of_the_file(case: Feedstoc
 
     released(tmp_path / "up", "a-2.0.tar")
     config = BuildConfig(name="c", platform="linux-64", variant={}, pin_run_as_build={})
-    assert render(case, config).version == "1.0"
+    assert render(case, config).outputs[0].version == "1.0"
     plan = bumped(case, "2.0")
-    assert render(case, config).version == "1.0"
+    assert render(case, config).outputs[0].version == "1.0"
     bump.write(case, plan)
-    assert render(case, config).version == "2.0"
+    assert render(case, config).outputs[0].version == "2.0"
 
 
 def test_a_byte_order_mark_and_line_endings_stay(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from kiln.executor.mounts import Folders, of_engine, of_scripts
 from kiln.model.build_config import BuildConfig
 from kiln.model.container import Mount
 from kiln.model.feedstock import Feedstock
-from kiln.model.rendered import Rendered, Script, Source
+from kiln.model.rendered import Rendered, Script, Source, Staging
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +38,7 @@ def config(*channels: str) -> BuildConfig:
 
 def rendered(*paths: str, script: str | None = None) -> Rendered:
     sources = tuple(Source(path=path) for path in paths)
-    return Rendered(config=config(), sources=sources, compile=Script(file=script))
+    return Rendered(config=config(), stagings=(Staging(sources=sources, script=Script(file=script)),))
 
 
 def folders(feedstock: Feedstock, **more: Path | tuple[Path, ...]) -> Folders:

@@ -102,5 +102,8 @@ def test_no_two_cuda_builds_accept_the_same_cuda_version() -> None:
 @pytest.mark.parametrize("config", [name("None", "3.11"), name("12.9", "3.13")])
 def test_every_file_that_the_recipe_names_is_there(config: str) -> None:
     for each in rendered()[config].values():
-        named = [*each.tests.files, *([each.script.file] if each.script.file else [])]
+        named = [
+            *(name for test in each.tests for name in test.files),
+            *([each.script.file] if each.script.file else []),
+        ]
         assert [file for file in named if not (ROOT / "recipe" / file).is_file()] == []

@@ -8,7 +8,7 @@ import pytest
 
 from kiln.job.outline import channels_for, needs_network, pythons_of
 from kiln.model.build_config import BuildConfig
-from kiln.model.rendered import Output, OutputTests, Rendered, Requirements, Source
+from kiln.model.rendered import Output, OutputTest, Rendered, Requirements, Source, Staging
 from kiln.store.compile_cache import group_of
 
 CONFIG = BuildConfig(name="c", platform="linux-64", variant={}, pin_run_as_build={})
@@ -20,7 +20,7 @@ APP = dataclasses.replace(LIB, name="app", requirements=Requirements(run=("lib 1
 
 def rendered(*outputs: Output, sources: tuple[Source, ...] = (), **variant: str) -> Rendered:
     config = dataclasses.replace(CONFIG, variant={key: (value,) for key, value in variant.items()})
-    return Rendered(config=config, outputs=outputs, sources=sources)
+    return Rendered(config=config, outputs=outputs, stagings=(Staging(sources=sources),))
 
 
 def test_a_config_that_needs_nothing_of_a_channel_has_none() -> None:
@@ -29,7 +29,7 @@ def test_a_config_that_needs_nothing_of_a_channel_has_none() -> None:
 
 
 def test_the_variants_channels_are_used_in_their_order() -> None:
-    needy = dataclasses.replace(LIB, tests=OutputTests(requires=("pip",)))
+    needy = dataclasses.replace(LIB, tests=(OutputTest(requires=("pip",)),))
     assert channels_for(rendered(needy)) == ("conda-forge",)
     assert channels_for(rendered(needy, channel_sources="a, b")) == ("a", "b")
     assert needs_network(rendered(needy))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.model.rendered import Output, OutputTests
+from kiln.model.rendered import Output, OutputTest, Script
 from kiln.package_test.plan import plan
 from kiln.package_test.plan import test_lines as lines_of
 
@@ -24,14 +24,20 @@ APP = Output(
     run_exports={},
     about={},
     used={},
-    tests=OutputTests(
-        imports=("app.core",), commands=("app --help",), requires=("pip", "gcc_linux-64 14.*"), files=("t.c",)
+    tests=(
+        OutputTest(
+            imports=("app.core",),
+            script=Script(lines=("app --help",)),
+            requires=("pip", "gcc_linux-64 14.*"),
+            files=("t.c",),
+        ),
     ),
 )
 
 
 def planned(available: set[str] | None = None) -> TestStep:
-    return plan(APP, recipe_folder=Path("/r"), folder=Path("/t"), prefix=Path("/p"), available=available)
+    (step,) = plan(APP, recipe_folder=Path("/r"), folder=Path("/t"), prefix=Path("/p"), available=available)
+    return step
 
 
 def test_the_very_package_is_installed_with_what_its_tests_require() -> None:
@@ -57,23 +63,25 @@ def test_files_and_environment_are_the_recipes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "line"),
+    ("language", "line"),
     [
-        ("r-a", "Rscript -e 'library(m)'"),
-        ("perl-a", "perl -e 'use m;'"),
-        ("lua-a", "lua -e 'require \"m\"'"),
-        ("rust", "python -c 'import m'"),
+        ("r", "Rscript -e 'library(m)'"),
+        ("perl", "perl -e 'use m;'"),
+        ("lua", "lua -e 'require \"m\"'"),
+        ("ruby", "ruby -e 'require '\"'\"'m'\"'\"''"),
+        ("python", "python -c 'import m'"),
     ],
 )
-def test_imports_are_in_the_language_of_the_package(name: str, line: str) -> None:
-    output = dataclasses.replace(APP, name=name, tests=OutputTests(imports=("m",), other_imports=(("perl", "n"),)))
-    assert lines_of(output) == (line, "perl -e 'use n;'")
+def test_imports_are_in_the_language_of_the_test(language: str, line: str) -> None:
+    test = OutputTest(language=language, imports=("m",), modules={"perl": ("n",)})
+    assert lines_of(test, Path("/r")) == (line, "perl -e 'use n;'")
 
 
 def test_scripts_run_before_commands_with_their_programs() -> None:
     scripts = {"run_test.sh": "check.sh", "run_test.py": "run_test.py", "run_test.pl": "run_test.pl"}
-    output = dataclasses.replace(APP, tests=OutputTests(commands=("true",), requires=("perl 5",), scripts=scripts))
-    step = plan(output, recipe_folder=Path("/r"), folder=Path("/t"), prefix=Path("/p"))
+    test = OutputTest(script=Script(lines=("true",)), requires=("perl 5",), scripts=scripts)
+    output = dataclasses.replace(APP, tests=(test,))
+    (step,) = plan(output, recipe_folder=Path("/r"), folder=Path("/t"), prefix=Path("/p"))
     assert step.script[-4:] == ("python -s run_test.py", "perl run_test.pl", ". ./run_test.sh", "true")
     assert step.specs == ("app ==1.0 h_3", "perl ==5", "python")
     assert step.files["run_test.sh"] == Path("/r/check.sh")
@@ -83,8 +91,8 @@ def test_a_pattern_of_files_matches_at_any_depth(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     for name in ("one.dat", "deep/two.dat", "deep/other"):
         (tmp_path / name).touch()
-    output = dataclasses.replace(APP, tests=OutputTests(files=("*.dat", "../outside", "missing")))
-    step = plan(output, recipe_folder=tmp_path, folder=Path("/t"), prefix=Path("/p"))
+    output = dataclasses.replace(APP, tests=(OutputTest(files=("*.dat", "../outside", "missing")),))
+    (step,) = plan(output, recipe_folder=tmp_path, folder=Path("/t"), prefix=Path("/p"))
     assert step.files == {
         **{name: tmp_path / name for name in ("one.dat", "deep/two.dat", "missing")},
         "outside": tmp_path / "../outside",

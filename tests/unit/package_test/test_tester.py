@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kiln.errors import TestsFailed
-from kiln.model.rendered import Output, OutputTests
+from kiln.model.rendered import Output, OutputTest, Script
 from kiln.package_test import PackageTester
 from kiln.package_test.tester import run_tests
 
@@ -22,7 +22,7 @@ OUTPUT = Output(
     run_exports={},
     about={},
     used={},
-    tests=OutputTests(commands=("true",), files=("data",)),
+    tests=(OutputTest(script=Script(lines=("true",)), files=("data",)),),
 )
 TESTER = PackageTester(
     recipe=Path("/recipe"),
@@ -35,7 +35,7 @@ TESTER = PackageTester(
 
 def test_two_builds_of_a_name_have_separate_folders_and_prefixes() -> None:
     other = dataclasses.replace(OUTPUT, build_string="py312_0")
-    steps = [TESTER.plan(output) for output in (OUTPUT, other)]
+    steps = [step for output in (OUTPUT, other) for step in TESTER.plan(output)]
     assert [step.folder for step in steps] == [Path("/job/test-a-py311_0"), Path("/job/test-a-py312_0")]
     assert [step.prefix for step in steps] == [Path("/job/prefixes/a-py311_0"), Path("/job/prefixes/a-py312_0")]
     assert all(step.files == {"data": Path("/recipe/data")} for step in steps)
@@ -56,8 +56,9 @@ def test_a_test_runs_again_when_its_inputs_change(changed: PackageTester) -> Non
 
 
 def test_requirements_that_the_channels_lack_are_noted() -> None:
-    output = dataclasses.replace(OUTPUT, tests=OutputTests(commands=("true",), requires=("gcc", "numpy >=2")))
-    step = dataclasses.replace(TESTER, available={"a", "numpy"}).plan(output)
+    test = OutputTest(script=Script(lines=("true",)), requires=("gcc", "numpy >=2"))
+    output = dataclasses.replace(OUTPUT, tests=(test,))
+    (step,) = dataclasses.replace(TESTER, available={"a", "numpy"}).plan(output)
     assert step.specs == ("a ==1.0 py311_0", "numpy >=2")
     assert step.notes == ("tested without gcc, which this channel lacks",)
 
@@ -67,8 +68,9 @@ def test_the_script_runs_in_a_fresh_folder_with_the_recipes_files(tmp_path: Path
     (tmp_path / "recipe" / "data").mkdir(parents=True)
     (tmp_path / "recipe" / "data" / "word").write_text("read\n")
     tester = dataclasses.replace(TESTER, recipe=tmp_path / "recipe", folder=tmp_path / "work")
-    output = dataclasses.replace(OUTPUT, tests=OutputTests(commands=("cat data/word", "ls"), files=("data",)))
-    step = tester.plan(output)
+    test = OutputTest(script=Script(lines=("cat data/word", "ls")), files=("data",))
+    output = dataclasses.replace(OUTPUT, tests=(test,))
+    (step,) = tester.plan(output)
     step.folder.mkdir(parents=True)
     (step.folder / "stale").touch()
     lines: list[str] = []
@@ -79,8 +81,8 @@ def test_the_script_runs_in_a_fresh_folder_with_the_recipes_files(tmp_path: Path
 
 @pytest.mark.processes
 def test_a_failing_script_is_an_error_with_its_output_and_its_folders(tmp_path: Path) -> None:
-    output = dataclasses.replace(OUTPUT, tests=OutputTests(commands=("echo broken", "exit 3")))
-    step = dataclasses.replace(TESTER, folder=tmp_path).plan(output)
+    output = dataclasses.replace(OUTPUT, tests=(OutputTest(script=Script(lines=("echo broken", "exit 3"))),))
+    (step,) = dataclasses.replace(TESTER, folder=tmp_path).plan(output)
     with pytest.raises(TestsFailed, match="the tests of a fail with exit code 3") as caught:
         run_tests(step, environment={"PATH": "/usr/bin:/bin"}, log=tmp_path / "log", on_line=lambda _: None)
     assert "broken" in caught.value.why

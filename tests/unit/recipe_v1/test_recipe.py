@@ -208,7 +208,7 @@ def test_outputs_inherit_the_top_level(tmp_path: Path) -> None:
     )  # fmt: skip
     assert lib.sections["about"] == {"license": "MIT", "summary": "the library"}
     assert "script" not in lib.sections["build"]
-    assert tool.sections["build"]["script"] == {"content": ["echo ${{ zlib }}"]}
+    assert tool.sections["build"]["script"] == {"content": ["echo ${{ zlib }}"], "bare": True, "names": {"zlib": "1"}}
 
 
 def test_an_output_uses_what_its_staging_output_requires_and_hashes_what_it_reads(tmp_path: Path) -> None:

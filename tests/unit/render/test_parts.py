@@ -130,10 +130,10 @@ def test_without_a_script_file_there_is_no_script(tmp_path: Path) -> None:
 def test_a_recipe_with_outputs_has_a_build_step_of_its_own(tmp_path: Path) -> None:
     needs = "requirements:\n  build:\n    - make\n  host:\n    - zlib\n"
     found = rendered(tmp_path, needs + OUTPUTS, build="make")
-    assert found.compile == Script(file="build.sh")
-    assert found.compile_requirements == Requirements(build=("make",), host=("zlib",))
-    single = rendered(tmp_path, needs, build="make")
-    assert (single.compile, single.compile_requirements) == (Script(), Requirements())
+    (step,) = found.stagings
+    assert step.script == Script(file="build.sh")
+    assert step.requirements == Requirements(build=("make",), host=("zlib",))
+    assert rendered(tmp_path, needs, build="make").stagings == ()
 
 
 def test_the_build_script_of_windows_is_a_batch_file(tmp_path: Path) -> None:
@@ -164,6 +164,13 @@ def test_the_tests_of_a_package_have_five_lists(tmp_path: Path) -> None:
     section = (
         "test:\n  imports: a\n  commands:\n    - a\n  requires:\n    - b\n  files:\n    - c\n  source_files:\n    - d\n"
     )
-    found = output(tmp_path, section).tests
-    assert (found.imports, found.commands, found.requires) == (("a",), ("a",), ("b",))
+    (found,) = output(tmp_path, section).tests
+    assert (found.imports, found.script.lines, found.requires) == (("a",), ("a",), ("b",))
     assert (found.files, found.source_files) == (("c",), ("d",))
+
+
+@pytest.mark.parametrize(("name", "language"), [("r-a", "r"), ("perl-a", "perl"), ("lua-a", "lua"), ("rust", "python")])
+def test_imports_are_in_the_language_of_the_package(tmp_path: Path, name: str, language: str) -> None:
+    section = "test:\n  imports:\n    - m\n    - lang: perl\n      imports: n\n"
+    (found,) = output(tmp_path, f"outputs:\n  - name: {name}\n    " + section.replace("\n", "\n    ")).tests
+    assert (found.language, found.imports, found.modules) == (language, ("m",), {"perl": ("n",)})

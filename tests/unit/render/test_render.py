@@ -108,8 +108,10 @@ def test_a_config_that_loops_has_an_output_for_each_python(tmp_path: Path) -> No
 
 def test_what_a_build_needs_is_there(tmp_path: Path) -> None:
     found = rendered(tmp_path)
-    assert found.compile == Script(lines=("make all",))
-    assert found.compile_requirements.build == ("gcc_linux-64 13.*",)
+    (step,) = found.stagings
+    assert (step.title, step.script) == ("compile", Script(lines=("make all",)))
+    assert step.requirements.build == ("gcc_linux-64 13.*",)
+    assert {output.staging for output in found.outputs} == {"compile"}
     assert (found.sources[0].url, found.sources[0].patches) == (("https://example.com/top-2.1.0.tar.gz",), ("a.patch",))
     assert (found.sources[1].git_url, found.sources[1].git_rev) == ("https://example.com/x.git", "v1")
     (library,) = named(found, "libtop")
@@ -118,7 +120,8 @@ def test_what_a_build_needs_is_there(tmp_path: Path) -> None:
     package = named(found, "py-top")[0]
     assert package.script == Script(lines=("pip install .",))
     assert package.entry_points == ("top = top:main",)
-    assert (package.tests.imports, package.tests.commands) == (("top",), ("top --help",))
+    (test,) = package.tests
+    assert (test.imports, test.script.lines, test.pip_check) == (("top",), ("top --help",), False)
     assert package.about == {"license": "MIT"}
 
 
@@ -210,7 +213,7 @@ def test_a_pin_to_an_unknown_output_is_reported(tmp_path: Path) -> None:
 def test_a_single_package_has_its_own_build_script(tmp_path: Path) -> None:
     found = rendered(tmp_path, "package:\n  name: a\n  version: 1\n", "")
     assert found.outputs[0].script == Script(file="build.sh")
-    assert found.compile == Script()
+    assert found.stagings == ()
 
 
 def test_every_output_may_be_skipped(tmp_path: Path) -> None:

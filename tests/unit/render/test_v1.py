@@ -100,7 +100,9 @@ about:
     assert output.run_exports == {"strong": ("p >=1",), "weak_constrains": ("q >=2",)}
     assert output.track_features == ("p-p-0", "p-p-1")
     assert (output.script.lines, output.entry_points) == (("make", "make install"), ("p = p:main",))
-    assert (output.tests.imports, output.tests.commands, output.tests.requires) == (("p",), ("p --version",), ("grep",))
+    python, script = output.tests
+    assert (python.imports, python.pip_check) == (("p",), True)
+    assert (script.script.lines, script.requires, script.files) == (("p --version",), ("grep",), ("test.c",))
     assert output.about == {"home": "https://example.org", "license_file": ("LICENSE", "COPYING")}
     assert output.binary_relocation is False
     assert [(source.url, source.git_url, source.git_rev, source.folder) for source in found.sources] == [
@@ -198,7 +200,7 @@ def test_a_cross_compiled_config_sees_the_machine_that_builds(tmp_path: Path) ->
     assert output.used == {"build_platform": "linux-64", "target_platform": "linux-aarch64"}
 
 
-def test_a_build_is_refused_with_the_command_that_builds(tmp_path: Path) -> None:
-    with pytest.raises(RecipeFault) as caught:
-        run.callers_variables(feedstock(tmp_path, HEAD), ["linux_64_"])
-    assert "rattler-build build" in caught.value.hint
+def test_the_variables_that_scripts_get_are_those_of_secrets(tmp_path: Path) -> None:
+    recipe = HEAD + "build:\n  script:\n    secrets: [TOKEN]\n    content: [make]\n"
+    assert run.callers_variables(feedstock(tmp_path, recipe), ["linux_64_"]) == {"TOKEN"}
+    assert run.callers_variables(feedstock(tmp_path / "other", HEAD), ["linux_64_"]) == frozenset()

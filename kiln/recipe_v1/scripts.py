@@ -1,0 +1,67 @@
+"""The scripts of recipe.yaml: their lines, the names in these, and the variables of their environment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.errors import TemplateFault
+from kiln.recipe_v1.expression import expression, is_template
+from kiln.recipe_v1.nodes import branches, compiled, fault, items, mapping, names_of_script, scalar, text_of
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kiln.recipe_v1.scope import VariantScope
+
+
+def environment(node: Any, scope: VariantScope) -> dict[str, str]:
+    """Evaluate variables of a script's environment."""
+    found = {str(key): text_of(value, scope) for key, value in mapping(node, "env").items()}
+    for key, value in mapping(node, "env").items():
+        if "\n" in found[str(key)]:
+            raise fault(value, f"the variable {str(key)!r} has a line break", hint="set it in the script")
+    return {key: value for key, value in found.items() if value}
+
+
+def lines(node: Any, scope: VariantScope) -> list[str]:
+    """Take a script's lines: conditions are evaluated, expressions stay for the build, their names count as read."""
+    for given in branches(node):
+        if is_template(given):
+            read_all(names_of_script(given), scope)
+    _read_conditions(node, scope)
+    return [str(scalar(item)) for item in items(node, scope) if item]
+
+
+def tested_lines(node: Any, scope: VariantScope) -> list[str]:
+    """Evaluate the lines of a test's script; one that cannot be evaluated stays as it is."""
+    lines(node, scope)  # for the names that they read
+    return [_text_or_source(item, scope) for item in items(node, scope) if item]
+
+
+def _text_or_source(item: Any, scope: VariantScope) -> str:
+    try:
+        return text_of(item, scope)
+    except TemplateFault:
+        return str(scalar(item))
+
+
+def _read_conditions(node: Any, scope: VariantScope) -> None:
+    for item in node if isinstance(node, list) else [node]:
+        if isinstance(item, dict) and "if" in item:
+            read_all(compiled(scalar(item["if"]), expression).names, scope)
+            _read_conditions(item.get("then"), scope)
+            _read_conditions(item.get("else"), scope)
+
+
+def read_all(names: frozenset[str], scope: VariantScope) -> None:
+    """Record that names are read."""
+    for name in names:
+        scope.read_hidden(name)
+
+
+def values_of_names(node: Any, scope: VariantScope) -> dict[str, Any]:
+    """Return the values of the names in a script's expressions that the context or the variant gives."""
+    lines = [line for line in branches(node) if is_template(line)]
+    names = frozenset[str]().union(*map(names_of_script, lines))
+    values = {name: scope.value(name) for name in sorted(names) if name in scope.context or name in scope.variant}
+    return {name: value for name, value in values.items() if isinstance(value, str | int | list)}

@@ -1,0 +1,161 @@
+"""The parts of a rendered recipe.yaml: scripts, tests, sources, settings, and shared staging outputs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from kiln.model.rendered import OutputTest, Requirements, Script, Source, Staging
+from kiln.recipe_v1.recipe import versions
+from kiln.recipe_v1.requirement import OpenPin
+from kiln.render.v1_settings import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from kiln.recipe_v1.recipe import PackageAt, StagingAt
+    from kiln.recipe_v1.requirement import Requirement
+
+DEFAULT, SUFFIX = "build.sh", ".sh"
+_MODULES = {"perl": "uses", "r": "libraries", "ruby": "requires"}
+_OF_SOURCES = ("filter", "lfs", "submodules", "expected_commit")  # which the engine knows by the same names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scripts:
+    """The scripts of a recipe in a folder; ``several`` is set when it has a list of outputs."""
+
+    recipe_folder: Path
+    several: bool
+
+    def of(self, given: Mapping[str, Any] | None, *, default: bool) -> Script:
+        """Return a script; with ``default``, the file ``build.sh`` where nothing is given."""
+        given = given or {}
+        lines, file = tuple(given.get("content", ())), given.get("file")
+        if file is not None:
+            file = self._file(file) or file
+        elif len(lines) == 1 and given.get("bare"):
+            file = self._file(lines[0])
+        elif not lines and default:
+            file = self._file(DEFAULT)
+        return Script(
+            file=file,
+            lines=() if file else lines,
+            interpreter=given.get("interpreter"),
+            environment=given.get("env", {}),
+            folder=given.get("cwd"),
+            names=given.get("names", {}) if lines and not file else {},
+        )
+
+    def _file(self, name: str) -> str | None:
+        """Return the recipe's file of a name, which may lack its suffix; None when there is none."""
+        if "\n" in name or len(name) > 255:
+            return None
+        whole = name if PurePosixPath(name).suffix else f"{name}{SUFFIX}"
+        return whole if (self.recipe_folder / whole).is_file() else None
+
+
+@dataclass(slots=True, kw_only=True)
+class Stagings:
+    """The staging outputs of a config: one for all packages for which it is the same, whatever else varies."""
+
+    _by_package: dict[int, str] = field(default_factory=dict)
+    all: tuple[Staging, ...] = ()
+
+    @classmethod
+    def of(cls, packages: Iterable[PackageAt], recipe_folder: Path, loops: Sequence[str]) -> Stagings:
+        """Collect those that packages inherit; several of one name are told apart by the values that they use."""
+        scripts = Scripts(recipe_folder=recipe_folder, several=True)
+        given = [
+            (package, _staging(package, package.staging, scripts, loops)) for package in packages if package.staging
+        ]
+        distinct: list[Staging] = []
+        for _, staging in given:
+            distinct += [] if staging in distinct else [staging]
+        names = [staging.name for staging in distinct]
+        named = [replace(each, name=_distinct(each)) if names.count(each.name) > 1 else each for each in distinct]
+        by_package = {id(package): named[distinct.index(staging)].name for package, staging in given}
+        return cls(_by_package=by_package, all=tuple(named))
+
+    def name_of(self, package: PackageAt) -> str | None:
+        """Return the name of the staging output that a package inherits, if it does."""
+        return self._by_package.get(id(package))
+
+
+def _distinct(staging: Staging) -> str:
+    digest = hashlib.sha256(json.dumps(staging.variant, sort_keys=True).encode()).hexdigest()
+    return f"{staging.name}-{digest[:7]}"
+
+
+def _staging(package: PackageAt, given: StagingAt, scripts: Scripts, loops: Sequence[str]) -> Staging:
+    sections, scope = given.sections, package.scope
+    needs, build = sections["requirements"], sections["build"]
+    return Staging(
+        name=given.name,
+        script=scripts.of(build.get("script"), default=True),
+        script_env=secrets(build.get("script")),
+        requirements=Requirements(
+            build=specs(needs.get("build", ())),
+            host=specs(needs.get("host", ())),
+            versions=versions(needs, scope),
+        ),
+        sources=tuple(source(entry) for entry in sections["source"]),
+        variant={key: str(scope.variant[key]) for key in loops if key in given.own},
+        settings=settings({}, needs),
+        copied=True,
+    )
+
+
+def specs(given: Sequence[Requirement]) -> tuple[str, ...]:
+    """Return requirements as text; an open pin is the bare name, as it is in a recipe of conda-build."""
+    return tuple(each.name if isinstance(each, OpenPin) else each for each in given)
+
+
+def secrets(script: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return the names of the caller's variables that a script gets."""
+    return tuple((script or {}).get("secrets", ()))
+
+
+def tests(given: Sequence[Mapping[str, Any]], scripts: Scripts) -> Iterator[OutputTest]:
+    """Yield the tests of an output, each of which runs in an environment of its own."""
+    for test in given:
+        needs, files = test.get("requirements", {}), test.get("files", {})
+        python = test.get("python")
+        yield OutputTest(
+            imports=tuple((python or {}).get("imports", ())),
+            pip_check=python is not None and python.get("pip_check") is not False,
+            pythons=tuple((python or {}).get("python_version", ())),
+            modules={name: tuple(test[name].get(key, ())) for name, key in _MODULES.items() if name in test},
+            script=scripts.of(test["script"], default=False) if "script" in test else Script(),
+            requires=specs(needs.get("run", ())),
+            requires_build=specs(needs.get("build", ())),
+            files=tuple(files.get("recipe", ())),
+            source_files=tuple(files.get("source", ())),
+            contents=test.get("package_contents", {}),
+            by_engine=True,
+        )
+
+
+def source(given: Mapping[str, Any]) -> Source:
+    """Return an entry of the source section."""
+    more = {key: given[key] for key in _OF_SOURCES if given.get(key) not in (None, [], {})}
+    if given.get("path") is not None:
+        more["use_gitignore"] = given.get("use_gitignore") is not False
+    return Source(
+        url=tuple(given.get("url", ())),
+        sha256=given.get("sha256"),
+        md5=given.get("md5"),
+        file_name=given.get("file_name"),
+        git_depth=given.get("depth"),
+        git_url=given.get("git"),
+        git_rev=given.get("rev") or given.get("tag") or given.get("branch"),
+        path=given.get("path"),
+        folder=given.get("target_directory"),
+        patches=tuple(given.get("patches", ())),
+        by_engine=True,
+        settings=more,
+    )

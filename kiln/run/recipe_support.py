@@ -1,0 +1,60 @@
+"""Refuse feedstocks that cannot be built, before anything is spent on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln import expand, limits, render
+from kiln.errors import RecipeFault, UsageError
+from kiln.matchspec import package_name
+from kiln.model.location import Place
+from kiln.recipe_v1.choice import is_v1
+from kiln.recipe_v1.recipe import RecipeV1
+from kiln.recipe_v1.unbuildable import require_buildable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.rendered import Rendered
+
+ENGINE = "rattler-build"
+
+
+def require(feedstock: Feedstock, configs: Iterable[str], *, engine: str = ENGINE) -> None:
+    """Refuse a feedstock whose recipe asks for what no build does.
+
+    Raises:
+        RecipeFault: with the file and the line.
+        UsageError: the engine cannot read the recipe.
+    """
+    if not limits.bounded(lambda: is_v1(feedstock)):
+        return
+    if engine != ENGINE:
+        raise UsageError(
+            f"{engine} cannot build a recipe.yaml", why="it reads meta.yaml alone", hint=f"--engine {ENGINE}"
+        )
+    staged = limits.bounded(lambda: _has_staging(feedstock))
+    for config in configs if staged else ():
+        _require_staged_first(render.render(feedstock, expand.read(feedstock, config)))
+
+
+def _has_staging(feedstock: Feedstock) -> bool:
+    """Return whether a recipe has staging outputs; refuse it if no build honors its keys."""
+    recipe = RecipeV1.read(feedstock.recipe_v1)
+    require_buildable(recipe)
+    return "staging" in recipe.text
+
+
+def _require_staged_first(rendered: Rendered) -> None:
+    """Refuse staging outputs that require packages of the same recipe, since they are built before all of these."""
+    names = {output.name for output in rendered.outputs}
+    for staging in rendered.stagings:
+        needs = staging.requirements
+        if own := sorted(names & {package_name(spec) for spec in (*needs.build, *needs.host)}):
+            raise RecipeFault(
+                f"the staging output {staging.name} requires {own[0]}, a package of this recipe",
+                at=Place(file=rendered.file),
+                why="staging outputs are built before all packages",
+                hint=f"build {own[0]} in a feedstock of its own, or in the staging output",
+            )

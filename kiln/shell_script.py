@@ -1,0 +1,58 @@
+"""The shell lines that run a script of a recipe, whatever its interpreter."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from kiln.model.rendered import Script
+
+# The command of each interpreter, by its names in recipe.yaml, and the interpreters of files by their suffixes.
+COMMANDS = {
+    "bash": "bash -e",
+    "python": "python",
+    "perl": "perl",
+    "rscript": "Rscript",
+    "ruby": "ruby",
+    "node": "node",
+    "nodejs": "node",
+    "nu": "nu",
+    "nushell": "nu",
+}
+SUFFIXES = {".py": "python", ".pl": "perl", ".r": "rscript", ".rb": "ruby", ".js": "nodejs", ".nu": "nushell"}
+_INLINE, _END = ".kiln-script", "KILN_END_OF_SCRIPT"
+
+
+def exports(environment: Mapping[str, str]) -> list[str]:
+    """Return the shell lines that set variables."""
+    return [f"export {name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
+
+
+def in_bash(script: Script, recipe_folder: Path) -> tuple[str, ...]:
+    """Return the shell lines that run a script: a file of the recipe by its kind, or its lines."""
+    entrance = exports(script.environment)
+    if script.folder is not None:
+        prefix = "" if PurePosixPath(script.folder).is_absolute() else '"$PREFIX"/'
+        entrance.append(f"cd {prefix}{shlex.quote(script.folder)}")
+    return (*entrance, *_run(script, recipe_folder))
+
+
+def _run(script: Script, recipe_folder: Path) -> tuple[str, ...]:
+    interpreter = script.interpreter or interpreter_of(script.file)
+    command = shlex.join(script.program.split()) if script.program else COMMANDS[interpreter]
+    if script.file is not None:
+        return (f"{command} {shlex.quote(str(recipe_folder / script.file))}",)
+    if interpreter == "bash" or not script.lines:
+        return script.lines
+    inline = "\n".join((f"cat >{_INLINE} <<'{_END}'", *script.lines, _END))
+    return (inline, f"{command} {_INLINE}", f"rm {_INLINE}")
+
+
+def interpreter_of(file: str | None) -> str:
+    """Return the interpreter of a script's file, by its suffix: bash for any other."""
+    return SUFFIXES.get(PurePosixPath(file or "").suffix.lower(), "bash")
