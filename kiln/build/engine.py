@@ -55,6 +55,7 @@ def execute(
     fields: dict[str, Any] = {"keep": True}
     if isinstance(step, BuildStep):
         fields = {"index": step.index, "edits": step.edits, "pins": to_json(step.pins), "level": step.level}
+        fields |= {"packed": step.packed, "recipe_folder": str(step.recipe_folder or "")}
     answer = _engine(step, "package", fields, environment=environment, log=log, on_line=on_line, origins=origins)
     return Path(answer["package"])
 

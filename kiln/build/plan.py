@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.model.plan import StagedFiles
-    from kiln.model.rendered import Output, Rendered, Staging
+    from kiln.model.rendered import Output, OutputTest, Rendered, Staging
 
 COMPILE = "kiln-compile"  # what the engine calls a step that outputs share
 NO_PACKAGE = "unset PKG_NAME PKG_VERSION PKG_BUILDNUM PKG_BUILD_STRING PKG_HASH"
@@ -180,9 +180,15 @@ def plan_outputs(
             edits=metadata_edits(output),
             pins=solved_pins.of_output(output),
             level=level,
+            recipe_folder=recipe_folder,
+            packed=tuple(pattern for test in output.tests if test.by_engine for pattern in _files_of(test)),
         )
 
     return tuple(step(output) for output in in_order(rendered.outputs))
+
+
+def _files_of(test: OutputTest) -> tuple[str, ...]:
+    return test.files if test.script.file is None else (test.script.file, *test.files)
 
 
 def _prologue(output: Output, staging: Staging | None, staged: StagedFiles | None, top: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from kiln.build.engine_settings import (
 )
 from kiln.build.solved_pins import engine_requirement
 from kiln.matchspec import package_name, strict
-from kiln.shell_script import exports, in_bash, interpreter_of
+from kiln.shell_script import exports, in_bash
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
@@ -76,7 +76,7 @@ def concrete(
         **({"source": source_entries} if source_entries else {}),
         "build": _build(output, script, as_it_is=as_it_is),
         "requirements": {section: specs for section, specs in requirements.items() if section not in left_out},
-        "tests": [entry for test in output.tests for entry in _test(test, recipe_folder)],
+        "tests": [entry for test in output.tests for entry in _test(test)],
         "about": _about(output),
         "extra": dict(extra or {}),
     }
@@ -200,7 +200,7 @@ def _is_ignored(entry: RunExport, settings: BuildSettings) -> bool:
     return package_name(entry.spec) in settings.ignore_run_exports or entry.package in settings.ignore_run_exports_from
 
 
-def _test(test: OutputTest, recipe_folder: Path) -> Iterator[dict[str, Any]]:
+def _test(test: OutputTest) -> Iterator[dict[str, Any]]:
     """Yield the entries of a test in the package's metadata: one for each kind that the engine has."""
     modules = {**test.modules, test.language: (*test.imports, *test.modules.get(test.language, ()))}
     imports = modules.pop("python", ())
@@ -215,20 +215,18 @@ def _test(test: OutputTest, recipe_folder: Path) -> Iterator[dict[str, Any]]:
     if test.script.file is not None or test.script.lines:
         build = {"build": [strict(spec) for spec in test.requires_build]} if test.requires_build else {}
         yield {
-            "script": _script_of_test(test.script, recipe_folder),
+            "script": _script_of_test(test.script),
             "requirements": {"run": [strict(spec) for spec in test.requires], **build},
             "files": {"recipe": list(test.files), "source": list(test.source_files)},
         }
 
 
-def _script_of_test(script: Script, recipe_folder: Path) -> Any:
-    """Return a test's script for the package's metadata; a file's text is in it, since the package has no recipe."""
-    interpreter = script.interpreter or interpreter_of(script.file)
-    settings = {"interpreter": interpreter, "env": dict(script.environment), "cwd": script.folder}
-    defaults: dict[str, Any] = {"interpreter": "bash", "env": {}, "cwd": None}
-    given = {key: value for key, value in settings.items() if value != defaults[key]}
+def _script_of_test(script: Script) -> Any:
+    """Return a test's script for the package's metadata, which gets the text of a file."""
+    settings = {"interpreter": script.interpreter, "env": dict(script.environment), "cwd": script.folder}
+    given: dict[str, Any] = {key: value for key, value in settings.items() if value}
     if script.file is not None:
-        return {"content": (recipe_folder / script.file).read_text(encoding="utf-8"), **given}
+        return {"file": script.file, **given}
     return {"content": list(script.lines), **given} if given else list(script.lines)
 
 

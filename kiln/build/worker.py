@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +21,13 @@ from kiln.model.plan import Platforms
 from kiln.model.rendered import Pin
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rattler_build import BuildResult, RenderedVariant
     from rattler_build.progress import LogEvent
 
 PACKAGE_FORMAT = f"conda:{FAST}"  # a release's packages are packed again, with their timestamps
+RECIPE = "recipe"  # the folder, in a step's, that the engine takes for the recipe's
 
 
 # Advice that it prints after a script has failed, with paths that are gone by then or in a container; see --debug.
@@ -65,6 +69,7 @@ def main(job_file: str) -> None:
 def build(job: dict[str, Any]) -> Path:
     """Build one package, merge the job's changes into its metadata, and return its path."""
     folder = Path(job["folder"])
+    copy_packed(job.get("packed", ()), Path(job.get("recipe_folder", "")), folder / RECIPE)
     (package_file,) = run_engine(
         job["recipe"], folder, job["channels"], Platforms(**job["platforms"]), keep=job.get("keep", False)
     ).packages
@@ -84,6 +89,18 @@ def build(job: dict[str, Any]) -> Path:
         level=job["level"],
     )
     return package
+
+
+def copy_packed(patterns: Iterable[str], source: Path, target: Path) -> None:
+    """Copy the recipe's files that tests in the package use to the folder in which the engine looks for them."""
+    for pattern in patterns:
+        for file in sorted(source.glob(pattern)):
+            place = target / file.relative_to(source)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if file.is_dir():
+                shutil.copytree(file, place, dirs_exist_ok=True)
+            else:
+                shutil.copy2(file, place)
 
 
 def prepare(job: dict[str, Any]) -> dict[str, str]:
@@ -120,7 +137,7 @@ def rendered(recipe: dict[str, Any], folder: Path, platforms: Platforms) -> Rend
         target_platform=platforms.target, build_platform=platforms.build, host_platform=platforms.target
     )
     (variant,) = Stage0Recipe.from_dict(
-        {**recipe, "build": {**build, "variant": variant_settings}}, recipe_dir=folder / "recipe"
+        {**recipe, "build": {**build, "variant": variant_settings}}, recipe_dir=folder / RECIPE
     ).render(
         VariantConfig({key: [value] for key, value in {**keys, "target_platform": platforms.target}.items()}),
         RenderConfig(platform=config),

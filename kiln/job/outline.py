@@ -67,7 +67,7 @@ def matching(rendered: Rendered, pattern: str) -> Output:
     ]
     if len(matches) == 1:
         return matches[0]
-    names = [output.name for output in outputs]
+    names = [*(staging.name for staging in rendered.stagings), *dict.fromkeys(output.name for output in outputs)]
     problem = f"{len(matches)} outputs match {pattern!r}" if matches else f"no output matches {pattern!r}"
     listing = ", ".join(sorted({output.name for output in matches})) if matches else ", ".join(names)
     raise UsageError(

@@ -28,6 +28,7 @@ class BuildStep:
     package's index.json needs besides those of the engine, ``edits`` the changes of its other metadata. ``environment``
     are the variables that the engine's process needs besides the run's, ``pins`` the bounds of versions that the engine
     solves, by field of the output. ``level`` is zstd's for the package, ``platforms`` are those of its config.
+    ``packed`` are patterns of the files in ``recipe_folder`` that the package gets for its tests.
     """
 
     output: Output
@@ -40,6 +41,8 @@ class BuildStep:
     edits: Mapping[str, Any] = field(default_factory=dict)
     pins: tuple[tuple[str, Pin], ...] = ()
     level: int = 1
+    recipe_folder: Path | None = None
+    packed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,7 @@ class OutputTest:
     files of the recipe that are run before ``script``, by the names that they have in a test: ``run_test.py`` and so
     on. ``downstreams`` are specs of packages whose tests run, too. ``requires_build`` are the requirements of a second
     prefix, ``contents`` are patterns of files that the package must or must not have, in the keys of recipe.yaml's
-    ``package_contents``. ``by_engine`` gives ``files`` the meaning that they have in recipe.yaml.
+    ``package_contents``. ``by_engine`` gives ``files`` the meaning that they have in recipe.yaml: the package has them.
     """
 
     imports: tuple[str, ...] = ()

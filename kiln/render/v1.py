@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kiln.model.rendered import Output, Pin, Rendered, Requirements
+from kiln.names import fault
 from kiln.recipe_v1.exploration import Rendering
 from kiln.recipe_v1.identity import Identities
 from kiln.recipe_v1.nodes import RECIPE
@@ -52,6 +53,7 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
     outputs: dict[tuple[str, ...], Output] = {}
     for package in packages:
         made = replace(_output(package, identities.of(package), loops, scripts), staging=shared.name_of(package))
+        _require_names(package, made)
         outputs.setdefault((made.name, made.version, made.build_string, made.subdir), made)
     return Rendered(
         config=config,
@@ -107,6 +109,14 @@ def _beside(feedstock: Feedstock, subdir: str) -> VariantSource | None:
         file = variant_file(old, "recipe/conda_build_config.yaml")
         return file.source(platform, file.keys)
     return None
+
+
+def _require_names(package: PackageAt, output: Output) -> None:
+    """Refuse names that are not conda's; they become parts of paths."""
+    given = {"package name": output.name, "version": output.version, "build string": output.build_string}
+    for kind, text in given.items():
+        if why := fault(text, kind):
+            raise package.fault(f"invalid {kind} {text[:80]!r}", why)
 
 
 def _output(package: PackageAt, identity: Identity, loops: Sequence[str], scripts: Scripts) -> Output:

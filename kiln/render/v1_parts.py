@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from kiln.model.rendered import OutputTest, Requirements, Script, Source, Staging
+from kiln.names import MAX_LENGTH, fault
 from kiln.recipe_v1.recipe import versions
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.render.v1_settings import settings
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from kiln.recipe_v1.requirement import Requirement
 
 DEFAULT, SUFFIX = "build.sh", ".sh"
+_UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 _MODULES = {"perl": "uses", "r": "libraries", "ruby": "requires"}
 _OF_SOURCES = ("filter", "lfs", "submodules", "expected_commit")  # which the engine knows by the same names
 
@@ -76,8 +79,7 @@ class Stagings:
         distinct: list[Staging] = []
         for _, staging in given:
             distinct += [] if staging in distinct else [staging]
-        names = [staging.name for staging in distinct]
-        named = [replace(each, name=_distinct(each)) if names.count(each.name) > 1 else each for each in distinct]
+        named = [replace(each, name=_distinct(each, distinct)) for each in distinct]
         by_package = {id(package): named[distinct.index(staging)].name for package, staging in given}
         return cls(_by_package=by_package, all=tuple(named))
 
@@ -86,12 +88,24 @@ class Stagings:
         return self._by_package.get(id(package))
 
 
-def _distinct(staging: Staging) -> str:
+def _distinct(staging: Staging, others: Sequence[Staging]) -> str:
+    """Return the name of a staging output with the values that it uses: ``bindings-python3.11``."""
+    if sum(other.name == staging.name for other in others) < 2:
+        return staging.name
+    clear = {_with_values(other) for other in others}
     digest = hashlib.sha256(json.dumps(staging.variant, sort_keys=True).encode()).hexdigest()
-    return f"{staging.name}-{digest[:7]}"
+    return _with_values(staging) if len(clear) == len(others) else f"{staging.name}-{digest[:7]}"
+
+
+def _with_values(staging: Staging) -> str:
+    first = {key: [*value.split(), ""][0].rstrip(".*") for key, value in staging.variant.items()}
+    values = (f"{key}{_UNSAFE.sub('_', value)}" for key, value in sorted(first.items()))
+    return "-".join((staging.name, *values))[:MAX_LENGTH]
 
 
 def _staging(package: PackageAt, given: StagingAt, scripts: Scripts, loops: Sequence[str]) -> Staging:
+    if why := fault(given.name, "package name"):
+        raise package.fault(f"the name {given.name[:80]!r} of the staging output is invalid", why)
     sections, scope = given.sections, package.scope
     needs, build = sections["requirements"], sections["build"]
     return Staging(

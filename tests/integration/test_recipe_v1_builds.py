@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kiln.channel import Channel
+from kiln.conda_package import reader
 from kiln.conda_package.reader import read_info
+from kiln.matchspec import legacy
 from tests.packages import release_package
 from tests.waiting import CEILING
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
+PROGRAM = Path(__file__).with_name("rattler_builds.py")
+EXPORTS = "info/run_exports.json"
+COMPARED = ("info/tests/tests.yaml", EXPORTS)
+PLACEHOLDER = re.compile(r"/[^\s:\"']*_env_placehold[^\s:\"'/]*")
+ORDERS = {
+    "small-v1": ["libplain", "plain-scripts", "plain"],
+    "small-v1-staging": ["libstaged", "libstaged-dev", "staged", "staged-alone"],
+}
+CPU = "linux_64_cuda_compiler_versionNone"
 
 
 def channel(folder: Path) -> Channel:
@@ -48,6 +63,48 @@ def kiln(root: Path, *words: str, stdin: str = "") -> subprocess.CompletedProces
     return subprocess.run(argv, cwd=ROOT, input=stdin, text=True, capture_output=True, check=False, timeout=CEILING)
 
 
+def contents(package: Path) -> dict[str, Any]:
+    """Return the files that a package installs, its tests and run exports, without the prefixes in them."""
+    with reader.reading(package) as given:
+        files = {
+            member.name: member.linkname if content is None else content.read().decode(errors="replace")
+            for member, content in given
+            if not member.isdir() and (not member.name.startswith("info/") or member.name in COMPARED)
+        }
+    exports = json.loads(files.pop(EXPORTS, "{}"))
+    plain = {name: PLACEHOLDER.sub("PREFIX", text) for name, text in files.items() if not name.endswith(".pyc")}
+    return {**plain, EXPORTS: {kind: list(map(legacy, specs)) for kind, specs in exports.items()}}
+
+
+def paths(package: Path) -> dict[str, tuple[str, str | None]]:
+    """Return the kind of each installed file, and how the prefix in it is replaced."""
+    entries = read_info(package, "paths.json")["paths"]
+    kinds = {entry["_path"]: (entry["path_type"], entry.get("file_mode")) for entry in entries}
+    return {name: kind for name, kind in kinds.items() if not name.endswith(".pyc")}
+
+
+def depends(package: Path) -> dict[str, Any]:
+    """Return the entries of a package's index that do not depend on time, in conda's notation."""
+    fields = {key: value for key, value in index(package).items() if key != "timestamp"}
+    lists = {key: sorted(map(legacy, fields.get(key, []))) for key in ("depends", "constrains")}
+    return {**fields, **lists}
+
+
+def by_rattler_build(root: Path, config: str, folder: Path, order: list[str]) -> dict[str, Path]:
+    """Build a config with rattler-build alone, and return its packages by name."""
+    asked = {
+        "recipe": str(root / "recipe" / "recipe.yaml"),
+        "files": [str(root / ".ci_support" / f"{config}.yaml")],
+        "folder": str(folder),
+        "channels": [Channel(root=root.parent / "packages" / "channel").url],
+        "order": order,
+    }
+    argv = (sys.executable, str(PROGRAM))
+    ended = subprocess.run(argv, input=json.dumps(asked), text=True, capture_output=True, check=False, timeout=CEILING)
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+    return {path.name: path for path in folder.glob("*/*.conda")}
+
+
 def built(root: Path, *words: str) -> dict[str, Path]:
     """Build on this machine, and return the packages by their names without hashes."""
     ended = kiln(root, "build", "--container", "none", *words)
@@ -58,3 +115,15 @@ def built(root: Path, *words: str) -> dict[str, Path]:
 def index(package: Path) -> dict[str, Any]:
     found: dict[str, Any] = read_info(package, "index.json")
     return found
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_packages_are_those_that_rattler_build_makes(name: str, tmp_path: Path) -> None:
+    root = copied(name, tmp_path)
+    ours = built(root, CPU)
+    theirs = by_rattler_build(root, CPU, tmp_path / "theirs", ORDERS[name])
+    assert ours.keys() == theirs.keys()
+    for file, package in ours.items():
+        assert depends(package) == depends(theirs[file]), file
+        assert paths(package) == paths(theirs[file]), file
+        assert contents(package) == contents(theirs[file]), file
