@@ -255,7 +255,7 @@ def script_environment(output: Output, rendered: Rendered, recipe_folder: Path) 
 
     They are every variant key whose name can be a variable's, and the recipe's folder.
     """
-    variables = _as_variables({**output.variant, **output.used})
+    variables = _as_variables({**output.variant, **output.used_texts})
     return {**variant_variables(rendered), **variables, "RECIPE_DIR": str(recipe_folder)}
 
 

@@ -69,7 +69,7 @@ def restored(folder: Path, output: Output, licenses: Iterable[str]) -> tuple[str
     that a build tool finds nothing to do again. Sources of the output's own stay.
     """
     place = shlex.quote(str(folder))
-    enter = ('kiln_own="$PWD"', f'kiln_work="$(cat {place}/{WORK})"', *_installed(place))
+    enter = ('kiln_own="$PWD"', f'kiln_work="$(cat {place}/{WORK})"', *_installed(place, "--skip-old-files "))
     tested = any(test.source_files for test in output.tests)
     if output.script.file is None and not output.script.lines and not tested:
         patterns = [glob(pattern) for pattern in licenses]
@@ -124,11 +124,14 @@ def after_output(licenses: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def _installed(place: str) -> tuple[str, ...]:
-    """Return the lines that unpack the compile step's files and relocate them; prefixes are padded to equal length."""
+def _installed(place: str, options: str = "") -> tuple[str, ...]:
+    """Return the lines that unpack the compile step's files and relocate them; prefixes are padded to equal length.
+
+    ``options`` are tar's: with ``--skip-old-files``, files of the packages in the prefix stay.
+    """
     return (
         f'kiln_old="$(cat {place}/{PREFIX})"',
-        f'tar -C "$PREFIX" -xf {place}/{INSTALLED}',
+        f'tar -C "$PREFIX" {options}-xf {place}/{INSTALLED}',
         'cd "$PREFIX"',
         f'{{ xargs -r -d "\\n" grep -lF -e "$kiln_old" -- <{place}/new || true; }} >"$kiln_own/.kiln-relocated"',
         'xargs -r -d "\\n" sed -i --follow-symlinks "s|$kiln_old|$PREFIX|g" <"$kiln_own/.kiln-relocated"',

@@ -206,6 +206,12 @@ class Output:
     staging: str | None = None
     staged_exports: bool = True
 
+    @property
+    def used_texts(self) -> dict[str, str]:
+        """The keys in the hash with their values as scripts see them: truth values in lower case."""
+        values: Mapping[str, Any] = self.used
+        return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in values.items()}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:

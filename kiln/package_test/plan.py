@@ -146,7 +146,8 @@ def import_line(language: str, name: str) -> str:
 
 def _environment(output: Output, prefix: Path) -> dict[str, str]:
     """Return the variables that conda-build's test environment has and a recipe's tests may rely on."""
-    variant = {key: value for key, value in output.used.items() if key.isidentifier() and not key.startswith("__")}
+    used = output.used_texts
+    variant = {key: value for key, value in used.items() if key.isidentifier() and not key.startswith("__")}
     return {
         **variant,
         "PREFIX": str(prefix),

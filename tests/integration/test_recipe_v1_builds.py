@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from kiln.channel import Channel
 from kiln.conda_package import reader
 from kiln.conda_package.reader import read_info
+from kiln.errors import RecipeFault
 from kiln.matchspec import legacy
 from tests.packages import release_package
 from tests.waiting import CEILING
@@ -25,10 +27,6 @@ PROGRAM = Path(__file__).with_name("rattler_builds.py")
 EXPORTS = "info/run_exports.json"
 COMPARED = ("info/tests/tests.yaml", EXPORTS)
 PLACEHOLDER = re.compile(r"/[^\s:\"']*_env_placehold[^\s:\"'/]*")
-ORDERS = {
-    "small-v1": ["libplain", "plain-scripts", "plain"],
-    "small-v1-staging": ["libstaged", "libstaged-dev", "staged", "staged-alone"],
-}
 CPU = "linux_64_cuda_compiler_versionNone"
 
 
@@ -90,6 +88,18 @@ def depends(package: Path) -> dict[str, Any]:
     return {**fields, **lists}
 
 
+def require_same(root: Path, folder: Path, order: list[str]) -> None:
+    """Compare the packages of the config without CUDA with those that rattler-build makes of it."""
+    theirs = by_rattler_build(root, CPU, folder, order)
+    ours = {path.name: path for path in (root / "build_artifacts").glob("*/*.conda")}
+    assert {index(package)["name"] for package in theirs.values()} == set(order)
+    assert ours.keys() >= theirs.keys()
+    for file, package in theirs.items():
+        assert depends(ours[file]) == depends(package), file
+        assert paths(ours[file]) == paths(package), file
+        assert contents(ours[file]) == contents(package), file
+
+
 def by_rattler_build(root: Path, config: str, folder: Path, order: list[str]) -> dict[str, Path]:
     """Build a config with rattler-build alone, and return its packages by name."""
     asked = {
@@ -99,17 +109,23 @@ def by_rattler_build(root: Path, config: str, folder: Path, order: list[str]) ->
         "channels": [Channel(root=root.parent / "packages" / "channel").url],
         "order": order,
     }
-    argv = (sys.executable, str(PROGRAM))
-    ended = subprocess.run(argv, input=json.dumps(asked), text=True, capture_output=True, check=False, timeout=CEILING)
+    ended = subprocess.run(
+        (sys.executable, str(PROGRAM)),
+        input=json.dumps(asked),
+        env={**os.environ, "RATTLER_CACHE_DIR": str(root.parent / "cache")},
+        text=True,
+        capture_output=True,
+        check=False,
+        timeout=CEILING,
+    )
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
     return {path.name: path for path in folder.glob("*/*.conda")}
 
 
-def built(root: Path, *words: str) -> dict[str, Path]:
-    """Build on this machine, and return the packages by their names without hashes."""
+def built(root: Path, *words: str) -> None:
+    """Build on this machine."""
     ended = kiln(root, "build", "--container", "none", *words)
     assert ended.returncode == 0, ended.stderr
-    return {path.name: path for path in (root / "build_artifacts").glob("*/*.conda")}
 
 
 def index(package: Path) -> dict[str, Any]:
@@ -117,13 +133,96 @@ def index(package: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", ORDERS)
-def test_packages_are_those_that_rattler_build_makes(name: str, tmp_path: Path) -> None:
-    root = copied(name, tmp_path)
-    ours = built(root, CPU)
-    theirs = by_rattler_build(root, CPU, tmp_path / "theirs", ORDERS[name])
-    assert ours.keys() == theirs.keys()
-    for file, package in ours.items():
-        assert depends(package) == depends(theirs[file]), file
-        assert paths(package) == paths(theirs[file]), file
-        assert contents(package) == contents(theirs[file]), file
+def test_packages_are_those_that_rattler_build_makes(tmp_path: Path) -> None:
+    root = copied("small-v1", tmp_path)
+    built(root, CPU)
+    require_same(root, tmp_path / "theirs", ["libplain", "plain-scripts", "plain"])
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The feedstock with staging outputs, fit to be released, with all of its configs built on this machine."""
+    root = copied("small-v1-staging", tmp_path_factory.mktemp("staged"))
+    (root / "outputs.txt").write_text("libstaged*\nstaged*\n")
+    built(root, "--all")
+    return root
+
+
+def test_packages_that_inherit_are_those_that_rattler_build_makes(staged: Path, tmp_path: Path) -> None:
+    order = ["libstaged", "libstaged-dev", "staged-plugin", "staged", "staged-alone"]
+    require_same(staged, tmp_path / "theirs", order)
+
+
+def steps(root: Path, config: str) -> list[str]:
+    """Return the titles of a config's steps in the last run."""
+    (log,) = (root / "build_artifacts" / "logs" / "0001").glob(f"{config}.log")
+    return re.findall(r"=== (.*)", log.read_text())
+
+
+def test_a_staging_output_is_compiled_once_for_all_pythons_that_it_does_not_use(staged: Path) -> None:
+    titles = steps(staged, CPU)
+    compiles = [title for title in titles if title.startswith("compile")]
+    assert compiles == ["compile library", "compile bindings-python3.11", "compile bindings-python3.12"]
+    assert titles.count("build staged") == 2, "one for each Python"
+
+
+def test_run_exports_of_a_staging_output_go_to_the_packages_that_take_them(staged: Path) -> None:
+    packages = sorted((staged / "build_artifacts" / "linux-64").glob("*.conda"))
+    by_name = {index(package)["name"]: index(package)["depends"] for package in packages}
+    assert by_name["libstaged"] == ["exporter >=2.5.1"]
+    assert not any(spec.startswith("exporter") for spec in by_name["libstaged-dev"]), "it asks for none of them"
+    assert by_name["staged"] == ["python"], "it ignores those of python"
+
+
+def test_packages_are_published_verified_and_built_again_byte_for_byte(staged: Path, tmp_path: Path) -> None:
+    channel = tmp_path / "published"
+    ended = kiln(staged, "publish", "--to", str(channel))
+    assert ended.returncode == 0, ended.stderr
+    (package,) = channel.glob("linux-64/libstaged-2.0-cuda129_*.conda")
+    verified = kiln(staged, "verify", str(package))
+    assert verified.returncode == 0, verified.stderr
+    rebuilt = kiln(staged, "rebuild", str(package))
+    assert rebuilt.returncode == 0, rebuilt.stderr
+    assert "reproduced, byte for byte" in rebuilt.stdout
+
+
+def test_debug_opens_the_script_of_a_staging_output_and_of_a_package(staged: Path) -> None:
+    lines = './conda_build.sh >/dev/null 2>&1 && cat compiled.txt && test "$PWD" = "$SRC_DIR" && exit 7\n'
+    ended = kiln(staged, "build", CPU, "--container", "none", "--debug", stdin=lines)
+    assert ended.returncode == 7, ended.stderr
+    assert ended.stdout.splitlines()[-1] == "compiled for None"
+    lines = 'grep "bindings for" conda_build.sh\nexit 8\n'
+    one = ("--output-id", "bindings-python3.12")
+    ended = kiln(staged, "build", CPU, "--container", "none", "--debug", *one, stdin=lines)
+    assert ended.returncode == 8, ended.stderr
+    assert ended.stdout.splitlines()[-1] == 'echo "bindings for 3.12" >bindings.txt'
+    lines = './conda_build.sh >/dev/null 2>&1 && cat "$PREFIX/share/bindings.txt"\nexit 9\n'
+    one = ("--output-id", "staged-2.0-py311*")
+    ended = kiln(staged, "build", CPU, "--container", "none", "--debug", *one, stdin=lines)
+    assert ended.returncode == 9, ended.stderr
+    assert ended.stdout.splitlines()[-1] == "bindings for 3.11"
+
+
+def test_the_fleet_plans_it_and_other_engines_are_refused(staged: Path) -> None:
+    ended = kiln(staged, "fleet", "plan", "--provider", "local", "--all", "--rebuild", "--container", "none")
+    assert ended.returncode == 0, ended.stderr
+    assert CPU in ended.stdout
+    ended = kiln(staged, "build", CPU, "--container", "none", "--engine", "conda-build")
+    assert ended.returncode == 2
+    assert "conda-build cannot build a recipe.yaml" in ended.stderr
+
+
+def test_what_no_build_honors_is_refused_with_its_line_before_anything_runs(staged: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(staged, tmp_path / "refused", ignore=shutil.ignore_patterns("build_artifacts")))
+    recipe = root / "recipe" / "recipe.yaml"
+    text = recipe.read_text() + "\ntests:\n  - downstream: other\n"
+    recipe.write_text(text)
+    line = text.splitlines().index("  - downstream: other") + 1
+    for words in (
+        ("build", CPU, "--container", "none"),
+        ("fleet", "plan", "--provider", "local", "--all", "--container", "none"),
+    ):
+        ended = kiln(root, *words)
+        assert ended.returncode == RecipeFault.exit_code, ended.stderr
+        assert f"recipe/recipe.yaml:{line}:5" in ended.stderr
+        assert not (root / "build_artifacts" / "work").exists()
