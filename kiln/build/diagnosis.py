@@ -1,11 +1,11 @@
-"""Classify an engine's failure by its messages: network, disk, unsatisfiable packages, or the build itself."""
+"""Classify an engine's failure by its messages: network, disk, unsatisfiable packages, tests, or the build itself."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from kiln.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed
+from kiln.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed, TestsFailed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,11 @@ PACKAGES = FailureKind(
     error=SolveFailed,
     hint="see that the channels in channel_sources have what the recipe requires",
 )
+CONTENTS = FailureKind(
+    words=re.compile(r"failed package content tests", re.IGNORECASE),
+    error=TestsFailed,
+    hint="compare package_contents in the recipe with the files that the log lists",
+)
 OTHER = FailureKind(words=re.compile(""), error=BuildFailed)
 GAVE_UP = "Retry attempt #2"  # the engine's last retry; its message does not name what could not be resolved
 
@@ -66,7 +71,7 @@ def kind(reason: str, tail: str) -> FailureKind:
     if DISK.words.search(reason) or DISK.words.search(tail):
         return DISK
     failure = next(
-        failure_kind for failure_kind in (HASH, NETWORK, PACKAGES, OTHER) if failure_kind.words.search(reason)
+        failure_kind for failure_kind in (CONTENTS, HASH, NETWORK, PACKAGES, OTHER) if failure_kind.words.search(reason)
     )
     if failure is NETWORK and HASH.words.search(tail):
         return HASH  # the message names only the last of several addresses; an earlier one had another file

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiln.build.diagnosis import in_words, kind
-from kiln.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed
+from kiln.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed, TestsFailed
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,7 @@ from kiln.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, Kil
             HashMismatch,
         ),
         ("Script failed with status 1", "sha256 checksum validation failed", BuildFailed),
+        ("failed package content tests: No match for lib glob", "", TestsFailed),
         ("Cannot solve the request because of: No candidates were found for x", "", SolveFailed),
     ],
 )

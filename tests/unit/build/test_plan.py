@@ -12,9 +12,9 @@ from kiln.build import in_order, plan_compile, plan_outputs, plan_rehearsal
 from kiln.build.engine import HANDED_OVER, UNPACK, handed_over, recipe_of, secrets_of
 from kiln.errors import BuildFailed
 from kiln.model.build_config import BuildConfig
-from kiln.model.build_settings import BuildSettings
-from kiln.model.plan import Platforms, StagedFiles
-from kiln.model.rendered import Output, OutputTest, Rendered, Requirements, Script, Source, Staging
+from kiln.model.build_settings import BuildSettings, PrefixSettings, PythonSettings
+from kiln.model.plan import Platforms, RunExport, StagedFiles
+from kiln.model.rendered import Output, OutputTest, Pin, Rendered, Requirements, Script, Source, Staging
 
 if TYPE_CHECKING:
     from kiln.model.plan import BuildStep
@@ -227,3 +227,111 @@ def test_what_runs_for_each_of_several_pythons_is_made_for_each() -> None:
     steps = planned(Rendered(config=CPU, outputs=tuple(both)))
     assert [step.folder.name for step in steps] == ["app-py310", "app-py311"]
     assert "export python=310" in steps[0].recipe["build"]["script"]["content"]
+
+
+LIBRARY = Staging(
+    name="library",
+    script=Script(lines=("make",)),
+    requirements=Requirements(host=("zlib", "python"), versions={"zlib": "1.3", "python": "3.11.* *_cpython"}),
+    settings=BuildSettings(ignore_run_exports=("zlib",)),
+    variant={"flavor": "sweet"},
+    copied=True,
+)
+
+
+def test_a_staging_output_is_compiled_without_the_name_of_a_package() -> None:
+    rendered = Rendered(config=CPU, outputs=(), stagings=(LIBRARY,))
+    step = plan_compile(
+        rendered, LIBRARY, recipe_folder=Path("/r"), folder=Path("/c"), channels=("x",), settings=Path("/s")
+    )
+    assert step.title == "compile library"
+    assert step.recipe["requirements"] == {
+        "build": [],
+        "host": ["zlib 1.3.*", "python 3.11.* *_cpython"],
+        "ignore_run_exports": {"by_name": ["zlib"]},
+    }
+    content = step.recipe["build"]["script"]["content"]
+    assert "export flavor=sweet" in content
+    assert any(line.startswith("unset PKG_NAME") for line in content)
+    assert not any(line.startswith("export PKG_") for line in content)
+
+
+def planned_to_inherit(output: Output) -> BuildStep:
+    exports = (RunExport(spec="zlib >=1", package="zlib-devel"), RunExport(spec="c >=2", package="c-devel"))
+    (step,) = plan_outputs(
+        Rendered(config=CPU, outputs=(output,), stagings=(LIBRARY,)),
+        recipe_folder=Path("/r"),
+        folder=Path("/w"),
+        channels=(),
+        compiled={"library": StagedFiles(folder=Path("/c"), run_exports=exports)},
+        extra={},
+    )
+    return step
+
+
+def test_an_output_takes_over_run_exports_but_for_those_that_it_ignores() -> None:
+    lib = dataclasses.replace(LIB, staging="library")
+    assert planned_to_inherit(lib).recipe["requirements"]["run"] == ["__cuda", "zlib >=1", "c >=2"]
+    without = dataclasses.replace(lib, staged_exports=False)
+    assert planned_to_inherit(without).recipe["requirements"]["run"] == ["__cuda"]
+    for ignored in (
+        BuildSettings(ignore_run_exports=("zlib",)),
+        BuildSettings(ignore_run_exports_from=("zlib-devel",)),
+    ):
+        step = planned_to_inherit(dataclasses.replace(lib, settings=ignored))
+        assert step.recipe["requirements"]["run"] == ["__cuda", "c >=2"]
+        assert "ignore_run_exports" in step.recipe["requirements"]
+
+
+def test_only_an_output_with_a_script_gets_a_copy_of_the_work_directory() -> None:
+    lib = dataclasses.replace(LIB, staging="library", about={"license_file": ("LICENSES/*",)})
+    with_script = "\n".join(planned_to_inherit(lib).recipe["build"]["script"]["content"])
+    assert 'find "$kiln_work"' in with_script
+    picking = dataclasses.replace(lib, script=Script(), files=("lib/*",))
+    without = "\n".join(planned_to_inherit(picking).recipe["build"]["script"]["content"])
+    assert "find" not in without
+    assert "for kiln_file in LICENSES/*; do" in without
+    assert "tar" in with_script
+    assert "tar" in without
+    layered = dataclasses.replace(lib, sources=(Source(path="own"),))
+    assert "--skip-old-files -xf -" in "\n".join(planned_to_inherit(layered).recipe["build"]["script"]["content"])
+
+
+def test_settings_and_names_of_a_recipe_reach_the_engine() -> None:
+    pin = Pin(name="numpy", subpackage=False, min_pin="x.x", max_pin=None, upper="3", by_engine=True)
+    app = dataclasses.replace(
+        APP,
+        script=Script(lines=("make ${{ label }}",), names={"label": "x"}),
+        settings=BuildSettings(python=PythonSettings(skip_pyc=("*",)), prefix=PrefixSettings(ignore=("a",))),
+        files=("lib",),
+        pins=(("run", 1, pin),),
+    )
+    (step,) = planned(Rendered(config=CPU, outputs=(app,)))
+    assert step.recipe["context"] == {"label": "x"}
+    assert step.recipe["build"]["python"] == {"skip_pyc_compilation": ["*"], "entry_points": ["app = app:main"]}
+    assert step.recipe["build"]["prefix_detection"] == {"ignore_binary_files": False, "ignore": ["a"]}
+    assert step.recipe["requirements"]["run"] == [
+        "lib ==2.21.0",
+        '${{ pin_compatible("numpy", lower_bound="x.x", upper_bound="3") }}',
+    ]
+
+
+def test_every_kind_of_test_is_in_the_packages_metadata() -> None:
+    tests = (
+        OutputTest(imports=("a",), pip_check=True, pythons=("3.11",), by_engine=True),
+        OutputTest(modules={"perl": ("B",)}, by_engine=True),
+        OutputTest(contents={"bin": ["p"]}, by_engine=True),
+        OutputTest(script=Script(file="check.py", environment={"A": "1"}), files=("d/*",), by_engine=True),
+    )
+    (step,) = planned(Rendered(config=CPU, outputs=(dataclasses.replace(LIB, tests=tests),)))
+    assert step.recipe["tests"] == [
+        {"python": {"imports": ["a"], "pip_check": True, "python_version": ["3.11"]}},
+        {"perl": {"uses": ["B"]}},
+        {"package_contents": {"bin": ["p"]}},
+        {
+            "script": {"file": "check.py", "env": {"A": "1"}},
+            "requirements": {"run": []},
+            "files": {"recipe": ["d/*"], "source": []},
+        },
+    ]
+    assert step.packed == ("check.py", "d/*")

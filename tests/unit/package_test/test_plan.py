@@ -97,3 +97,57 @@ def test_a_pattern_of_files_matches_at_any_depth(tmp_path: Path) -> None:
         **{name: tmp_path / name for name in ("one.dat", "deep/two.dat", "missing")},
         "outside": tmp_path / "../outside",
     }
+
+
+def steps_of(*tests: OutputTest, recipe: Path = Path("/r")) -> tuple[TestStep, ...]:
+    output = dataclasses.replace(APP, tests=tests, used={"flag": True, "__glibc": "__glibc >=2.17"})  # type: ignore[dict-item]
+    return plan(output, recipe_folder=recipe, folder=Path("/t"), prefix=Path("/p/app"))
+
+
+def test_each_test_has_a_prefix_and_a_folder_of_its_own_and_each_python_too() -> None:
+    steps = steps_of(
+        OutputTest(imports=("a",), pip_check=True, pythons=("3.11", "3.12")), OutputTest(contents={"bin": []})
+    )
+    assert [(step.prefix, step.folder) for step in steps] == [
+        (Path("/p/app"), Path("/t")),
+        (Path("/p/app-1"), Path("/t-1")),
+        (Path("/p/app-2"), Path("/t-2")),
+    ]
+    assert [step.specs[1:] for step in steps] == [("pip", "python 3.11.*"), ("pip", "python 3.12.*"), ()]
+    assert steps[0].script[-2:] == ("python -c 'import a'", "pip check")
+    assert [(step.commands, step.checked) for step in steps] == [(2, 0), (2, 0), (0, 1)]
+    assert steps[2].environment["PREFIX"] == "/p/app-2"
+
+
+@pytest.mark.parametrize(
+    ("language", "package", "line"),
+    [
+        ("perl", "perl", "perl -e 'use X::Y;'"),
+        ("r", "r-base", "Rscript -e 'library(X::Y)'"),
+        ("ruby", "ruby", "ruby -e 'require '\"'\"'X::Y'\"'\"''"),
+    ],
+)
+def test_modules_of_other_languages_are_loaded(language: str, package: str, line: str) -> None:
+    (step,) = steps_of(OutputTest(modules={language: ("X::Y",)}))
+    assert step.specs[1:] == (package,)
+    assert step.script[-1] == line
+
+
+def test_build_requirements_of_a_test_have_a_prefix_beside(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("a.txt", "b.txt", "c.dat"):
+        (tmp_path / "data" / name).touch()
+    test = OutputTest(
+        script=Script(file="check.py"), requires_build=("make 4",), files=("data/*.txt", "one"), by_engine=True
+    )
+    (step,) = steps_of(test, recipe=tmp_path)
+    assert (step.build_specs, step.build_prefix) == (("make ==4",), Path("/p/app-build"))
+    assert 'export PATH="$BUILD_PREFIX/bin:$PATH"' in step.script
+    assert step.script[-1] == f"python {tmp_path}/check.py"
+    assert step.files == {name: tmp_path / name for name in ("data/a.txt", "data/b.txt", "one")}
+
+
+def test_the_variant_is_in_the_environment_as_scripts_of_builds_see_it() -> None:
+    (step,) = steps_of(OutputTest(imports=("a",)))
+    assert step.environment["flag"] == "true"
+    assert "__glibc" not in step.environment

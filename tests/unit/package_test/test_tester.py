@@ -88,3 +88,15 @@ def test_a_failing_script_is_an_error_with_its_output_and_its_folders(tmp_path: 
     assert "broken" in caught.value.why
     assert str(step.prefix) in caught.value.hint
     assert step.folder.is_dir()
+
+
+@pytest.mark.processes
+def test_files_keep_their_places_below_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "recipe" / "data").mkdir(parents=True)
+    (tmp_path / "recipe" / "data" / "word").write_text("read\n")
+    tester = dataclasses.replace(TESTER, recipe=tmp_path / "recipe", folder=tmp_path / "work")
+    test = OutputTest(script=Script(lines=("cat data/word",)), files=("data/*",))
+    (step,) = tester.plan(dataclasses.replace(OUTPUT, tests=(test,)))
+    lines: list[str] = []
+    run_tests(step, environment={"PATH": "/usr/bin:/bin"}, log=tmp_path / "log", on_line=lines.append)
+    assert "read" in lines

@@ -1,0 +1,164 @@
+"""What a build needs of a recipe.yaml: scripts, tests, settings, sources of each output, and staging outputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import render
+from kiln.errors import RecipeFault
+from kiln.model.rendered import OutputTest, Script
+from tests.unit.render.test_v1 import HEAD, one, rendered
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHARED = """\
+context:
+  label: for ${{ python }}
+recipe: {name: whole, version: '1'}
+source:
+  url: https://example.org/whole.tar.gz
+outputs:
+  - staging:
+      name: library
+    build:
+      script: compile
+    requirements:
+      host: [zlib, exporter]
+      ignore_run_exports:
+        from_package: [zlib]
+  - staging:
+      name: bindings
+    build:
+      script: ["make '${{ label }}'"]
+    requirements:
+      host: [python]
+  - package:
+      name: lib
+    inherit:
+      from: library
+      run_exports: false
+  - package:
+      name: app
+    inherit: bindings
+    source:
+      path: own
+    requirements:
+      host: [python]
+  - package:
+      name: alone
+    build:
+      script: make alone
+extra:
+  network: [compile library]
+"""
+TWO_PYTHONS = "python:\n- 3.11.* *_cpython\n- 3.12.* *_cpython\nzlib:\n- '1'\ntarget_platform:\n- linux-64\n"
+
+
+def test_staging_outputs_are_shared_by_all_variants_for_which_they_are_the_same(tmp_path: Path) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "compile.sh").touch()
+    found = rendered(tmp_path, SHARED, TWO_PYTHONS)
+    library, *bindings = found.stagings
+    assert (library.name, library.title, library.script) == ("library", "compile library", Script(file="compile.sh"))
+    assert (library.variant, library.copied, library.package) == ({}, True, None)
+    assert library.requirements.solved("host") == ("zlib 1.*", "exporter")
+    assert library.settings.ignore_run_exports_from == ("zlib",)
+    assert [staging.name for staging in bindings] == ["bindings-python3.11", "bindings-python3.12"]
+    assert [staging.variant for staging in bindings] == [
+        {"python": "3.11.* *_cpython"},
+        {"python": "3.12.* *_cpython"},
+    ]
+    assert [staging.script.names for staging in bindings] == [
+        {"label": "for 3.11.* *_cpython"},
+        {"label": "for 3.12.* *_cpython"},
+    ]
+    shared = {(output.name, output.variant["python"][:4]): output.staging for output in found.outputs}
+    assert shared["app", "3.11"] == "bindings-python3.11"
+    assert shared["app", "3.12"] == "bindings-python3.12"
+    assert {name: staging for (name, _), staging in shared.items() if name != "app"} == {
+        "lib": "library",
+        "alone": None,
+    }
+    assert {output.name: output.staged_exports for output in found.outputs} == {
+        "lib": False,
+        "app": True,
+        "alone": True,
+    }
+    assert (found.network, found.file) == (("compile library",), "recipe/recipe.yaml")
+
+
+def test_each_output_has_sources_of_its_own(tmp_path: Path) -> None:
+    found = rendered(tmp_path, SHARED, TWO_PYTHONS)
+    places = {output.name: [source.path or source.url[0] for source in output.sources] for output in found.outputs}
+    assert places == {"lib": [], "app": ["own"], "alone": ["https://example.org/whole.tar.gz"]}
+    assert len(found.sources) == 2
+    (own,) = next(output for output in found.outputs if output.name == "app").sources
+    assert own.settings == {"use_gitignore": True}
+
+
+@pytest.mark.parametrize("name", ["../up", "a b", "UP", "x" * 65])
+def test_the_name_of_a_staging_output_is_a_packages(name: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeFault, match="staging output is invalid"):
+        rendered(tmp_path, SHARED.replace("library", name))
+
+
+@pytest.mark.parametrize(("given", "kind"), [("name: ../up", "package name"), ("name: p\n  version: 1/2", "version")])
+def test_names_that_become_paths_are_conda_s(given: str, kind: str, tmp_path: Path) -> None:
+    recipe = f"package:\n  {given}\n" + ("" if "version" in given else "  version: '1'\n")
+    with pytest.raises(RecipeFault, match=f"invalid {kind}") as caught:
+        rendered(tmp_path, recipe)
+    assert caught.value.at
+    assert caught.value.at.line == 2
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("", Script(file="build.sh")),
+        ("  script: install\n", Script(file="install.sh")),
+        ("  script: install.sh\n", Script(file="install.sh")),
+        ("  script: make install\n", Script(lines=("make install",))),
+        ("  script: [install, make]\n", Script(lines=("install", "make"))),
+        ("  script: {content: install.sh}\n", Script(lines=("install.sh",))),
+        (
+            "  script: {file: install.sh, interpreter: bash, cwd: sub, env: {A: '${{ number }}'}}\n",
+            Script(file="install.sh", interpreter="bash", folder="sub", environment={"A": "13"}),
+        ),
+        ("  script: make ${{ flag }}\n", Script(lines=("make ${{ flag }}",), names={"flag": False})),
+        ("  script: make ${{ PREFIX }}\n", Script(lines=("make ${{ PREFIX }}",))),
+    ],
+)
+def test_the_script_of_a_package(script: str, expected: Script, tmp_path: Path) -> None:
+    (tmp_path / "recipe").mkdir()
+    for name in ("build.sh", "install.sh"):
+        (tmp_path / "recipe" / name).touch()
+    assert one(tmp_path, f"{HEAD}build:\n  number: 1\n{script}").script == expected
+
+
+def test_each_test_is_one_of_its_own(tmp_path: Path) -> None:
+    recipe = f"""{HEAD}tests:
+  - python: {{imports: [a], python_version: ["3.11", "3.12"]}}
+  - perl: {{uses: [B]}}
+  - r: {{libraries: [c]}}
+  - ruby: {{requires: [d]}}
+  - script: ["p ${{{{ number }}}}"]
+    requirements: {{run: ["${{{{ pin_subpackage('p', exact=True) }}}}"], build: [make]}}
+  - package_contents: {{bin: [p], strict: true}}
+"""
+    found = render.finalise(rendered(tmp_path, recipe)).outputs[0]
+    assert found.tests == (
+        OutputTest(imports=("a",), pip_check=True, pythons=("3.11", "3.12"), by_engine=True),
+        OutputTest(modules={"perl": ("B",)}, by_engine=True),
+        OutputTest(modules={"r": ("c",)}, by_engine=True),
+        OutputTest(modules={"ruby": ("d",)}, by_engine=True),
+        OutputTest(
+            script=Script(lines=("p 13",), names={"number": 13}),
+            requires=(f"p 1.2 {found.build_string}",),
+            requires_build=("make",),
+            by_engine=True,
+        ),
+        OutputTest(contents={"bin": ["p"], "strict": True}, by_engine=True),
+    )
