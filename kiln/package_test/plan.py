@@ -55,6 +55,8 @@ def plan(
 ) -> tuple[TestStep, ...]:
     """Plan the tests of one package, at least one; ``sources`` is the folder with the source files that they use.
 
+    Without it, they are those in the package.
+
     ``available`` are the names of the packages in the channel, where that is known: other requirements of the test
     are omitted, with a note (a rehearsal has no compiler packages, for example; its tests use the machine's).
     """
@@ -71,7 +73,7 @@ def plan(
             package=output.name,
             specs=(f"{output.name} =={output.version} {output.build_string}", *map(strict, requirements)),
             build_specs=tuple(map(strict, test.requires_build)),
-            script=(*_head(test), *lines),
+            script=(*_head(test), *(_packed_files(output, test) if sources is None else ()), *lines),
             commands=len(lines),
             checked=1 if test.contents else 0,
             environment=_environment(output, where),
@@ -120,6 +122,14 @@ def _matches(folder: Path, pattern: str, *, below: bool) -> list[Path]:
         return sorted(folder.rglob(pattern) if below else folder.glob(pattern))
     except (ValueError, NotImplementedError):  # it is no pattern
         return []
+
+
+def _packed_files(output: Output, test: OutputTest) -> tuple[str, ...]:
+    """Return the lines that copy a test's source files from the package, where rattler-build has put them."""
+    if not test.source_files:
+        return ()
+    place = f'"$PREFIX"/etc/conda/test-files/{output.name}'
+    return (f"if [ -d {place} ]; then cp -rn {place}/*/. .; fi",)
 
 
 def _head(test: OutputTest) -> tuple[str, ...]:

@@ -137,6 +137,10 @@ def test_packages_are_those_that_rattler_build_makes(tmp_path: Path) -> None:
     root = copied("small-v1", tmp_path)
     built(root, CPU)
     require_same(root, tmp_path / "theirs", ["libplain", "plain-scripts", "plain"])
+    packages = [str(path) for path in (root / "build_artifacts").glob("*/*.conda")]
+    ended = kiln(root, "test", *packages)
+    assert ended.returncode == 0, ended.stderr
+    assert f"{len(packages)} packages" in ended.stdout
 
 
 @pytest.fixture(scope="module")

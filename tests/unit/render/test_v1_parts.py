@@ -162,3 +162,8 @@ def test_each_test_is_one_of_its_own(tmp_path: Path) -> None:
         ),
         OutputTest(contents={"bin": ["p"], "strict": True}, by_engine=True),
     )
+
+
+def test_a_run_requirement_is_not_pinned_to_the_version_in_host(tmp_path: Path) -> None:
+    found = rendered(tmp_path, f"{HEAD}requirements:\n  host: [python 3.11.*]\n  run: [python]\n")
+    assert render.finalise(found).outputs[0].requirements.run == ("python",)
