@@ -44,5 +44,5 @@ def _refused(package: Path, files_by_variable: Mapping[str, list[str]]) -> Secre
     return SecretInPackage(
         f"{package.name} contains the value of {places}",
         why="the caller passed it to the package's script, and everyone who installs the package could read it",
-        hint="keep it out of the installed files; write a value that is not secret as NAME=value in build/script_env",
+        hint="keep it out of the installed files; write a value that is not secret into the recipe",
     )

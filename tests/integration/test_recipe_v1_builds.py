@@ -13,11 +13,15 @@ from typing import Any
 
 import pytest
 
+from kiln import build, expand, load, render
+from kiln.build import engine, worker
 from kiln.channel import Channel
 from kiln.conda_package import reader
 from kiln.conda_package.reader import read_info
 from kiln.errors import RecipeFault
 from kiln.matchspec import legacy
+from kiln.model.plan import StagedFiles
+from kiln.run import buildable
 from tests.packages import release_package
 from tests.waiting import CEILING
 
@@ -27,6 +31,9 @@ PROGRAM = Path(__file__).with_name("rattler_builds.py")
 EXPORTS = "info/run_exports.json"
 COMPARED = ("info/tests/tests.yaml", EXPORTS)
 PLACEHOLDER = re.compile(r"/[^\s:\"']*_env_placehold[^\s:\"'/]*")
+GOLDEN = ROOT.parent / "shared" / "golden-v1"
+CASES = sorted(path.parent.name for path in GOLDEN.glob("*/case.json"))
+MOST = 4  # configs of a feedstock
 CPU = "linux_64_cuda_compiler_versionNone"
 
 
@@ -230,3 +237,39 @@ def test_what_no_build_honors_is_refused_with_its_line_before_anything_runs(stag
         assert ended.returncode == RecipeFault.exit_code, ended.stderr
         assert f"recipe/recipe.yaml:{line}:5" in ended.stderr
         assert not (root / "build_artifacts" / "work").exists()
+
+
+@pytest.mark.skipif(not CASES, reason="shared/golden-v1, the reference answers on real feedstocks, is not here")
+@pytest.mark.parametrize("case", CASES)
+def test_the_plan_of_a_real_feedstock_is_valid_for_the_engine(case: str, tmp_path: Path) -> None:
+    root = Path(
+        shutil.copytree(GOLDEN / case, tmp_path / case, ignore=shutil.ignore_patterns("expected", ".ci_support"))
+    )
+    shutil.copytree(GOLDEN / case / "expected" / "ci_support", root / ".ci_support")
+    feedstock = load.find(root)
+    configs = sorted(path.stem for path in feedstock.configs.glob("linux_64*.yaml"))[:MOST]
+    buildable.require(feedstock, configs)
+    recipes: list[Any] = []
+    expected: list[list[str]] = []
+    for config in configs:
+        plan = render.finalise(render.render(feedstock, expand.read(feedstock, config)))
+        folder, recipe = Path("/work"), feedstock.recipe
+        for staging in plan.stagings:
+            step = build.plan_compile(
+                plan, staging, recipe_folder=recipe, folder=folder, channels=(), settings=Path("/settings")
+            )
+            recipes.append(step.recipe)
+            expected.append(["kiln-compile", "0", "compile"])
+        compiled = {staging.name: StagedFiles(folder=folder) for staging in plan.stagings}
+        for package in build.plan_outputs(
+            plan, recipe_folder=recipe, folder=folder, channels=(), compiled=compiled, extra={}
+        ):
+            worker.copy_packed(package.packed, recipe, tmp_path / "step" / worker.RECIPE)
+            recipes.append(engine.recipe_of(package))
+            output = package.output
+            expected.append([output.name, output.version, output.build_string])
+    assert configs
+    argv = (sys.executable, "-m", "tests.integration.rattler_parses", str(tmp_path / "step"))
+    ended = subprocess.run(argv, cwd=ROOT, input=json.dumps(recipes), text=True, capture_output=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout) == expected

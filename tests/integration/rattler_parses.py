@@ -1,0 +1,16 @@
+"""Parse recipes as kiln's engine does: recipes as JSON on standard input, their packages on standard output.
+
+A program of its own, for its library starts threads, and kiln's rendering forks.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from kiln.build.worker import rendered
+
+if __name__ == "__main__":
+    recipes = [rendered(recipe, Path(sys.argv[1])).recipe for recipe in json.load(sys.stdin)]
+    json.dump([[each.package.name, str(each.package.version), each.build.string] for each in recipes], sys.stdout)
