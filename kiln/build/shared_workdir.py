@@ -101,6 +101,18 @@ _RELOCATE = (
     f'kiln_skip="{" ".join(f"--exclude={name}" for name in _ENGINES)}"',
     '{ grep -rlFZ $kiln_skip -e "$kiln_old" . || true; } | kiln_replace "$kiln_old" "$PREFIX"',
     '{ grep -rlIFZ $kiln_skip -e "$kiln_work" . || true; } | kiln_replace "$kiln_work" "$SRC_DIR"',
+    'kiln_relink . "$kiln_work" "$SRC_DIR"',
+    'kiln_relink . "$kiln_old" "$PREFIX"',
+    'rm -f "$kiln_own/.kiln-time" "$kiln_own/.kiln-relocated"',
+)
+# Have the absolute links of a folder that lead into an old folder lead into a new one.
+_RELINK = (
+    "kiln_relink() {",
+    '  find "$1" -type l -lname "$2/*" -print0 | while IFS= read -r -d "" kiln_file; do',
+    '    kiln_aim="$(readlink "$kiln_file")"',
+    '    ln -sfn "$3${kiln_aim#"$2"}" "$kiln_file"',
+    "  done",
+    "}",
 )
 
 
@@ -135,5 +147,7 @@ def _installed(place: str, options: str = "") -> tuple[str, ...]:
         'cd "$PREFIX"',
         f'{{ xargs -r -d "\\n" grep -lF -e "$kiln_old" -- <{place}/new || true; }} >"$kiln_own/.kiln-relocated"',
         'xargs -r -d "\\n" sed -i --follow-symlinks "s|$kiln_old|$PREFIX|g" <"$kiln_own/.kiln-relocated"',
+        *_RELINK,
+        'kiln_relink "$PREFIX" "$kiln_old" "$PREFIX"',
         'cd "$SRC_DIR"',
     )
