@@ -9,11 +9,12 @@ from kiln.errors import RecipeFault, UsageError
 from kiln.matchspec import package_name
 from kiln.model.location import Place
 from kiln.recipe_v1.choice import is_v1
+from kiln.recipe_v1.nodes import place
 from kiln.recipe_v1.recipe import RecipeV1
 from kiln.recipe_v1.unbuildable import require_buildable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Rendered
@@ -34,19 +35,21 @@ def require(feedstock: Feedstock, configs: Iterable[str], *, engine: str = ENGIN
         raise UsageError(
             f"{engine} cannot build a recipe.yaml", why="it reads meta.yaml alone", hint=f"--engine {ENGINE}"
         )
-    staged = limits.bounded(lambda: _has_staging(feedstock))
-    for config in configs if staged else ():
-        _require_staged_first(render.render(feedstock, expand.read(feedstock, config)))
+    places = limits.bounded(lambda: _staging_outputs(feedstock))
+    for config in configs if places else ():
+        _require_staged_first(render.render(feedstock, expand.read(feedstock, config)), places)
 
 
-def _has_staging(feedstock: Feedstock) -> bool:
-    """Return whether a recipe has staging outputs; refuse it if no build honors its keys."""
+def _staging_outputs(feedstock: Feedstock) -> dict[str, Place]:
+    """Return the places of a recipe's staging outputs, by name; refuse the recipe if no build honors its keys."""
     recipe = RecipeV1.read(feedstock.recipe_v1)
     require_buildable(recipe)
-    return "staging" in recipe.text
+    entries = recipe.root.get("outputs", ())
+    named = [entry["staging"].get("name") for entry in entries if isinstance(entry.get("staging"), dict)]
+    return {str(name): place(name) for name in named}
 
 
-def _require_staged_first(rendered: Rendered) -> None:
+def _require_staged_first(rendered: Rendered, places: Mapping[str, Place]) -> None:
     """Refuse staging outputs that require packages of the same recipe, since they are built before all of these."""
     names = {output.name for output in rendered.outputs}
     for staging in rendered.stagings:
@@ -54,7 +57,9 @@ def _require_staged_first(rendered: Rendered) -> None:
         if own := sorted(names & {package_name(spec) for spec in (*needs.build, *needs.host)}):
             raise RecipeFault(
                 f"the staging output {staging.name} requires {own[0]}, a package of this recipe",
-                at=Place(file=rendered.file),
+                at=next(
+                    (at for name, at in places.items() if staging.name.startswith(name)), Place(file=rendered.file)
+                ),
                 why="staging outputs are built before all packages",
                 hint=f"build {own[0]} in a feedstock of its own, or in the staging output",
             )
