@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 from kiln.build.worker import rendered
+from kiln.model.plan import Platforms
 
 if __name__ == "__main__":
-    recipes = [rendered(recipe, Path(sys.argv[1])).recipe for recipe in json.load(sys.stdin)]
+    recipes = [rendered(recipe, Path(sys.argv[1]), Platforms()).recipe for recipe in json.load(sys.stdin)]
     json.dump([[each.package.name, str(each.package.version), each.build.string] for each in recipes], sys.stdout)

@@ -21,7 +21,7 @@ from kiln.conda_package.reader import read_info
 from kiln.errors import RecipeFault
 from kiln.matchspec import legacy
 from kiln.model.plan import StagedFiles
-from kiln.run import buildable
+from kiln.run import recipe_support
 from tests.packages import release_package
 from tests.waiting import CEILING
 
@@ -248,7 +248,7 @@ def test_the_plan_of_a_real_feedstock_is_valid_for_the_engine(case: str, tmp_pat
     shutil.copytree(GOLDEN / case / "expected" / "ci_support", root / ".ci_support")
     feedstock = load.find(root)
     configs = sorted(path.stem for path in feedstock.configs.glob("linux_64*.yaml"))[:MOST]
-    buildable.require(feedstock, configs)
+    recipe_support.require(feedstock, configs)
     recipes: list[Any] = []
     expected: list[list[str]] = []
     for config in configs:
