@@ -32,7 +32,7 @@ def die_with_parent(number: signal.Signals = signal.SIGKILL, *, parent: int | No
         os._exit(128 + number)
 
 
-def end_with_descendants(number: signal.Signals = signal.SIGTERM) -> None:
+def end_tree_on_signal(number: signal.Signals = signal.SIGTERM) -> None:
     """Have a signal end this process and its descendants at once, scripts among them.
 
     Python's own handlers wait until a library's call has returned, which may take long; a thread does not.

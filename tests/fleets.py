@@ -17,7 +17,7 @@ from kiln.model.fleet import JobEstimate, MachineType
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from kiln.model.compile import Progress
+    from kiln.model.compile_report import Progress
     from kiln.model.run import ConfigRun, MatrixReport
 
 HOUR = 3600.0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from kiln import files, image
 from kiln.channel import Channel
 from kiln.image import apt
-from kiln.image.base import KEYRING
+from kiln.image.build_base import KEYRING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

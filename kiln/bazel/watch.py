@@ -14,14 +14,14 @@ from kiln import processes
 from kiln.bazel.events import BazelBuild
 from kiln.compat import failures as known_failures
 from kiln.errors import BuildFailed, excerpt
-from kiln.model.compile import Progress
+from kiln.model.compile_report import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from kiln.errors import KilnError
-    from kiln.model.compile import CompileReport
+    from kiln.model.compile_report import CompileReport
     from kiln.processes import Process
 
 LOOK = 0.5  # seconds between two reads of the file

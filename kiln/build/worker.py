@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, signals
-from kiln.build.about_metadata import stamp
+from kiln.build.package_metadata import stamp
 from kiln.compression import FAST
 from kiln.model.plan import Platforms
 from kiln.model.rendered import Pin

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files, json_lines, masking, rattler_process, signals
 from kiln.build import callers_variables
 from kiln.errors import KilnError, SolveFailed
-from kiln.job.failures import error_as_json
+from kiln.job.error_transfer import error_as_json
 from kiln.job.messages import StepReporter
 from kiln.job.records import BuildJob
 from kiln.ledger import records
@@ -40,7 +40,7 @@ GONE = "--failed --keep-failed runs it again and keeps its folders, CONFIG --deb
 def carry_out(job_file: str, do: Callable[[BuildJob, StepReporter], dict[str, Any]]) -> None:
     """Run a job, write the result, and exit without py-rattler's tear-down (see kiln.__main__)."""
     job = BuildJob.read(Path(job_file))
-    signals.end_with_descendants(signal.SIGTERM)
+    signals.end_tree_on_signal(signal.SIGTERM)
     signals.die_with_parent(signal.SIGTERM, parent=job.parent)
     reporter = StepReporter()
     result: dict[str, Any] = {"packages": [], "error": None, "outdated": False}

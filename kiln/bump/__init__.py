@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.bump.download import OnFile
+    from kiln.bump.recipe_views import SourceView
     from kiln.bump.upstream import Upstream
-    from kiln.bump.views import SourceView
     from kiln.model.feedstock import Feedstock
 
 __all__ = ["BumpPlan", "bump_build", "bump_version", "newest", "write"]

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from kiln import files, http_client
-from kiln.bump.repository import references
+from kiln.bump.remote_refs import references
 from kiln.errors import DownloadFailed, HashMismatch, MissingTool
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import expand
 from kiln.bump.literals import literals_v0, versions_in_urls_v0
-from kiln.bump.views import PackageView, RecipeView, SourceView
+from kiln.bump.recipe_views import PackageView, RecipeView, SourceView
 from kiln.errors import KilnError, RecipeFault
 from kiln.model.build_config import BuildConfig
 from kiln.model.location import Place
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from kiln.bump.literals import Literal
-    from kiln.bump.views import Views
+    from kiln.bump.recipe_views import Views
     from kiln.model.feedstock import Feedstock
     from kiln.recipe.recipe import Recipe
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from kiln.bump.literals import lines_of, place, replaced
-from kiln.bump.views import effect
+from kiln.bump.recipe_views import effect
 from kiln.errors import RecipeFault
 from kiln.model.location import Place
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.bump.literals import Literal
-    from kiln.bump.views import RecipeText, RecipeView, Views
+    from kiln.bump.recipe_views import RecipeText, RecipeView, Views
 
 _OFFSET = 100  # build numbers of variants differ by hundreds, so that one of them is preferred
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln.bump.literals import place
-from kiln.bump.repository import references
+from kiln.bump.remote_refs import references
 from kiln.bump.upstream import spelling
 from kiln.errors import DownloadFailed, RecipeFault
 

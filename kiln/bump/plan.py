@@ -9,8 +9,8 @@ from kiln.bump import number as build_number
 from kiln.bump import sources, version
 from kiln.bump.literals import Literal, place, replaced
 from kiln.bump.meta_yaml import MetaYaml
+from kiln.bump.recipe_views import effect
 from kiln.bump.recipe_yaml import RecipeYaml
-from kiln.bump.views import effect
 from kiln.errors import RecipeFault
 from kiln.model.location import Place
 from kiln.recipe_v1.choice import is_v1
@@ -18,8 +18,8 @@ from kiln.recipe_v1.choice import is_v1
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kiln.bump.recipe_views import RecipeText, Views
     from kiln.bump.sources import Download
-    from kiln.bump.views import RecipeText, Views
     from kiln.model.feedstock import Feedstock
 
 

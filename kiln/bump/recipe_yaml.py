@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.bump.literals import literals_v1, versions_in_urls_v1
 from kiln.bump.meta_yaml import PLATFORMS, at_platform, configs_of
-from kiln.bump.views import PackageView, RecipeView, SourceView
+from kiln.bump.recipe_views import PackageView, RecipeView, SourceView
 from kiln.errors import KilnError
 from kiln.recipe_v1 import schema
 from kiln.recipe_v1.nodes import RECIPE, is_empty, mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from kiln.bump.literals import Literal
-    from kiln.bump.views import Views
+    from kiln.bump.recipe_views import Views
     from kiln.model.feedstock import Feedstock
     from kiln.recipe_v1.scope import VariantScope
 

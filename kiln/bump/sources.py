@@ -17,7 +17,7 @@ from kiln.errors import RecipeFault
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from kiln.bump.views import RecipeText, SourceView, Views
+    from kiln.bump.recipe_views import RecipeText, SourceView, Views
 
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 

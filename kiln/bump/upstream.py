@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from kiln import command
-from kiln.bump.repository import references
+from kiln.bump.remote_refs import references
 from kiln.errors import DownloadFailed, MissingTool
 from kiln.versions import Version
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from kiln.bump.views import SourceView
+    from kiln.bump.recipe_views import SourceView
 
 _SECONDS = 180.0
 # The layouts of a Python package index: by project, and by the hash of the file.

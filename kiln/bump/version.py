@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import names
 from kiln.bump.literals import lines_of, place, replaced
-from kiln.bump.views import effect
+from kiln.bump.recipe_views import effect
 from kiln.errors import RecipeFault, UsageError
 from kiln.model.location import Place
 from kiln.versions import Version
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kiln.bump.literals import Literal
-    from kiln.bump.views import RecipeText, RecipeView, Views
+    from kiln.bump.recipe_views import RecipeText, RecipeView, Views
 
 _ARGUMENT = re.compile(r"[0-9A-Za-z][0-9A-Za-z._+!-]*")
 _MARK = "kilnmark{}x"

@@ -137,7 +137,7 @@ def config_results(feedstock: Feedstock, name: str, *, here: bool) -> list[Docto
 def show_machine(root: Path, *, as_json: bool) -> int:
     """Print this machine's properties, and what runs and builds on it."""
     from kiln.compat import capabilities, cuda_arch, probe
-    from kiln.resources import Resources
+    from kiln.cpu_memory import Resources
 
     facts, resources = probe.probe(os.environ), Resources.here()
     arch = cuda_arch.version(

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.cli import build, config_selection
 from kiln.cli.fleet_arguments import DEFAULT_TYPE, arguments, seconds
-from kiln.cli.fleet_site import ANSIBLE, PACKAGE_ROOT, build_options, folder_of, layout_of, public_environment, site_of
+from kiln.cli.fleet_playbook_vars import (
+    ANSIBLE,
+    PACKAGE_ROOT,
+    build_options,
+    folder_of,
+    layout_of,
+    public_environment,
+    site_of,
+)
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -165,7 +173,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
             return 0
         run_config, site = prepare(options, feedstock, selection, previous, ledger)
         view = view_of(feedstock, selection.all)
-        keep = PackageStore(feedstock, selection.all)
+        keep = ChannelUpdater(feedstock, selection.all)
         with signals.termination_as_interrupt(), view:
             report, errors = fleet.execute(run_config, site, ledger=ledger, observer=view, keep=keep)
     if options.json:
@@ -173,7 +181,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     return build.exit_code(report, errors)
 
 
-class PackageStore:
+class ChannelUpdater:
     """Adds the packages of collected configs to the channel."""
 
     def __init__(self, feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> None:

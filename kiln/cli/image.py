@@ -143,12 +143,12 @@ def _local(options: argparse.Namespace, root: Path) -> int:
 def _slim(options: argparse.Namespace, root: Path) -> int:
     from kiln.cli import view
     from kiln.container import images
-    from kiln.image import kind, slim
+    from kiln.image import slim, slim_kind
     from kiln.model.feedstock import Feedstock
     from kiln.store.layout import ArtifactLayout
 
     engine = _engine(options.load) if options.load else None
-    image_kind = kind.load(options.kind)
+    image_kind = slim_kind.load(options.kind)
     request = slim.ImageRequest(
         kind=image_kind,
         channels=tuple(options.channels or ["conda-forge"]),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from kiln.console.run_table import Line
-    from kiln.model.compile import Progress
+    from kiln.model.compile_report import Progress
     from kiln.model.run import ConfigRun, MatrixReport
 
 SECONDS = 0.5  # between two frames

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
 
-    from kiln.model.compile import Progress
+    from kiln.model.compile_report import Progress
     from kiln.model.run import ConfigRun, MatrixReport
 
 

@@ -11,7 +11,7 @@ from kiln.model.run import ConfigState
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kiln.model.compile import Progress
+    from kiln.model.compile_report import Progress
 
 PARTS = 10  # approximate number of lines for a compile
 # Each state has a sign, so that color is never the only distinction.

@@ -13,7 +13,7 @@ from kiln.model.run import ConfigState
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from kiln.model.compile import Progress
+    from kiln.model.compile_report import Progress
     from kiln.model.run import ConfigRun, MatrixReport
 
 TAIL = 20  # stored lines of each step, shown if it fails

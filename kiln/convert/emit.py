@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from kiln.convert.tree import DictPart, ListPart, Part, TextPart
+from kiln.convert.tree import DictPart, ListPart, Part, ScalarPart
 from kiln.convert.when import ConditionPart
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def text_of(recipe: DictPart) -> str:
 def _pair(key: str, value: Part, indent: str) -> Iterator[str]:
     yield from _comments(value.above, indent)
     name = scalar(key, plain=True)
-    if isinstance(value, TextPart):
+    if isinstance(value, ScalarPart):
         yield from _text(f"{indent}{name}:", value, indent)
         return
     behind = f"  {value.behind}" if value.behind else ""
@@ -52,7 +52,7 @@ def _inner(value: Part, indent: str) -> Iterator[str]:
 
 def _item(value: Part, indent: str) -> Iterator[str]:
     yield from _comments(value.above, indent)
-    if isinstance(value, TextPart):
+    if isinstance(value, ScalarPart):
         yield from _text(f"{indent}-", value, indent)
     else:
         as_keys = _branches(value) if isinstance(value, ConditionPart) else value
@@ -67,7 +67,7 @@ def _item(value: Part, indent: str) -> Iterator[str]:
 
 def _branches(value: ConditionPart) -> DictPart:
     branches: list[tuple[str, Part]] = [
-        ("if", TextPart(pieces=(value.condition,), behind=value.behind)),
+        ("if", ScalarPart(pieces=(value.condition,), behind=value.behind)),
         ("then", ListPart(items=value.then)),
     ]
     return DictPart(pairs=[*branches, *([("else", ListPart(items=value.otherwise))] if value.otherwise else [])])
@@ -77,7 +77,7 @@ def _comments(lines: Iterable[str], indent: str) -> Iterator[str]:
     yield from (f"{indent}{line}" for line in lines)
 
 
-def _text(head: str, value: TextPart, indent: str) -> Iterator[str]:
+def _text(head: str, value: ScalarPart, indent: str) -> Iterator[str]:
     behind = f"  {value.behind}" if value.behind else ""
     given = value.value
     if given.endswith("\n\n"):  # in a block it would depend on the lines that follow

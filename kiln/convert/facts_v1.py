@@ -18,7 +18,7 @@ from kiln.render.v1 import _recipe as recipe_of
 from kiln.render.v1 import _spec as variants_of
 from kiln.variants.space import Space
 from kiln.yamltext import PlacedText
-from kiln.yamltext.typed import value_of
+from kiln.yamltext.typed_text import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln.convert.notation import ATOM, Expr, literal
-from kiln.convert.tree import DictPart, ListPart, Part, TextPart
+from kiln.convert.tree import DictPart, ListPart, Part, ScalarPart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _OWN = re.compile(r"\b(PKG_NAME|PKG_VERSION|build_number)\b")
 
 
-def expr_of(given: TextPart) -> Expr:
+def expr_of(given: ScalarPart) -> Expr:
     """Return a text as an expression; a number that is not quoted stays a number."""
     is_number = given.plain and len(given.pieces) == 1 and str(given.pieces[0]).isdigit()
     return literal(int(str(given.pieces[0]))) if is_number else given.expr
@@ -27,7 +27,7 @@ def substituted(part: Part, values: Mapping[str, Expr], key: str) -> Part:
         return replace(part, pairs=[(name, substituted(each, values, name)) for name, each in part.pairs])
     if isinstance(part, ListPart):
         return replace(part, items=[substituted(each, values, key) for each in part.items])
-    if not isinstance(part, TextPart):
+    if not isinstance(part, ScalarPart):
         return part
 
     known = {name: value for name, value in values.items() if (name, key) != ("build_number", "string")}

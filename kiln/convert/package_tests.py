@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln.convert.specs import modern
-from kiln.convert.tree import DictPart, ListPart, Part, Refused, TextPart
+from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 from kiln.convert.when import ConditionPart, chosen, listed, listing, text, values_of
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _listed(lines: list[Part]) -> list[Part]:
 
 
 def _words(part: Part) -> list[str]:
-    return part.value.split() if isinstance(part, TextPart) and part.value.split() else [""]
+    return part.value.split() if isinstance(part, ScalarPart) and part.value.split() else [""]
 
 
 def _is_pythons(requires: list[Part], *, checked: bool) -> bool:
@@ -125,20 +125,20 @@ def _is_pythons(requires: list[Part], *, checked: bool) -> bool:
 
 
 def _is_check(part: Part) -> bool:
-    return isinstance(part, TextPart) and not part.guards and part.value == PIP_CHECK
+    return isinstance(part, ScalarPart) and not part.guards and part.value == PIP_CHECK
 
 
 def _imported(part: Part) -> Part:
-    if not isinstance(part, TextPart):
+    if not isinstance(part, ScalarPart):
         raise Refused(part.number, "an import is text")
     return replace(part, pieces=('python -c "import ', *part.pieces, '"'))
 
 
-def _version(part: Part) -> TextPart:
-    assert isinstance(part, TextPart)
+def _version(part: Part) -> ScalarPart:
+    assert isinstance(part, ScalarPart)
     tokens = [piece if isinstance(piece, str) else f"\ue000{index}\ue001" for index, piece in enumerate(part.pieces)]
     spec = modern("".join(tokens), "test").partition(" ")[2]
     pieces = []
     for index, words in enumerate(spec.replace("\ue001", "\ue000").split("\ue000")):
         pieces.append(part.pieces[int(words)] if index % 2 else words)
-    return TextPart(pieces=tuple(piece for piece in pieces if piece != ""))
+    return ScalarPart(pieces=tuple(piece for piece in pieces if piece != ""))

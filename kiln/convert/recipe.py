@@ -10,7 +10,7 @@ from kiln.convert.expanded import conjunction
 from kiln.convert.notation import FILTER, Expr, negated, tidy
 from kiln.convert.own_names import expr_of, substituted
 from kiln.convert.sections import ConvertedPackage, Sections, plain
-from kiln.convert.tree import DictPart, ListPart, Part, Refused, TextPart
+from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 from kiln.convert.when import chosen, empty, listing, section, text, unconditional
 
 if TYPE_CHECKING:
@@ -82,9 +82,9 @@ class Converter:
                 part: Part = ListPart(items=[text(str(item)) for item in value], above=above)
             elif each.value.is_constant:
                 words = str(value).lower() if isinstance(value, bool) else str(value)
-                part = TextPart(pieces=(words,), plain=not isinstance(value, str), above=above)
+                part = ScalarPart(pieces=(words,), plain=not isinstance(value, str), above=above)
             else:
-                part = TextPart(pieces=(each.value,), above=above)
+                part = ScalarPart(pieces=(each.value,), above=above)
             part.behind = self._expanded.remarks.get(each.number, "")
             pairs.append((each.name, part))
         return DictPart(pairs=pairs)
@@ -115,7 +115,7 @@ class Converter:
         """Return the file that conda-build runs where a recipe names no script."""
         has = [name for name in ("build.sh", "bld.bat") if name in self._sections.files]
         if len(has) == 2:
-            return [TextPart(pieces=(Expr('"bld.bat" if win else "build.sh"'),))]
+            return [ScalarPart(pieces=(Expr('"bld.bat" if win else "build.sh"'),))]
         return [text(has[0])] if has else []
 
     def _script(self, build: DictPart) -> Part | None:
@@ -217,7 +217,7 @@ class Converter:
         given = script if isinstance(script, DictPart) else DictPart(pairs=[("content", script)])
         env = _section(given, "env")
         names = {name for name, _ in env.pairs}
-        pairs = [(key, TextPart(pieces=(self._value(key),))) for key in self._facts.compile_keys if key not in names]
+        pairs = [(key, ScalarPart(pieces=(self._value(key),))) for key in self._facts.compile_keys if key not in names]
         rest = [pair for pair in given.pairs if pair[0] != "env"]
         return DictPart(pairs=[*rest, ("env", DictPart(pairs=[*env.pairs, *pairs]))])
 
@@ -278,14 +278,14 @@ class Converter:
         condition = conjunction(entry.guards)
         if condition is not None:
             test = negated(condition)
-            pairs = [*pairs, ("skip", TextPart(number=entry.number, pieces=("true",), guards=(test,)))]
+            pairs = [*pairs, ("skip", ScalarPart(number=entry.number, pieces=("true",), guards=(test,)))]
         return DictPart(pairs=list(pairs), above=own.above)
 
     def _own_script(self, entry: DictPart, build: DictPart) -> Part | None:
         named = [part for part in entry.all("script") if not empty(part)]
         variables = build.all("script_env")
         if named:
-            return self._sections.script(named, variables, of_file=all(isinstance(part, TextPart) for part in named))
+            return self._sections.script(named, variables, of_file=all(isinstance(part, ScalarPart) for part in named))
         return self._sections.script(build.all("script"), variables)
 
     def _about(self, entry: DictPart, whole: DictPart | None, *, is_top: bool) -> DictPart | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln.convert import keys
 from kiln.convert.expanded import conjunction
 from kiln.convert.notation import Expr, negated, tidy
-from kiln.convert.tree import DictPart, ListPart, Part, Refused, TextPart
+from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 from kiln.convert.when import chosen, empty, listed, listing, text, unconditional, values_of
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Sections:
     def _skip(self, parts: list[Part], package: ConvertedPackage) -> None:
         tests = []
         for part in parts:
-            if not isinstance(part, TextPart) or (value := part.value.lower()) in _FALSE:
+            if not isinstance(part, ScalarPart) or (value := part.value.lower()) in _FALSE:
                 raise Refused(part.number, "only 'skip: true' can be carried over")
             test = conjunction(part.guards)
             if value not in _TRUE:
@@ -115,7 +115,7 @@ class Sections:
                     raise Refused(part.number, "'skip' is neither true nor an expression")
                 test = own if test is None else conjunction((*part.guards, own))
             condition = "true" if test is None else tidy(test.text)
-            tests.append(TextPart(number=part.number, pieces=(condition,), above=part.above, behind=part.behind))
+            tests.append(ScalarPart(number=part.number, pieces=(condition,), above=part.above, behind=part.behind))
         if tests:
             package.put(("build", "skip"), ListPart(items=list(tests)))
 
@@ -150,7 +150,9 @@ class Sections:
             raise Refused(items[0].number, "features under different conditions have no equivalent")
         count = str(len(items))
         above = [comment for part in parts for comment in part.above]
-        value = TextPart(pieces=(count,) if first is None else (Expr(f"{count} if {first.text} else 0"),), above=above)
+        value = ScalarPart(
+            pieces=(count,) if first is None else (Expr(f"{count} if {first.text} else 0"),), above=above
+        )
         package.put(("build", "variant", "down_prioritize_variant"), value)
 
     def _run_exports(self, parts: list[Part], package: ConvertedPackage) -> None:
@@ -184,8 +186,8 @@ class Sections:
     def _environment(self, parts: list[Part]) -> list[tuple[str, Part]]:
         values, secrets = DictPart(), ListPart()
         for part in values_of(parts):
-            name, equals, _ = part.value.partition("=") if isinstance(part, TextPart) else ("", "", "")
-            if not isinstance(part, TextPart) or not name.isidentifier():
+            name, equals, _ = part.value.partition("=") if isinstance(part, ScalarPart) else ("", "", "")
+            if not isinstance(part, ScalarPart) or not name.isidentifier():
                 raise Refused(part.number, "'script_env' holds NAME or NAME=value")
             if not equals:
                 unconditional(part)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kiln.convert.notation import Expr
 from kiln.convert.pins import pin_bounds
-from kiln.convert.tree import Part, Refused, TextPart
+from kiln.convert.tree import Part, Refused, ScalarPart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -67,7 +67,7 @@ class Specs:
         Raises:
             Refused: it has no equivalent there.
         """
-        if not isinstance(part, TextPart):
+        if not isinstance(part, ScalarPart):
             raise Refused(part.number, "a requirement is text")
         if any("x.x" in piece.split() for piece in part.pieces if isinstance(piece, str)):
             raise Refused(part.number, "the requirement 'name x.x' has no equivalent; write the version out")
@@ -80,12 +80,12 @@ class Specs:
             return self._of_expression(part, first) if _PIN.match(first.text) else self._of_text(part, section)
         return self._of_text(part, section)
 
-    def _of_expression(self, part: TextPart, pin: Expr) -> TextPart:
+    def _of_expression(self, part: ScalarPart, pin: Expr) -> ScalarPart:
         rest = [piece for piece in part.pieces[1:] if not isinstance(piece, str) or piece.strip()]
         if not rest:
             return replace(part, pieces=(pin,))
         stripped = tuple(piece.strip() if isinstance(piece, str) else piece for piece in rest)
-        build = TextPart(pieces=stripped).expr
+        build = ScalarPart(pieces=stripped).expr
         if any(isinstance(piece, str) and " " in piece for piece in stripped):
             raise Refused(part.number, "a pin is followed by more than a build string")
         return replace(part, pieces=(Expr(f"{pin.text[:-1]}, build={self._build(build)})"),))
@@ -93,7 +93,7 @@ class Specs:
     def _build(self, build: Expr) -> str:
         return build.text if build.is_constant else f"({build.text}) or none"
 
-    def _of_text(self, part: TextPart, section: str) -> TextPart:
+    def _of_text(self, part: ScalarPart, section: str) -> ScalarPart:
         exprs: list[Expr] = []
         tokens = []
         for piece in part.pieces:

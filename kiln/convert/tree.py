@@ -42,7 +42,7 @@ class Part:
 
 
 @dataclass(kw_only=True)
-class TextPart(Part):
+class ScalarPart(Part):
     """A scalar: its text in recipe.yaml's notation, in pieces that alternate with expressions."""
 
     pieces: tuple[str | Expr, ...] = ()
@@ -173,14 +173,14 @@ class _TreeBuilder:
             found.items[-1].below = self._below(node)
         return found
 
-    def _text(self, node: yaml.ScalarNode, outer: Guards) -> TextPart:
+    def _text(self, node: yaml.ScalarNode, outer: Guards) -> ScalarPart:
         first, last = node.start_mark.line, node.end_mark.line
         block = node.style in {"|", ">"}
         if (not block and last > first) or block:
             self._whole(range(first + block, min(last + (not block), len(self._lines))), outer, block=block)
         guards = self._less(self._line(node).guards, outer)
         null = node.style is None and node.value in {"~", "null", "Null", "NULL", ""}
-        return TextPart(
+        return ScalarPart(
             number=self._number(node),
             guards=guards,
             pieces=() if null else tuple(self._pieces(node.value)),

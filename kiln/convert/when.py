@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kiln.convert.expanded import Cases, assigned, conjunction
 from kiln.convert.notation import Expr, literal, negated, tidy
-from kiln.convert.tree import DictPart, ListPart, Part, Refused, TextPart
+from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +32,7 @@ def values_of(parts: Iterable[Part]) -> list[Part]:
             if items and part.behind:
                 items[0] = replace(items[0], above=[*items[0].above, part.behind])
             found.extend(items)
-        elif not isinstance(part, TextPart) or part.pieces:
+        elif not isinstance(part, ScalarPart) or part.pieces:
             found.append(part)
     return found
 
@@ -70,7 +70,7 @@ def listing(parts: list[Part]) -> ListPart | None:
     return ListPart(number=parts[0].number, items=items, above=above, behind=behind)
 
 
-def chosen(parts: list[Part]) -> TextPart | None:
+def chosen(parts: list[Part]) -> ScalarPart | None:
     """Return a key's text: of several with conditions, the last one whose condition holds, as in conda-build.
 
     Raises:
@@ -79,7 +79,7 @@ def chosen(parts: list[Part]) -> TextPart | None:
     value: Cases | None = None
     texts = []
     for part in parts:
-        if not isinstance(part, TextPart):
+        if not isinstance(part, ScalarPart):
             raise Refused(part.number, "a text is expected here")
         if not part.pieces:
             continue
@@ -95,7 +95,7 @@ def chosen(parts: list[Part]) -> TextPart | None:
     if not last.guards:
         return replace(last, above=above)
     expr = value.expr if value.otherwise or len(value.cases) > 1 else _alone(value)
-    return TextPart(number=texts[0].number, pieces=(expr,), above=above, behind=behind)
+    return ScalarPart(number=texts[0].number, pieces=(expr,), above=above, behind=behind)
 
 
 def _alone(value: Cases) -> Expr:
@@ -119,7 +119,7 @@ def section(parent: DictPart, key: str) -> DictPart:
     Raises:
         Refused: it is not a mapping, stands twice, or has conditions.
     """
-    parts = [part for part in parent.all(key) if not (isinstance(part, TextPart) and not part.pieces)]
+    parts = [part for part in parent.all(key) if not (isinstance(part, ScalarPart) and not part.pieces)]
     if not parts:
         return DictPart()
     if len(parts) > 1 or not isinstance(parts[0], DictPart):
@@ -130,12 +130,12 @@ def section(parent: DictPart, key: str) -> DictPart:
 
 def empty(part: Part | None) -> bool:
     """Return whether a part says nothing."""
-    return part is None or (isinstance(part, TextPart) and not part.pieces) or part in (ListPart(), DictPart())
+    return part is None or (isinstance(part, ScalarPart) and not part.pieces) or part in (ListPart(), DictPart())
 
 
-def text(value: str, number: int = 0) -> TextPart:
+def text(value: str, number: int = 0) -> ScalarPart:
     """Return a text without expressions."""
-    return TextPart(number=number, pieces=(value,))
+    return ScalarPart(number=number, pieces=(value,))
 
 
 def nothing() -> Expr:

@@ -15,7 +15,7 @@ from packaging.markers import Marker
 
 from kiln import command, files
 from kiln.errors import DownloadFailed, excerpt
-from kiln.image.base import REQUIREMENTS
+from kiln.image.build_base import REQUIREMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

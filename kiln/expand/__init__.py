@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from kiln.expand.disk import Drift, drift, write
+from kiln.expand.ci_support import Drift, drift, write
 from kiln.expand.files import read, read_all, text
 from kiln.expand.forge import (
     CondaSettings,
     PackageSettings,
     conda_settings,
     exclusive_config_file,
-    package_settings,
+    package_format,
 )
 from kiln.expand.matrix import configs
-from kiln.expand.pinning import Need, lacking, missing_values, require_values
 from kiln.expand.stale import changes_since_rerender
+from kiln.expand.unpinned_keys import Need, lacking, missing_values, require_values
 
 __all__ = [
     "CondaSettings",
@@ -27,7 +27,7 @@ __all__ = [
     "exclusive_config_file",
     "lacking",
     "missing_values",
-    "package_settings",
+    "package_format",
     "read",
     "read_all",
     "require_values",

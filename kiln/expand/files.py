@@ -15,7 +15,7 @@ from kiln.recipe_v1.choice import is_v1
 from kiln.recipe_v1.nodes import typed as typed_value
 from kiln.variants.files import VariantSource, as_list, check, zip_groups
 from kiln.yamltext import PlacedText, Scalars, mapping_text, parse, read_text
-from kiln.yamltext.typed import TypedText
+from kiln.yamltext.typed_text import TypedText
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -89,7 +89,7 @@ class PackageSettings:
     level: int
 
 
-def package_settings(path: Path) -> PackageSettings:
+def package_format(path: Path) -> PackageSettings:
     """Return the form of the packages, by ``conda_build`` of a feedstock's settings.
 
     Raises:

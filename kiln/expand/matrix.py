@@ -10,10 +10,10 @@ from kiln.errors import PinningNeeded, VariantFault
 from kiln.expand import forge
 from kiln.expand.collapse import Package, Packages, job_variants
 from kiln.expand.naming import config_name
-from kiln.expand.pinning import HINT
+from kiln.expand.unpinned_keys import HINT
 from kiln.model.build_config import BuildConfig
 from kiln.recipe.recipe import Recipe
-from kiln.recipe.source import RecipeSource
+from kiln.recipe.recipe_text import RecipeSource
 from kiln.recipe_v1.choice import is_v1
 from kiln.recipe_v1.exploration import packages
 from kiln.recipe_v1.recipe import RecipeV1
@@ -23,7 +23,7 @@ from kiln.variants.files import VariantSource, check, variant_file
 from kiln.variants.migrations import MISFIT, Migration, applicable, migrate
 from kiln.variants.platform import Platform
 from kiln.variants.space import Space, Variant, filtered
-from kiln.yamltext.typed import as_text
+from kiln.yamltext.typed_text import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln import limits
 from kiln.errors import KilnError
-from kiln.expand import disk, forge, matrix, pinning
+from kiln.expand import ci_support, forge, matrix, unpinned_keys
 
 if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
@@ -26,6 +26,6 @@ def changes_since_rerender(feedstock: Feedstock) -> str:
 
 def _changes(feedstock: Feedstock) -> str:
     own_pinning = forge.exclusive_config_file(feedstock)
-    if own_pinning is None and pinning.lacking(feedstock):
+    if own_pinning is None and unpinned_keys.lacking(feedstock):
         return ""
-    return disk.drift(feedstock, matrix.configs(feedstock, own_pinning)).summary
+    return ci_support.drift(feedstock, matrix.configs(feedstock, own_pinning)).summary

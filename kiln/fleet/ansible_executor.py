@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.errors import DiskFull, KilnError
-from kiln.fleet import collect, provider, remote_build
+from kiln.fleet import collect, provider, worker_commands
 from kiln.fleet.protocol import (
     Collect,
     CollectFailed,
@@ -87,19 +87,19 @@ class AnsibleExecutor:
             case Provision():
                 provider.provision(session, command.workers)
             case Prepare():
-                remote_build.prepare(session, command)
+                worker_commands.prepare(session, command)
             case WatchCache():
-                remote_build.watch_cache(session, command.worker)
+                worker_commands.watch_cache(session, command.worker)
             case QueryJobs():
-                remote_build.query_jobs(session, command)
+                worker_commands.query_jobs(session, command)
             case StartBuild():
-                remote_build.start(session, command)
+                worker_commands.start(session, command)
             case FollowBuild():
-                remote_build.follow(session, command)
+                worker_commands.follow(session, command)
             case Collect():
                 session.events.put(collect.collect(session, command, keep=self.keep))
             case Renew():
-                remote_build.renew(session, command)
+                worker_commands.renew(session, command)
             case Probe():
                 provider.probe(session, command.workers)
             case Terminate():

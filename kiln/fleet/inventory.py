@@ -157,7 +157,7 @@ class Inventory:
         """Return the latest job of each config."""
         return [self._jobs[key] for key in self._attempts.items()]
 
-    def begin_job(self, config: str, *, worker: str, now: float, cold: bool) -> JobRecord:
+    def add_job(self, config: str, *, worker: str, now: float, cold: bool) -> JobRecord:
         """Add and store a job that is about to be started on a worker."""
         attempt = self.attempts(config) + 1
         state = JobState.REQUESTED

@@ -59,7 +59,7 @@ class JobManager:
         """Store that a worker builds a config, and start the build; ``cache`` is the URL of its cache, or empty."""
         worker.is_building = True
         cold, seconds = self.state.queue.is_cold(worker.name), self.state.queue.expected(worker.name)
-        job = self.state.inventory.begin_job(estimate.config, worker=worker.name, now=now, cold=cold)
+        job = self.state.inventory.add_job(estimate.config, worker=worker.name, now=now, cold=cold)
         config = dataclasses.replace(
             self.state.configs[estimate.config],
             state=ConfigState.RUNNING,

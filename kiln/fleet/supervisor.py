@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from kiln.errors import DiskFull, FleetLimit
 from kiln.fleet import protocol
 from kiln.fleet.jobs import JobManager
-from kiln.fleet.silence import Silence
 from kiln.fleet.state import RETRY, TRIES, FleetState
 from kiln.fleet.teardown import TearDownPhase
+from kiln.fleet.unreachable import Silence
 from kiln.fleet.workers import WorkerManager
 from kiln.model.fleet import JobState, WorkerState
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kiln import command, files
 from kiln.errors import BuildFailed, MissingTool, excerpt
 from kiln.image import apt
-from kiln.image.base import BEFORE, KEYRING, private, require_mmdebstrap
+from kiln.image.build_base import BEFORE, KEYRING, private, require_mmdebstrap
 from kiln.image.layers import FOLDER, LayerEntry, of_tree
 
 if TYPE_CHECKING:

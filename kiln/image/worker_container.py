@@ -6,7 +6,7 @@ It starts from the base image's archive, so that common packages are downloaded 
 from __future__ import annotations
 
 from kiln.container import images
-from kiln.image.base import AFTER, BEFORE, BELOW, ENGINE_HOME, FETCH, PROJECT, SUITE, WHEELS, ImageRecipe, recipe
+from kiln.image.build_base import AFTER, BEFORE, BELOW, ENGINE_HOME, FETCH, PROJECT, SUITE, WHEELS, ImageRecipe, recipe
 
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "cloud-init"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kiln import command, files
 from kiln.errors import BuildFailed, MissingTool, excerpt
-from kiln.image.base import AFTER, BEFORE, SUITE, ImageRecipe, archive_of
+from kiln.image.build_base import AFTER, BEFORE, SUITE, ImageRecipe, archive_of
 from kiln.image.worker_container import UNPACK, worker_recipe
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from kiln.serialization import to_json
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.model.compile import CompileReport, Progress
+    from kiln.model.compile_report import CompileReport, Progress
 
 MARK = "\x1e"
 

@@ -14,9 +14,9 @@ from kiln.lint import (
     tests_section,
     text_rules,
 )
+from kiln.lint.located_yaml import mapping
 from kiln.lint.model import LintMessage, Problem, Rule, Severity
 from kiln.lint.subject import LintedFeedstock, LintedRecipe, read_settings, recipe_files
-from kiln.lint.values import mapping
 
 if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock

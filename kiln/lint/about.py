@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln.lint.licenses import FAMILIES, LicenseExpression, is_family
+from kiln.lint.located_yaml import key_of, mapping
 from kiln.lint.model import Problem, hint, lint
-from kiln.lint.values import key_of, mapping
 from kiln.versions import version_or_none
 
 if TYPE_CHECKING:

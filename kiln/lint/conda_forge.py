@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from kiln.errors import KilnError
 from kiln.lint import macos_rules, python_rules, workflow_settings
 from kiln.lint.about import feedstock_name
+from kiln.lint.located_yaml import branch_texts, mapping, read_values, repeated_keys, texts
 from kiln.lint.model import Problem, hint, lint
 from kiln.lint.spec_fields import spec_fields
 from kiln.lint.subject import SETTINGS
-from kiln.lint.values import branch_texts, mapping, read_values, repeated_keys, texts
 from kiln.model.location import Place
 from kiln.yamltext import read_text
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from kiln.lint.located_yaml import typed_scalar
 from kiln.lint.spec_fields import is_separated
 from kiln.lint.text_rules import EXPRESSIONS, SELECTOR
-from kiln.lint.values import typed_scalar
 from kiln.yamltext import PlacedText
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from kiln.lint.located_yaml import branches, items, mapping, read_values
 from kiln.lint.model import Problem, lint
 from kiln.lint.subject import VARIANT_FILES
-from kiln.lint.values import branches, items, mapping, read_values
 from kiln.model.location import Place
 from kiln.template.expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
 from kiln.versions import version_or_none

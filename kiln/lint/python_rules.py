@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kiln.lint.located_yaml import branch_texts, items, mapping, texts
 from kiln.lint.model import Problem, hint
 from kiln.lint.requirement_rules import is_version_independent
 from kiln.lint.stub_template import PYTHON_MIN
-from kiln.lint.values import branch_texts, items, mapping, texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,11 +6,11 @@ import re
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from kiln.lint.located_yaml import branch_texts, branches, items, mapping, texts
 from kiln.lint.model import Problem, hint, lint
 from kiln.lint.spec_fields import is_separated
 from kiln.lint.stub_template import COMPATIBLE_PIN, COMPILER, SUBPACKAGE_PIN
 from kiln.lint.text_rules import selector_in
-from kiln.lint.values import branch_texts, branches, items, mapping, texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.errors import nearest
+from kiln.lint.located_yaml import items, mapping
 from kiln.lint.model import Problem, hint, lint
 from kiln.lint.subject import META, VARIANT_FILES
-from kiln.lint.values import items, mapping
 from kiln.model.location import Place
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.lint import settings_schema
+from kiln.lint.located_yaml import mapping
 from kiln.lint.model import Problem, hint, lint
-from kiln.lint.values import mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

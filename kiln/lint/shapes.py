@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kiln.lint.located_yaml import branches, items, mapping
 from kiln.lint.model import Problem, lint
-from kiln.lint.values import branches, items, mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

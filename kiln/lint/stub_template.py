@@ -15,7 +15,7 @@ import jinja2
 
 from kiln import limits
 from kiln.errors import KilnError
-from kiln.lint.values import typed_scalar
+from kiln.lint.located_yaml import typed_scalar
 from kiln.recipe.functions import DATETIME, TIME
 from kiln.template.jinja import Environment, Template
 from kiln.template.selectors import Selected

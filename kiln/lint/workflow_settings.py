@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kiln.lint.located_yaml import items, mapping
 from kiln.lint.model import Problem, lint
-from kiln.lint.values import items, mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.compile import CompileReport
+    from kiln.model.compile_report import CompileReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

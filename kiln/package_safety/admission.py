@@ -75,7 +75,7 @@ class PackageAdmission:
         if progress > limit:
             self.stop(too_large(record, limit))
 
-    def pending_urls(self) -> list[str]:
+    def in_flight_urls(self) -> list[str]:
         """Return the URLs of the packages that are being fetched or unpacked."""
         return [str(record.url) for record in list(self.pending.values())]
 

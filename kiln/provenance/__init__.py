@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kiln.provenance.chain import Link, last_hash, parsed, sealed, without
+from kiln.provenance.hash_chain import Link, last_hash, parsed, sealed, without
 from kiln.provenance.signing import Signers, signer
 from kiln.provenance.spdx import bill
 from kiln.provenance.verify import verify

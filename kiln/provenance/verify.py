@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from kiln import files
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage, ProvenanceBroken
-from kiln.provenance.chain import parsed
+from kiln.provenance.hash_chain import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
     from typing import Any
 
-    from kiln.provenance.chain import Link
+    from kiln.provenance.hash_chain import Link
     from kiln.provenance.signing import Signers
 
 

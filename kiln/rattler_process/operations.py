@@ -221,7 +221,7 @@ class Install:
         return WatchedTask(
             what="installing packages",
             limit="install",
-            waits_for=lambda: hosts(self.admission.pending_urls()),
+            waits_for=lambda: hosts(self.admission.in_flight_urls()),
             writes=self._most_written(),
             folder=Path(self.cache),
         )

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
 from kiln.names import fault
-from kiln.recipe.regions import region
 from kiln.recipe.specs import name_of, sections, texts
+from kiln.recipe.usage_regions import region
 from kiln.variants.files import as_list
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.recipe.recipe import Recipe
-    from kiln.recipe.regions import Region
+    from kiln.recipe.usage_regions import Region
     from kiln.template.names import Names
     from kiln.variants.space import Variant
 

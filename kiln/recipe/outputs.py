@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
-from kiln.recipe.regions import region
 from kiln.recipe.specs import sections, with_versions, without
+from kiln.recipe.usage_regions import region
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

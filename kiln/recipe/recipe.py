@@ -9,7 +9,7 @@ from kiln.model.location import Place
 from kiln.recipe.functions import NAMES, OF_SOURCE, VARYING, functions, local_source, marked_pins
 from kiln.recipe.metadata import Metadata
 from kiln.recipe.outputs import kind_of, listed, outputs_of
-from kiln.recipe.source import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeSource, language_value
+from kiln.recipe.recipe_text import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeSource, language_value
 from kiln.recipe.usage import Usage, in_batch, in_shell
 from kiln.template.names import Names
 from kiln.template.selectors import reselected

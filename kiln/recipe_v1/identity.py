@@ -17,7 +17,7 @@ from kiln.recipe_v1.nodes import compiled, evaluated
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.scope import VariantScope
 from kiln.recipe_v1.values import text
-from kiln.yamltext.typed import value_of
+from kiln.yamltext.typed_text import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

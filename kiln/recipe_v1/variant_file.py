@@ -14,7 +14,7 @@ from kiln.template.expression import Invalid, MissingName, NotAllowed, compile_e
 from kiln.template.names import Names
 from kiln.variants.files import VariantSource, check, without_empty, zip_groups
 from kiln.yamltext import Document, PlacedText, Scalars, parse, read_text
-from kiln.yamltext.typed import TypedText
+from kiln.yamltext.typed_text import TypedText
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

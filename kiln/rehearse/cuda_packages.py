@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from kiln.conda_package.writer import PackageFacts, metadata_package
-from kiln.rehearse import names
+from kiln.rehearse import conda_names
 from kiln.rehearse.wheel_package import CONVERTER, PackageTarget, run_exports
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def described(wheels: Iterable[LockedWheel], target: PackageTarget) -> Iterator[
     build = f"{target.cuda_tag}_rehearsal_{CONVERTER}"
     yield PackageFacts(name="cuda-version", version=str(target.cuda), build=build)
     for wheel in wheels:
-        name, exporter = names.conda_name(wheel.name), names.exported_by(wheel.name)
+        name, exporter = conda_names.conda_name(wheel.name), conda_names.exported_by(wheel.name)
         if exporter and exporter != name:
             yield PackageFacts(
                 name=exporter,

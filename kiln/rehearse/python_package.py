@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from kiln import command
 from kiln.conda_package.writer import PLACEHOLDER, Archive, PackageFacts, metadata_package, package
 from kiln.errors import BuildFailed, UnsupportedPython
-from kiln.rehearse.names import abi_spec
+from kiln.rehearse.conda_names import abi_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -82,7 +82,7 @@ def python_packages(interpreter: Interpreter, folder: Path, *, env: Mapping[str,
     if not path.is_file():
         with tempfile.TemporaryDirectory() as scratch, package(folder, facts) as archive:
             _fill(archive, interpreter, parts, scratch=Path(scratch), env=env)
-    return path, metadata_package(folder, abi_facts(interpreter.python))
+    return path, metadata_package(folder, python_abi_package(interpreter.python))
 
 
 def python_facts(interpreter: Interpreter, *, key: str) -> PackageFacts:
@@ -99,7 +99,7 @@ def python_facts(interpreter: Interpreter, *, key: str) -> PackageFacts:
     )
 
 
-def abi_facts(python: str) -> PackageFacts:
+def python_abi_package(python: str) -> PackageFacts:
     """Return the metadata of the package ``python_abi`` of a minor version."""
     tag = f"cp{python.replace('.', '')}"
     return PackageFacts(

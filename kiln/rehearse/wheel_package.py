@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 from kiln import files
 from kiln.conda_package.writer import PLACEHOLDER, Archive, PackageFacts, package
 from kiln.errors import Interrupted
-from kiln.rehearse import names
+from kiln.rehearse import conda_names
 from kiln.rehearse.wheel import EntryPoint, Member, Wheel, broken, license_files, opened
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class PackageTarget:
         major, minor = self.python.split(".")
         return (
             f"python >={self.python},<{major}.{int(minor) + 1}.0a0",
-            names.abi_spec(self.python),
+            conda_names.abi_spec(self.python),
         )
 
     def marker_environment(self) -> dict[str, str]:
@@ -116,11 +116,11 @@ def convert_all(wheels: Sequence[tuple[Path, str]], folder: Path, target: Packag
 
 def describe(wheel: Wheel, sha256: str, target: PackageTarget) -> PackageFacts:
     """Return the metadata of a wheel's package."""
-    libraries = names.layout(wheel.name) is names.WheelLayout.LIBRARIES
-    required = names.conda_requirements(wheel.requirements, target.marker_environment())
+    libraries = conda_names.layout(wheel.name) is conda_names.WheelLayout.LIBRARIES
+    required = conda_names.conda_requirements(wheel.requirements, target.marker_environment())
     interpreter_requirements = target.cuda_requirements if libraries else target.python_requirements
     build_tag = target.cuda_tag if libraries else target.tag
-    name = names.conda_name(wheel.name)
+    name = conda_names.conda_name(wheel.name)
     return PackageFacts(
         name=name,
         version=str(wheel.version),
@@ -128,19 +128,19 @@ def describe(wheel: Wheel, sha256: str, target: PackageTarget) -> PackageFacts:
         depends=tuple(sorted({*interpreter_requirements, *required})),
         license=wheel.metadata.get("license_expression") or _first_line(wheel.metadata.get("license") or ""),
         about={"summary": wheel.metadata.get("summary", ""), "home": wheel.metadata.get("home_page", "")},
-        run_exports=run_exports(wheel.name, wheel.version) if names.exported_by(wheel.name) == name else {},
+        run_exports=run_exports(wheel.name, wheel.version) if conda_names.exported_by(wheel.name) == name else {},
         made_from={"wheel": wheel.path.name, "wheel_sha256": sha256},
     )
 
 
 def run_exports(pypi: str, version: Version) -> dict[str, tuple[str, ...]]:
     """Return a library's run exports: at least its version, below its next major version."""
-    return {"weak": (f"{names.conda_name(pypi)} >={version},<{version.release[0] + 1}.0a0",)}
+    return {"weak": (f"{conda_names.conda_name(pypi)} >={version},<{version.release[0] + 1}.0a0",)}
 
 
 def _key(sha256: str) -> str:
     """Return a key of a package's content: a hash of the wheel, this code's version, and the table of names."""
-    return "h" + hashlib.sha256(f"{sha256} {CONVERTER} {names.digest()}".encode()).hexdigest()[:7]
+    return "h" + hashlib.sha256(f"{sha256} {CONVERTER} {conda_names.digest()}".encode()).hexdigest()[:7]
 
 
 def _first_line(text: str) -> str:
@@ -148,7 +148,7 @@ def _first_line(text: str) -> str:
 
 
 def _fill(archive: Archive, wheel: Wheel, target: PackageTarget, stop: Event) -> None:
-    as_libraries = names.layout(wheel.name) is names.WheelLayout.LIBRARIES
+    as_libraries = conda_names.layout(wheel.name) is conda_names.WheelLayout.LIBRARIES
     for member in wheel.members:
         path = _library_place(member) if as_libraries else _python_place(member, wheel, target)
         if path is not None:

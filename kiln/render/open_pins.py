@@ -57,7 +57,7 @@ def _places_of(rule: Mapping[str, str] | str) -> tuple[str, str]:
 
 
 def _exports(package: Metadata) -> dict[str, Any]:
-    from kiln.render.parts import run_exports
+    from kiln.render.output_parts import run_exports
 
     exports = run_exports(package.value("build", "run_exports"))
     return {f"run_exports/{kind}": specs for kind, specs in exports.items()}

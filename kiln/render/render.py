@@ -9,11 +9,11 @@ from kiln import limits
 from kiln.model.rendered import Rendered
 from kiln.recipe.keys import key_faults
 from kiln.recipe.recipe import Recipe
-from kiln.recipe.source import RecipeSource
+from kiln.recipe.recipe_text import RecipeSource
 from kiln.recipe.validity import require_no_cycle, require_valid, unread_versions
 from kiln.recipe_v1.choice import is_v1
 from kiln.render.open_pins import marker, pins_as_built, pins_of
-from kiln.render.parts import compile_step, granted, output, requirements, sources
+from kiln.render.output_parts import compile_step, granted, output, requirements, sources
 from kiln.render.v1 import render_v1
 from kiln.variants.combine import combine
 from kiln.variants.files import VariantSource, variant_file

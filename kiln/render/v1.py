@@ -13,7 +13,7 @@ from kiln.recipe_v1.nodes import RECIPE
 from kiln.recipe_v1.recipe import RecipeV1, versions
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_file import VariantFileV1
-from kiln.render.parts import granted
+from kiln.render.output_parts import granted
 from kiln.render.v1_parts import Scripts, Stagings, secrets, source, specs, tests
 from kiln.render.v1_settings import settings
 from kiln.variants.files import variant_file

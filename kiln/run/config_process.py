@@ -26,7 +26,7 @@ from kiln.executor import foreign_engine
 from kiln.executor.container import ContainerExecutor
 from kiln.executor.host import HostExecutor
 from kiln.job import untrusted_output
-from kiln.job.failures import end_of_config, error_from
+from kiln.job.error_transfer import end_of_config, error_from
 from kiln.job.log import BuildLog
 from kiln.job.messages import MARK, StepReporter, send
 from kiln.job.outline import file_name

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import command, files
 from kiln.errors import BuildFailed
 from kiln.executor import conda_forge_env
-from kiln.job.failures import error_from
+from kiln.job.error_transfer import error_from
 from kiln.job.messages import MARK, parse_message
 from kiln.run import instructions
 from kiln.run.config_process import ConfigBuild

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from kiln.builder.rehearsal_inputs import RehearsalInputs
     from kiln.container import Engine
+    from kiln.cpu_memory import Resources
     from kiln.job.machine import HostMachine
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
-    from kiln.resources import Resources
     from kiln.run.location import BuildLocation
     from kiln.run.options import RunOptions
     from kiln.run.preflight import ResourceShare
@@ -76,7 +76,7 @@ def look_up(
         require_step(feedstock, configs, options.build.from_step, engine=options.build.engine)
     platforms.require(feedstock, configs, rehearsal=options.build.rehearsal)
     if options.build.engine == OWN_ENGINE:
-        expand.package_settings(feedstock.root / "conda-forge.yml")  # refuse an invalid one before anything is built
+        expand.package_format(feedstock.root / "conda-forge.yml")  # refuse an invalid one before anything is built
     compatibility.require(feedstock, configs)
     _require_keys(feedstock, configs, engine=options.build.engine)
     choice = location.choose(options)

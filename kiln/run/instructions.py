@@ -65,7 +65,7 @@ def build_job(task: Task, executor: Executor, shared_packages: tuple[dict[str, A
         channel=inside(task.layout.root),
         network=executor.on_host or task.network,
         build_platform=task.rendered.config.build_platform,
-        level=FAST if job.options.rehearsal else expand.package_settings(task.feedstock.root / "conda-forge.yml").level,
+        level=FAST if job.options.rehearsal else expand.package_format(task.feedstock.root / "conda-forge.yml").level,
         parent=os.getpid() if executor.on_host else None,
         python=Path(job.python) if job.python and (executor.on_host or job.python_home) else None,
         image=job.image,

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, render
 from kiln.console import duration
+from kiln.cpu_memory import Resources
 from kiln.executor import conda_forge_env
 from kiln.job.records import ConfigJob
 from kiln.model.run import ConfigRun, ConfigState
-from kiln.resources import Resources
 from kiln.run import inputs, location, preflight
 from kiln.run.options import HOST
 from kiln.scheduling import local

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import command, files
 from kiln.errors import BuildFailed, DiskFull, KilnError
 from kiln.executor import conda_forge_env
-from kiln.job.failures import error_from
+from kiln.job.error_transfer import error_from
 from kiln.job.machine import processor
 from kiln.job.messages import MARK, parse_message
 from kiln.ledger import records

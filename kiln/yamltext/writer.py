@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from kiln.yamltext.typed import TypedText
+from kiln.yamltext.typed_text import TypedText
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,7 +17,7 @@ from kiln.channel import Channel
 from kiln.conda_package.writer import PackageFacts, package
 from kiln.container import Engine, images, trial
 from kiln.errors import BuildFailed, SolveFailed, UsageError
-from kiln.image import apt, contents, kind, slim
+from kiln.image import apt, contents, slim, slim_kind
 from tests.integration.test_rehearsal import kiln, report  # noqa: F401 - a fixture
 from tests.waiting import CEILING, until
 
@@ -54,7 +54,7 @@ def quiet(title: str) -> Any:
 
 
 def serving(channel: Channel, **more: Any) -> slim.ImageRequest:
-    chosen = kind.load("serving")
+    chosen = slim_kind.load("serving")
     said: dict[str, Any] = {"specs": chosen.specs, "suite": "bookworm", **more}
     return slim.ImageRequest(kind=chosen, channels=(channel.url,), **said)
 
@@ -117,7 +117,7 @@ def test_a_scanner_finds_what_is_installed(archive: slim.SlimImage) -> None:
     assert "opt/conda/conda-meta/tensorflow-serving-2.20.0-cpu_h0_0.json" in paths
     assert {"etc/os-release", "usr/lib/os-release"} <= paths
     system = {Path(path).name for path in paths if path.startswith("var/lib/dpkg/status.d/")}
-    assert system == {*contents.SYSTEM, *kind.load("serving").debian}
+    assert system == {*contents.SYSTEM, *slim_kind.load("serving").debian}
 
 
 def test_nobody_gains_rights_by_a_file_and_no_link_leads_nowhere(archive: slim.SlimImage) -> None:
@@ -241,7 +241,7 @@ def test_a_library_that_no_package_brings_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_no_channel_is_told(tmp_path: Path) -> None:
-    request = slim.ImageRequest(kind=kind.load("serving"), channels=("[x",), specs=("x",), suite="bookworm")
+    request = slim.ImageRequest(kind=slim_kind.load("serving"), channels=("[x",), specs=("x",), suite="bookworm")
     with pytest.raises(UsageError, match=r"one of \[x is not a channel"):
         make(request, tmp_path / "x.tar")
 

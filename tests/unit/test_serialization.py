@@ -12,7 +12,7 @@ import pytest
 
 from kiln.ledger import records
 from kiln.model.artifact import Artifact, PackageReport, StepReport, TestReport, TestVerdict
-from kiln.model.compile import CompileReport
+from kiln.model.compile_report import CompileReport
 from kiln.serialization import from_json, to_json
 
 if TYPE_CHECKING:

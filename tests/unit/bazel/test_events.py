@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiln.bazel.events import BazelBuild, action_seconds, processes
-from kiln.model.compile import CompileReport
+from kiln.model.compile_report import CompileReport
 
 EVENTS = Path(__file__).parents[2] / "fixtures" / "bazel-events"
 

@@ -9,7 +9,7 @@ import pytest
 
 from kiln import bump
 from kiln.bump import upstream
-from kiln.bump.views import SourceView
+from kiln.bump.recipe_views import SourceView
 from tests.bumping import feedstock
 from tests.unit.bump.test_download import git
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.conda_package.reader import read_info, reading, rewrite_info
+from kiln.cpu_memory import Resources
 from kiln.errors import BrokenPackage
-from kiln.resources import Resources
 from tests.packages import conda_package
 
 if TYPE_CHECKING:

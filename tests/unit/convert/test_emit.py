@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from kiln.convert.emit import scalar, text_of
-from kiln.convert.tree import DictPart, ListPart, TextPart
+from kiln.convert.tree import DictPart, ListPart, ScalarPart
 from kiln.convert.when import ConditionPart
 
 
@@ -24,17 +24,19 @@ def test_a_number_that_was_not_quoted_stays_one() -> None:
 
 @pytest.mark.parametrize("text", ["a\nb\n", "a\nb", "a\n\n", " a\nb\n", "\na\n", "a\n\nb\n"])
 def test_lines_stay_lines(text: str) -> None:
-    written = text_of(DictPart(pairs=[("x", TextPart(pieces=(text,), block=True)), ("y", TextPart(pieces=("z",)))]))
+    written = text_of(DictPart(pairs=[("x", ScalarPart(pieces=(text,), block=True)), ("y", ScalarPart(pieces=("z",)))]))
     assert yaml.safe_load(written) == {"schema_version": 1, "x": text, "y": "z"}
 
 
 def test_lists_conditions_and_comments() -> None:
     items = [
-        TextPart(pieces=("a",), above=["# one"], behind="# two"),
+        ScalarPart(pieces=("a",), above=["# one"], behind="# two"),
         ConditionPart(
-            condition='b == "c"', then=[TextPart(pieces=("d",), above=["# three"])], otherwise=[TextPart(pieces=("e",))]
+            condition='b == "c"',
+            then=[ScalarPart(pieces=("d",), above=["# three"])],
+            otherwise=[ScalarPart(pieces=("e",))],
         ),
-        DictPart(pairs=[("f", TextPart(pieces=("g",), above=["# four"])), ("h", DictPart())], below=["# five"]),
+        DictPart(pairs=[("f", ScalarPart(pieces=("g",), above=["# four"])), ("h", DictPart())], below=["# five"]),
     ]
     written = text_of(DictPart(pairs=[("x", ListPart(items=list(items)))], below=["# six"]))
     assert written.split("schema_version: 1\n\n")[1] == (

@@ -6,7 +6,7 @@ import pytest
 
 from kiln.convert.notation import Expr
 from kiln.convert.specs import Specs, modern
-from kiln.convert.tree import Refused, TextPart
+from kiln.convert.tree import Refused, ScalarPart
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,12 @@ SPECS = Specs(
     ],
 )
 def test_a_spec_with_expressions(pieces: tuple[str | Expr, ...], section: str, wanted: str) -> None:
-    found = SPECS.convert(TextPart(pieces=pieces), section)
-    assert isinstance(found, TextPart)
+    found = SPECS.convert(ScalarPart(pieces=pieces), section)
+    assert isinstance(found, ScalarPart)
     assert found.value == wanted
 
 
 @pytest.mark.parametrize("pieces", [("numpy x.x",), (Expr('pin_subpackage("a")'), " >1 b")])
 def test_a_spec_without_equivalent_is_refused(pieces: tuple[str | Expr, ...]) -> None:
     with pytest.raises(Refused):
-        SPECS.convert(TextPart(pieces=pieces, number=7), "run")
+        SPECS.convert(ScalarPart(pieces=pieces, number=7), "run")

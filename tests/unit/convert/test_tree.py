@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiln.convert.statements import expanded
-from kiln.convert.tree import DictPart, ListPart, Refused, TextPart, tree_of
+from kiln.convert.tree import DictPart, ListPart, Refused, ScalarPart, tree_of
 
 
 def tree(text: str) -> DictPart:
@@ -47,7 +47,7 @@ def test_a_key_may_stand_several_times() -> None:
 
 def test_text_keeps_its_expressions() -> None:
     found = tree("a: 'x{{ b ~ c }}y'\n").all("a")[0]
-    assert isinstance(found, TextPart)
+    assert isinstance(found, ScalarPart)
     assert (found.value, found.plain) == ('x${{ b | default("") ~ c | default("") }}y', False)
 
 

@@ -9,7 +9,7 @@ import pytest
 from kiln.errors import MalformedYaml, UnknownConfig, VariantFault
 from kiln.expand.files import read, read_all, text
 from kiln.model.build_config import BuildConfig
-from kiln.yamltext.typed import TypedText
+from kiln.yamltext.typed_text import TypedText
 from tests.feedstocks import written
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import RecipeFault
-from kiln.expand import conda_settings, forge, package_settings
+from kiln.expand import conda_settings, forge, package_format
 from kiln.model.location import Place
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def test_packages_have_the_level_of_the_settings(tmp_path: Path, text: str | Non
     path = tmp_path / "conda-forge.yml"
     if text is not None:
         path.write_text(text)
-    assert package_settings(path).level == level
+    assert package_format(path).level == level
 
 
 @pytest.mark.parametrize(
@@ -115,5 +115,5 @@ def test_packages_have_the_level_of_the_settings(tmp_path: Path, text: str | Non
 def test_a_form_of_packages_that_the_engine_does_not_make_is_refused(tmp_path: Path, setting: str, what: str) -> None:
     (tmp_path / "conda-forge.yml").write_text(f"github: {{}}\nconda_build:\n  {setting}\n")
     with pytest.raises(RecipeFault) as caught:
-        package_settings(tmp_path / "conda-forge.yml")
+        package_format(tmp_path / "conda-forge.yml")
     assert (caught.value.what, caught.value.at) == (what, Place(file="conda-forge.yml", line=2, column=1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kiln.image import contents, file_selection, kind
+from kiln.image import contents, file_selection, slim_kind
 
 PACKAGE = file_selection.Installed(
     name="tensorflow",
@@ -23,7 +23,7 @@ NUMPY = replace(
     PACKAGE, name="numpy", version="2.4.6", depends=("__glibc >=2.17", "__cuda"), constrains=(), timestamp=5_000
 )
 REQUEST = contents.ImageRequest(
-    kind=kind.load("tensorflow"),
+    kind=slim_kind.load("tensorflow"),
     channels=("c",),
     specs=("tensorflow",),
     suite="bookworm",

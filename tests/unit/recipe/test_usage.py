@@ -5,9 +5,9 @@ import time
 import pytest
 
 from kiln.errors import MalformedYaml
-from kiln.recipe.regions import region
 from kiln.recipe.specs import name_of, sections, with_star, with_versions, without
 from kiln.recipe.usage import Usage, in_batch, in_shell
+from kiln.recipe.usage_regions import region
 
 KEYS = (
     "python",

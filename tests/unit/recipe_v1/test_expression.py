@@ -7,7 +7,7 @@ import pytest
 from kiln.recipe_v1.expression import Malformed, expression, template
 from kiln.recipe_v1.scope import VariantScope
 from kiln.recipe_v1.values import Invalid, text
-from kiln.yamltext.typed import TypedText
+from kiln.yamltext.typed_text import TypedText
 
 VARIANT = {
     "python": "3.11.* *_cpython",

@@ -9,7 +9,7 @@ import pytest
 from packaging.utils import parse_wheel_filename
 
 from kiln.errors import UnsupportedPython, VariantFault
-from kiln.rehearse import names
+from kiln.rehearse import conda_names
 from kiln.rehearse.lock import LOCKS, PYTHONS, LockedWheel, cuda_versions, plan, read
 
 ALL = ["cpu", *(f"cuda{version}" for version in cuda_versions())]
@@ -67,7 +67,7 @@ def test_no_address_is_in_the_locks(lock: str) -> None:
 
 @pytest.mark.parametrize("lock", ALL)
 def test_the_conda_name_of_each_package_is_known(lock: str) -> None:
-    assert {wheel.name for wheel in read(lock)} <= names.known().keys()
+    assert {wheel.name for wheel in read(lock)} <= conda_names.known().keys()
 
 
 def test_an_unknown_python_or_cuda_is_refused_with_what_there_is() -> None:

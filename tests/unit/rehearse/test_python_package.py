@@ -16,7 +16,13 @@ from kiln.conda_package.writer import PLACEHOLDER
 from kiln.errors import BuildFailed, UnsupportedPython
 from kiln.rehearse import python_package
 from kiln.rehearse.interpreter import Interpreter
-from kiln.rehearse.python_package import abi_facts, movable_rpath, python_facts, python_packages, with_conda_schemes
+from kiln.rehearse.python_package import (
+    movable_rpath,
+    python_abi_package,
+    python_facts,
+    python_packages,
+    with_conda_schemes,
+)
 from tests.unit.rehearse.sample import content, info, unpacked
 
 if TYPE_CHECKING:
@@ -113,9 +119,9 @@ def matches(spec: str, facts: PackageFacts) -> bool:
 def test_the_build_strings_match_the_variants(python: str, spec: str, tmp_path: Path) -> None:
     facts = python_facts(installed(tmp_path, python), key="h0123456")
     assert matches(f"python {spec}", facts)
-    assert matches(f"python_abi {python}.* *_cp{python.replace('.', '')}", abi_facts(python))
+    assert matches(f"python_abi {python}.* *_cp{python.replace('.', '')}", python_abi_package(python))
     assert facts.run_exports == {"noarch": ("python",), "weak": facts.constrains}
-    assert matches(abi_facts(python).constrains[0], facts)
+    assert matches(python_abi_package(python).constrains[0], facts)
 
 
 def test_the_package_holds_the_interpreter_and_no_one_elses_packages(tmp_path: Path, patchelf: Patchelf) -> None:

@@ -13,7 +13,7 @@ import pytest
 from kiln import files
 from kiln.conda_package.writer import PLACEHOLDER
 from kiln.errors import BrokenPackage, DiskFull, Interrupted
-from kiln.rehearse import names, wheel_package
+from kiln.rehearse import conda_names, wheel_package
 from kiln.rehearse.wheel import EntryPoint
 from kiln.rehearse.wheel_package import PackageTarget, convert, convert_all, script_text
 from tests.unit.rehearse.sample import METADATA, content, contents, info, make_wheel, unpacked
@@ -151,7 +151,7 @@ def test_whatever_changes_the_content_changes_the_name(
     if change == "converter":
         monkeypatch.setattr(wheel_package, "CONVERTER", wheel_package.CONVERTER + 1)
     if change == "names":
-        monkeypatch.setattr(names, "digest", lambda: "other")
+        monkeypatch.setattr(conda_names, "digest", lambda: "other")
     target = PackageTarget(python="3.12") if change == "python" else TARGET
     assert convert(wheel, ("1" if change == "wheel" else "0") * 64, tmp_path, target).name != before.name
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kiln.cpu_memory import Resources
 from kiln.errors import OutOfMemory, UsageError
-from kiln.resources import Resources
 from kiln.run.preflight import LEAST_DISK, ResourceShare, disk_needed, require_memory, share
 
 GB = 10**9

@@ -7,7 +7,7 @@ import rattler
 from packaging.requirements import Requirement
 from packaging.specifiers import Specifier, SpecifierSet
 
-from kiln.rehearse import names
+from kiln.rehearse import conda_names
 from kiln.rehearse.wheel_package import PackageTarget
 
 VERSIONS = (
@@ -29,17 +29,17 @@ def conda_allows(spec: str, version: str) -> bool:
 
 @pytest.mark.parametrize("specifier", SPECIFIERS)
 def test_conda_allows_the_versions_that_pip_allows(specifier: str) -> None:
-    spec = names.conda_spec(Requirement(f"small {specifier}"))
+    spec = conda_names.conda_spec(Requirement(f"small {specifier}"))
     by_pip = {version for version in VERSIONS if SpecifierSet(specifier).contains(version)}
     assert {version for version in VERSIONS if conda_allows(spec, version)} == by_pip
 
 
 def test_a_pre_release_of_the_bound_is_not_below_it() -> None:
-    spec = names.conda_spec(Requirement("small<2.0"))
+    spec = conda_names.conda_spec(Requirement("small<2.0"))
     assert not conda_allows(spec, "2.0rc1")
     assert not conda_allows(spec, "2.0a1")
     assert conda_allows(spec, "1.9.9")
-    assert conda_allows(names.conda_spec(Requirement("small<2.0rc2")), "2.0rc1")
+    assert conda_allows(conda_names.conda_spec(Requirement("small<2.0rc2")), "2.0rc1")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_pre_release_of_the_bound_is_not_below_it() -> None:
     ],
 )
 def test_constraints_are_written_in_condas_language(specifier: str, constraint: str) -> None:
-    assert names.conda_constraint(Specifier(specifier)) == constraint
+    assert conda_names.conda_constraint(Specifier(specifier)) == constraint
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_constraints_are_written_in_condas_language(specifier: str, constraint: 
     ],
 )
 def test_requirements_become_match_specs(requirement: str, spec: str) -> None:
-    assert names.conda_spec(Requirement(requirement)) == spec
+    assert conda_names.conda_spec(Requirement(requirement)) == spec
     rattler.MatchSpec(spec, strict=True)
 
 
@@ -88,19 +88,19 @@ def test_requirements_hold_for_the_target_only() -> None:
     ]
 
     def found(python: str) -> tuple[str, ...]:
-        return names.conda_requirements(requirements, PackageTarget(python=python).marker_environment())
+        return conda_names.conda_requirements(requirements, PackageTarget(python=python).marker_environment())
 
     assert found("3.10") == ("numpy >=2.0", "tomli")
     assert found("3.13") == ("numpy >=2.0", "numpy >=2.1")
 
 
 def test_an_unknown_package_keeps_its_normalized_name() -> None:
-    assert names.conda_name("Not_In.The-Table") == "not-in-the-table"
-    assert names.layout("Not_In.The-Table") is names.WheelLayout.PYTHON
-    assert names.exported_by("Not_In.The-Table") == ""
+    assert conda_names.conda_name("Not_In.The-Table") == "not-in-the-table"
+    assert conda_names.layout("Not_In.The-Table") is conda_names.WheelLayout.PYTHON
+    assert conda_names.exported_by("Not_In.The-Table") == ""
 
 
 def test_each_row_of_the_table_has_its_source() -> None:
-    for row in names.known().values():
+    for row in conda_names.known().values():
         assert "conda-forge/" in row.source, row
         assert rattler.PackageName(row.conda).normalized == row.conda

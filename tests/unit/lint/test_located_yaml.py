@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kiln.errors import MalformedYaml
-from kiln.lint.values import branch_texts, branches, read_values, repeated_keys
+from kiln.lint.located_yaml import branch_texts, branches, read_values, repeated_keys
 from kiln.yamltext import PlacedText
 
 VALUES = [

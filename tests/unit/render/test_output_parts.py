@@ -9,7 +9,7 @@ import pytest
 from kiln import expand, render
 from kiln.errors import RecipeFault
 from kiln.model.rendered import Requirements, Script, Source
-from kiln.render import parts, settings
+from kiln.render import output_parts, settings
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def test_items_are_texts(value: Any, expected: tuple[str, ...]) -> None:
     ],
 )
 def test_binaries_are_relocated_unless_the_recipe_says_otherwise(value: Any, expected: object) -> None:
-    assert parts.relocation(value) == expected
+    assert output_parts.relocation(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,11 @@ def test_binaries_are_relocated_unless_the_recipe_says_otherwise(value: Any, exp
 )
 def test_run_exports_are_weak_unless_named(value: Any, expected: dict[str, tuple[str, ...]]) -> None:
     """A kind without lines stays: conda-build writes it into run_exports.json, too."""
-    assert parts.run_exports(value) == expected
+    assert output_parts.run_exports(value) == expected
 
 
 def test_requirements_are_those_of_the_four_sections() -> None:
-    found = parts.requirements({"build": ["make"], "run": ["b"], "run_constrained": ["c <2"], "other": ["d"]})
+    found = output_parts.requirements({"build": ["make"], "run": ["b"], "run_constrained": ["c <2"], "other": ["d"]})
     assert found == Requirements(build=("make",), host=(), run=("b",), run_constrained=("c <2",))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kiln.fleet.remote_build import job_settings, jobs_of
+from kiln.fleet.worker_commands import job_settings, jobs_of
 
 
 def test_jobs_of_other_inputs_are_left_out() -> None:

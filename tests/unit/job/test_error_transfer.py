@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiln.errors import AlreadyRunning, BuildFailed, DiskFull, KilnError, OutOfMemory
-from kiln.job.failures import end_of_config, error_as_json, error_from
+from kiln.job.error_transfer import end_of_config, error_as_json, error_from
 from kiln.model.run import ConfigState
 
 

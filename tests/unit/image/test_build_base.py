@@ -11,7 +11,7 @@ import pytest
 from kiln.container import Engine, EngineKind
 from kiln.errors import MissingTool, UsageError
 from kiln.image import base, default_tag, recipe
-from kiln.image.base import AFTER, argv, make
+from kiln.image.build_base import AFTER, argv, make
 
 ENGINE = Engine(kind=EngineKind.DOCKER, executable="docker", version="20.10", environment={})
 

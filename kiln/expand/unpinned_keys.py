@@ -19,7 +19,7 @@ from kiln.expand import forge
 from kiln.expand.collapse import ALWAYS, PYTHON_MIN
 from kiln.model.location import Place
 from kiln.recipe.recipe import BUILT_IN, Scripts
-from kiln.recipe.source import GIT_NAME
+from kiln.recipe.recipe_text import GIT_NAME
 from kiln.recipe.usage import Usage
 from kiln.recipe_v1.choice import is_v1
 from kiln.recipe_v1.names import names, required
