@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli import values
-from kiln.cli.environment import build_variables, client, pip_settings
+from kiln.cli.environment import build_variables, ci_urls, client, pip_settings
 
 if TYPE_CHECKING:
     import argparse
@@ -35,12 +35,15 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
     )
     arguments = _arguments_of(run.RunOptions, options)
     arguments["remote_cache"] = options.remote_cache or values.remote_cache(environment.get("BAZEL_REMOTE_CACHE", ""))
+    remote_url, ci_url = ci_urls(environment)
     return run.RunOptions(
         **{**arguments, "configs": configs},
         build=build,
         command=masking.masked(typed_command(sys.argv[1:])),
         image=environment.get("DOCKER_IMAGE") or None,
         fetch=not options.dry_run,
+        remote_url=remote_url,
+        ci_url=ci_url,
         caller_variables=build_variables(feedstock, environment),
         client={**client(environment), **pip_settings(environment), **secrets},
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kiln import __version__
 from kiln.fleet.inventory import Inventory
 from kiln.fleet.protocol import Provision
 from kiln.model.fleet import FleetRun
@@ -66,6 +67,7 @@ class FleetState:
             jobs=workers,
             engine="rattler-build",
             container=f"fleet {self.run_config.id}",
+            kiln_version=__version__,
             configs=tuple(self.configs.values()),
         )
 

@@ -86,7 +86,12 @@ class StepReporter:
         finally:
             seconds = round(time.monotonic() - start, 3)
             report = StepReport(
-                title=title, seconds=seconds, reused=step.reused, notes=tuple(step.notes), compile=step.compile
+                title=title,
+                seconds=seconds,
+                reused=step.reused,
+                notes=tuple(step.notes),
+                compile=step.compile,
+                failed=self.failed == title,
             )
             self.steps.append(report)
-            send("done", **to_json(report), failed=self.failed == title)
+            send("done", **to_json(report))

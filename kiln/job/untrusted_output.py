@@ -61,7 +61,14 @@ def failure(value: object) -> bool:
 
 # Shapes of JSON values: a function of a value, a list of one shape, a tuple of alternatives, or a mapping by its keys.
 COMPILE = {"hits": number, "misses": number, "internal": number, "seconds": number, "work": (number, nothing)}
-STEP = {"title": text, "seconds": number, "reused": flag, "notes": [text], "compile": (COMPILE, nothing)}
+STEP = {
+    "title": text,
+    "seconds": number,
+    "notes": [text],
+    "compile": (COMPILE, nothing),
+    "reused": flag,
+    "failed": flag,
+}
 PROGRESS = {"done": number, "total": (number, nothing), "current": text, "left": (number, nothing), "stalled": text}
 ERROR = {"type": failure, "what": text, "why": text, "hint": text}
 TIMES = dict.fromkeys(("install_seconds", "seconds"), number)
@@ -73,7 +80,7 @@ ARTIFACT = {
 PACKAGE = {"artifact": ARTIFACT, "build_seconds": number, "reused": flag, "tests": TESTS}
 MESSAGES = {
     "step": {"kind": text, "title": text},
-    "done": {"kind": text, **STEP, "failed": flag},
+    "done": {"kind": text, **STEP},
     "progress": {"kind": text, **PROGRESS},
 }
 BUILT = {"packages": [PACKAGE], "steps": [STEP], "outdated": flag, "error": (ERROR, {**ERROR, "step": text}, nothing)}

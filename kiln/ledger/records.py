@@ -14,7 +14,10 @@ from kiln.serialization import from_json, to_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-RUN_FIELDS = ("machine", "cores", "jobs", "engine", "container", "image", "rehearsal", "commit")
+RUN_FIELDS = (
+    *("machine", "cores", "jobs", "engine", "container", "image", "rehearsal"),
+    *("commit", "remote_url", "kiln_version", "ci_url"),
+)
 CONFIG_FIELDS = ("group", "cold", "worker", "estimate", "reason", "log", "steps", "packages")
 KINDS = (Artifact, CompileReport, ConfigRun, ConfigState, PackageReport, StepReport, TestReport, TestVerdict)
 

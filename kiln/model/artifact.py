@@ -60,13 +60,17 @@ class TestReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """One step of a run; ``reused`` when an earlier result was used, ``compile`` is Bazel's report of it."""
+    """One step of a run; ``reused`` when an earlier result was used, ``compile`` is Bazel's report of it.
+
+    ``failed`` is False for all steps of runs that an older kiln recorded.
+    """
 
     title: str
     seconds: float
     reused: bool = False
     notes: tuple[str, ...] = ()
     compile: CompileReport | None = None
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

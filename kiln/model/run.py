@@ -54,7 +54,8 @@ class ConfigRun:
 class MatrixReport:
     """One run: ``finished`` is None while it runs, or when it was killed; ``rehearsal`` when it made no release.
 
-    ``commit`` is the feedstock's at the start of the run; empty where it has none, or an older kiln recorded the run.
+    ``commit`` is the feedstock's at the start of the run, ``remote_url`` its repository, ``kiln_version`` the version
+    that built, ``ci_url`` the page of the CI's run; each is empty where unknown, as in runs of an older kiln.
     """
 
     run: int
@@ -69,4 +70,7 @@ class MatrixReport:
     image: str | None = None
     rehearsal: bool = False
     commit: str = ""
+    remote_url: str = ""
+    kiln_version: str = ""
+    ci_url: str = ""
     configs: tuple[ConfigRun, ...] = ()

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kiln import command, files
+from kiln import __version__, command, files
 from kiln.errors import BuildFailed, DiskFull, KilnError
 from kiln.executor import conda_forge_env
 from kiln.job.error_transfer import error_from
@@ -106,6 +106,9 @@ class MatrixRun:
             image=plan.image,
             rehearsal=plan.options.build.rehearsal,
             commit=plan.options.caller_variables.get("sha", ""),
+            remote_url=plan.options.remote_url,
+            kiln_version=__version__,
+            ci_url=plan.options.ci_url,
             configs=tuple(self.configs.values()),
         )
 
@@ -171,7 +174,7 @@ class MatrixRun:
             case "progress":
                 self.watcher.config_progress(config, records.progress(message))
             case "done":
-                step = records.step({name: value for name, value in message.items() if name not in {"kind", "failed"}})
+                step = records.step({name: value for name, value in message.items() if name != "kind"})
                 self._change(dataclasses.replace(self.configs[config], steps=(*self.configs[config].steps, step)))
             case "result":
                 config_run.result = dict(message)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 META = "package:\n  name: small\n  version: '1'\n"
 EXTERNAL = {
     *("configs", "command", "image", "fetch", "caller_variables", "client", "build"),
+    *("remote_url", "ci_url"),
     *("executable", "run_arguments", "debug"),
 }
 
@@ -31,7 +32,13 @@ def options_of(folder: Path, *words: str) -> run.RunOptions:
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("sha", "0" * 40)  # git is not asked
-    for name in ("BAZEL_REMOTE_CACHE", "DOCKER_IMAGE", "CONDA_FORGE_DOCKER_RUN_ARGS"):
+    for name in (
+        "BAZEL_REMOTE_CACHE",
+        "DOCKER_IMAGE",
+        "CONDA_FORGE_DOCKER_RUN_ARGS",
+        "GITHUB_SERVER_URL",
+        "remote_url",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -93,3 +100,11 @@ def test_a_remote_cache_of_the_environment_is_checked_too(tmp_path: Path, monkey
 )
 def test_the_recorded_command_is_the_typed_one(words: tuple[str, ...], expected: str) -> None:
     assert build_options.typed_command(words) == expected
+
+
+def test_the_page_of_a_ci_reaches_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("SERVER_URL", "https://github.example"), ("REPOSITORY", "some/x"), ("RUN_ID", "5")):
+        monkeypatch.setenv(f"GITHUB_{name}", value)
+    options = options_of(tmp_path)
+    assert options.remote_url == "https://github.example/some/x"
+    assert options.ci_url == "https://github.example/some/x/actions/runs/5"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from kiln.cli import environment
 from kiln.model.feedstock import Feedstock
 
@@ -16,3 +18,28 @@ def test_secrets_reach_neither_builds_nor_engines() -> None:
         "sha": "1",
         "https_proxy": "p",
     }
+
+
+GITHUB = {
+    "GITHUB_SERVER_URL": "https://github.example",
+    "GITHUB_REPOSITORY": "some/x-feedstock",
+    "GITHUB_RUN_ID": "123",
+}
+
+
+def test_a_run_knows_its_repository_and_its_page_on_github() -> None:
+    repository = "https://github.example/some/x-feedstock"
+    assert environment.ci_urls(GITHUB) == (repository, f"{repository}/actions/runs/123")
+    assert environment.ci_urls({**GITHUB, "remote_url": "https://me:secret@git.example/x.git"}) == (
+        "https://git.example/x.git",
+        f"{repository}/actions/runs/123",
+    )
+    assert environment.ci_urls({}) == ("", "")
+
+
+@pytest.mark.parametrize(
+    "url", ["git@github.com:some/x.git", "javascript:alert(1)", "https://h/?token=secret", "file:///x"]
+)
+def test_only_a_web_page_without_parameters_is_recorded(url: str) -> None:
+    assert environment.ci_urls({"remote_url": url}) == ("", "")
+    assert environment.ci_urls({**GITHUB, "GITHUB_RUN_ID": "1?x=secret"})[1] == ""

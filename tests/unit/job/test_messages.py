@@ -40,8 +40,8 @@ def test_steps_are_reported_from_start_to_end_and_collected(capsys: pytest.Captu
         ("step", "make", None),
         ("done", "make", True),
     ]
-    assert [(step.title, step.reused, step.notes) for step in voice.steps] == [
-        ("fetch", True, ("n",)),
-        ("make", False, ()),
+    assert [(step.title, step.reused, step.notes, step.failed) for step in voice.steps] == [
+        ("fetch", True, ("n",), False),
+        ("make", False, (), True),
     ]
     assert voice.failed == "make"

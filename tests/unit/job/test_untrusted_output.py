@@ -16,7 +16,7 @@ from tests.packages import release_package
 if TYPE_CHECKING:
     from pathlib import Path
 
-STEP = {"title": "compile", "seconds": 1.5, "reused": False, "notes": ["a note"], "compile": None}
+STEP = {"title": "compile", "seconds": 1.5, "reused": False, "notes": ["a note"], "compile": None, "failed": False}
 RESULT: dict[str, Any] = {"packages": [], "steps": [STEP], "outdated": False, "error": None}
 
 
@@ -142,13 +142,13 @@ def test_a_result_that_is_a_link_is_refused(tmp_path: Path) -> None:
 
 def test_of_messages_only_those_of_a_building_process_count() -> None:
     assert untrusted_output.is_message({"kind": "step", "title": "compile"})
-    assert untrusted_output.is_message({"kind": "done", **STEP, "failed": False})
+    assert untrusted_output.is_message({"kind": "done", **STEP})
     progress = {"done": 1, "total": None, "current": "", "left": 2.5, "stalled": ""}
     assert untrusted_output.is_message({"kind": "progress", **progress})
     for told in (
         {"kind": "hello", "pid": 1},
         {"kind": "result", "state": "done", "packages": []},
-        {"kind": "done", **STEP},
+        {"kind": "done", **STEP, "failed": "no"},
         {"kind": "step", "title": 1},
         {"kind": ["step"], "title": "compile"},
     ):

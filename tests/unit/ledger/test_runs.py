@@ -43,7 +43,7 @@ DONE = dataclasses.replace(
     finished=15.0,
     peak_memory=1 << 20,
     log=Path("/logs/a.log"),
-    steps=(StepReport(title="build a", seconds=2.0, notes=("n",)),),
+    steps=(StepReport(title="build a", seconds=2.0, notes=("n",), failed=True),),
     packages=(PACKAGE,),
 )
 RUN = MatrixReport(
@@ -56,6 +56,10 @@ RUN = MatrixReport(
     jobs=2,
     engine="rattler-build",
     container="docker",
+    commit="0123456",
+    remote_url="https://git.example/x",
+    kiln_version="0.1.0",
+    ci_url="https://git.example/x/actions/runs/1",
     configs=(A, B),
 )
 
