@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from kiln.variants.axes import Variants
 
 
+INDEXED = 200  # runs in the index; a run is compared with these
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln report``."""
     parser.add_argument("run", nargs="?", type=int, metavar="RUN", help="number of the run (default: the latest)")
@@ -50,23 +53,29 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.junit:
         write_junit(matrix_report, options.junit)
     if options.out or not (options.json or options.junit):
-        path = (
-            options.out or ArtifactLayout.of(feedstock).place("reports", f"{matrix_report.run:04d}.html")
-        ).absolute()
-        write(feedstock, matrix_report, variants, path)
+        folder = ArtifactLayout.of(feedstock).place("reports")
+        path = (options.out or folder / report.page_name(matrix_report.run)).absolute()
+        write(feedstock, matrix_report, variants, path, folder=folder.absolute())
         print(f"page: {path}", file=sys.stderr if options.json else sys.stdout)
     return 0
 
 
-def write(feedstock: Feedstock, matrix_report: MatrixReport, variants: Variants, path: Path) -> None:
-    """Write the page of a run.
+def write(feedstock: Feedstock, matrix_report: MatrixReport, variants: Variants, path: Path, *, folder: Path) -> None:
+    """Write the page of a run, and with a page in ``folder`` its index of all runs.
 
     Raises:
         DiskFull: if the disk is full; nothing is written then.
     """
     from kiln import files, report
+    from kiln.cli.runs import recorded_runs
 
-    files.write_text(path, report.as_html(matrix_report, variants, name=feedstock.root.name, folder=path.parent))
+    recorded, total = recorded_runs(feedstock, INDEXED)
+    has_index, name = path.parent == folder, feedstock.root.name
+    page = report.as_html(matrix_report, variants, name=name, folder=path.parent, earlier=recorded, has_index=has_index)
+    files.write_text(files.inside(path, folder) if has_index else path, page)
+    if has_index:
+        index = report.index_as_html(recorded, name=name, folder=folder, omitted=total - len(recorded))
+        files.write_text(files.inside(folder / report.INDEX, folder), index)
 
 
 def write_junit(matrix_report: MatrixReport, path: Path) -> None:

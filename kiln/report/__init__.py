@@ -2,8 +2,20 @@
 
 from kiln.report.junit import as_junit
 from kiln.report.matrix import as_markdown, matrix_text
-from kiln.report.page import as_html
+from kiln.report.page import INDEX, as_html, page_name
+from kiln.report.run_index import index_as_html
 from kiln.report.text import as_json, result_text
 from kiln.variants.axes import labels
 
-__all__ = ["as_html", "as_json", "as_junit", "as_markdown", "labels", "matrix_text", "result_text"]
+__all__ = [
+    "INDEX",
+    "as_html",
+    "as_json",
+    "as_junit",
+    "as_markdown",
+    "index_as_html",
+    "labels",
+    "matrix_text",
+    "page_name",
+    "result_text",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from kiln.model.run import ConfigState
@@ -57,6 +58,14 @@ def chart(report: MatrixReport, now: float) -> Chart:
     lanes = tuple(tuple(_bar(config, report.started, end, length) for config in lane) for lane in configs)
     workers = tuple(lane[0].worker for lane in configs)
     return Chart(lanes=lanes, workers=workers if any(workers) else (), ticks=_ticks(length))
+
+
+def step_bars(config: ConfigRun, seconds: float | None) -> tuple[tuple[float, float], ...]:
+    """Return the start and the width of each step's bar: steps run one after another, in ``seconds`` together."""
+    ends = [0.0, *accumulate(step.seconds for step in config.steps)]
+    length = max(seconds or 0.0, ends[-1]) or 1.0
+    starts = zip(ends, config.steps, strict=False)
+    return tuple((round(100 * start / length, 3), round(100 * step.seconds / length, 3)) for start, step in starts)
 
 
 def _lanes(report: MatrixReport, end: float) -> list[list[ConfigRun]]:

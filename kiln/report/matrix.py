@@ -49,7 +49,7 @@ def _row(config: ConfigRun, name: str, end: float) -> tuple[str, ...]:
         "" if config.peak_memory is None else files.size_text(config.peak_memory),
         totals.cached(config),
         f"{len(config.packages)}, {files.size_text(totals.size(config.packages))}" if config.packages else "",
-        str(totals.tests(config.packages)),
+        str(totals.tests(config)),
         cut(one_line(config.reason.partition("\n")[0]), 80),
     )
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kiln.model.artifact import PackageReport
     from kiln.model.run import ConfigRun, MatrixReport
 
+TEST_STEP = "test "  # the title of a test's step begins with it
 OPEN = frozenset({ConfigState.RUNNING, ConfigState.WAITING})
 
 
@@ -43,6 +44,25 @@ def verdict(report: MatrixReport) -> str:
     if states & BAD:
         return "failed"
     return "succeeded" if states <= GOOD else "interrupted"
+
+
+def headline(report: MatrixReport) -> str:
+    """Return the verdict of a run with its counts: ``2 of 9 failed``, ``9 of 9 built (7 cached)``."""
+    states = [config.state for config in report.configs]
+    total, bad = len(states), sum(state in BAD for state in states)
+    cached = states.count(ConfigState.CACHED)
+    made = f"{sum(state in GOOD for state in states)} of {total} {'rehearsed' if report.rehearsal else 'built'}"
+    made += f" ({cached} cached)" if cached else ""
+    failed = f"{bad} of {total} failed"
+    match verdict(report):
+        case "running":
+            return f"running: {made}" + (f", {failed}" if bad else "")
+        case "failed":
+            return failed
+        case "succeeded":
+            return made if states else "nothing to build"
+        case _:
+            return f"interrupted: {made}"
 
 
 def last_moment(report: MatrixReport, now: float) -> float:
@@ -81,8 +101,19 @@ def size(packages: Iterable[PackageReport]) -> int:
     return sum(package.artifact.size for package in packages)
 
 
-def tests(packages: Iterable[PackageReport]) -> TestTotals:
-    """Return the totals of packages' tests."""
-    verdicts = [package.tests.verdict for package in packages]
-    results = [verdict for verdict in verdicts if verdict is not TestVerdict.NONE]
-    return TestTotals(passed=results.count(TestVerdict.PASSED), run=len(results))
+def tests(config: ConfigRun) -> TestTotals:
+    """Return the totals of the tests of a config's packages; a config that failed has only the steps of its tests."""
+    if config.packages:
+        verdicts = [package.tests.verdict for package in config.packages]
+        results = [verdict for verdict in verdicts if verdict is not TestVerdict.NONE]
+        return TestTotals(passed=results.count(TestVerdict.PASSED), run=len(results))
+    steps = [step for step in config.steps if step.title.startswith(TEST_STEP)] if config.state in BAD else []
+    if not any(step.failed for step in steps):
+        return TestTotals(passed=0, run=0)  # it failed before its tests were over: none of them has a result
+    return TestTotals(passed=sum(not step.failed for step in steps), run=len(steps))
+
+
+def tests_of_all(configs: Iterable[ConfigRun]) -> TestTotals:
+    """Return the totals of the tests of several configs."""
+    totals = [tests(config) for config in configs]
+    return TestTotals(passed=sum(total.passed for total in totals), run=sum(total.run for total in totals))

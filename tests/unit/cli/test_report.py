@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import cli
-from kiln.errors import UsageError
+from kiln.errors import NotWritable, UsageError
 from kiln.ledger import Ledger
 from tests import runs
 
@@ -83,3 +83,31 @@ def test_a_recorded_run_is_written_for_a_ci(feedstock: Path, tmp_path: Path) -> 
     assert text.startswith('<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="kiln run 1"')
     assert f'<testsuite name="{CONFIG}"' in text
     assert not (feedstock / "build_artifacts" / "reports").exists()
+
+
+def test_the_page_is_compared_with_the_run_before_and_listed_in_an_index(feedstock: Path) -> None:
+    pages = feedstock / "build_artifacts" / "reports"
+    assert kiln(feedstock, "1") == 0
+    assert 'href="./0002.html"' not in (pages / "index.html").read_text()
+    assert kiln(feedstock) == 0
+    index = (pages / "index.html").read_text()
+    assert index.index('href="./0002.html"') < index.index('href="./0001.html"')
+    assert 'Compared with run <a href="./0001.html">1</a>' in (pages / "0002.html").read_text()
+    assert 'href="./index.html"' in (pages / "0002.html").read_text()
+
+
+def test_a_page_elsewhere_has_no_index(feedstock: Path, tmp_path: Path) -> None:
+    assert kiln(feedstock, "--out", str(tmp_path / "page.html")) == 0
+    assert "index.html" not in (tmp_path / "page.html").read_text()
+    assert not (tmp_path / "index.html").exists()
+
+
+def test_no_page_is_written_through_a_link(feedstock: Path, tmp_path: Path) -> None:
+    pages = feedstock / "build_artifacts" / "reports"
+    pages.mkdir()
+    target = tmp_path / "target"
+    target.write_text("mine\n")
+    (pages / "index.html").symlink_to(target)
+    with pytest.raises(NotWritable, match=r"index\.html is a link"):
+        kiln(feedstock)
+    assert target.read_text() == "mine\n"

@@ -12,6 +12,7 @@ import pytest
 
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.report import as_html, as_json, as_markdown, matrix_text
+from kiln.report.chart import step_bars
 from kiln.report.tail import LINES, WIDTH, tail
 from tests import runs
 
@@ -61,14 +62,16 @@ def everywhere(text: str, log: Path) -> MatrixReport:
         replace(second, reason=text),
         *others,
     )
-    words = dict.fromkeys(("command", "machine", "engine", "container", "image"), text)
+    fields = ("command", "machine", "engine", "container", "image", "commit", "remote_url", "kiln_version", "ci_url")
+    words = dict.fromkeys(fields, text)
     return replace(report, configs=configs, **words)  # type: ignore[arg-type]
 
 
 def test_nothing_of_a_build_becomes_part_of_the_page(tmp_path: Path) -> None:
     log = tmp_path / "javascript:alert(1) <&>.log"
     log.write_text(EVIL * 3)
-    page = page_of(everywhere(EVIL, log), tmp_path, name=EVIL)
+    run = everywhere(EVIL, log)
+    page = as_html(run, VARIANTS, name=EVIL, folder=tmp_path, now=runs.BEGAN, earlier=[replace(run, run=6)])
     elements = Elements(page)
     assert not {"script", "img", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in elements.found}
     assert not any(name.startswith("on") or name == "style" for _, attributes in elements.found for name in attributes)
@@ -131,6 +134,134 @@ def test_a_rehearsal_says_that_it_is_one(tmp_path: Path) -> None:
     run = runs.worked_through(VARIANTS)
     assert "A rehearsal:" not in Elements(page_of(run, tmp_path)).text
     assert "A rehearsal:" in Elements(page_of(replace(run, rehearsal=True), tmp_path)).text
+
+
+HEADLINES = [
+    (None, {}, False, "4 of 4 built"),
+    (None, {}, True, "4 of 4 rehearsed"),
+    (None, {1: ConfigState.FAILED, 2: ConfigState.DISK_FULL}, False, "2 of 4 failed"),
+    (None, {1: ConfigState.INTERRUPTED}, False, "interrupted: 3 of 4 built"),
+    (None, {1: ConfigState.LOCKED}, False, "interrupted: 3 of 4 built"),
+    (3.5 * runs.HOUR, {}, False, "running: 2 of 4 built"),
+    (4 * runs.HOUR, {0: ConfigState.FAILED}, False, "running: 2 of 4 built, 1 of 4 failed"),
+]
+
+
+@pytest.mark.parametrize(("until", "bad", "rehearsal", "words"), HEADLINES)
+def test_title_and_heading_begin_with_the_verdict(
+    until: float | None, bad: dict[int, ConfigState], rehearsal: bool, words: str, tmp_path: Path
+) -> None:
+    run = replace(runs.worked_through(VARIANTS, until=until, bad=bad), rehearsal=rehearsal)
+    page = page_of(run, tmp_path)
+    assert f"<title>{words}: feedstock, run 7</title>" in page
+    heading = re.search("<h1>.*?</h1>", page, re.DOTALL)
+    assert heading
+    assert words in heading[0]
+
+
+def test_cached_configs_are_counted_in_the_heading(tmp_path: Path) -> None:
+    run = runs.worked_through(VARIANTS, bad={1: ConfigState.CACHED})
+    assert "4 of 4 built (1 cached): " in page_of(replace(run, finished=run.started + 9), tmp_path)
+
+
+def test_commit_and_ci_are_links_and_the_version_is_shown(tmp_path: Path) -> None:
+    repository = "https://git.example/some/x"
+    run = replace(
+        runs.worked_through(VARIANTS),
+        commit="0123456789" * 4,
+        remote_url=f"{repository}.git",
+        kiln_version="9.8.7",
+        ci_url=f"{repository}/actions/runs/5",
+    )
+    elements = Elements(page_of(run, tmp_path))
+    links = {attributes.get("href") for tag, attributes in elements.found if tag == "a"}
+    assert {f"{repository}/commit/{'0123456789' * 4}", f"{repository}/actions/runs/5"} <= links
+    assert "01234567" in elements.text
+    assert "9.8.7" in elements.text
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["javascript:alert(1)", "//git.example/x", "https://me:secret@git.example/x", "https://[", "ftp://h/x", "https:x"],
+)
+def test_an_address_that_is_no_web_page_becomes_no_link(url: str, tmp_path: Path) -> None:
+    run = replace(runs.worked_through(VARIANTS), commit="0123456", remote_url=url, ci_url=url)
+    links = [attributes.get("href") or "" for tag, attributes in Elements(page_of(run, tmp_path)).found if tag == "a"]
+    assert links
+    assert all(link.startswith("#") for link in links)
+
+
+def figure(page: str, title: str) -> str:
+    """The figure of a title at the top of a page, with its remark."""
+    match = re.search(f"<dt>{title}</dt><dd><b>(.*?)</b><span>(.*?)</span>", page)
+    assert match
+    return f"{match[1]} {match[2]}"
+
+
+def failed_by_its_test(config: ConfigRun) -> ConfigRun:
+    return replace(config, steps=(*config.steps[:-1], replace(config.steps[-1], failed=True)))
+
+
+def test_a_failed_test_is_counted(tmp_path: Path) -> None:
+    run = runs.worked_through(VARIANTS, bad={1: ConfigState.FAILED})
+    first, second, *others = run.configs
+    page = page_of(replace(run, configs=(first, failed_by_its_test(second), *others)), tmp_path)
+    assert figure(page, "tests") == "15 of 16 tested packages pass"
+    assert "<td>0 of 1 pass</td>" in page
+    assert page.count("✗</span> failed</span></th>") == 1
+
+
+def test_tests_of_a_config_that_failed_before_them_are_said_to_be_missing(tmp_path: Path) -> None:
+    page = page_of(runs.worked_through(VARIANTS, bad={1: ConfigState.OUT_OF_MEMORY}), tmp_path)
+    assert figure(page, "tests") == "15 of 15 tested packages pass; 3 of 4 configs were tested"
+    everything = page_of(runs.worked_through(VARIANTS), tmp_path)
+    assert figure(everything, "tests") == "20 of 20 tested packages pass"
+
+
+def test_steps_are_bars_one_after_another(tmp_path: Path) -> None:
+    config = runs.worked_through(VARIANTS).configs[0]
+    (fetch, compiled, tested) = step_bars(config, 3.1 * runs.HOUR)
+    assert fetch[0] == 0.0
+    assert fetch[1] == pytest.approx(0.127, abs=1e-3)
+    assert compiled[0] == pytest.approx(fetch[1], abs=1e-3)
+    assert compiled[1] == pytest.approx(90.0, abs=1e-3)
+    assert tested[0] == pytest.approx(fetch[1] + compiled[1], abs=2e-3)
+    assert step_bars(replace(config, steps=()), None) == ()
+    page = page_of(runs.worked_through(VARIANTS), tmp_path)
+    assert page.count('class="step-bar"') == 12
+    assert f'x="{compiled[0]}%" width="{compiled[1]}%"' in page
+
+
+def test_steps_longer_than_their_config_stay_in_the_chart() -> None:
+    config = runs.worked_through(VARIANTS).configs[0]
+    bars = step_bars(config, 1.0)
+    assert all(start + width <= 100.01 for start, width in bars)
+
+
+def test_the_page_names_what_changed_and_links_the_earlier_page(tmp_path: Path) -> None:
+    (tmp_path / "0006.html").write_text("a page\n")
+    before = replace(runs.worked_through(VARIANTS), run=6)
+    run = runs.worked_through(VARIANTS, bad={1: ConfigState.FAILED})
+    page = as_html(run, VARIANTS, name="f", folder=tmp_path, earlier=[before], has_index=True)
+    assert 'Compared with run <a href="./0006.html">6</a>' in page
+    assert "<p>1 new failure.</p>" in page
+    assert '<a href="./index.html">All runs</a>' in page
+    (tmp_path / "0006.html").unlink()
+    alone = as_html(run, VARIANTS, name="f", folder=tmp_path, earlier=[before])
+    assert "0006.html" not in alone
+    assert "index.html" not in alone
+    assert "Compared with" not in page_of(run, tmp_path)
+
+
+def test_a_cached_config_has_the_log_that_built_it(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "0005" / "a.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("built\n")
+    built = replace(runs.worked_through(VARIANTS, log=log), run=5)
+    run = runs.worked_through(VARIANTS, bad={1: ConfigState.CACHED})
+    page = as_html(run, VARIANTS, name="f", folder=tmp_path / "reports", earlier=[built])
+    assert page.count('href="../logs/0005/a.log"') == 1
+    assert "of run 5</small>" in page
 
 
 def test_a_log_that_is_gone_is_no_link(tmp_path: Path) -> None:

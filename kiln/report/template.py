@@ -1,0 +1,110 @@
+"""The environment of the web pages' templates: everything is escaped, and links lead to files or to web pages."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from kiln import files
+from kiln.console import SIGNS, clock, duration, one_line
+from kiln.report import totals
+from kiln.report.tail import cut, tail
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+    from kiln.model.run import MatrixReport
+
+HERE = Path(__file__).parent
+LONGEST = 4000  # characters of a reason
+
+
+def render(template: str, folder: Path, **values: Any) -> str:
+    """Return a page that is written into a folder, with the style sheet and its hash for the page's policy."""
+    from markupsafe import Markup
+
+    style = (HERE / "page.css").read_text(encoding="utf-8")
+    return (
+        _environment(folder)
+        .get_template(template)
+        .render(
+            **values,
+            style=Markup(style),  # noqa: S704 - a trusted file of this package
+            style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        )
+    )
+
+
+def _environment(folder: Path) -> Environment:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {"SIGNS": SIGNS, "totals": totals, "commit_url": commit_url}
+    environment.filters |= {
+        "clean": lambda text: cut(one_line(str(text))),
+        "reason": _reason,
+        "clock": clock,
+        "duration": duration,
+        "brief": brief,
+        "size": files.size_text,
+        "moment": _moment,
+        "kind": lambda state: state.name.lower().replace("_", "-"),
+        "tail": tail,
+        "href": lambda path: _href(path, folder),
+        "there": lambda path: path is not None and path.is_file(),
+        "is_web": is_web,
+    }
+    return environment
+
+
+def is_web(url: str) -> bool:
+    """Return whether a text is the address of a web page, without credentials; others become no link."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    is_plain = url.isascii() and url.isprintable() and " " not in url
+    return is_plain and parts.scheme in {"http", "https"} and bool(parts.hostname) and "@" not in parts.netloc
+
+
+def commit_url(report: MatrixReport) -> str:
+    """Return the page of a run's commit, as GitHub, GitLab and Forgejo have it; empty where it is unknown."""
+    url = f"{report.remote_url.rstrip('/').removesuffix('.git')}/commit/{report.commit}"
+    return url if re.fullmatch("[0-9a-f]{7,64}", report.commit) and is_web(report.remote_url) else ""
+
+
+def brief(seconds: float) -> str:
+    """Return a short duration: ``12 s``, ``49 min``, ``3 h 06``."""
+    minutes = round(seconds / 60)
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d}"
+
+
+def _reason(text: str) -> str:
+    """Return a reason of several lines, escaped and of limited length."""
+    lines = [
+        one_line(line.expandtabs(4)) if not line[:1].isspace() else "  " + one_line(line) for line in text.splitlines()
+    ]
+    return cut("\n".join(lines), LONGEST)
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+
+
+def _href(path: Path, folder: Path) -> str:
+    """Return a relative link from the page; a name cannot be mistaken for a scheme or a host."""
+    return re.sub(r"^(?!\.)", "./", quote(os.path.relpath(path, folder)))
