@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from dataclasses import replace
 from html import unescape
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kiln.model.run import ConfigState
-from kiln.report import as_html
+from kiln.report import as_html, index_as_html
 from tests import runs
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.needs("chromium")
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync", "--hide-scrollbars", "--enable-logging=stderr"),
+    "--virtual-time-budget=2000",
 )
 # What is measured in the page; where an element scrolls by itself, what is inside may be wider.
 MEASURE = """<pre id="measured"></pre><script>
@@ -29,14 +31,21 @@ const all = [...document.querySelectorAll("body *")];
 const inside = element => element.parentElement.closest(".scroll, .tail, svg, details:not([open])");
 const label = element => element.className.baseVal ?? element.className;
 const places = [...document.querySelectorAll(".place")];
-document.getElementById("measured").textContent = JSON.stringify({
+const isShown = element => {
+  const cue = element.querySelector(".cue");
+  return getComputedStyle(cue).visibility === "visible" && cue.getBoundingClientRect().height > 5;
+};
+// Not at once: scrolling has an effect on the cues from the next frame on.
+const measure = () => document.getElementById("measured").textContent = JSON.stringify({
   page: document.documentElement.scrollWidth, window: innerWidth,
   outside: all.filter(e => !inside(e) && e.getBoundingClientRect().right > innerWidth + 1).map(label),
   cut: [...document.querySelectorAll(".place, .state, .figures b")]
     .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText),
   states: places.map(e => e.innerText.trim()), colours: places.map(e => getComputedStyle(e).backgroundColor),
+  cues: [...document.querySelectorAll(".scroll")].map(e => [e.scrollWidth > e.clientWidth, isShown(e)]),
   bars: [...document.querySelectorAll(".bar")].filter(e => e.getBoundingClientRect().width > 0).length,
 });
+setTimeout(measure, 400);
 </script></body>"""
 
 
@@ -54,10 +63,14 @@ def complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
+def policy_free(text: str) -> str:
+    return re.sub(r"<meta http-equiv=.Content-Security-Policy.*?>", "", text)
+
+
 def measured(text: str, tmp_path: Path, *, width: int) -> dict[str, Any]:
     """Measure a page with a script of ours, which the page's own policy would forbid."""
     page = tmp_path / "measured.html"
-    page.write_text(re.sub(r"<meta http-equiv=.Content-Security-Policy.*?>", "", text).replace("</body>", MEASURE))
+    page.write_text(policy_free(text).replace("</body>", MEASURE))
     shown = browse(page, tmp_path / "profile", f"--window-size={width},1200").stdout
     found = re.search(r'<pre id="measured">(.*?)</pre>', shown)
     assert found
@@ -73,7 +86,16 @@ def a_page(count: int, folder: Path, until: float | None = None, bad: dict[int, 
     pythons = [f"3.{minor}" for minor in range(9, 9 + count // cudas // levels)]
     variants = runs.variants(["None", *(f"12.{n}" for n in range(cudas - 1))], pythons, [str(n) for n in range(levels)])
     report = runs.worked_through(variants, jobs=min(8, max(1, count // 4)), until=until, bad=bad, log=log)
-    return as_html(report, variants, name="some-feedstock", folder=folder, now=runs.BEGAN + (until or 0))
+    earlier = [replace(runs.worked_through(variants, jobs=report.jobs, bad={0: ConfigState.FAILED}), run=6)]
+    now = runs.BEGAN + (until or 0)
+    return as_html(report, variants, name="some-feedstock", folder=folder, now=now, earlier=earlier, has_index=True)
+
+
+def index(folder: Path) -> str:
+    """An index of runs with all verdicts."""
+    variants = runs.variants(["None", "12.5"], ["3.10", "3.11"])
+    reports = [runs.worked_through(variants, bad={1: state}) for state in (ConfigState.FAILED, ConfigState.INTERRUPTED)]
+    return index_as_html([runs.worked_through(variants, until=9.0), *reports], name="some-feedstock", folder=folder)
 
 
 @pytest.mark.parametrize("width", [500, 1280])
@@ -92,6 +114,8 @@ def test_a_report_fits_its_window_and_shows_each_state(
 ) -> None:
     text = a_page(count, tmp_path, until=hours and hours * runs.HOUR, bad=bad)
     seen = measured(text, tmp_path, width=width)
+    assert all(is_wide == has_cue for is_wide, has_cue in seen["cues"]), seen["cues"]
+    assert not any(cue[1] for cue in seen["cues"]) or width == 500 or count == 192
     assert seen["page"] <= seen["window"] == width
     assert seen["outside"] == []
     assert seen["cut"] == []
@@ -102,9 +126,37 @@ def test_a_report_fits_its_window_and_shows_each_state(
     assert seen["bars"] > 0
 
 
+@pytest.mark.parametrize("width", [500, 1280])
+def test_the_index_of_runs_fits_its_window(width: int, tmp_path: Path) -> None:
+    seen = measured(index(tmp_path), tmp_path, width=width)
+    assert seen["page"] <= seen["window"] == width
+    assert seen["outside"] == []
+    assert seen["cues"] == [[width == 500, width == 500]]
+
+
+def test_a_phone_shows_the_cues_of_a_page(tmp_path: Path) -> None:
+    """The browser has no window of 390 px, but a frame of that width."""
+    (tmp_path / "inner.html").write_text(policy_free(a_page(12, tmp_path)).replace("</body>", MEASURE))
+    frame = '<body style="margin: 0"><iframe src="inner.html" style="width: 390px; height: 2000px; border: 0"></iframe>'
+    script = """<pre id="outer"></pre><script>setTimeout(() => {
+      document.getElementById("outer").textContent = frames[0].document.getElementById("measured").textContent; }, 900);
+    </script></body>"""
+    (tmp_path / "outer.html").write_text(frame + script)
+    shown = browse(tmp_path / "outer.html", tmp_path / "profile", "--allow-file-access-from-files").stdout
+    match = re.search(r'<pre id="outer">(.+?)</pre>', shown)
+    assert match
+    seen = json.loads(unescape(match[1]))
+    assert seen["page"] <= seen["window"] == 390
+    assert seen["outside"] == []
+    assert len(seen["cues"]) == 4
+    assert all(is_wide and has_cue for is_wide, has_cue in seen["cues"])
+
+
 def test_a_report_loads_without_a_complaint(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text(a_page(12, tmp_path, bad={2: ConfigState.FAILED}))
+    assert complaints(browse(page, tmp_path / "profile")) == []
+    page.write_text(index(tmp_path))
     assert complaints(browse(page, tmp_path / "profile")) == []
 
 
