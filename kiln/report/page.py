@@ -98,11 +98,11 @@ def _tests(report: MatrixReport) -> tuple[str, str]:
     """Return the number of passed tests and a remark, which says of how many configs where not all have results."""
     tests, configs = totals.tests_of_all(report.configs), report.configs
     if not tests.run:
-        return "0", "no package has been tested"
+        return "0", "no results"
     tested = sum(totals.tests(config).run > 0 for config in configs)
     untested = any(config.state in BAD and not totals.tests(config).run for config in configs)
     return str(tests.passed), f"of {tests.run} tested packages pass" + (
-        f"; {tested} of {len(configs)} configs were tested" if untested else ""
+        f"; {tested} of {len(configs)} configs have results" if untested else ""
     )
 
 
