@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import cli
+from kiln.cli import report
 from kiln.errors import NotWritable, UsageError
 from kiln.ledger import Ledger
 from tests import runs
@@ -111,3 +112,13 @@ def test_no_page_is_written_through_a_link(feedstock: Path, tmp_path: Path) -> N
     with pytest.raises(NotWritable, match=r"index\.html is a link"):
         kiln(feedstock)
     assert target.read_text() == "mine\n"
+
+
+def test_a_run_older_than_the_index_has_a_page(feedstock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "INDEXED", 1)
+    assert kiln(feedstock, "1") == 0
+    pages = feedstock / "build_artifacts" / "reports"
+    assert "run 1" in (pages / "0001.html").read_text()
+    index = (pages / "index.html").read_text()
+    assert "run 2" in index
+    assert "1 earlier run:" in index
