@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from kiln.model.run import ConfigRun, MatrixReport
 
 TAIL = 20  # stored lines of each step, shown if it fails
+# Build scripts run under `set -x`: the trace has each variable of the environment twice, and then the recipe's script.
+_TRACED_VARIABLE = re.compile(r"\++ (?:export )?[A-Za-z_]\w*=")
+_TRACED_SCRIPT = re.compile(r"\+ bash -e /\S+$")
 
 
 @dataclass(slots=True)
@@ -48,11 +52,16 @@ class RunState:
         self.configs[config.config] = config
 
     def add_line(self, config: str, step: str, line: str) -> None:
-        """Store a line unescaped; it is escaped when it is shown, which is far less often."""
+        """Store a line unescaped; it is escaped when it is shown, which is far less often.
+
+        The trace of a script's environment is left out, and what came before the recipe's script is dropped.
+        """
         output = self.outputs.get(config)
         if output is None or output.step != step:
             output = self.outputs[config] = ConfigOutput(step)
-        if line:
+        if line and not _TRACED_VARIABLE.match(line):
+            if _TRACED_SCRIPT.match(line):
+                output.lines.clear()
             output.lines.append(line)
 
     def update_progress(self, config: str, progress: Progress) -> str:

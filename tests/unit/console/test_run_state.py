@@ -53,3 +53,32 @@ def test_the_last_lines_are_indented_as_they_were() -> None:
     for line in ("a.c: In function", "    \x1b[1mreturn\x1b[0m x;  ", "\t   ^"):
         state.add_line("a", "build", line)
     assert state.tail("a") == ["a.c: In function", "    return x;", "       ^"]
+
+
+def test_the_trace_of_the_environment_is_not_in_the_last_lines() -> None:
+    state = RunState()
+    state.set_report(a_run(a_config("a", ConfigState.RUNNING)))
+    for line in (
+        "+ export PKG_VERSION=1.2",
+        "++ BAZEL_CPUS=2",
+        "+ cd $PREFIX",
+        "+ bash -e /feedstock/recipe/build.sh",
+        "+ gcc -o a a.c",
+        "    a.c:3: error: no such thing",
+        "x=1 is no trace",
+    ):
+        state.add_line("a", "compile", line)
+    assert state.tail("a") == [
+        "+ bash -e /feedstock/recipe/build.sh",
+        "+ gcc -o a a.c",
+        "    a.c:3: error: no such thing",
+        "x=1 is no trace",
+    ]
+
+
+def test_the_trace_of_a_script_in_the_recipe_itself_is_in_the_last_lines() -> None:
+    state = RunState()
+    state.set_report(a_run(a_config("a", ConfigState.RUNNING)))
+    for line in ("+ export PREFIX=/p", "+ make all", "+ bash -e helper.sh"):
+        state.add_line("a", "build x", line)
+    assert state.tail("a") == ["+ make all", "+ bash -e helper.sh"]
