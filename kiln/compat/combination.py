@@ -14,7 +14,17 @@ if TYPE_CHECKING:
 
     from kiln.compat.tables import Row
 
-VERSIONS = ("tf", "serving", "cuda", "cudnn", "python", "bazel", "driver", "glibc")
+EXAMPLES = {  # of versions that can be left open, by their names
+    "tf": "2.21",
+    "serving": "2.20",
+    "cuda": "12.5",
+    "cudnn": "9.3",
+    "python": "3.12",
+    "bazel": "7.4.1",
+    "driver": "580.65.06",
+    "glibc": "2.28",
+}
+VERSIONS = tuple(EXAMPLES)
 _CAPABILITY = re.compile(r"(?:(?:sm|compute)_)?(?P<number>\d{1,2}\.\d|\d{2,3})[af]?")
 _COMPILER = re.compile(r"(?P<name>gcc|clang)[ -]?(?P<version>\d{1,3}(?:\.\d{1,3}){0,2})")
 
@@ -207,7 +217,7 @@ def _version(name: str, value: str) -> str:
         version_ranges.numbers(value)
     except ValueError:
         raise UsageError(
-            f"--{name} {value!r} is not a version", hint=f"--{name} 12.5, as many numbers as are known"
+            f"--{name} {value!r} is not a version", hint=f"--{name} {EXAMPLES[name]}, as many numbers as are known"
         ) from None
     return value
 

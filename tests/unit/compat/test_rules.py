@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.compat import Verdict, combination, judge, tables
+from kiln.compat.combination import VERSIONS
 from kiln.compat.rules import findings
 from kiln.errors import UsageError
 
@@ -357,3 +358,14 @@ def test_a_gpu_by_any_name(name: str, capability: str) -> None:
 def test_unknown_values_are_refused(asked: dict[str, str], what: str) -> None:
     with pytest.raises(UsageError, match=what):
         combination(asked)
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+def test_the_hint_of_an_invalid_version_is_a_valid_version_of_the_same_part(name: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        combination({name: "banana"})
+    option, value = refusal.value.hint.partition(",")[0].split(" ")
+    assert option == f"--{name}"
+    assert dict(combination({name: value}).given()) == {name: value}
+    if name in {"tf", "serving"}:  # an example that the doctor knows
+        assert (tables.tensorflow(value) if name == "tf" else tables.serving(value)) is not None
