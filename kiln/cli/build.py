@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from kiln.cli import failed_run, print_error
 from kiln.cli.build_arguments import arguments
 from kiln.cli.build_options import run_options
 from kiln.cli.config_selection import selected_configs
@@ -68,8 +69,9 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
     elif options.verbosity != "quiet":
         from kiln.report import result_text
 
-        print(result_text(report), end="")
-    return exit_code(report, errors)
+        print(result_text(report), end="", flush=True)
+    code = exit_code(report, errors)
+    return code if code == 0 else print_error(failed_run.failure(report, errors, options, exit_code=code))
 
 
 def make_plan(feedstock: Feedstock, request: RunOptions, options: argparse.Namespace) -> RunPlan:

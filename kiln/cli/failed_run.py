@@ -1,0 +1,70 @@
+"""The last lines of a failed build: an error, and the commands that continue, ready to be pasted."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln.errors import AlreadyRunning, BuildFailed, KilnError, kind_of
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from kiln.model.run import ConfigRun, MatrixReport
+
+NAMES = 3  # of configs in the error
+# The options that both commands need again, by the names of their arguments, with their defaults.
+REPEATED = {
+    "engine": ("--engine", "rattler-build"),
+    "container": ("--container", None),
+    "network": ("--network", "granted"),
+}
+
+
+def failure(
+    report: MatrixReport, errors: Mapping[str, KilnError], options: argparse.Namespace, *, exit_code: int
+) -> KilnError:
+    """Return the error of a run in which configs are neither built nor cached, with the commands to try next."""
+    from kiln.console.progress import GOOD
+    from kiln.model.run import ConfigState
+
+    failures = [config for config in report.configs if config.state not in GOOD]
+    locked = [config for config in failures if config.state is ConfigState.LOCKED]
+    others = [config for config in failures if config.state is not ConfigState.LOCKED]
+    total = f"{len(failures)} of {len(report.configs)} {'config' if len(report.configs) == 1 else 'configs'}"
+    if not others:
+        return AlreadyRunning(f"{total} locked by another process: {_names(locked)}", hint="wait for it, then repeat")
+    debugged = [] if options.rehearsal else [name for name, error in errors.items() if isinstance(error, BuildFailed)]
+    program, repeated = _program(sys.argv[1:]), _repeated(options)
+    commands = [
+        (*program, "--failed", *repeated),
+        *((*program, name, "--debug", *repeated) for name in debugged[:1]),
+    ]
+    hint = "\n       ".join(map(shlex.join, commands))
+    return kind_of(exit_code)(f"{total} not built: {_names(failures)}", hint=hint)
+
+
+def _names(configs: Sequence[ConfigRun]) -> str:
+    more = [f"and {len(configs) - NAMES} more"] if len(configs) > NAMES else []
+    return ", ".join([*(config.config for config in configs[:NAMES]), *more])
+
+
+def _program(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the first words of the command line that this process was started with."""
+    from kiln.cli import top_parser
+
+    top, _ = top_parser().parse_known_args(words)
+    elsewhere = top.root.absolute() != Path.cwd()
+    if top.called:
+        return ("python", str(top.root / top.called) if elsewhere else top.called)
+    return ("kiln", *(("-C", str(top.root)) if elsewhere else ()), "build")
+
+
+def _repeated(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the options that select where and how configs are built."""
+    values = ((flag, getattr(options, name), default) for name, (flag, default) in REPEATED.items())
+    words = [word for flag, value, default in values if value != default for word in (flag, value)]
+    return (*(["--rehearse"] if options.rehearsal else []), *words)
