@@ -52,6 +52,12 @@ _INSTALL = ("install", "--no-user", "--no-warn-script-location", *_LOCKED)
 _DOWNLOAD = ("download", *_LOCKED)
 _PATH_FILE = "kiln-root.pth"
 _ROOT_FROM_SITE_PACKAGES = "../../../.."  # relative, because a path file is read in the locale's encoding
+# Python's -m would import a folder kiln of the current directory, which may be another's checkout.
+_PROGRAM = """\
+#!/bin/sh
+here=$(dirname "$(readlink -f "$0")")
+exec "$here/python" -c "import sys; sys.path[:] = filter(None, sys.path); from kiln.__main__ import main; main()" "$@"
+"""
 
 
 class _Job(NamedTuple):
@@ -101,6 +107,7 @@ def _make(job: _Job, reason: str, *, completable: bool) -> None:
         if COLLECTIONS in job.locks:
             _unpack_collections(job)
         (_site_packages(folder) / _PATH_FILE).write_text(f"{_ROOT_FROM_SITE_PACKAGES}\n")
+        _write_program(folder / "bin" / "kiln")
         write_marker(folder, digests)
     except BaseException:
         with suppress(OSError):
@@ -223,6 +230,12 @@ def _clear(folder: Path) -> None:
             shutil.rmtree(entry)
         elif entry.name != LOCK:
             entry.unlink()
+
+
+def _write_program(path: Path) -> None:
+    """Write the program ``kiln``, which can be started from anywhere, also through a link."""
+    path.write_text(_PROGRAM)
+    path.chmod(0o755)
 
 
 def _site_packages(folder: Path) -> Path:

@@ -148,6 +148,20 @@ def test_it_is_made_once_then_used_from_anywhere_whatever_the_users_settings_are
     assert not [path for path in json.loads(second.stdout)["path"] if path in {"", "/", str(rubbish)}]
 
 
+def test_it_has_a_program_that_starts_from_anywhere(clone: Clone, tmp_path: Path) -> None:
+    assert clone.enter().returncode == 0
+    (clone.root / "kiln" / "__main__.py").write_text("import sys\ndef main(): print(sys.argv[1:], sys.executable)\n")
+    (tmp_path / "kiln").mkdir()
+    (tmp_path / "kiln" / "__init__.py").write_text("raise SystemExit('the wrong kiln')\n")
+    link = tmp_path / "link"
+    link.symlink_to(clone.root / ".venv" / "bin" / "kiln")
+    for program in (link, link.resolve()):
+        argv = [str(program), "render", "a b", "--x='1'"]
+        ended = subprocess.run(argv, env=clone.env, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout.strip() == f"{argv[1:]} {clone.root / '.venv' / 'bin' / 'python'}"
+
+
 def test_it_is_made_anew_when_the_lock_changes(clone: Clone) -> None:
     assert json.loads(clone.enter().stdout)["pebble"] == "1.0"
     clone.lock("2.0")
