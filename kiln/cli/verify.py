@@ -50,18 +50,25 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - a ver
 def record(options: argparse.Namespace) -> tuple[Link, tuple[str, ...]]:
     """Return the verified record of a package, and the verified facts."""
     from kiln import provenance
-    from kiln.errors import UsageError
+    from kiln.errors import ProvenanceBroken, UsageError
     from kiln.publish.channel_files import reader
 
     if not options.package.is_file():
         raise UsageError(f"file not found: {options.package}", hint="download the package first")
-    read = reader(options.channel or str(options.package.absolute().parents[1]))
+    channel = options.channel or str(options.package.absolute().parents[1])
+    read = reader(channel)
+    if (chain := read("provenance/chain.jsonl")) is None:
+        raise ProvenanceBroken(
+            f"{options.package.name} has no record: the channel {channel} has none of any package",
+            why="a record is written when a package is published",
+            hint="kiln publish --to CHANNEL publishes it; --channel CHANNEL reads the records of another channel",
+        )
     signers = None
     if options.allowed_signers:
         signers = provenance.Signers(file=options.allowed_signers, env=os.environ)
     return provenance.verify(
         options.package,
-        read("provenance/chain.jsonl") or b"",
+        chain,
         bill_of=lambda sha256: read(f"provenance/sbom/{sha256}.spdx.json"),
         offered=index_hashes(read),
         signers=signers,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kiln.cli import run, verify
-from kiln.errors import BrokenIndex, UsageError
+from kiln.errors import BrokenIndex, ProvenanceBroken, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_the_hashes_of_an_index_are_those_of_all_subdirs() -> None:
@@ -31,3 +35,15 @@ def test_an_invalid_index_is_reported() -> None:
 def test_a_missing_package_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["verify", "/no/such/a-1-0.conda"]) == UsageError.exit_code
     assert "file not found: /no/such/a-1-0.conda" in capsys.readouterr().err
+
+
+def test_a_package_that_was_never_published_is_told_from_a_wrong_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = tmp_path / "channel" / "noarch" / "a-1-0.conda"
+    package.parent.mkdir(parents=True)
+    package.write_bytes(b"")
+    assert run(["verify", str(package)]) == ProvenanceBroken.exit_code
+    error = capsys.readouterr().err
+    assert f"a-1-0.conda has no record: the channel {tmp_path / 'channel'} has none of any package" in error
+    assert "try: kiln publish --to CHANNEL" in error
