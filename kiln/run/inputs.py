@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import expand, limits, render
 from kiln.builder import rehearsal_inputs
 from kiln.job.outline import require_step
-from kiln.run import compatibility, location, platforms, preflight
+from kiln.run import compatibility, location, platforms, preflight, recipe_files
 from kiln.run.options import HOST
 from kiln.store import build_cache
 from kiln.store.compile_cache import cache_key
@@ -126,9 +126,11 @@ def _system_packages(feedstock: Feedstock) -> tuple[str, ...]:
 
 
 def _require_keys(feedstock: Feedstock, configs: tuple[BuildConfig, ...], *, engine: str) -> None:
-    """Refuse a recipe with keys that do not exist, or that the engine does not have, before anything is built."""
+    """Refuse a recipe with keys or files that do not exist, or keys that the engine lacks, before anything is built."""
     renderings = limits.bounded(lambda: [render.render(feedstock, config) for config in configs])
-    render.require_supported(renderings, own_engine=engine == "rattler-build")
+    render.require_supported(renderings, own_engine=engine == OWN_ENGINE)
+    if engine == OWN_ENGINE:
+        recipe_files.require(feedstock, renderings)
 
 
 def _inputs(

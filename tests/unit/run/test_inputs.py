@@ -40,3 +40,40 @@ def test_an_unknown_key_is_refused_with_every_engine(tmp_path: Path) -> None:
     for engine in ("rattler-build", "conda-build", "mambabuild"):
         with pytest.raises(RecipeFault, match="unknown key 'package/vrsion'"):
             _require_keys(feedstock, configs, engine=engine)
+
+
+FILES = """package:
+  name: a
+  version: 1
+source:
+  path: "../nowhere"
+  patches:
+    - fix.patch
+outputs:
+  - name: b
+    script: instal.sh  # install.sh
+  - name: c
+    script: there.py
+"""
+
+
+def test_scripts_patches_and_sources_that_do_not_exist_are_refused_with_their_places(tmp_path: Path) -> None:
+    feedstock = written(tmp_path, FILES, files={"recipe/there.py": "", "recipe/install.sh": ""})
+    configs = expand.configs(feedstock)
+    with pytest.raises(RecipeFault) as refusal:
+        _require_keys(feedstock, configs, engine="rattler-build")
+    assert [line for line in str(refusal.value).splitlines() if "why" not in line] == [
+        "recipe/meta.yaml:5:10: source/path: '../nowhere' does not exist",
+        "  try: add recipe/../nowhere, or correct its name",
+        "recipe/meta.yaml:7:7: source/patches: 'fix.patch' does not exist",
+        "  try: add recipe/fix.patch, or correct its name",
+        "recipe/meta.yaml:10:13: script: 'instal.sh' does not exist",
+        "  try: did you mean 'install.sh'?",
+    ]
+    _require_keys(feedstock, configs, engine="conda-build")  # its own rules
+
+
+def test_files_of_the_recipe_that_exist_are_accepted(tmp_path: Path) -> None:
+    files = {"recipe/there.py": "", "recipe/instal.sh": "", "nowhere/a.c": "", "recipe/fix.patch": ""}
+    feedstock = written(tmp_path, FILES, files=files)
+    _require_keys(feedstock, expand.configs(feedstock), engine="rattler-build")

@@ -1,0 +1,70 @@
+"""The files of the recipe's folder that a build reads: a missing one is refused before anything is built."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from kiln.errors import RecipeFault, nearest
+from kiln.model.location import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.rendered import Rendered
+
+META = "meta.yaml"
+
+
+def require(feedstock: Feedstock, renderings: Iterable[Rendered]) -> None:
+    """Require the scripts, patches and local sources that a meta.yaml names.
+
+    Raises:
+        RecipeFault: with all missing files.
+    """
+    meta = feedstock.recipe / META
+    if not meta.is_file():
+        return
+    names = dict.fromkeys(pair for rendered in renderings for pair in _names(rendered))
+    missing = {name: key for key, name in names if not _exists(feedstock.recipe, key, name)}
+    if missing:
+        lines = meta.read_text(encoding="utf-8", errors="replace").splitlines()
+        first, *others = _errors(feedstock.recipe, missing, lines)
+        raise RecipeFault(first.what, at=first.at, why=first.why, hint=first.hint, others=others)
+
+
+def _names(rendered: Rendered) -> Iterator[tuple[str, str]]:
+    """Yield the paths that a build reads, relative to the recipe, each after the key that names it."""
+    for source in rendered.sources:
+        yield from (("source/path", path) for path in [source.path] if path is not None)
+        yield from (("source/patches", patch) for patch in source.patches)
+    scripts = (rendered.compile, *(output.script for output in rendered.outputs if not output.skip))
+    yield from (("script", script.file) for script in scripts if script.file is not None)
+
+
+def _exists(recipe: Path, key: str, name: str) -> bool:
+    """Return whether a path exists: a source may be a folder."""
+    path = recipe / name
+    return path.exists() if key == "source/path" else path.is_file()
+
+
+def _errors(recipe: Path, missing: Mapping[str, str], lines: list[str]) -> Iterator[RecipeFault]:
+    files = sorted(path.name for path in recipe.iterdir())
+    for name, key in missing.items():
+        yield RecipeFault(
+            f"{key}: {name!r} does not exist",
+            at=_place(name, lines),
+            why=f"paths are relative to the recipe's folder, {recipe}",
+            hint=nearest(name, files) or f"add recipe/{name}, or correct its name",
+        )
+
+
+def _place(name: str, lines: list[str]) -> Place:
+    """Return the place of a path in the recipe; the recipe alone for a path that a template makes."""
+    word = re.compile(rf"(?<![\w./-]){re.escape(name)}(?![\w./-])")
+    for number, line in enumerate(lines, 1):
+        if match := word.search(line.partition(" #")[0]):
+            return Place(file=f"recipe/{META}", line=number, column=match.start() + 1)
+    return Place(file=f"recipe/{META}")
