@@ -81,7 +81,7 @@ def bounded(work: Callable[[], Result]) -> Result:
         answer, status, usage = _answer(child, reader)
         if status:
             raise _killed(status, usage.ru_utime + usage.ru_stime, _place(note))
-    result, error, trace = pickle.loads(answer)  # noqa: S301 - kiln's own data: recipes cannot run code
+    result, error, trace = _Unpickler(io.BytesIO(answer)).load()
     if error is not None:
         raise error from (None if isinstance(error, KilnError) else RuntimeError(trace))
     return result  # type: ignore[no-any-return]  # pickle returns Any
@@ -195,10 +195,29 @@ def _outcome(work: Callable[[], object], note: mmap.mmap) -> bytes:
         return _packed(None, error, traceback.format_exc())
 
 
+class _Pickler(pickle.Pickler):
+    """Writes frozensets as tuples: CPython's fast mode counts each as one more level of nesting, and fails at the 50th.
+
+    Its ``save_frozenset`` (Modules/_pickle.c of 3.11) enters a level that it never leaves.
+    """
+
+    def persistent_id(self, obj: object) -> tuple[object, ...] | None:
+        """Return the elements of a frozenset; None for everything else."""
+        return tuple(obj) if type(obj) is frozenset else None
+
+
+class _Unpickler(pickle.Unpickler):  # kiln's own data: recipes cannot run code
+    """Reads what `_Pickler` has written."""
+
+    def persistent_load(self, pid: tuple[object, ...]) -> frozenset[object]:
+        """Return a frozenset of the elements."""
+        return frozenset(pid)
+
+
 def _packed(result: object, error: BaseException | None, trace: str = "") -> bytes:
     """Return an outcome as bytes, with shared objects repeated, so that its size is bounded when it is unpacked."""
     file = io.BytesIO()
-    pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
+    pickler = _Pickler(file, pickle.HIGHEST_PROTOCOL)
     pickler.fast = True
     pickler.dump((result, error, trace))
     if file.tell() > _LARGEST:

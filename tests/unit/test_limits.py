@@ -102,6 +102,12 @@ def test_a_result_counts_as_large_as_it_is_written_out() -> None:
         limits.bounded(lambda: [long] * 100)
 
 
+def test_any_number_of_frozensets_comes_back() -> None:
+    result = [[[frozenset([number, frozenset(["a"])]), {number}]] for number in range(200)]
+    assert limits.bounded(lambda: result) == result
+    assert all(type(entry[0][0]) is frozenset for entry in limits.bounded(lambda: result))
+
+
 def test_a_process_that_is_killed_is_an_own_error() -> None:
     with pytest.raises(UnsafeTemplate) as caught:
         limits.bounded(noted(lambda: os.kill(os.getpid(), signal.SIGKILL)))
