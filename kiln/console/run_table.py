@@ -49,7 +49,8 @@ def frame(run: RunState, *, now: float, width: int, height: int | None) -> list[
     If there are too many configs, failed and running ones come first, and the rest is counted.
     """
     configs, others = _visible(list(run.configs.values()), None if height is None else max(1, height - 3))
-    widths = _widths([run.label(config.config) for config in configs], width)
+    steps = [_step(run, config) for config in configs]
+    widths = _widths([run.label(config.config) for config in configs], steps, width)
     lines = [_heading(run, now, width), _bar(run, width)]
     lines += [_row(run, config, now, widths) for config in configs]
     if others:
@@ -64,8 +65,11 @@ def _visible(configs: list[ConfigRun], height: int | None) -> tuple[list[ConfigR
     return ordered[: height - 1], ordered[height - 1 :]
 
 
-def _widths(labels: Sequence[str], width: int) -> Widths:
-    """Return the widths that fit: the label first, then the times, the step and the output."""
+def _widths(labels: Sequence[str], steps: Sequence[str], width: int) -> Widths:
+    """Return the widths that fit: the label first, then the times, the step and the output.
+
+    The step is at least as wide as the longest of the present ``steps``.
+    """
     from rich.cells import cell_len
 
     label = min(max(map(cell_len, labels), default=0), max(width - 3, 0))
@@ -74,7 +78,7 @@ def _widths(labels: Sequence[str], width: int) -> Widths:
     rest = width - 2 - label
     time = _TIME if rest > _TIME else 0
     rest -= time + 2
-    step = min(_STEP, rest, max(_LINE, rest * 2 // 5)) if rest >= _LINE else 0
+    step = min(_STEP, rest, max(_LINE, rest * 2 // 5, *map(cell_len, steps))) if rest >= _LINE else 0
     line = rest - step - 2
     return Widths(label=label, time=time, step=step, line=line if step and line >= _LINE else 0)
 
@@ -116,12 +120,16 @@ def _row(run: RunState, config: ConfigRun, now: float, widths: Widths) -> Line:
         spans.append((_times(config, now).rjust(widths.time), DIM))
     running = config.state is ConfigState.RUNNING
     if widths.step:
-        step = (run.step(config.config) if running else "") or config.state.value
-        spans.append(("  " + fit(step, widths.step), style))
+        spans.append(("  " + fit(_step(run, config), widths.step), style))
     if widths.line:
         line = run.last_line(config.config) if running else config.reason.partition("\n")[0]
         spans.append(("  " + fit(line, widths.line), DIM))
     return tuple(spans)
+
+
+def _step(run: RunState, config: ConfigRun) -> str:
+    """Return the step of a running config, else the config's state."""
+    return (run.step(config.config) if config.state is ConfigState.RUNNING else "") or config.state.value
 
 
 def _times(config: ConfigRun, now: float) -> str:

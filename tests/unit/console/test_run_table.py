@@ -73,3 +73,17 @@ def test_with_too_many_configs_failed_and_running_ones_are_shown() -> None:
 def test_each_state_has_a_distinct_sign_of_one_column() -> None:
     assert len(set(SIGNS.values())) == len(ConfigState)
     assert all(cell_len(SIGNS[state]) == 1 for state in ConfigState)
+
+
+@pytest.mark.parametrize(
+    ("step", "end"),
+    [
+        ("build tensorflow-base", "build tensorflow-base  [1,234 / 5,…"),
+        ("build libtensorflow_framework", "build libtensorflow_framework"),
+    ],
+)
+def test_on_80_columns_a_step_is_whole_before_its_output_is_shown(step: str, end: str) -> None:
+    state = a_state()
+    state.add_line("b", step, "[1,234 / 5,678] Compiling a.cc")
+    line = text(frame(state, now=BEGAN + 125, width=79, height=30)).splitlines()[3]
+    assert line == f"▸ CUDA 12.9 · Python 3.11     2:05 / ~3:00  {end}"
