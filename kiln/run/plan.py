@@ -192,21 +192,25 @@ def _job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[str, Any]
 
 def as_text(plan: RunPlan) -> str:
     """Return a plan as text: the order of builds, then the resources."""
-    lines = [f"{_state(config)}  {config.config}" for config in plan.configs]
+    lines = [f"{_state(config, shared=plan.compiles)}  {config.config}" for config in plan.configs]
     if plan.waiting:
         time = "unknown, no similar config was built here yet" if plan.seconds is None else duration(plan.seconds)
         where = "on the host" if plan.container == HOST else f"in {plan.container}"
         share = f"{plan.share.cores} cores and {files.size_text(plan.share.memory)} of memory"
+        unknown = not plan.options.build.rehearsal and any(config.estimate is None for config in plan.waiting)
+        disk = f"{'at least ' if unknown else ''}{files.size_text(plan.disk)}"
         lines += [
             "",
             f"{len(plan.waiting)} to build, {plan.options.jobs} at a time, {where}: each has {share}",
-            f"temporary disk: {files.size_text(plan.disk)}; time: {time}",
+            f"temporary disk: {disk}{', no similar config was built here yet' if unknown else ''}",
+            f"time: {time}",
         ]
     return "\n".join(lines)
 
 
-def _state(config: ConfigRun) -> str:
+def _state(config: ConfigRun, *, shared: bool) -> str:
+    """Return what will be done with a config; with a ``shared`` compile cache, whether it is the first of its group."""
     if config.state is ConfigState.CACHED:
         return "done   "
     took = "" if config.estimate is None else f" {duration(config.estimate)}"
-    return f"build{took}{' first of ' + config.group if config.cold else ''}"
+    return f"build{took}{' first of ' + config.group if config.cold and shared else ''}"

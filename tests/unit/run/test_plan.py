@@ -1,0 +1,48 @@
+"""A plan as text says what is known of its time and its disk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kiln.model.run import ConfigRun, ConfigState
+from kiln.run.options import BuildOptions, RunOptions
+from kiln.run.plan import RunPlan, as_text
+from kiln.run.preflight import ResourceShare
+from kiln.scheduling.local import ScheduledConfig
+
+
+def a_plan(*, estimate: float | None, **more: Any) -> RunPlan:
+    waiting = ConfigRun(config="a", state=ConfigState.WAITING, group="cpu", cold=True, estimate=estimate)
+    fixed = {
+        "options": RunOptions(configs=("a",), command="kiln build a", build=BuildOptions()),
+        "cores": 8,
+        "container": "docker",
+        "image": None,
+        "configs": (waiting,),
+        "waiting": (ScheduledConfig(config="a", group="cpu", cold=True, estimate=estimate),),
+        "jobs_of": {},
+        "seconds": estimate,
+        "disk": 500_000_000,
+        "share": ResourceShare(cores=8, memory=16 * 10**9),
+        "notes": (),
+    }
+    return RunPlan(**{**fixed, **more})
+
+
+def test_the_disk_of_a_config_that_was_never_built_is_a_lower_bound() -> None:
+    assert as_text(a_plan(estimate=None)).splitlines()[-2:] == [
+        "temporary disk: at least 500 MB, no similar config was built here yet",
+        "time: unknown, no similar config was built here yet",
+    ]
+
+
+def test_the_disk_of_a_config_that_was_built_is_that_of_its_last_build() -> None:
+    lines = as_text(a_plan(estimate=90.0, disk=40 * 10**9)).splitlines()
+    assert lines[-2:] == ["temporary disk: 40 GB", "time: 1 min 30 s"]
+
+
+@pytest.mark.parametrize(("compiles", "line"), [(True, "build first of cpu  a"), (False, "build  a")])
+def test_a_group_is_named_where_its_configs_share_a_compile(compiles: bool, line: str) -> None:
+    assert as_text(a_plan(estimate=None, compiles=compiles)).splitlines()[0] == line
