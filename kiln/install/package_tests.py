@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import expand, files, limits, render
-from kiln.channel import Channel
+from kiln.channel import KNOWN_SUBDIRS, Channel
 from kiln.errors import UsageError
 from kiln.job.outline import channels_for, file_name
 from kiln.package_test import PackageTester
@@ -51,8 +51,16 @@ def execute(checking: PackageTestRun, on_package: Callable[[str], None]) -> tupl
         reports = []
         for path, rendered, output in packages:
             on_package(path.name)
-            reports.append(_one(checking, rendered, output, root, staged))
+            reports.append(_one(checking, rendered, output, root, (staged.url, *channels_of(path))))
         return tuple(reports)
+
+
+def channels_of(package: Path) -> tuple[str, ...]:
+    """Return the URL of the channel in whose folder a package lies, for the packages that it requires."""
+    folder = package.resolve().parent
+    if folder.name not in KNOWN_SUBDIRS or not any(folder.glob("repodata*.json*")):
+        return ()
+    return (folder.parent.as_uri(),)
 
 
 def rendered_as(feedstock: Feedstock, name: str) -> tuple[Rendered, Output]:
@@ -77,11 +85,11 @@ def _rendered_as(feedstock: Feedstock, name: str) -> tuple[Rendered, Output]:
     )
 
 
-def _one(checking: PackageTestRun, rendered: Rendered, output: Output, root: Path, staged: Channel) -> TestReport:
+def _one(checking: PackageTestRun, rendered: Rendered, output: Output, root: Path, own: tuple[str, ...]) -> TestReport:
     tester = PackageTester(
         recipe=checking.feedstock.recipe,
         folder=root,
-        channels=(staged.url, *(checking.channels or channels_for(rendered))),
+        channels=(*own, *(checking.channels or channels_for(rendered))),
         cache=root / "cache",
         machine=offered(checking.machine, rendered.config),
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kiln.model.run import ConfigRun, ConfigState
-from kiln.run.options import BuildOptions, RunOptions
+from kiln.run import BuildOptions, RunOptions
 from kiln.run.plan import RunPlan, as_text
 from kiln.run.preflight import ResourceShare
 from kiln.scheduling.local import ScheduledConfig
