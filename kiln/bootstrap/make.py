@@ -182,7 +182,8 @@ def _progress(say: Say) -> Callable[[str], None]:
 
     def on_line(line: str) -> None:
         if line.startswith("Installing collected packages:"):
-            say(f"fetched {line.count(',') + 1} packages, installing them")
+            count = line.count(",") + 1
+            say("fetched 1 package, installing it" if count == 1 else f"fetched {count} packages, installing them")
 
     return on_line
 

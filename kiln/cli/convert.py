@@ -107,6 +107,7 @@ def as_json(conversion: Conversion) -> dict[str, object]:
 def lines_of(conversion: Conversion) -> Iterator[str]:
     """Yield the lines of a proof."""
     from kiln import convert
+    from kiln.console.text import quantity
 
     proof, differences = conversion.proof, list(convert.faults(conversion))
     for difference in differences[:_SHOWN]:
@@ -114,8 +115,9 @@ def lines_of(conversion: Conversion) -> Iterator[str]:
     if len(differences) > _SHOWN:
         yield f"... and {len(differences) - _SHOWN} more differences"
     yield from (f"note: {note}" for note in proof.notes)
-    equal = "render to the same" if proof.holds else f"differ in {len(differences)} points"
-    yield f"meta.yaml and recipe.yaml {equal}: {proof.configs} configs, {proof.packages} packages"
+    equal = "render to the same" if proof.holds else f"differ in {quantity(len(differences), 'point')}"
+    counts = f"{quantity(proof.configs, 'config')}, {quantity(proof.packages, 'package')}"
+    yield f"meta.yaml and recipe.yaml {equal}: {counts}"
     if proof.packages:
         yield f"build strings equal with their hashes: {proof.equal_hashes} of {proof.packages}"
 

@@ -29,12 +29,13 @@ def failure(
 ) -> KilnError:
     """Return the error of a run in which configs are neither built nor cached, with the commands to try next."""
     from kiln.console.progress import GOOD
+    from kiln.console.text import quantity
     from kiln.model.run import ConfigState
 
     failures = [config for config in report.configs if config.state not in GOOD]
     locked = [config for config in failures if config.state is ConfigState.LOCKED]
     others = [config for config in failures if config.state is not ConfigState.LOCKED]
-    total = f"{len(failures)} of {len(report.configs)} {'config' if len(report.configs) == 1 else 'configs'}"
+    total = f"{len(failures)} of {quantity(len(report.configs), 'config')}"
     if not others:
         return AlreadyRunning(f"{total} locked by another process: {_names(locked)}", hint="wait for it, then repeat")
     debugged = [] if options.rehearsal else [name for name, error in errors.items() if isinstance(error, BuildFailed)]

@@ -58,6 +58,7 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
     """Solve, install the packages unless this is a dry run, and print them."""
     from kiln import signals
     from kiln.cli import view
+    from kiln.console.text import quantity
     from kiln.install import install
 
     steps = view.steps()
@@ -72,7 +73,7 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
         if not options.json:
             print("\n".join(table(plan)))
         if not options.dry_run:
-            title = f"install {len(plan.records)} packages into {plan.request.prefix}"
+            title = f"install {quantity(len(plan.records), 'package')} into {plan.request.prefix}"
             with nullcontext() if plan.nothing else steps.step(title):
                 install.execute(plan, cache=(options.cache or default_cache(os.environ)).absolute())
     if options.json:
@@ -124,6 +125,7 @@ def target_machine(environment: Mapping[str, str]) -> TargetMachine:
 
 def table(plan: Installation) -> Iterator[str]:
     """Yield a line for each change of a package, and the total."""
+    from kiln.console.text import quantity
     from kiln.files import size_text
 
     rows = [table_row(change) for change in plan.changes]
@@ -134,7 +136,8 @@ def table(plan: Installation) -> Iterator[str]:
         yield f"{plan.request.prefix} is up to date"
         return
     changes = [change for change in plan.changes if change.action.value in {"new", "changed"}]
-    yield f"{len(changes)} packages, {size_text(sum(change.size for change in changes))}, {plan.request.prefix}"
+    size = size_text(sum(change.size for change in changes))
+    yield f"{quantity(len(changes), 'package')}, {size}, {plan.request.prefix}"
 
 
 def table_row(change: Change) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from kiln.errors import LintFailed
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
     from kiln.lint import LintMessage
     from kiln.model.feedstock import Feedstock
@@ -44,6 +43,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         LintFailed: there are lints.
     """
     from kiln import load
+    from kiln.console.text import quantity
 
     feedstock = load.find(root)
     result = checked(feedstock, of_conda_forge=options.conda_forge, fix=options.fix)
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if lints:
         fixable = any(message.fixable for message in lints) and not options.fix
         raise LintFailed(
-            f"{counted(lints, 'lint')} in the recipe or conda-forge.yml",
+            f"{quantity(len(lints), 'lint')} in the recipe or conda-forge.yml",
             hint="kiln lint --fix corrects some of them" if fixable else "",
         )
     return 0
@@ -115,16 +115,13 @@ def entry(message: LintMessage) -> dict[str, object]:
 
 def lines(result: LintResult) -> list[str]:
     """Return the messages as lines of text, and their count."""
+    from kiln.console.text import quantity
+
     texts = [f"{message.at}: fixed {message.id}: {message.text}" for message in result.fixed]
     for message in result.messages:
         texts.append(f"{message.at}: {message.severity.value} {message.id}: {message.text}")
         texts.append(f"  try: {message.cure}")
     lints = [message for message in result.messages if message.severity == "lint"]
     hints = [message for message in result.messages if message.severity == "hint"]
-    fixed = f", {counted(result.fixed, 'message')} fixed" if result.fixed else ""
-    return [*texts, f"{counted(lints, 'lint')}, {counted(hints, 'hint')}{fixed}"]
-
-
-def counted(messages: Sequence[LintMessage], noun: str) -> str:
-    """Return the number of messages with a noun in the right form."""
-    return f"{len(messages)} {noun}{'s' * (len(messages) != 1)}"
+    fixed = f", {quantity(len(result.fixed), 'message')} fixed" if result.fixed else ""
+    return [*texts, f"{quantity(len(lints), 'lint')}, {quantity(len(hints), 'hint')}{fixed}"]

@@ -97,6 +97,8 @@ def plain(config: BuildConfig) -> dict[str, Any]:
 
 def table(configs: Sequence[BuildConfig]) -> Iterator[str]:
     """Yield a line for each config, with the keys that vary between configs."""
+    from kiln.console.text import quantity
+
     if not configs:
         yield "no configs: the recipe skips all of them"
         return
@@ -109,7 +111,7 @@ def table(configs: Sequence[BuildConfig]) -> Iterator[str]:
         yield "  ".join(item.ljust(width) for item, width in zip(row, widths, strict=True)).rstrip()
     loops = sorted({key for config in configs for key, values in config.variant.items() if len(set(values)) > 1})
     yield ""
-    yield f"{len(configs)} configs" + (f"; {', '.join(loops)} vary inside a config" if loops else "")
+    yield quantity(len(configs), "config") + (f"; {', '.join(loops)} vary inside a config" if loops else "")
 
 
 def varying(configs: Sequence[BuildConfig]) -> list[str]:
@@ -173,6 +175,8 @@ def changes_between(before: Sequence[BuildConfig], after: Sequence[BuildConfig])
 
 def changes_text(changes: dict[str, Any], revision: str, total: int) -> Iterator[str]:
     """Yield the changes as lines of text."""
+    from kiln.console.text import quantity
+
     for sign, names in (("+", changes["added"]), ("-", changes["removed"])):
         yield from (f"{sign} {name}" for name in names)
     for name, keys in changes["changed"].items():
@@ -181,4 +185,4 @@ def changes_text(changes: dict[str, Any], revision: str, total: int) -> Iterator
             yield f"    {key}: {', '.join(before or ['(none)'])} -> {', '.join(after or ['(none)'])}"
     counts = {what: len(changes[what]) for what in ("added", "removed", "changed")}
     listed = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    yield f"{total} configs; since {revision}: {listed or 'no change'}"
+    yield f"{quantity(total, 'config')}; since {revision}: {listed or 'no change'}"

@@ -48,19 +48,20 @@ def rerender(
 ) -> tuple[list[str], list[str], MatrixDrift | None]:
     """Write or check the files; return notes, the lines to print, and the error of a check."""
     from kiln import expand, load
+    from kiln.console.text import quantity
     from kiln.expand import workflow
 
     feedstock = load.find(root)
     doubts: Doubts = {}
     configs = expand.configs(feedstock, variant_file, doubts)
     notes = [f"note: {doubt}" for doubt in doubts.values()]
-    total = f"{len(configs)} configs in {feedstock.configs}"
+    total = f"{quantity(len(configs), 'config')} in {feedstock.configs}"
     if not options.check:
         changes = expand.write(feedstock, configs).summary or "nothing to change"
         return notes, [f"{total}: {changes}", *workflow.write(feedstock, configs)], None
     drift, workflow_lines = expand.drift(feedstock, configs), workflow.drift(feedstock, configs)
     if not drift and not workflow_lines:
-        return notes, [f"{total} are up to date"], None
+        return notes, [f"{total} {'is' if len(configs) == 1 else 'are'} up to date"], None
     lines = [*drift.lines, *workflow_lines]
     more = [f"... and {len(lines) - _SHOWN} more lines"] if len(lines) > _SHOWN else []
     why = [part for part in (drift.summary, f"{workflow.NAME} differs" if workflow_lines else "") if part]

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln test``."""
-    parser.add_argument("packages", nargs="+", metavar="PACKAGE", type=Path, help="package files to test; other packages of their channel are used too")
+    parser.add_argument(
+        "packages",
+        nargs="+",
+        metavar="PACKAGE",
+        type=Path,
+        help="package files to test; other packages of their channel are used too",
+    )
     common_arguments.channels(parser, default="the channels that the recipe names")
     parser.add_argument("--json", action="store_true", help="print the reports as JSON")
 

@@ -67,6 +67,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequen
     return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, rows)])
 
 
+def quantity(number: int, noun: str) -> str:
+    """Return a number of things as text: ``1 config``, ``12 configs``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     """Return a duration as text: ``0.4 s``, ``1 min 05 s``, ``3 h 12 min``."""
     if seconds < 59.95:

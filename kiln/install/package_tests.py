@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import expand, files, limits, render
 from kiln.channel import KNOWN_SUBDIRS, Channel
+from kiln.console.text import quantity
 from kiln.errors import UsageError
 from kiln.job.outline import channels_for, file_name
 from kiln.package_test import PackageTester
@@ -98,4 +99,5 @@ def _one(checking: PackageTestRun, rendered: Rendered, output: Output, root: Pat
 
 def total(reports: Sequence[TestReport]) -> str:
     """Return a summary in one line."""
-    return f"{len(reports)} packages, {sum(report.commands for report in reports)} tests passed"
+    tests = quantity(sum(report.commands for report in reports), "test")
+    return f"{quantity(len(reports), 'package')}, {tests} passed"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.builder.rehearsal_inputs import missing_size, rehearsal_disk
+from kiln.console.text import quantity
 from kiln.errors import OutOfMemory, UsageError
 from kiln.store import build_cache
 from kiln.store.rehearsal_layout import RehearsalLayout
@@ -50,14 +51,14 @@ def share(resources: Resources, *, jobs: int, cores: int | None, memory: int | N
         )
     if jobs * (cores or 1) > resources.cores:
         raise UsageError(
-            f"{jobs} jobs of {cores or 1} cores each need {jobs * (cores or 1)} cores, this machine has "
-            f"{resources.cores}",
+            f"{quantity(jobs, 'job')} of {quantity(cores or 1, 'core')} each: "
+            f"{jobs * (cores or 1)} needed, this machine has {resources.cores}",
             hint=f"-j {max(1, resources.cores // (cores or 1))}",
         )
     if memory is not None and jobs * memory > resources.memory:
         fitting = resources.memory // memory
         raise OutOfMemory(
-            f"{jobs} jobs of {files.size_text(memory)} each need {files.size_text(jobs * memory)} of memory",
+            f"{quantity(jobs, 'job')} of {files.size_text(memory)} each: {files.size_text(jobs * memory)} needed",
             why=f"this machine has {files.size_text(resources.memory)}",
             hint=f"-j {fitting}" if fitting else f"--memory {files.size_text(resources.memory)}",
         )
@@ -76,7 +77,7 @@ def require_memory(peaks: Mapping[str, int], share: ResourceShare, *, jobs: int)
     if peak > share.memory:
         raise OutOfMemory(
             f"{config} used {files.size_text(peak)} of memory when it was last built",
-            why=f"each of {jobs} jobs may have {files.size_text(share.memory)}",
+            why=f"each of {quantity(jobs, 'job')} may have {files.size_text(share.memory)}",
             hint="fewer jobs with -j, or more for each with --memory",
         )
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from kiln.console.text import clock, fit, one_line
+from kiln.console.text import clock, fit, one_line, quantity
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,12 @@ def test_a_cut_is_marked() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(-1, "0:00"), (7.9, "0:07"), (725, "12:05"), (11525, "3:12:05")])
 def test_a_clock_counts(seconds: float, text: str) -> None:
     assert clock(seconds) == text
+
+
+def test_one_thing_is_singular() -> None:
+    assert [quantity(number, "config") for number in (0, 1, 2, 1200)] == [
+        "0 configs",
+        "1 config",
+        "2 configs",
+        "1,200 configs",
+    ]

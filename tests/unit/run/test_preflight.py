@@ -18,7 +18,7 @@ def test_jobs_share_cores_and_memory_and_the_system_keeps_some() -> None:
 
 
 def test_more_jobs_than_cores_are_refused() -> None:
-    with pytest.raises(UsageError, match="9 jobs of 1 cores each need 9 cores, this machine has 8") as caught:
+    with pytest.raises(UsageError, match="9 jobs of 1 core each: 9 needed, this machine has 8") as caught:
         share(MACHINE, jobs=9, cores=None, memory=None)
     assert caught.value.hint == "-j 8"
     with pytest.raises(UsageError, match="need 10 cores"):
@@ -32,7 +32,7 @@ def test_more_jobs_than_cores_are_refused() -> None:
 
 
 def test_more_memory_than_there_is_is_refused() -> None:
-    with pytest.raises(OutOfMemory, match=r"3 jobs of 8\.0 GB each need 24 GB of memory") as caught:
+    with pytest.raises(OutOfMemory, match=r"3 jobs of 8\.0 GB each: 24 GB needed") as caught:
         share(MACHINE, jobs=3, cores=None, memory=8 * GB)
     assert (caught.value.why, caught.value.hint) == ("this machine has 20 GB", "-j 2")
 
