@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 def channels(parser: argparse.ArgumentParser, *, default: str) -> None:
     """Add the option for the channels to take packages from; ``default`` is its default in words."""
     parser.add_argument(
+        "-c",
         "--from",
         dest="channels",
         metavar="CHANNEL",

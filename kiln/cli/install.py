@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from kiln.cli import common_arguments
@@ -34,6 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "'tensorflow=2.21=cuda*', conda-forge::six, \"six[build='py*']\"",
     )
     parser.add_argument(
+        "-p",
         "--prefix",
         required=True,
         metavar="DIR",
@@ -76,6 +78,8 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
             title = f"install {quantity(len(plan.records), 'package')} into {plan.request.prefix}"
             with nullcontext() if plan.nothing else steps.step(title):
                 install.execute(plan, cache=(options.cache or default_cache(os.environ)).absolute())
+            if not options.json:
+                print(activation(plan.request.prefix))
     if options.json:
         print(json.dumps(as_data(plan, dry=options.dry_run), indent=2))
     return 0
@@ -97,6 +101,11 @@ def request(options: argparse.Namespace) -> InstallRequest:
         flexible=options.flexible,
         verbose=options.verbose,
     )
+
+
+def activation(prefix: Path) -> str:
+    """Return the commands that make the programs of a prefix available in a shell, with conda and without."""
+    return f"activate  conda activate {quote(str(prefix))}\n      or  export PATH={quote(f'{prefix}/bin')}:$PATH"
 
 
 def default_cache(environment: Mapping[str, str]) -> Path:

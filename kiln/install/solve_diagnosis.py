@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kiln import channel
@@ -18,12 +19,15 @@ from kiln.matchspec import package_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from rattler import RepoDataRecord
+
     from kiln.channel import VirtualPackages
 
 ANY_GLIBC = "2.99"
 ELSEWHERE = (
     "or, on a login node whose jobs run on machines with a driver, set CONDA_OVERRIDE_CUDA to its CUDA, {cuda} or newer"
 )
+VERSIONS = 5  # of a package, in the message about one that does not exist
 LINES = 16  # of the solver's own message, without --verbose
 
 
@@ -88,7 +92,9 @@ def explained(
         return _failure(*old_glibc(needed(machine), machine), words=failure.why, most=most)
     anything = machine.offering("__cuda", tables.cuda_lines()[0]).offering("__glibc", ANY_GLIBC)
     core = needed(anything)
-    return _failure(*excluded(core, channels), words=refused(core, anything) or failure.why, most=most)
+    solve = partial(channel.solve, channels, virtual_packages=anything.virtual_packages, flexible=flexible)
+    versions = newest_versions(package_name(core[0]), partial(_newest, solve)) if len(core) == 1 else ()
+    return _failure(*excluded(core, channels, versions), words=refused(core, anything) or failure.why, most=most)
 
 
 def _failure(problem: str, why: str, hint: str, *, words: str, most: int) -> SolveFailed:
@@ -173,14 +179,40 @@ def old_glibc(specs: Sequence[str], machine: TargetMachine) -> tuple[str, str, s
     )
 
 
-def excluded(core: Sequence[str], channels: Sequence[str]) -> tuple[str, str, str]:
-    """Return problem, cause and hint for specs that exclude each other, or for one that is in no channel."""
+def _newest(solve: Callable[[Sequence[str]], Sequence[RepoDataRecord]], spec: str) -> str:
+    """Return the newest version that satisfies a spec, empty when none does."""
+    try:
+        records = solve([spec])
+    except SolveFailed:
+        return ""
+    name = package_name(spec)
+    return next((str(record.version) for record in records if record.name.normalized == name), "")
+
+
+def newest_versions(name: str, newest: Callable[[str], str]) -> tuple[str, ...]:
+    """Return the newest versions of a package; ``newest`` returns the newest one that satisfies a spec, or nothing."""
+    versions: list[str] = []
+    spec = name
+    while len(versions) < VERSIONS and (version := newest(spec)) and version not in versions:
+        versions.append(version)
+        spec = f"{name} <{version}"
+    return tuple(versions)
+
+
+def excluded(core: Sequence[str], channels: Sequence[str], versions: Sequence[str] = ()) -> tuple[str, str, str]:
+    """Return problem, cause and hint for specs that exclude each other, or for one that is in no channel.
+
+    ``versions`` are the newest ones of the latter's package that can be installed.
+    """
     where = ", ".join(channels)
     if len(core) == 1:
+        known = f"the newest versions there of {package_name(core[0])} are {', '.join(versions)}" if versions else ""
         return (
             f"{core[0]} cannot be installed from {where} on any machine",
-            "",
-            "check its name and version, or add a channel (--from)",
+            known,
+            "request another version, or add a channel (--from)"
+            if versions
+            else "check its name and version, or add a channel (--from)",
         )
     names = sorted(package_name(spec) for spec in core)
     hint = "request fewer of them, or other versions"

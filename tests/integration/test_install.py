@@ -86,6 +86,27 @@ def test_a_new_prefix_is_made_and_the_table_lists_its_packages(channel: Path, tm
     lines = [line.split()[:4] for line in done.stdout.splitlines()]
     assert lines[:2] == [["+", "app", "1", "0"], ["+", "library", "2", "0"]]
     assert not list(tmp_path.glob(".*")), "no other files are left next to it"
+    shown = subprocess.run(
+        ["sh", "-c", f"{done.stdout.splitlines()[-1].partition('or')[2]}; echo $PATH"],
+        env={"PATH": "/bin:/usr/bin"},
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    assert shown.stdout == f"{tmp_path}/prefix/bin:/bin:/usr/bin\n"
+
+
+def test_conda_has_short_options_for_the_prefix_and_the_channel(channel: Path, tmp_path: Path) -> None:
+    place, cache = tmp_path / "a prefix", str(tmp_path / "cache")
+    assert cli.run(["install", "-p", str(place), "-c", str(channel), "--cache", cache, "app"]) == 0
+    assert (place / "share/app").is_file()
+
+
+def test_a_version_that_does_not_exist_is_answered_with_those_that_do(
+    channel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quickly(tmp_path, "library 7", "--from", str(channel)) == SolveFailed.exit_code
+    assert "why: the newest versions there of library are 2, 1\n" in capsys.readouterr().err
 
 
 def test_a_dry_run_has_the_same_json_and_writes_nothing(channel: Path, tmp_path: Path) -> None:

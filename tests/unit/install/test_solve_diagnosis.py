@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.install.solve_diagnosis import TargetMachine, cudas, excluded, newer, no_driver, smallest
+from kiln.install.solve_diagnosis import (
+    TargetMachine,
+    cudas,
+    excluded,
+    newer,
+    newest_versions,
+    no_driver,
+    smallest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,3 +60,21 @@ def test_the_two_variants_are_both_named() -> None:
     what, _, hint = excluded(("tensorflow-gpu 2.21.*", "tensorflow-cpu"), ("conda-forge",))
     assert what == "tensorflow-gpu 2.21.* and tensorflow-cpu exclude each other, on any machine"
     assert hint == "request one of them; tensorflow alone selects the build for the machine"
+
+
+def test_a_version_that_does_not_exist_is_answered_with_those_that_do() -> None:
+    answers = {"app": "3", "app <3": "2.1", "app <2.1": "1"}
+    versions = newest_versions("app", lambda spec: answers.get(spec, ""))
+    assert versions == ("3", "2.1", "1")
+    what, why, hint = excluded(("app 7.*",), ("conda-forge",), versions)
+    assert what == "app 7.* cannot be installed from conda-forge on any machine"
+    assert why == "the newest versions there of app are 3, 2.1, 1"
+    assert hint.startswith("request another version")
+
+
+def test_the_versions_of_a_package_are_limited() -> None:
+    endless = iter(range(100, 0, -1))
+    assert newest_versions("app", lambda _: str(next(endless))) == ("100", "99", "98", "97", "96")
+    assert newest_versions("app", lambda _: "1") == ("1",)
+    assert newest_versions("nothing", lambda _: "") == ()
+    assert excluded(("nothing",), ("c",))[2].startswith("check its name")
