@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import command, files
+from kiln.console.text import duration
 from kiln.errors import DiskFull, DownloadFailed, HashMismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from kiln.rehearse.lock import LockedWheel
 
+_REPORTS = 3.0  # seconds between two reports of a download
 _STAMPS = ".verified.json"
 _UNFINISHED = ".fetch-"
 _BROKEN = re.compile(r"after connection broken by '(.*)': ")
@@ -149,9 +155,50 @@ def _download(
     requirements.write_text(requirements_text(wheels), encoding="utf-8")
     argv = download_command(wheels, requirements, folder)
     # pip unpacks and joins files in the temporary folder, which is often too small for these wheels.
-    result = command.run(argv, env={**env, "TMPDIR": str(folder)}, log=log, on_line=on_line, tail_lines=200)
+    with _reported(wheels, folder, on_line or (lambda _: None)):
+        result = command.run(argv, env={**env, "TMPDIR": str(folder)}, log=log, on_line=on_line, tail_lines=200)
     if not result.ok:
         raise _failure(result.tail, wheels, folder)
+
+
+@contextlib.contextmanager
+def _reported(wheels: Sequence[LockedWheel], folder: Path, on_line: Callable[[str], None]) -> Iterator[None]:
+    """Report the progress of a download until the block ends: pip has no progress that a program can read."""
+    finished, start = threading.Event(), time.monotonic()
+
+    def report() -> None:
+        last = 0
+        while not finished.wait(_REPORTS):
+            if (received := received_size(wheels, folder)) > last:
+                on_line(progress_text(received, sum(wheel.size for wheel in wheels), time.monotonic() - start))
+                last = received
+
+    thread = threading.Thread(target=report, name="download progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        thread.join()
+
+
+def received_size(wheels: Iterable[LockedWheel], folder: Path) -> int:
+    """Return the bytes of wheels in ``folder`` and below it: pip moves a wheel when it is complete."""
+    sizes = {wheel.file: 0 for wheel in wheels}
+    for place, _, names in os.walk(folder):
+        for name in sizes.keys() & set(names):
+            with contextlib.suppress(FileNotFoundError):  # moved since
+                sizes[name] = max(sizes[name], Path(place, name).stat().st_size)
+    return sum(sizes.values())
+
+
+def progress_text(received: int, total: int, seconds: float) -> str:
+    """Return the progress of a download in one line: ``120 MB of 614 MB, 12 MB/s, about 41.2 s left``."""
+    rate = received / max(seconds, 0.001)
+    left = duration(max(0, total - received) / rate)
+    return (
+        f"{files.size_text(received)} of {files.size_text(total)}, {files.size_text(round(rate))}/s, about {left} left"
+    )
 
 
 def _failure(output: str, wheels: Sequence[LockedWheel], folder: Path) -> HashMismatch | DiskFull | DownloadFailed:

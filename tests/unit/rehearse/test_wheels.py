@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import queue
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -171,3 +173,36 @@ def test_a_file_that_pip_did_not_download_is_reported(tmp_path: Path, monkeypatc
     put(monkeypatch, Pip({}))
     with pytest.raises(DownloadFailed, match="pip did not download one"):
         wheels.fetch([locked("one")], tmp_path, env={})
+
+
+def test_the_progress_of_a_download_is_reported_with_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    big, small = locked("big", b"x" * 4_000_000), locked("small", b"y" * 1_000_000)
+    reports: queue.Queue[str] = queue.Queue()
+    lines = []
+
+    class SlowPip(Pip):
+        """Downloads half of the big wheel, as pip does to a folder of its own, and waits until that is reported."""
+
+        def __call__(self, argv: tuple[str, ...], *, env: dict[str, str], **more: object) -> command.Result:
+            part = Path(env["TMPDIR"], "pip-unpack-1", big.file)
+            part.parent.mkdir()
+            part.write_bytes(b"x" * 2_000_000)
+            lines.append(reports.get(timeout=60))
+            return super().__call__(argv, env=env, **more)
+
+    put(monkeypatch, SlowPip({big.file: b"x" * 4_000_000, small.file: b"y" * 1_000_000}))
+    monkeypatch.setattr(wheels, "_REPORTS", 0.01)
+    wheels.fetch([big, small], tmp_path, env={}, on_line=reports.put)
+    assert lines[0].startswith("2.0 MB of 5.0 MB, ")
+    assert "/s, about " in lines[0]
+    assert not [thread for thread in threading.enumerate() if thread.name == "download progress"]
+
+
+def test_a_wheel_that_pip_has_moved_counts_once(tmp_path: Path) -> None:
+    wheel = locked("a", b"1234")
+    (tmp_path / "unpack").mkdir()
+    for place in (tmp_path, tmp_path / "unpack"):
+        (place / wheel.file).write_bytes(b"1234")
+        (place / "another.whl").write_bytes(b"12345678")
+    assert wheels.received_size([wheel], tmp_path) == 4
+    assert wheels.progress_text(120_000_000, 600_000_000, 10.0) == "120 MB of 600 MB, 12 MB/s, about 40.0 s left"
