@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault, nearest
 from kiln.model.location import Place
+from kiln.recipe_v1.choice import is_v1
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -24,13 +25,12 @@ def require(feedstock: Feedstock, renderings: Iterable[Rendered]) -> None:
     Raises:
         RecipeFault: with all missing files.
     """
-    meta = feedstock.recipe / META
-    if not meta.is_file():
+    if is_v1(feedstock):  # its files are looked up when it is rendered
         return
     names = dict.fromkeys(pair for rendered in renderings for pair in _names(rendered))
     missing = {name: key for key, name in names if not _exists(feedstock.recipe, key, name)}
     if missing:
-        lines = meta.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = feedstock.meta.read_text(encoding="utf-8", errors="replace").splitlines()
         first, *others = _errors(feedstock.recipe, missing, lines)
         raise RecipeFault(first.what, at=first.at, why=first.why, hint=first.hint, others=others)
 
@@ -40,7 +40,10 @@ def _names(rendered: Rendered) -> Iterator[tuple[str, str]]:
     for source in rendered.sources:
         yield from (("source/path", path) for path in [source.path] if path is not None)
         yield from (("source/patches", patch) for patch in source.patches)
-    scripts = (rendered.compile, *(output.script for output in rendered.outputs if not output.skip))
+    scripts = (
+        *(staging.script for staging in rendered.stagings),
+        *(output.script for output in rendered.outputs if not output.skip),
+    )
     yield from (("script", script.file) for script in scripts if script.file is not None)
 
 

@@ -131,7 +131,7 @@ CHANGING = (
     ".tmp",
     ".reserve",
 )
-KILNS_OWN = (*CHANGING, "ledger.sqlite", "finished", "conda-forge-build-done-")
+KILNS_OWN = (*CHANGING, ".gitignore", "ledger.sqlite", "finished", "conda-forge-build-done-")
 
 
 def of_others(root: Path) -> dict[str, tuple[int, str]]:

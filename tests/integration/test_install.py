@@ -458,7 +458,7 @@ def test_a_gpu_that_no_build_has_code_for_is_reported(tensorflow: Path, tmp_path
 def test_an_invalid_spec_is_reported(channel: Path, tmp_path: Path) -> None:
     done = kiln(tmp_path, "app >>1", "--from", str(channel))
     assert done.returncode == UsageError.exit_code, done.stderr
-    assert "one of app >>1 is not a match spec" in done.stderr
+    assert "'app >>1' is not a match spec" in done.stderr
 
 
 def test_an_invalid_override_is_reported(tensorflow: Path, tmp_path: Path) -> None:
