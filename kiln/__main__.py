@@ -18,12 +18,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from kiln.cli.completion import complete
 
         complete()
-    from kiln.bootstrap import home
+    from kiln.bootstrap import fallback_home
     from kiln.cli import run
-    from kiln.cli.streams import show_traceback
+    from kiln.cli.masked_streams import show_traceback
 
     sys.excepthook = show_traceback
-    home.provide()
+    fallback_home.provide()
     code = run(sys.argv[1:] if arguments is None else arguments)
     leave(code)
 

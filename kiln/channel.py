@@ -10,7 +10,7 @@ from kiln import credentials, files, folder_lock, rattler_process
 from kiln.errors import BrokenIndex, UsageError
 from kiln.matchspec import package_name
 from kiln.names import PLATFORMS
-from kiln.rattler_process.serialization import dumped, loaded
+from kiln.rattler_process.package_records import dumped, loaded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -13,7 +13,7 @@ from kiln.masking import masked
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kiln.model.location import Place
+    from kiln.model.source_position import Place
 
 
 class KilnError(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kiln.model.artifact import Artifact, TestVerdict
+from kiln.model.build_results import Artifact, TestVerdict
 from kiln.model.release import Candidate, PackageContents, Release
 from kiln.model.rendered import Output, Requirements
 from kiln.model.run import ConfigState

@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.model.artifact import Artifact, PackageReport, StepReport, TestReport, TestVerdict
+from kiln.model.build_results import Artifact, PackageReport, StepReport, TestReport, TestVerdict
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 
 if TYPE_CHECKING:

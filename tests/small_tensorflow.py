@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files, image
 from kiln.channel import Channel
-from kiln.image import apt
+from kiln.image import apt_sources
 from kiln.image.build_base import KEYRING
 
 if TYPE_CHECKING:
@@ -121,7 +121,9 @@ def fetch_debian(suite: str, packages: Iterable[str], folder: Path) -> None:
     lists = folder / "apt"
     (lists / "lists" / "partial").mkdir(parents=True)
     trust = f"[signed-by={KEYRING}] " if KEYRING.exists() else ""
-    lines = (line.replace("deb ", f"deb {trust}", 1) + " non-free" for line in apt.sources(suite, env=os.environ))
+    lines = (
+        line.replace("deb ", f"deb {trust}", 1) + " non-free" for line in apt_sources.sources(suite, env=os.environ)
+    )
     (lists / "sources.list").write_text("".join(f"{line}\n" for line in lines))
     settings = {
         "Dir::Etc::sourcelist": lists / "sources.list",

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import expand, load, render
+from kiln import expand, feedstock_loader, render
 from kiln.matchspec import package_name
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def write(channel: Path, records: Iterable[Record]) -> Path:
 
 def rendered(root: Path = ROOT) -> list[Record]:
     """Return every output of every config of this feedstock, as its package's index.json will say."""
-    feedstock = load.find(root)
+    feedstock = feedstock_loader.find(root)
     configs = (expand.read(feedstock, path.stem) for path in sorted(feedstock.configs.glob("*.yaml")))
     outputs = (each for config in configs for each in render.finalise(render.render(feedstock, config)).outputs)
     return list({(each.name, each.build_string): of_output(each) for each in outputs}.values())

@@ -14,8 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from kiln.bootstrap import collections, step
-from kiln.bootstrap.faults import explain_os_error, explain_pip, explain_venv
-from kiln.bootstrap.state import (
+from kiln.bootstrap.environment_state import (
     COLLECTIONS,
     LOCK,
     MARKER,
@@ -26,6 +25,7 @@ from kiln.bootstrap.state import (
     recorded_locks,
     write_marker,
 )
+from kiln.bootstrap.faults import explain_os_error, explain_pip, explain_venv
 from kiln.errors import DownloadFailed, MissingTool, NotWritable
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The build stage: plan purely which packages to make and how, then have the engine make them one by one."""
 
 from kiln.build.engine import execute, prepare
-from kiln.build.inherited import run_exports_of
+from kiln.build.inherited_run_exports import run_exports_of
 from kiln.build.plan import (
     callers_variables,
     in_order,

@@ -6,10 +6,10 @@ import shlex
 from typing import TYPE_CHECKING
 
 from kiln import credentials
-from kiln.build import installed_files, shared_workdir, solved_pins
+from kiln.build import post_install_files, shared_workdir, solved_pins
+from kiln.build.engine_recipe import caller_names, compiling, concrete, literal_variables
 from kiln.build.engine_settings import index_entries
 from kiln.build.metadata_edits import metadata_edits
-from kiln.build.recipe import caller_names, compiling, concrete, literal_variables
 from kiln.compression import FAST
 from kiln.errors import BuildFailed
 from kiln.matchspec import package_name
@@ -71,7 +71,7 @@ def plan_rehearsal(
                 output,
                 recipe_folder=recipe_folder,
                 environment=script_environment(output, rendered, recipe_folder),
-                epilogue=installed_files.link_scripts(output, recipe_folder),
+                epilogue=post_install_files.link_scripts(output, recipe_folder),
                 prologue=("mkdir -p dist", f"ln -s {shlex.quote(str(wheel))} dist/"),
                 as_it_is=True,
                 without={"build"},
@@ -115,7 +115,7 @@ def plan_compile(
         *exports(environment),
         *(() if staging.package else (NO_PACKAGE,)),
         f". {shlex.quote(str(settings))}",
-        *installed_files.unpack_wheels(staging.sources),
+        *post_install_files.unpack_wheels(staging.sources),
         *shared_workdir.before_compile(folder),
         *in_bash(staging.script, recipe_folder),
         'cd "$SRC_DIR"',
@@ -194,7 +194,7 @@ def _files_of(test: OutputTest) -> tuple[str, ...]:
 def _prologue(output: Output, staging: Staging | None, staged: StagedFiles | None, top: str) -> tuple[str, ...]:
     """Return the lines that run before an output's script: they bring it what a shared build step left."""
     if staging is None or staged is None:
-        return installed_files.unpack_wheels(output.sources)
+        return post_install_files.unpack_wheels(output.sources)
     if not staging.copied:
         return shared_workdir.before_output(staged.folder, output, top)
     return shared_workdir.restored(staged.folder, output, _licenses(output))
@@ -206,11 +206,11 @@ def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Stagin
     licenses, shared_work = _licenses(output), staging is not None and not staging.copied
     lines = (
         *(shared_workdir.kept_sources(patterns, test_sources(folder, output)) if patterns else ()),
-        *installed_files.recipes_licenses(licenses, recipe_folder),
+        *post_install_files.recipes_licenses(licenses, recipe_folder),
         *(shared_workdir.after_output(licenses) if shared_work else ()),
-        *installed_files.link_scripts(output, recipe_folder),
-        *installed_files.forget_sources(output),
-        *installed_files.compile_modules(output),
+        *post_install_files.link_scripts(output, recipe_folder),
+        *post_install_files.forget_sources(output),
+        *post_install_files.compile_modules(output),
     )
     return ('cd "$SRC_DIR"', *lines) if lines or shared_work else ()
 

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import build, expand, files, load, render
-from kiln.builder import process, secret_leaks
+from kiln import build, expand, feedstock_loader, files, render
+from kiln.builder import build_process, secret_leaks
+from kiln.builder.build_process import RENDERED, for_tests, hashes, package_as_json, tidied
 from kiln.builder.compile import Compile
 from kiln.builder.engine_calls import EngineCalls, persistent
-from kiln.builder.process import RENDERED, for_tests, hashes, package_as_json, tidied
-from kiln.builder.wheels import Wheels
+from kiln.builder.wheel_collection import Wheels
 from kiln.channel import Channel, machine_virtual_packages
-from kiln.job.outline import channels_for, file_name, matching, staging_matching, titles
+from kiln.job.build_outline import channels_for, file_name, matching, staging_matching, titles
 from kiln.ledger import Ledger, records
 from kiln.matchspec import package_name
-from kiln.model.artifact import TestReport, TestVerdict
+from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test import PackageTester
 from kiln.store import compile_cache
 from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest, folder_digest
@@ -32,15 +32,15 @@ from kiln.variants.cuda import offered
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from kiln.job.job_files import BuildJob
     from kiln.job.messages import ReportedStep, StepReporter
-    from kiln.job.records import BuildJob
     from kiln.model.plan import BuildStep, CompileStep, TestStep
     from kiln.model.rendered import Output, Rendered, Staging
 
 
 def main(job_file: str) -> None:
     """Build the job's config, or prepare an output for debugging, and write the result."""
-    process.carry_out(job_file, do)
+    build_process.carry_out(job_file, do)
 
 
 def do(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
@@ -66,11 +66,11 @@ class Builder:
     def of(cls, job: BuildJob, reporter: StepReporter, secrets: Mapping[str, str]) -> Builder:
         """Render the config and open its folders."""
         with reporter.step("render"):
-            feedstock = load.find(job.root)
+            feedstock = feedstock_loader.find(job.root)
             config = dataclasses.replace(expand.read(feedstock, job.config), build_platform=job.build_platform)
             rendered = render.finalise(render.render(feedstock, config))
             render.require_supported([rendered], own_engine=True)
-        process.protect(rendered, secrets)
+        build_process.protect(rendered, secrets)
         channel = Channel(root=job.folder / "channel")
         channel.repair()
         tests = {name for output in rendered.outputs for name in build.only_tested(output)}
@@ -197,7 +197,7 @@ class Builder:
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             with tidied(self.job, step.folder):
                 package = self.engine.execute(step, display)
-                secret_leaks.require_none(package, process.handed_over(self.rendered, self.engine.secrets))
+                secret_leaks.require_none(package, build_process.handed_over(self.rendered, self.engine.secrets))
             placed = self.channel.add([(package, step.output.subdir)])
             files.remove(step.folder)
             return placed, {}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import bazel, build, files
-from kiln.builder.process import tidied
+from kiln.builder.build_process import tidied
 from kiln.errors import BuildFailed
 from kiln.executor import network_isolation
 from kiln.model.plan import StagedFiles

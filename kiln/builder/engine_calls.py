@@ -22,8 +22,8 @@ from kiln.store import compile_cache
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from kiln.job.job_files import BuildJob
     from kiln.job.messages import ReportedStep
-    from kiln.job.records import BuildJob
 
 Result = TypeVar("Result")
 

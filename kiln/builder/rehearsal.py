@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from kiln import build, expand, files, load, rehearse, render
-from kiln.builder import process, secret_leaks
-from kiln.builder.process import RENDERED, for_tests, package_as_json, tidied
+from kiln import build, expand, feedstock_loader, files, rehearse, render
+from kiln.builder import build_process, secret_leaks
+from kiln.builder.build_process import RENDERED, for_tests, package_as_json, tidied
 from kiln.builder.rehearsal_inputs import python_of, rehearsal_disk
 from kiln.channel import machine_virtual_packages
 from kiln.errors import RecipeFault, UnsupportedPython
-from kiln.job.outline import file_name
+from kiln.job.build_outline import file_name
 from kiln.ledger import Ledger, records
 from kiln.matchspec import package_name
 from kiln.package_test import PackageTester
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.channel import VirtualPackages
+    from kiln.job.job_files import BuildJob
     from kiln.job.messages import ReportedStep, StepReporter
-    from kiln.job.records import BuildJob
     from kiln.model.feedstock import Feedstock
     from kiln.model.plan import BuildStep
     from kiln.model.rendered import Output, Rendered
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 def main(job_file: str) -> None:
     """Rehearse the job's config and write the result."""
-    process.carry_out(job_file, lambda job, reporter: Rehearsal.of(job, reporter).run())
+    build_process.carry_out(job_file, lambda job, reporter: Rehearsal.of(job, reporter).run())
 
 
 def fetch(
@@ -79,11 +79,11 @@ class Rehearsal:
     def of(cls, job: BuildJob, reporter: StepReporter) -> Rehearsal:
         """Render the config and open its folders."""
         with reporter.step("render"):
-            feedstock = load.find(job.root)
+            feedstock = feedstock_loader.find(job.root)
             config = expand.read(feedstock, job.config)
             rendered = render.finalise(render.render(feedstock, config))
             render.require_supported([rendered], own_engine=True)
-        process.protect(rendered)
+        build_process.protect(rendered)
         layout = RehearsalLayout(config=job.folder, apart=job.image is not None)
         layout.open()
         return cls(
@@ -172,7 +172,7 @@ class Rehearsal:
             environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.layout.cache)}
             with tidied(self.job, step.folder):
                 package = build.execute(step, environment=environment, log=None, on_line=display.line)
-                secret_leaks.require_none(package, process.handed_over(self.rendered))
+                secret_leaks.require_none(package, build_process.handed_over(self.rendered))
             placed = self.layout.channel.add([(package, output.subdir)])
             files.remove(step.folder)
             return placed, {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import expand, rehearse
 from kiln.errors import UnknownConfig, UnsupportedPython, UsageError
-from kiln.job.outline import pythons_of
+from kiln.job.build_outline import pythons_of
 from kiln.store.step_cache import digest
 from kiln.variants.cuda import cuda_of
 

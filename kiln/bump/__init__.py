@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln import files, limits
-from kiln.bump import download, pins, upstream, version
+from kiln.bump import download, source_commits, upstream, version_literals
 from kiln.bump import plan as planning
 from kiln.bump.plan import BumpPlan
 from kiln.errors import NotWritable
-from kiln.recipe_v1.choice import is_v1
+from kiln.recipe_v1.recipe_format import is_v1
 from kiln.yamltext import read_text
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def bump_version(
     text = read_text(_path(feedstock), _name(feedstock))
     plan = limits.bounded(lambda: planning.of_version(feedstock, text, target))
     digests, notes = download.digests(plan.downloads, feedstock.recipe, env=env, on_file=on_file)
-    commits, unchanged = pins.commits(plan, feedstock.recipe, env=env)
+    commits, unchanged = source_commits.commits(plan, feedstock.recipe, env=env)
     plan = replace(
         plan,
         edits={**plan.edits, **commits},
@@ -88,7 +88,7 @@ def _sources(feedstock: Feedstock, text: str) -> tuple[str, bool, tuple[SourceVi
     recipe = planning.open_recipe(feedstock, text)
     views = recipe.views(text)
     sources = dict.fromkeys(source for view in views if view is not None for source in view.sources)
-    current = version.current(recipe, views)
+    current = version_literals.current(recipe, views)
     return current, any(literal.text == current for literal in recipe.literals), tuple(sources)
 
 

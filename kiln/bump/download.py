@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from kiln.bump.literals import Literal
-    from kiln.bump.sources import Download
+    from kiln.bump.source_hashes import Download
 
     OnFile = Callable[[str], AbstractContextManager[Callable[[str], None]]]
 

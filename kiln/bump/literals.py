@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiln.model.location import Place
+from kiln.model.source_position import Place
 from kiln.yamltext import PlacedText, Scalars, parse
 
 if TYPE_CHECKING:

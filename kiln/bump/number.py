@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln.bump.literals import lines_of, place, replaced
 from kiln.bump.recipe_views import effect
 from kiln.errors import RecipeFault
-from kiln.model.location import Place
+from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,20 +6,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln.bump import number as build_number
-from kiln.bump import sources, version
+from kiln.bump import source_hashes, version_literals
 from kiln.bump.literals import Literal, place, replaced
-from kiln.bump.meta_yaml import MetaYaml
+from kiln.bump.meta_yaml_variants import MetaYaml
 from kiln.bump.recipe_views import effect
-from kiln.bump.recipe_yaml import RecipeYaml
+from kiln.bump.recipe_yaml_variants import RecipeYaml
 from kiln.errors import RecipeFault
-from kiln.model.location import Place
-from kiln.recipe_v1.choice import is_v1
+from kiln.model.source_position import Place
+from kiln.recipe_v1.recipe_format import is_v1
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.bump.recipe_views import RecipeText, Views
-    from kiln.bump.sources import Download
+    from kiln.bump.source_hashes import Download
     from kiln.model.feedstock import Feedstock
 
 
@@ -63,7 +63,7 @@ def of_build(feedstock: Feedstock, text: str) -> BumpPlan:
     recipe = open_recipe(feedstock, text)
     views = _views(feedstock, recipe)
     edits = build_number.values_for(recipe, views, None)
-    old = version.current(recipe, views)
+    old = version_literals.current(recipe, views)
     return BumpPlan(file=recipe.file, text=text, old=old, new=old, edits=edits, numbers=_numbers(recipe, views, edits))
 
 
@@ -74,19 +74,19 @@ def of_version(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
         UsageError: the version is invalid, or the recipe's.
         KilnError: the recipe is invalid, or a value that has to change is not written out in it.
     """
-    version.require_version(target)
+    version_literals.require_version(target)
     recipe = open_recipe(feedstock, text)
     views = _views(feedstock, recipe)
-    old = version.current(recipe, views)
-    edits = {**version.values_for(recipe, views, target)} if target != old else {}
+    old = version_literals.current(recipe, views)
+    edits = {**version_literals.values_for(recipe, views, target)} if target != old else {}
     after = recipe.views(replaced(text, edits))
-    new = version.current(recipe, after)
-    note = version.require_newer(old, new)
+    new = version_literals.current(recipe, after)
+    note = version_literals.require_newer(old, new)
     edits |= _in_urls(recipe, views, after, old, new)
     positions, _ = effect(views, after, lambda view: [package.version for package in view.packages])
     edits |= build_number.values_for(recipe, views, positions)
-    version.require_valid(recipe, views, edits, new)
-    effects = sources.changes(recipe, views, edits)
+    version_literals.require_valid(recipe, views, edits, new)
+    effects = source_hashes.changes(recipe, views, edits)
     if effects.unchanged and not (effects.downloads or effects.pins):
         _refuse_sources(recipe, effects.unchanged)
     return BumpPlan(

@@ -135,7 +135,7 @@ def limited(environment: Mapping[str, str]) -> AbstractContextManager[None]:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code; print errors, with secrets masked."""
-    from kiln.cli.streams import masked
+    from kiln.cli.masked_streams import masked
 
     with masked(os.environ, arguments):
         return guarded(arguments)
@@ -143,7 +143,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def guarded(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code; print errors."""
-    from kiln.cli.streams import escaped_output
+    from kiln.cli.masked_streams import escaped_output
 
     with escaped_output():
         return _run(arguments)

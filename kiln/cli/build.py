@@ -11,7 +11,7 @@ from kiln.cli import failed_run, print_error
 from kiln.cli.build_arguments import arguments
 from kiln.cli.build_options import run_options
 from kiln.cli.config_selection import selected_configs
-from kiln.cli.environment import machine_of
+from kiln.cli.environment_passthrough import machine_of
 from kiln.cli.report import recorded_run, write_junit
 from kiln.errors import AlreadyRunning, BuildFailed, KilnError, TestsFailed, UsageError
 
@@ -29,11 +29,11 @@ __all__ = ["advice", "arguments", "build", "execute", "exit_code", "make_plan", 
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Build or rehearse the selected configs and print the report."""
-    from kiln import load
+    from kiln import feedstock_loader
     from kiln.cli import debug
 
     if debug.is_requested(options, os.environ) and not options.rehearsal:
-        return debug.run(options, load.find(root))
+        return debug.run(options, feedstock_loader.find(root))
     if options.rehearsal and options.shell:
         raise UsageError(
             "--debug and --rehearse exclude each other: a rehearsal does not compile", hint="remove one of them"
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
             "--from-step and --rehearse exclude each other: a rehearsal resumes automatically",
             hint="remove --from-step",
         )
-    return build(load.find(root), options)
+    return build(feedstock_loader.find(root), options)
 
 
 def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
@@ -107,7 +107,7 @@ def execute(
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Execute a plan, and show its progress on standard error."""
     from kiln import expand, run, signals
-    from kiln.cli.view import add_to_summary, view
+    from kiln.cli.run_view import add_to_summary, view
     from kiln.report import labels
 
     configs = [entry.config for entry in plan.configs]

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli import values
-from kiln.cli.environment import build_variables, ci_urls, client, pip_settings
+from kiln.cli.environment_passthrough import build_variables, ci_urls, client, pip_settings
 
 if TYPE_CHECKING:
     import argparse

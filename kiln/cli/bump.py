@@ -39,13 +39,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Bump the recipe, or show what could be."""
-    from kiln import bump, load
+    from kiln import bump, feedstock_loader
 
     if [options.version is not None, options.build, options.check].count(True) != 1:
         raise UsageError("kiln bump takes one of VERSION, --build and --check", hint="kiln bump --check")
     if options.check and options.dry_run:
         raise UsageError("--check and --dry-run exclude each other", hint="--check writes nothing")
-    feedstock = load.find(root)
+    feedstock = feedstock_loader.find(root)
     if options.check:
         return check(feedstock, as_json=options.json)
     plan = bump.bump_build(feedstock) if options.build else bumped(feedstock, options.version)
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 def bumped(feedstock: Feedstock, version: str) -> BumpPlan:
     """Return the plan for a version, and show the progress of its downloads."""
     from kiln import bump
-    from kiln.cli.view import steps
+    from kiln.cli.run_view import steps
 
     view = steps()
 
@@ -77,7 +77,7 @@ def bumped(feedstock: Feedstock, version: str) -> BumpPlan:
 
 def environment() -> dict[str, str]:
     """Return the environment of pip and git."""
-    from kiln.cli.environment import passed_on, pip_settings
+    from kiln.cli.environment_passthrough import passed_on, pip_settings
 
     names = ("SSH_AUTH_SOCK", "XDG_CONFIG_HOME", "NETRC")
     return {

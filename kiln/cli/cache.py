@@ -36,10 +36,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Remove the selected caches, and print the remaining ones."""
-    from kiln import load
+    from kiln import feedstock_loader
     from kiln.store.layout import ArtifactLayout
 
-    caches = ArtifactLayout.of(load.find(root)).compile_caches
+    caches = ArtifactLayout.of(feedstock_loader.find(root)).compile_caches
     freed = remove(caches, options)
     entries = [entry for entry in caches.entries() if entry.size]
     if options.json:

@@ -74,10 +74,10 @@ def _with_configs(parser: cli.Parser, root: Path) -> cli.Parser:
     """Complete the arguments for config names with the configs of a feedstock."""
 
     def names(**_: Any) -> list[str]:
-        from kiln import load
+        from kiln import feedstock_loader
 
         with suppress(KilnError, OSError):
-            return sorted(file.stem for file in load.find(root).configs.glob("*.yaml"))
+            return sorted(file.stem for file in feedstock_loader.find(root).configs.glob("*.yaml"))
         return []
 
     for action in parser._actions:  # noqa: SLF001 - argparse has no other list of them

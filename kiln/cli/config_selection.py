@@ -6,7 +6,7 @@ import fnmatch
 import sys
 from typing import TYPE_CHECKING
 
-from kiln.cli.environment import machine_of
+from kiln.cli.environment_passthrough import machine_of
 from kiln.errors import UnknownConfig, UsageError
 
 if TYPE_CHECKING:

@@ -52,9 +52,9 @@ def run(options: argparse.Namespace, root: Path) -> int:
     Raises:
         ConversionRefused: if the recipe cannot be converted, or the recipes differ.
     """
-    from kiln import convert, load
+    from kiln import convert, feedstock_loader
 
-    feedstock = load.find(root)
+    feedstock = feedstock_loader.find(root)
     conversion = convert.convert(
         feedstock, pinning.named(options.pinning) if options.pinning else None, leave_out=options.leave_out
     )

@@ -115,9 +115,9 @@ def on_machine(combination: Combination) -> Combination:
 
 def show_config(root: Path, options: argparse.Namespace) -> int:
     """Print the results for a config, one for each of its Pythons."""
-    from kiln import load
+    from kiln import feedstock_loader
 
-    feedstock = load.find(root)
+    feedstock = feedstock_loader.find(root)
     results = config_results(feedstock, Path(options.config).name.removesuffix(".yaml"), here=options.here)
     is_new = (feedstock.recipe / "variants.yaml").is_file()
     return show(results, as_json=options.json, variant_file="variants.yaml" if is_new else VARIANT_FILE)

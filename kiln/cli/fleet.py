@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.fleet.run_config import FleetRunConfig
     from kiln.ledger.fleet import FleetLedger
-    from kiln.model.artifact import PackageReport
+    from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
     from kiln.model.fleet import FleetRun, MachineType
     from kiln.model.run import ConfigRun
-    from kiln.store.import_remote import RemoteConfig
+    from kiln.store.worker_results import RemoteConfig
 
 __all__ = ["arguments", "run"]
 
@@ -46,9 +46,9 @@ NEEDED = ("ssh", "ssh-keygen", "rsync")
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Run an action of ``kiln fleet``."""
-    from kiln import load
+    from kiln import feedstock_loader
 
-    feedstock = load.find(root)
+    feedstock = feedstock_loader.find(root)
     actions = {"plan": show_plan, "run": run_fleet, "status": show_status, "down": tear_down_runs, "sweep": sweep}
     return actions[options.action](options, feedstock)
 
@@ -84,12 +84,12 @@ def select(options: argparse.Namespace, feedstock: Feedstock, more: Sequence[str
     """
     from kiln.model.run import ConfigRun, ConfigState
     from kiln.run import recipe_support
-    from kiln.store import import_remote
+    from kiln.store import worker_results
 
     names = dict.fromkeys((*config_selection.selected_configs(feedstock, options), *more))
     recipe_support.require(feedstock, names)  # before workers are provisioned, and paid for
-    configs = import_remote.remote_configs(feedstock, tuple(names), options=build_options(options))
-    finished = {} if options.rebuild else import_remote.finished(feedstock, configs)
+    configs = worker_results.remote_configs(feedstock, tuple(names), options=build_options(options))
+    finished = {} if options.rebuild else worker_results.finished(feedstock, configs)
     cached = tuple(
         ConfigRun(
             config=config.config,
@@ -190,9 +190,9 @@ class ChannelUpdater:
 
     def __call__(self, config: str, packages: Sequence[PackageReport]) -> tuple[PackageReport, ...]:
         """Add packages to the channel, and return them with their paths there."""
-        from kiln.store import import_remote
+        from kiln.store import worker_results
 
-        return import_remote.keep(self._feedstock, self._configs[config], packages) if packages else ()
+        return worker_results.keep(self._feedstock, self._configs[config], packages) if packages else ()
 
 
 def prepare(
@@ -240,7 +240,7 @@ def prepare(
 def view_of(feedstock: Feedstock, entries: Sequence[RemoteConfig]) -> Any:
     """Return the view of a run on standard error."""
     from kiln import expand
-    from kiln.cli.view import view
+    from kiln.cli.run_view import view
     from kiln.report import labels
 
     configs = [entry.config for entry in entries]

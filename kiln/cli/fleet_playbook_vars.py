@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import masking
-from kiln.cli.environment import build_variables, client
+from kiln.cli.environment_passthrough import build_variables, client
 from kiln.cli.fleet_arguments import seconds
 from kiln.errors import UsageError
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
 
     from kiln.container import Engine
-    from kiln.image.slim import SlimImage
+    from kiln.image.slim_image import SlimImage
 
 KINDS = {
     "tensorflow": "a slim image of installed TensorFlow packages, for programs that run models",
@@ -141,15 +141,15 @@ def _local(options: argparse.Namespace, root: Path) -> int:
 
 
 def _slim(options: argparse.Namespace, root: Path) -> int:
-    from kiln.cli import view
+    from kiln.cli import run_view
     from kiln.container import images
-    from kiln.image import slim, slim_kind
+    from kiln.image import slim_image, slim_kind
     from kiln.model.feedstock import Feedstock
     from kiln.store.layout import ArtifactLayout
 
     engine = _engine(options.load) if options.load else None
     image_kind = slim_kind.load(options.kind)
-    request = slim.ImageRequest(
+    request = slim_image.ImageRequest(
         kind=image_kind,
         channels=tuple(options.channels or ["conda-forge"]),
         specs=tuple(options.specs) or image_kind.specs,
@@ -157,8 +157,8 @@ def _slim(options: argparse.Namespace, root: Path) -> int:
         debian=tuple(options.extra),
         cuda=options.cuda,
     )
-    steps = view.steps()
-    result = slim.make(
+    steps = run_view.steps()
+    result = slim_image.make(
         request,
         options.output,
         tag=options.tag,

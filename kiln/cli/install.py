@@ -11,7 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from kiln.cli import common_arguments
-from kiln.cli.environment import cache_folder
+from kiln.cli.environment_passthrough import cache_folder
 from kiln.errors import UsageError
 from kiln.matchspec import fault, strict
 
@@ -59,11 +59,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an installation needs no feedstock
     """Solve, install the packages unless this is a dry run, and print them."""
     from kiln import signals
-    from kiln.cli import view
+    from kiln.cli import run_view
     from kiln.console.text import quantity
     from kiln.install import install
 
-    steps = view.steps()
+    steps = run_view.steps()
     with signals.termination_as_interrupt():
         with steps.step("solve"):
             plan = install.plan(request(options))

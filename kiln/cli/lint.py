@@ -42,10 +42,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
     Raises:
         LintFailed: there are lints.
     """
-    from kiln import load
+    from kiln import feedstock_loader
     from kiln.console.text import quantity
 
-    feedstock = load.find(root)
+    feedstock = feedstock_loader.find(root)
     result = checked(feedstock, of_conda_forge=options.conda_forge, fix=options.fix)
     print(as_json(result) if options.json else "\n".join(lines(result)))
     lints = [message for message in result.messages if message.severity == "lint"]

@@ -31,10 +31,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Print the log, and on standard error its run, state and path."""
-    from kiln import load
+    from kiln import feedstock_loader
     from kiln.report import tail
 
-    feedstock = load.find(root)
+    feedstock = feedstock_loader.find(root)
     name = options.config.removesuffix(".yaml").removeprefix(".ci_support/")
     number, config, path = recorded_log(feedstock, name, options.number)
     with tail.opened(path) as file:

@@ -69,18 +69,18 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 def matrix(options: argparse.Namespace, root: Path, variant_file: Path | None) -> str:
     """Return the text of the matrix."""
-    from kiln import expand, load
+    from kiln import expand, feedstock_loader
 
-    configs = expand.configs(load.find(root), variant_file)
+    configs = expand.configs(feedstock_loader.find(root), variant_file)
     return json.dumps([plain(config) for config in configs]) if options.json else "\n".join(table(configs))
 
 
 def difference(options: argparse.Namespace, before: Tree, after: Tree) -> str:
     """Return the text of the differences from the matrix of an earlier tree."""
-    from kiln import expand, load
+    from kiln import expand, feedstock_loader
 
-    configs = expand.configs(load.find(after.root), after.pinning)
-    changes = changes_between(expand.configs(load.find(before.root), before.pinning), configs)
+    configs = expand.configs(feedstock_loader.find(after.root), after.pinning)
+    changes = changes_between(expand.configs(feedstock_loader.find(before.root), before.pinning), configs)
     return json.dumps(changes) if options.json else "\n".join(changes_text(changes, options.diff, len(configs)))
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli import environment, values
+from kiln.cli import environment_passthrough, values
 from kiln.errors import PinningNeeded, UsageError
 
 if TYPE_CHECKING:
@@ -107,19 +107,19 @@ def missing(root: Path, where: str = "") -> list[str]:
 
 def _given(options: argparse.Namespace, root: Path) -> Path | None:
     """Return the pinning that is given, or set in conda-forge.yml."""
-    from kiln import expand, limits, load
+    from kiln import expand, feedstock_loader, limits
 
     if options.pinning:
         return named(options.pinning, options.pinning_channel)
     if options.no_pinning:
         return None
-    return limits.bounded(lambda: expand.exclusive_config_file(load.find(root)))
+    return limits.bounded(lambda: expand.exclusive_config_file(feedstock_loader.find(root)))
 
 
 def _lacking(root: Path) -> tuple[Need, ...]:
-    from kiln import expand, limits, load
+    from kiln import expand, feedstock_loader, limits
 
-    return limits.bounded(lambda: expand.lacking(load.find(root)))
+    return limits.bounded(lambda: expand.lacking(feedstock_loader.find(root)))
 
 
 def _newest(options: argparse.Namespace) -> Path:
@@ -137,4 +137,4 @@ def _shown(pinning: Pinning) -> Pinning:
 
 
 def _folder() -> Path:
-    return environment.cache_folder(os.environ) / "kiln" / "pinning"
+    return environment_passthrough.cache_folder(os.environ) / "kiln" / "pinning"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import masking
-from kiln.cli.environment import passed_on
+from kiln.cli.environment_passthrough import passed_on
 from kiln.errors import BrokenPackage, UsageError
 
 SHORTEST = 12  # characters; shorter values occur in many files by chance
@@ -89,11 +89,11 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Publish the finished packages in the ledger."""
-    from kiln import load, provenance
+    from kiln import feedstock_loader, provenance
     from kiln.publish import gate, transaction
     from kiln.release import attest, bundle, candidates
 
-    matrix = candidates.BuiltMatrix.of(load.find(root))
+    matrix = candidates.BuiltMatrix.of(feedstock_loader.find(root))
     published = channel.held()
     release = matrix.release(options.packages, partial=options.partial, published=published, tokens=tokens(os.environ))
     paths, entries = candidates.judged(release)

@@ -22,11 +22,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Verify the record, rebuild from it, and compare the packages."""
-    from kiln import load, run, signals
-    from kiln.cli.environment import client, passed_on
+    from kiln import feedstock_loader, run, signals
+    from kiln.cli.environment_passthrough import client, passed_on
     from kiln.release import rebuild
 
-    feedstock = load.find(root)
+    feedstock = feedstock_loader.find(root)
     link, _ = verify.record(options)
     record = link.record
     rebuild.require_same_recipe(feedstock, record)

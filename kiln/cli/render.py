@@ -44,9 +44,9 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 def text(options: argparse.Namespace, root: Path) -> tuple[str, tuple[str, ...]]:
     """Return the text of the rendered configs, and the warnings about keys of their recipe."""
-    from kiln import expand, load, render
+    from kiln import expand, feedstock_loader, render
 
-    feedstock = load.find(root)
+    feedstock = feedstock_loader.find(root)
     names = options.configs or sorted(path.stem for path in feedstock.configs.glob("*.yaml"))
     if not names:
         raise UnknownConfig("no configs in .ci_support", hint="kiln rerender writes them")

@@ -40,10 +40,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Write the page or JUnit's XML, and print the run as a table with the page's path; or print JSON."""
-    from kiln import load, report
+    from kiln import feedstock_loader, report
     from kiln.store.layout import ArtifactLayout
 
-    feedstock = load.find(root)
+    feedstock = feedstock_loader.find(root)
     matrix_report = recorded_run(feedstock, options.run)
     variants = variants_of(feedstock, (config.config for config in matrix_report.configs))
     if options.json:

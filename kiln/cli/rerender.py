@@ -47,11 +47,11 @@ def rerender(
     options: argparse.Namespace, root: Path, variant_file: Path | None
 ) -> tuple[list[str], list[str], MatrixDrift | None]:
     """Write or check the files; return notes, the lines to print, and the error of a check."""
-    from kiln import expand, load
+    from kiln import expand, feedstock_loader
     from kiln.console.text import quantity
     from kiln.expand import workflow
 
-    feedstock = load.find(root)
+    feedstock = feedstock_loader.find(root)
     doubts: Doubts = {}
     configs = expand.configs(feedstock, variant_file, doubts)
     notes = [f"note: {doubt}" for doubt in doubts.values()]

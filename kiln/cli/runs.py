@@ -29,11 +29,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Print the runs, the latest first."""
-    from kiln import load
+    from kiln import feedstock_loader
 
     if options.last < 1:
         raise UsageError(f"--last is {options.last}", hint="a number from 1, or --all")
-    feedstock = load.find(root)
+    feedstock = feedstock_loader.find(root)
     reports, total = recorded_runs(feedstock, None if options.all else options.last)
     now = time.time()
     if options.json:

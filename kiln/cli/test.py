@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli import common_arguments
-from kiln.cli.environment import passed_on
+from kiln.cli.environment_passthrough import passed_on
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
 
-    from kiln.model.artifact import TestReport
+    from kiln.model.build_results import TestReport
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,14 +37,14 @@ def run(options: argparse.Namespace, root: Path) -> int:
     Raises:
         UsageError: when a package file does not exist.
     """
-    from kiln import load, signals
+    from kiln import feedstock_loader, signals
     from kiln.channel import machine_virtual_packages
     from kiln.install import package_tests
 
     if absent := [str(path) for path in options.packages if not path.is_file()]:
         raise UsageError(f"no such file: {', '.join(absent)}")
     request = package_tests.PackageTestRun(
-        feedstock=load.find(root),
+        feedstock=feedstock_loader.find(root),
         packages=tuple(path.absolute() for path in options.packages),
         channels=tuple(options.channels),
         machine=machine_virtual_packages(os.environ),

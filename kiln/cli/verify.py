@@ -51,7 +51,7 @@ def record(options: argparse.Namespace) -> tuple[Link, tuple[str, ...]]:
     """Return the verified record of a package, and the verified facts."""
     from kiln import provenance
     from kiln.errors import ProvenanceBroken, UsageError
-    from kiln.publish.channel_files import reader
+    from kiln.publish.channel_reader import reader
 
     if not options.package.is_file():
         raise UsageError(f"file not found: {options.package}", hint="download the package first")

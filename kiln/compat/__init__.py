@@ -11,7 +11,7 @@ from kiln.compat.combination import Combination, Gpu, combination
 from kiln.compat.results import DoctorResult, Finding, Suggestion, Verdict, verdict
 from kiln.compat.rules import findings
 from kiln.compat.suggestions import nearest
-from kiln.compat.variants import of_variant, variants
+from kiln.compat.variant_conversion import of_variant, variants
 
 __all__ = [
     "Combination",

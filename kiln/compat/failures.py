@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 from kiln import errors
 from kiln.compat import tables, version_ranges
 from kiln.compat.combination import plain as number_of
-from kiln.compat.variants import newest_gcc
+from kiln.compat.variant_conversion import newest_gcc
 from kiln.console.text import plain
 
 if TYPE_CHECKING:

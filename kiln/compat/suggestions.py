@@ -12,7 +12,7 @@ from kiln.compat.results import Suggestion, Verdict, verdict
 from kiln.compat.rules import findings, one_by_one
 from kiln.compat.rules.common import with_cuda
 from kiln.compat.rules.gpu import known_failure
-from kiln.compat.variants import completed_list, newest_gcc, variants
+from kiln.compat.variant_conversion import completed_list, newest_gcc, variants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,15 +12,15 @@ import time
 from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING
 
+from kiln.console.live_frame import frame
 from kiln.console.plain import failure_text
 from kiln.console.run_state import RunState
-from kiln.console.run_table import frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
-    from kiln.console.run_table import Line
+    from kiln.console.live_frame import Line
     from kiln.model.compile_report import Progress
     from kiln.model.run import ConfigRun, MatrixReport
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import command
 from kiln.container import arguments, images, memory_watch, trial
 from kiln.container.engine import ASIDE, Engine, EngineKind
-from kiln.container.owner import LABEL, Owner, is_gone
+from kiln.container.owner_labels import LABEL, Owner, is_gone
 from kiln.errors import ContainerFault, excerpt
 from kiln.model.container import ContainerResult, ContainerRun
 

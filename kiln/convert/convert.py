@@ -13,7 +13,7 @@ from kiln.convert.specs import Specs
 from kiln.convert.statements import expanded
 from kiln.convert.tree import Refused, tree_of
 from kiln.errors import ConversionRefused
-from kiln.model.location import Place
+from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -13,12 +13,12 @@ from kiln import expand, files, limits
 from kiln.convert.convert import META, Given, converted
 from kiln.convert.facts_v0 import facts_v0
 from kiln.convert.facts_v1 import facts_v1
-from kiln.convert.matrices import with_matrices
+from kiln.convert.matrix_comparison import with_matrices
 from kiln.convert.proof import Difference, HashKeys, Proof, compared
 from kiln.errors import ConversionRefused, KilnError, UnknownConfig
 from kiln.model.feedstock import Feedstock
-from kiln.model.location import Place
-from kiln.recipe_v1.choice import FORGE, is_v1
+from kiln.model.source_position import Place
+from kiln.recipe_v1.recipe_format import FORGE, is_v1
 from kiln.render.render import build_platform, evaluated
 from kiln.variants.files import variant_file
 from kiln.variants.platform import Platform

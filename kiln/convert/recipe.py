@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kiln.convert import keys
-from kiln.convert.expanded import conjunction
+from kiln.convert.conditional_values import conjunction
 from kiln.convert.notation import FILTER, Expr, negated, tidy
-from kiln.convert.own_names import expr_of, substituted
+from kiln.convert.package_variables import expr_of, substituted
 from kiln.convert.sections import ConvertedPackage, Sections, plain
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 from kiln.convert.when import chosen, empty, listing, section, text, unconditional
@@ -16,7 +16,7 @@ from kiln.convert.when import chosen, empty, listing, section, text, uncondition
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.convert.expanded import Expanded
+    from kiln.convert.conditional_values import Expanded
     from kiln.convert.package_tests import Tests
 
 _SECTIONS = frozenset({"package", "source", "build", "requirements", "test", "about", "extra", "outputs"})

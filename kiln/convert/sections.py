@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kiln.convert import keys
-from kiln.convert.expanded import conjunction
+from kiln.convert.conditional_values import conjunction
 from kiln.convert.notation import Expr, negated, tidy
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 from kiln.convert.when import chosen, empty, listed, listing, text, unconditional, values_of

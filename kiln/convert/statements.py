@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import jinja2
 from jinja2 import nodes
 
-from kiln.convert.expanded import Cases, Expanded, Guards, RecipeLine, Setting, assigned, conjunction
+from kiln.convert.conditional_values import Cases, Expanded, Guards, RecipeLine, Setting, assigned, conjunction
 from kiln.convert.expressions import NameScope, Translator, parsed
 from kiln.convert.notation import Expr, Unsupported, negated
 from kiln.template.selectors import lines_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from kiln.convert.expanded import Cases, assigned, conjunction
+from kiln.convert.conditional_values import Cases, assigned, conjunction
 from kiln.convert.notation import Expr, literal, negated, tidy
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 

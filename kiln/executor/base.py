@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.errors import KilnError
+    from kiln.job.job_context import Task
     from kiln.job.log import BuildLog
-    from kiln.job.task import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

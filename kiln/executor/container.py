@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from kiln import container
-from kiln.build import conda_build
+from kiln.build import conda_build_command
 from kiln.container import Container, Engine, trial
 from kiln.errors import MissingTool
 from kiln.executor import conda_forge_env, engine_injection, mounts, network_isolation
 from kiln.executor.base import ProcessOutcome, message_mark, process_failure
 from kiln.executor.mounts import Folders
+from kiln.job.build_outline import needs_network
 from kiln.job.messages import StepReporter
-from kiln.job.outline import needs_network
 from kiln.model.container import ContainerLimits, Mount, User
 from kiln.store import build_cache
 from kiln.store.rehearsal_layout import RehearsalLayout
@@ -25,8 +25,8 @@ from kiln.store.rehearsal_layout import RehearsalLayout
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kiln.job.job_context import Task
     from kiln.job.log import BuildLog
-    from kiln.job.task import Task
     from kiln.model.container import ContainerResult, ContainerRun
 
 TIDYING = 30.0  # seconds until the loop over scripts is stopped
@@ -86,7 +86,7 @@ class ContainerExecutor:
         ):
             outcome = self._run(engine, self.plan(engine, words, folders, self._injected_engine(python)), log)
         if outcome.exit_code == conda_forge_env.NO_ENGINE:
-            package = conda_build.PACKAGES.get(job.options.engine, "py-rattler-build")
+            package = conda_build_command.PACKAGES.get(job.options.engine, "py-rattler-build")
             raise no_engine(job.image, package, lendable=not self.task.is_foreign)
         error = None if outcome.ok else process_failure(self.task, "the container", outcome.exit_code, outcome.tail)
         return ProcessOutcome(error=error, peak_memory=outcome.peak_memory, starved=outcome.memory_kills > 0)

@@ -7,15 +7,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kiln import credentials, expand, files
-from kiln.build import conda_build
+from kiln.build import conda_build_command
 from kiln.channel import KNOWN_SUBDIRS
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
 from kiln.executor import conda_forge_env
-from kiln.job.outline import channel_sources
+from kiln.job.build_outline import channel_sources
 from kiln.job.untrusted_output import open_beneath
 from kiln.ledger import records
-from kiln.model.artifact import Artifact, PackageReport, TestReport, TestVerdict
+from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
 from kiln.variants.cuda import cuda_arch_of, cuda_of
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def prepare(
     files.remove(folder)
     config = rendered.config.name
     conda = expand.conda_settings(feedstock.root / "conda-forge.yml")
-    call = conda_build.Call(
+    call = conda_build_command.Call(
         engine=engine,
         recipe=inside(feedstock.recipe),
         variant_file=inside(feedstock.configs / f"{config}.yaml"),
@@ -75,9 +75,9 @@ def prepare(
         cross=rendered.config.is_cross,
     )
     make_caches(folder, cache)
-    files.write_text(folder / f"clobber_{config}.yaml", conda_build.clobber(rendered))
-    files.write_text(folder / "condarc", conda_build.condarc(call), mode=0o600)
-    files.write_text(folder / "build.sh", conda_build.script(call, debug=debug))
+    files.write_text(folder / f"clobber_{config}.yaml", conda_build_command.clobber(rendered))
+    files.write_text(folder / "condarc", conda_build_command.condarc(call), mode=0o600)
+    files.write_text(folder / "build.sh", conda_build_command.script(call, debug=debug))
     return folder / "build.sh"
 
 
@@ -114,7 +114,7 @@ def share_fetched(folder: Path, cache: Path) -> None:
 
 def failure(engine: str, exit_code: int, tail: str, log: Path) -> KilnError:
     """Return the error of an engine, from the end of the config's log, or from ``tail`` without a log."""
-    return conda_build.failure(engine, exit_code, _end(log) or tail)
+    return conda_build_command.failure(engine, exit_code, _end(log) or tail)
 
 
 def _end(log: Path) -> str:
@@ -131,7 +131,7 @@ def last_words(error: KilnError | None, log: Path) -> list[str]:
 
     After a traceback, which is long, they are repeated.
     """
-    if error is None or conda_build.TRACEBACK not in _end(log):
+    if error is None or conda_build_command.TRACEBACK not in _end(log):
         return []
     return [line.strip(" |") for line in error.why.splitlines()]
 

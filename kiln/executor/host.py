@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from kiln import command
-from kiln.build import conda_build
+from kiln.build import conda_build_command
 from kiln.errors import MissingTool
 from kiln.executor import conda_forge_env
 from kiln.executor.base import ProcessOutcome, message_mark, process_failure
@@ -19,8 +19,8 @@ from kiln.processes import memory_kills
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kiln.job.job_context import Task
     from kiln.job.log import BuildLog
-    from kiln.job.task import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class HostExecutor:
 def no_engine(engine: str, path: str) -> MissingTool:
     """Return the error of a host without the engine."""
     return MissingTool(
-        f"{conda_build.PROGRAMS[engine]} is not on this machine",
+        f"{conda_build_command.PROGRAMS[engine]} is not on this machine",
         why=f"PATH is {path!r}",
-        hint=f"install the package {conda_build.PACKAGES[engine]}, or use another --engine",
+        hint=f"install the package {conda_build_command.PACKAGES[engine]}, or use another --engine",
     )

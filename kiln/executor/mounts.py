@@ -23,9 +23,9 @@ from kiln.executor.conda_forge_env import (
     ROOT,
     within,
 )
-from kiln.job.outline import channel_sources
+from kiln.job.build_outline import channel_sources
 from kiln.model.container import Mount
-from kiln.model.location import Place
+from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from kiln.expand.ci_support import Drift, drift, write
-from kiln.expand.files import read, read_all, text
-from kiln.expand.forge import (
+from kiln.expand.conda_forge_yml import (
     CondaSettings,
     PackageSettings,
     conda_settings,
     exclusive_config_file,
     package_format,
 )
+from kiln.expand.config_file import read, read_all, text
 from kiln.expand.matrix import configs
 from kiln.expand.stale import changes_since_rerender
 from kiln.expand.unpinned_keys import Need, lacking, missing_values, require_values

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.expand.files import text
+from kiln.expand.config_file import text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from kiln import limits
 from kiln.errors import PinningNeeded, VariantFault
-from kiln.expand import forge
+from kiln.expand import conda_forge_yml
 from kiln.expand.collapse import Package, Packages, job_variants
 from kiln.expand.naming import config_name
 from kiln.expand.unpinned_keys import HINT
 from kiln.model.build_config import BuildConfig
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.recipe_text import RecipeSource
-from kiln.recipe_v1.choice import is_v1
-from kiln.recipe_v1.exploration import packages
 from kiln.recipe_v1.recipe import RecipeV1
+from kiln.recipe_v1.recipe_format import is_v1
+from kiln.recipe_v1.variant_exploration import packages
 from kiln.recipe_v1.variant_file import VariantFileV1
 from kiln.variants.combine import combine
 from kiln.variants.files import VariantSource, check, variant_file
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from kiln.expand.forge import ForgeSettings, PlatformJob
+    from kiln.expand.conda_forge_yml import ForgeSettings, PlatformJob
     from kiln.model.feedstock import Feedstock
     from kiln.template.names import Doubts
     from kiln.variants.combine import Spec
@@ -67,7 +67,7 @@ class _Expansion:
     """One expansion: the state that its platforms share."""
 
     def __init__(self, feedstock: Feedstock, pinning: Path | None, doubts: Doubts) -> None:
-        self.forge: ForgeSettings = forge.read(feedstock.root / "conda-forge.yml")
+        self.forge: ForgeSettings = conda_forge_yml.read(feedstock.root / "conda-forge.yml")
         self.files: list[VariantFile | VariantFileV1] = [variant_file(pinning, pinning.name)] if pinning else []
         variant_path = feedstock.recipe / "conda_build_config.yaml"
         if variant_path.is_file():

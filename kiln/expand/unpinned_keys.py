@@ -15,15 +15,15 @@ from jinja2 import nodes
 
 from kiln import limits
 from kiln.errors import KilnError, PinningNeeded, nearest
-from kiln.expand import forge
+from kiln.expand import conda_forge_yml
 from kiln.expand.collapse import ALWAYS, PYTHON_MIN
-from kiln.model.location import Place
+from kiln.model.source_position import Place
 from kiln.recipe.recipe import BUILT_IN, Scripts
 from kiln.recipe.recipe_text import GIT_NAME
 from kiln.recipe.usage import Usage
-from kiln.recipe_v1.choice import is_v1
-from kiln.recipe_v1.names import names, required
 from kiln.recipe_v1.recipe import RecipeV1
+from kiln.recipe_v1.recipe_format import is_v1
+from kiln.recipe_v1.used_variables import names, required
 from kiln.recipe_v1.variant_file import VariantFileV1
 from kiln.variants.files import as_list, variant_file
 from kiln.variants.platform import Platform
@@ -176,7 +176,7 @@ def _line(text: str, key: str, first: int = 1) -> Place | None:
 
 def _validated(feedstock: Feedstock, defined: frozenset[str]) -> Iterator[Need]:
     """Yield the needs of conda-forge's output validation, whose channels a pinning defines."""
-    document = forge.parsed(feedstock.root / "conda-forge.yml")
+    document = conda_forge_yml.parsed(feedstock.root / "conda-forge.yml")
     if document.value.get(VALIDATION_KEY) is True:
         yield from (Need(key=key, at=document.place(VALIDATION_KEY)) for key in CHANNEL_KEYS if key not in defined)
 
@@ -206,7 +206,7 @@ def _undefined_names(feedstock: Feedstock, text: str, defined: frozenset[str]) -
 
 def _always_defined(feedstock: Feedstock) -> frozenset[str]:
     """Return the names that have a value without any variant file."""
-    environ = forge.read(feedstock.root / "conda-forge.yml").environ
+    environ = conda_forge_yml.read(feedstock.root / "conda-forge.yml").environ
     platforms = [Platform(system=system, arch="64", environ=environ) for system in SYSTEMS]
     defaults = (platform.defaults().keys() for platform in platforms)
     return frozenset(BUILT_IN).union(*defaults, platforms[0].names({}, platforms[0].subdir))

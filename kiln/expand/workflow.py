@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.errors import RecipeFault
-from kiln.expand import forge
+from kiln.expand import conda_forge_yml
 from kiln.variants.axes import labels
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _existing(feedstock: Feedstock) -> str | None:
 
 def _jobs(feedstock: Feedstock, configs: Sequence[BuildConfig], *, self_hosted: bool) -> list[Job]:
     """Return the configs that GitHub runs, each with a readable name and the label of its runner."""
-    forge_settings = forge.read(feedstock.root / "conda-forge.yml")
+    forge_settings = conda_forge_yml.read(feedstock.root / "conda-forge.yml")
     runners = {
         f"{job.system}-{job.arch}": RUNNERS[job.build_platform]
         for job in forge_settings.jobs
@@ -171,9 +171,9 @@ class _ActionsSettings:
     """The settings of GitHub Actions in conda-forge.yml; the defaults without the file."""
 
     def __init__(self, path: Path) -> None:
-        document = forge.parsed(path)
-        settings = forge.TypedSettings(document, document.value)
-        self._github = forge.TypedSettings(document, settings.mapping("github_actions"))
+        document = conda_forge_yml.parsed(path)
+        settings = conda_forge_yml.TypedSettings(document, document.value)
+        self._github = conda_forge_yml.TypedSettings(document, settings.mapping("github_actions"))
         self._skip_render = settings.items("skip_render", [])
 
     @property

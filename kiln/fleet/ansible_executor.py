@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kiln import files
 from kiln.errors import DiskFull, KilnError
 from kiln.fleet import collect, provider, worker_commands
+from kiln.fleet.executor_session import ExecutorSession
 from kiln.fleet.protocol import (
     Collect,
     CollectFailed,
@@ -33,14 +34,13 @@ from kiln.fleet.protocol import (
     Terminate,
     WatchCache,
 )
-from kiln.fleet.session import ExecutorSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.fleet.protocol import Command, Event
-    from kiln.model.artifact import PackageReport
+    from kiln.model.build_results import PackageReport
 
 RESERVE = 8 << 20  # bytes kept for the tear-down, which writes into the run's folder, too
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from kiln.fleet.executor_session import ExecutorSession
     from kiln.fleet.protocol import Collect, Event
-    from kiln.fleet.session import ExecutorSession
-    from kiln.model.artifact import PackageReport
+    from kiln.model.build_results import PackageReport
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.!+~-]*\.conda")
 LONGEST = 2000  # characters of the end of a build's output

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kiln.model.artifact import PackageReport, StepReport
+    from kiln.model.build_results import PackageReport, StepReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

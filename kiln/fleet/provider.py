@@ -22,8 +22,8 @@ from kiln.fleet.protocol import (
 from kiln.fleet.run_config import CACHE
 
 if TYPE_CHECKING:
+    from kiln.fleet.executor_session import ExecutorSession
     from kiln.fleet.playbook_runner import PlaybookResult
-    from kiln.fleet.session import ExecutorSession
 
 PROBE_SECONDS = 30.0  # for the first answer of a worker
 PROBED_AT_ONCE = 32

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kiln.fleet.playbook_runner import PlaybookResult, PlaybookSite
     from kiln.fleet.run_config import FleetRunConfig
     from kiln.ledger.fleet import FleetLedger
-    from kiln.model.artifact import PackageReport
+    from kiln.model.build_results import PackageReport
     from kiln.model.fleet import FleetRun
     from kiln.model.observer import RunObserver
     from kiln.model.run import MatrixReport

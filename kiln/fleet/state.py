@@ -9,17 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln import __version__
-from kiln.fleet.inventory import Inventory
 from kiln.fleet.protocol import Provision
+from kiln.fleet.run_records import Inventory
 from kiln.model.fleet import FleetRun
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.scheduling.queue import Queue
 
 if TYPE_CHECKING:
     from kiln.errors import KilnError
-    from kiln.fleet.inventory import RunStore
     from kiln.fleet.protocol import Command, WorkerExecutor
     from kiln.fleet.run_config import FleetRunConfig
+    from kiln.fleet.run_records import RunStore
     from kiln.model.fleet import JobEstimate
     from kiln.model.observer import RunObserver
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.errors import KilnError
-    from kiln.fleet.inventory import RunStore, Worker
     from kiln.fleet.run_config import FleetRunConfig
+    from kiln.fleet.run_records import RunStore, Worker
     from kiln.model.observer import RunObserver
     from kiln.model.run import MatrixReport
 

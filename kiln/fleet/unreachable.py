@@ -8,8 +8,8 @@ from kiln.fleet.protocol import Probe
 from kiln.model.fleet import WorkerState
 
 if TYPE_CHECKING:
-    from kiln.fleet.inventory import Worker
     from kiln.fleet.protocol import Probed
+    from kiln.fleet.run_records import Worker
     from kiln.fleet.state import FleetState
     from kiln.fleet.workers import WorkerManager
 

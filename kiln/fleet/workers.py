@@ -12,9 +12,9 @@ from kiln.model.fleet import JobState, WorkerState
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.fleet.inventory import Worker
     from kiln.fleet.jobs import JobManager
     from kiln.fleet.protocol import ProvisionFailed
+    from kiln.fleet.run_records import Worker
     from kiln.fleet.state import FleetState
 
 RENEWALS = 12  # of a lease during its length: the controller may be cut off for nearly all of it

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kiln import command, files
 from kiln.container import images
 from kiln.errors import BuildFailed, MissingTool, UsageError, excerpt, nearest
-from kiln.image import apt
+from kiln.image import apt_sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -196,11 +196,11 @@ def make(
     require_mmdebstrap(env)
     files.require_space(archive.parent, REQUIRED_SPACE, for_what="making the base image")
     with tempfile.TemporaryDirectory(prefix="kiln-image-") as scratch, files.replacing(archive) as part:
-        lines = apt.sources(image.suite, env=env)
+        lines = apt_sources.sources(image.suite, env=env)
         sources = private(Path(scratch, "sources.list"), "".join(f"{line}\n" for line in lines)) if lines else None
-        settings = private(Path(scratch, "apt.conf"), apt.settings(env=env))
+        settings = private(Path(scratch, "apt.conf"), apt_sources.settings(env=env))
         words = argv(image, part, sources=sources, settings=settings, keyring=KEYRING if KEYRING.exists() else None)
-        unknown = set(image.packages) - {*PACKAGES, *apt.names(env=env)}
+        unknown = set(image.packages) - {*PACKAGES, *apt_sources.names(env=env)}
         if image.below is None and unknown:  # an early error, not one after everything else is installed
             _require_packages(words, image, env=env, on_line=on_line)
         variables = {PYTHON: sys.executable, LOCK: str(image.lock), PROJECT: str(ROOT)}
@@ -224,9 +224,9 @@ def _require_packages(
         UsageError: if the suite has no package of a name.
     """
     simulation = command.run((words[0], "--simulate", *words[1:]), env=env, on_line=on_line)
-    missing = apt.unknown(simulation.tail)
+    missing = apt_sources.unknown(simulation.tail)
     if missing:
-        suggestion = nearest(missing[0], apt.names(env=env), most=2)
+        suggestion = nearest(missing[0], apt_sources.names(env=env), most=2)
         raise UsageError(
             f"Debian {image.suite} has no package {' and no package '.join(missing)}",
             hint=suggestion or "find packages with apt-cache search",

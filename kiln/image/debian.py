@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kiln import command, files
 from kiln.errors import BuildFailed, MissingTool, excerpt
-from kiln.image import apt
+from kiln.image import apt_sources
 from kiln.image.build_base import BEFORE, KEYRING, private, require_mmdebstrap
 from kiln.image.layers import FOLDER, LayerEntry, of_tree
 
@@ -147,7 +147,7 @@ def _status(deb: Deb, *, env: Mapping[str, str]) -> LayerEntry:
 
 def owner(soname: str, suite: str, *, env: Mapping[str, str]) -> str | None:
     """Return the package that contains a shared library on this machine, if the machine has the same suite."""
-    if apt.codename(apt.os_release()) != suite:
+    if apt_sources.codename(apt_sources.os_release()) != suite:
         return None
     try:
         output = command.capture(("dpkg-query", "--search", f"*/{soname}"), env=env, timeout=60).stdout
@@ -184,9 +184,9 @@ def _download(
 ) -> None:
     store.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kiln-debian-") as scratch, files.locked(store / ".lock"):
-        lines = apt.sources(suite, env=env)
+        lines = apt_sources.sources(suite, env=env)
         sources = private(Path(scratch, "sources.list"), "".join(f"{line}\n" for line in lines)) if lines else None
-        settings = private(Path(scratch, "apt.conf"), apt.settings(env=env))
+        settings = private(Path(scratch, "apt.conf"), apt_sources.settings(env=env))
         words = argv(suite, names, sources=sources, settings=settings, keyring=KEYRING if KEYRING.exists() else None)
         debs = Path(scratch, "debs")
         debs.mkdir()

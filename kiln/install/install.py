@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln import channel, files, folder_lock
 from kiln.errors import AlreadyRunning, NotWritable, SolveFailed
-from kiln.install import cpu_fallback
+from kiln.install import cpu_build_diagnosis
 from kiln.install.solve_diagnosis import LINES, explained
 from kiln.matchspec import package_name
 
@@ -125,7 +125,7 @@ def plan(request: InstallRequest) -> Installation:
         records=tuple(records),
         changes=all_changes,
         exists=bool(there),
-        notes=cpu_fallback.notes(
+        notes=cpu_build_diagnosis.notes(
             [record for record in records if record.name.normalized in new],
             specs,
             channels=request.channels,

@@ -9,7 +9,7 @@ from kiln import expand, files, limits, render
 from kiln.channel import KNOWN_SUBDIRS, Channel
 from kiln.console.text import quantity
 from kiln.errors import UsageError
-from kiln.job.outline import channels_for, file_name
+from kiln.job.build_outline import channels_for, file_name
 from kiln.package_test import PackageTester
 from kiln.store.layout import ArtifactLayout
 from kiln.variants.cuda import offered
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.channel import VirtualPackages
-    from kiln.model.artifact import TestReport
+    from kiln.model.build_results import TestReport
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Output, Rendered
 

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln import json_lines
-from kiln.model.artifact import StepReport
+from kiln.model.build_results import StepReport
 from kiln.serialization import to_json
 
 if TYPE_CHECKING:

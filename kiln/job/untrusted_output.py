@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 from kiln import errors, files
 from kiln.conda_package import reader
 from kiln.errors import BuildFailed, KilnError
-from kiln.model.artifact import TestVerdict
+from kiln.model.build_results import TestVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

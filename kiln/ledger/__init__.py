@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiln.container.owner import Owner, is_gone
+from kiln.container.owner_labels import Owner, is_gone
 from kiln.ledger import records
 from kiln.ledger.database import Database
 from kiln.ledger.repair import decoding, retry_after_repair, write_finished

@@ -6,7 +6,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.container.owner import Owner
+from kiln.container.owner_labels import Owner
 from kiln.ledger import Ledger, schema
 from kiln.ledger.repair import decoding, retry_after_repair
 from kiln.model.fleet import FleetRun, JobRecord, WorkerRecord

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from kiln.model.artifact import Artifact, PackageReport, StepReport, TestReport, TestVerdict
+from kiln.model.build_results import Artifact, PackageReport, StepReport, TestReport, TestVerdict
 from kiln.model.compile_report import CompileReport, Progress
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.serialization import from_json, to_json

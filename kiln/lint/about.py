@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kiln.lint.subject import LintedFeedstock
-    from kiln.model.location import Place
+    from kiln.model.source_position import Place
 
 _NAME = re.compile(r"[a-z0-9_\-.]+")
 # Families whose licenses ask for their text to be distributed, as conda-smithy lists them.

@@ -12,7 +12,7 @@ from kiln.lint.located_yaml import branch_texts, mapping, read_values, repeated_
 from kiln.lint.model import Problem, hint, lint
 from kiln.lint.spec_fields import spec_fields
 from kiln.lint.subject import SETTINGS
-from kiln.model.location import Place
+from kiln.model.source_position import Place
 from kiln.yamltext import read_text
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from kiln.lint.subject import LintedFeedstock
-    from kiln.model.location import Place
+    from kiln.model.source_position import Place
 
 
 class Severity(str, Enum):

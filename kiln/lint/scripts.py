@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import command
 from kiln.lint.model import LintMessage, Severity
-from kiln.model.location import Place
+from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
     from pathlib import Path

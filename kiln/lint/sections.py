@@ -8,7 +8,7 @@ from kiln.errors import nearest
 from kiln.lint.located_yaml import items, mapping
 from kiln.lint.model import Problem, hint, lint
 from kiln.lint.subject import META, VARIANT_FILES
-from kiln.model.location import Place
+from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

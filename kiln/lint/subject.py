@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kiln.errors import FeedstockNotFound, MalformedYaml, RecipeFault, TemplateFault, UnsafeTemplate
 from kiln.lint import stub_template
 from kiln.lint.located_yaml import branch_texts, branches, first_placed, items, key_of, mapping, read_values, texts
-from kiln.model.location import Place
+from kiln.model.source_position import Place
 from kiln.yamltext import PlacedText, read_text
 
 if TYPE_CHECKING:

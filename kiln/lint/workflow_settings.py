@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kiln.lint.subject import LintedFeedstock
-    from kiln.model.location import Place
+    from kiln.model.source_position import Place
 
 _SYSTEMS = frozenset({"linux", "osx", "win"})
 _PATHS = ("tools_install_dir", "build_workspace_dir")

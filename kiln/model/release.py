@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kiln.model.artifact import Artifact, TestVerdict
+    from kiln.model.build_results import Artifact, TestVerdict
     from kiln.model.rendered import Output
     from kiln.model.run import ConfigState
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.model.build_config import BuildConfig
-    from kiln.model.recipe_keys import KeyFault
+    from kiln.model.key_faults import KeyFault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

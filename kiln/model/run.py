@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.artifact import PackageReport, StepReport
+    from kiln.model.build_results import PackageReport, StepReport
 
 
 class ConfigState(str, Enum):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.errors import BrokenPackage, KilnError, UnsafePackage
-from kiln.package_safety import unpacked
+from kiln.package_safety import unpacked_metadata
 from kiln.package_safety.paths import RECORDS, PrefixTree, is_outside
 from kiln.package_safety.refusals import name_of, other_package, too_large, unsafe
 
@@ -105,7 +105,7 @@ class PackageAdmission:
                 raise unsafe(f"the record {file}", outside)
             record = self.records.get(str(installed.get("name")))
             if record is not None and _version_of(record) == (installed.get("version"), installed.get("build")):
-                self.tree.add_existing(paths, unpacked.links(self.prefix, paths))
+                self.tree.add_existing(paths, unpacked_metadata.links(self.prefix, paths))
 
     @property
     def refused_prefix(self) -> Path:
@@ -121,10 +121,10 @@ class PackageAdmission:
             raise breach
 
     def _admit(self, record: RepoDataRecord, folder: Path) -> None:
-        index = unpacked.read(folder, "index.json")
+        index = unpacked_metadata.read(folder, "index.json")
         _require_same(record, index)
-        paths = unpacked.paths(folder)
-        links = unpacked.links(folder, [path for path in paths if not is_outside(path)])
+        paths = unpacked_metadata.paths(folder)
+        links = unpacked_metadata.links(folder, [path for path in paths if not is_outside(path)])
         if index.get("noarch") == "python":
             paths = [self._placed(path) for path in paths]
             links = {self._placed(path): text for path, text in links.items()}

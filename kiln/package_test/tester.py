@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from kiln import channel, command, files
 from kiln.errors import SolveFailed, TestsFailed, excerpt
 from kiln.matchspec import package_name, strict
-from kiln.model.artifact import TestReport, TestVerdict
-from kiln.package_test.downstream import carried_tests
+from kiln.model.build_results import TestReport, TestVerdict
+from kiln.package_test.packed_tests import carried_tests
 from kiln.package_test.plan import SCRIPT_HEAD, plan
 
 if TYPE_CHECKING:

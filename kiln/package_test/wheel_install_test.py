@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kiln import command, files
 from kiln.errors import BrokenPackage, TestsFailed, excerpt
-from kiln.model.artifact import TestReport, TestVerdict
+from kiln.model.build_results import TestReport, TestVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from kiln.matchspec import legacy, package_name, strict
-from kiln.model.artifact import TestVerdict
+from kiln.model.build_results import TestVerdict
 from kiln.model.run import ConfigState
 from kiln.publish.contents import REHEARSAL
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.errors import nearest
-from kiln.model.location import Place
-from kiln.model.recipe_keys import KeyFault
+from kiln.model.key_faults import KeyFault
+from kiln.model.source_position import Place
 from kiln.recipe.key_values import unsupported_values
 
 if TYPE_CHECKING:

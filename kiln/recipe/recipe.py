@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.errors import MalformedYaml, RecipeFault
-from kiln.model.location import Place
+from kiln.model.source_position import Place
 from kiln.recipe.functions import NAMES, OF_SOURCE, VARYING, functions, local_source, marked_pins
 from kiln.recipe.metadata import Metadata
 from kiln.recipe.outputs import kind_of, listed, outputs_of

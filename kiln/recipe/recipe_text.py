@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError, RecipeFault
-from kiln.model.location import Place
+from kiln.model.source_position import Place
 from kiln.recipe import functions
 from kiln.recipe.usage import check_length
 from kiln.template.jinja import Environment, Template

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
-from kiln.model.recipe_keys import KeyFault
+from kiln.model.key_faults import KeyFault
 from kiln.recipe.specs import name_of
 from kiln.versions import version_or_none
 

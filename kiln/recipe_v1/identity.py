@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from kiln.recipe_v1.expression import is_template, template
 from kiln.recipe_v1.filters import short_version
-from kiln.recipe_v1.nodes import compiled, evaluated
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.scope import VariantScope
 from kiln.recipe_v1.values import text
+from kiln.recipe_v1.yaml_nodes import compiled, evaluated
 from kiln.yamltext.typed_text import value_of
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from kiln import limits
 from kiln.errors import RecipeFault
-from kiln.model.location import Place
+from kiln.model.source_position import Place
 from kiln.recipe_v1 import schema
-from kiln.recipe_v1.nodes import RECIPE, fault, is_empty, known_keys, mapping, text_of, value_of_context
 from kiln.recipe_v1.requirement import free_name
 from kiln.recipe_v1.scope import VariantScope, normalized
+from kiln.recipe_v1.yaml_nodes import RECIPE, fault, is_empty, known_keys, mapping, text_of, value_of_context
 from kiln.yamltext import PlacedText, Scalars, parse, read_text
 
 if TYPE_CHECKING:

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError
 from kiln.recipe_v1.expression import expression, is_template, template
-from kiln.recipe_v1.nodes import (
+from kiln.recipe_v1.requirement import requirement
+from kiln.recipe_v1.scope import LATE
+from kiln.recipe_v1.scripts import environment, lines, read_all, tested_lines, values_of_names
+from kiln.recipe_v1.yaml_nodes import (
     compiled,
     condition,
     fault,
@@ -23,9 +26,6 @@ from kiln.recipe_v1.nodes import (
     texts,
     typed,
 )
-from kiln.recipe_v1.requirement import requirement
-from kiln.recipe_v1.scope import LATE
-from kiln.recipe_v1.scripts import environment, lines, read_all, tested_lines, values_of_names
 from kiln.yamltext import PlacedText
 
 if TYPE_CHECKING:

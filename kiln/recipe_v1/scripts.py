@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import TemplateFault
 from kiln.recipe_v1.expression import expression, is_template
-from kiln.recipe_v1.nodes import branches, compiled, fault, items, mapping, names_of_script, scalar, text_of
+from kiln.recipe_v1.yaml_nodes import branches, compiled, fault, items, mapping, names_of_script, scalar, text_of
 
 if TYPE_CHECKING:
     from typing import Any

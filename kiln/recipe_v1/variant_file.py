@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.errors import MalformedYaml, SelectorFault, VariantFault
-from kiln.model.location import Place
-from kiln.recipe_v1 import nodes
+from kiln.model.source_position import Place
+from kiln.recipe_v1 import yaml_nodes
 from kiln.template.expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
 from kiln.template.names import Names
 from kiln.variants.files import VariantSource, check, without_empty, zip_groups
@@ -33,7 +33,7 @@ class VariantFileV1:
         self.path = path
         self.name = name
         self._document = parse(read_text(path, name), name, Scalars.PLACED)
-        if nodes.is_empty(self._document.value):
+        if yaml_nodes.is_empty(self._document.value):
             self._document = Document(file=name, value={})
         if not isinstance(self._document.value, dict):
             raise MalformedYaml("a variant file is a mapping of keys to values", at=self._document.place())
@@ -72,15 +72,15 @@ class VariantFileV1:
     def _typed(self, key: str, item: Any) -> str:
         if not isinstance(item, PlacedText):
             raise VariantFault(f"{key} has a value that is neither text nor number", at=self._place(item))
-        value = nodes.typed(item)
+        value = yaml_nodes.typed(item)
         return TypedText(value) if isinstance(value, int) else str(item)
 
     def _items(self, node: Any, names: Names) -> Iterator[Any]:
-        for item in [] if nodes.is_empty(node) else node if isinstance(node, list) else [node]:
+        for item in [] if yaml_nodes.is_empty(node) else node if isinstance(node, list) else [node]:
             if isinstance(item, dict) and "if" in item:
                 branch = "then" if self._holds(item["if"], names) else "else"
                 yield from self._items(item.get(branch), names)
-            elif not nodes.is_empty(item):
+            elif not yaml_nodes.is_empty(item):
                 yield item
 
     def _holds(self, given: Any, names: Names) -> bool:
@@ -96,7 +96,7 @@ class VariantFileV1:
             ) from (error)
 
     def _place(self, node: Any) -> Place:
-        at = nodes.place(node)
+        at = yaml_nodes.place(node)
         return Place(file=self.name, line=at.line, column=at.column)
 
 

@@ -14,7 +14,7 @@ from kiln.conda_package.writer import SUBDIR
 from kiln.rehearse import wheels
 from kiln.rehearse.cuda_packages import cuda_packages
 from kiln.rehearse.interpreter import Interpreter, probe
-from kiln.rehearse.lock import PYTHONS, RehearsalPlan, cuda_versions, plan
+from kiln.rehearse.locked_wheels import PYTHONS, RehearsalPlan, cuda_versions, plan
 from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonRequest
 from kiln.rehearse.python_download import fetch as fetch_python
 from kiln.rehearse.python_download import fetched as fetched_pythons
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from kiln.rehearse.lock import LockedWheel
+    from kiln.rehearse.locked_wheels import LockedWheel
 
 __all__ = [
     "DEFAULT_CHANNEL",

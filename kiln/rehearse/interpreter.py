@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import command
 from kiln.errors import MissingTool, UnsupportedPython
-from kiln.rehearse.lock import PYTHONS
+from kiln.rehearse.locked_wheels import PYTHONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

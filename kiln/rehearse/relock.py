@@ -18,7 +18,7 @@ from packaging.utils import parse_wheel_filename
 
 from kiln import command, files, http_client
 from kiln.errors import DownloadFailed
-from kiln.rehearse.lock import LOCKS, PYTHONS
+from kiln.rehearse.locked_wheels import LOCKS, PYTHONS
 from kiln.rehearse.wheel_package import PackageTarget
 
 if TYPE_CHECKING:

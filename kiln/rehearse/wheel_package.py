@@ -15,7 +15,7 @@ from kiln import files
 from kiln.conda_package.writer import PLACEHOLDER, Archive, PackageFacts, package
 from kiln.errors import Interrupted
 from kiln.rehearse import conda_names
-from kiln.rehearse.wheel import EntryPoint, Member, Wheel, broken, license_files, opened
+from kiln.rehearse.wheel_reader import EntryPoint, Member, Wheel, broken, license_files, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

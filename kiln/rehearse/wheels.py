@@ -20,7 +20,7 @@ from kiln.errors import DiskFull, DownloadFailed, HashMismatch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from kiln.rehearse.lock import LockedWheel
+    from kiln.rehearse.locked_wheels import LockedWheel
 
 _REPORTS = 3.0  # seconds between two reports of a download
 _STAMPS = ".verified.json"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from kiln import expand, files, limits, render, repodata
 from kiln.errors import BrokenPackage, UsageError
 from kiln.executor import conda_forge_env
-from kiln.job.outline import channels_for, file_name
+from kiln.job.build_outline import channels_for, file_name
 from kiln.ledger import Ledger
-from kiln.model.artifact import Artifact, TestVerdict
+from kiln.model.build_results import Artifact, TestVerdict
 from kiln.model.release import Candidate, Release
 from kiln.package_test import PackageTester
 from kiln.publish import contents, require_release
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.channel import VirtualPackages
-    from kiln.model.artifact import PackageReport
+    from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Output, Rendered
     from kiln.model.run import ConfigRun, MatrixReport

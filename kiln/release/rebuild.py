@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kiln.job.records import ConfigJob
+    from kiln.job.job_files import ConfigJob
     from kiln.model.feedstock import Feedstock
     from kiln.run.options import RunOptions
     from kiln.run.plan import RunPlan

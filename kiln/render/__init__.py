@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kiln.render.final import finalise
-from kiln.render.form import as_json
+from kiln.render.json_output import as_json
+from kiln.render.pin_resolution import finalise
 from kiln.render.render import build_platform, render
 from kiln.render.support import require_supported, warnings
 

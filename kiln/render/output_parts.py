@@ -11,7 +11,7 @@ from kiln.model.rendered import Output, OutputTest, Requirements, Script, Source
 from kiln.names import PLATFORMS
 from kiln.recipe.key_values import file_of, is_archive, is_wheel
 from kiln.recipe.specs import sections, with_versions
-from kiln.render.settings import build_settings, included_files, merges_environments, test_scripts, texts
+from kiln.render.output_settings import build_settings, included_files, merges_environments, test_scripts, texts
 from kiln.variants.files import as_list
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from kiln.recipe.keys import key_faults
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.recipe_text import RecipeSource
 from kiln.recipe.validity import require_no_cycle, require_valid, unread_versions
-from kiln.recipe_v1.choice import is_v1
+from kiln.recipe_v1.recipe_format import is_v1
 from kiln.render.open_pins import marker, pins_as_built, pins_of
 from kiln.render.output_parts import compile_step, granted, output, requirements, sources
 from kiln.render.v1 import render_v1
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
-    from kiln.model.recipe_keys import KeyFault
+    from kiln.model.key_faults import KeyFault
     from kiln.model.rendered import Output, Pin
     from kiln.recipe.metadata import Metadata
     from kiln.template.names import Doubts

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
 from kiln.model.build_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
-from kiln.model.location import Place
-from kiln.recipe_v1.nodes import RECIPE
+from kiln.model.source_position import Place
+from kiln.recipe_v1.yaml_nodes import RECIPE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,13 +8,13 @@ from xml.etree import ElementTree as ET
 
 from kiln.console import BAD, one_line
 from kiln.console.text import plain
-from kiln.model.artifact import TestVerdict
+from kiln.model.build_results import TestVerdict
 from kiln.model.run import ConfigState
 from kiln.report import totals
 from kiln.report.tail import tail
 
 if TYPE_CHECKING:
-    from kiln.model.artifact import PackageReport
+    from kiln.model.build_results import PackageReport
     from kiln.model.run import ConfigRun, MatrixReport
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from kiln import __version__, files
 from kiln.console import BAD, count_text
 from kiln.report import template, totals
-from kiln.report.chart import chart, step_bars
 from kiln.report.grid import grid
 from kiln.report.history import history
+from kiln.report.timeline import chart, step_bars
 from kiln.variants.axes import labels
 
 if TYPE_CHECKING:

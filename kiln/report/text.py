@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.console import duration, table
-from kiln.model.artifact import TestVerdict
+from kiln.model.build_results import TestVerdict
 from kiln.model.run import ConfigState
 from kiln.serialization import to_json
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from kiln.model.artifact import PackageReport
+    from kiln.model.build_results import PackageReport
     from kiln.model.run import ConfigRun, MatrixReport
 
 SPEC = "tensorflow"  # the package of a rehearsal's install command

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.console import BAD, GOOD
-from kiln.model.artifact import TestVerdict
+from kiln.model.build_results import TestVerdict
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kiln.model.artifact import PackageReport
+    from kiln.model.build_results import PackageReport
     from kiln.model.run import ConfigRun, MatrixReport
 
 TEST_STEP = "test "  # the title of a test's step begins with it

@@ -10,7 +10,7 @@ from kiln.executor.conda_forge_env import PASSED_ON as CONTRACT
 from kiln.job.machine import HostMachine
 from kiln.job.options import BuildOptions
 from kiln.ledger import Ledger
-from kiln.recipe_v1.choice import is_v1
+from kiln.recipe_v1.recipe_format import is_v1
 from kiln.run import recipe_support
 from kiln.run.options import RunOptions, run_arguments
 from kiln.run.plan import RunPlan, as_text, prepare

@@ -26,16 +26,16 @@ from kiln.executor import foreign_engine
 from kiln.executor.container import ContainerExecutor
 from kiln.executor.host import HostExecutor
 from kiln.job import untrusted_output
+from kiln.job.build_outline import file_name
 from kiln.job.error_transfer import end_of_config, error_from
+from kiln.job.job_context import Task
+from kiln.job.job_files import ConfigJob
 from kiln.job.log import BuildLog
 from kiln.job.messages import MARK, StepReporter, send
-from kiln.job.outline import file_name
-from kiln.job.records import ConfigJob
-from kiln.job.task import Task
 from kiln.ledger import Ledger, records
 from kiln.model.run import ConfigState
 from kiln.processes import end_orphans
-from kiln.run import instructions
+from kiln.run import build_job
 from kiln.run.options import HOST
 from kiln.store import build_cache
 from kiln.store.build_cache import BuildInputs
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from kiln.executor.base import Executor, ProcessOutcome
-    from kiln.model.artifact import PackageReport
+    from kiln.model.build_results import PackageReport
 
 CHANGED = "recipe or variant changed while it was built: the next run builds it again"
 TIDYING = 30.0  # seconds for the processes of a killed run to end
@@ -165,16 +165,16 @@ class ConfigBuild:
     def run_builder(self) -> tuple[dict[str, Any], ProcessOutcome]:
         """Run the build process to its end; return its result and its outcome."""
         task, job = self.task, self.task.job
-        files.remove(task.folder / instructions.RESULT)
+        files.remove(task.folder / build_job.RESULT)
         what_for = f"{job.group}, {job.image or 'this machine'}"
         with task.layout.compile_caches.using(job.cache_key, what_for), BuildLog(Path(job.log)) as log:
             if job.options.rehearsal:
                 self.fetch()
             if task.is_foreign:
                 log.receive(f"{MARK}{json.dumps({'kind': 'step', 'title': job.options.engine})}")
-            shared_packages = instructions.shared_packages(task, self.ledger)
+            shared_packages = build_job.shared_packages(task, self.ledger)
             reads = tuple(task.layout.root / package["artifact"]["path"] for package in shared_packages)
-            outcome = self.executor.run(instructions.program(task, self.executor, shared_packages), log, reads=reads)
+            outcome = self.executor.run(build_job.program(task, self.executor, shared_packages), log, reads=reads)
             if task.is_foreign:
                 if self.executor.on_host:  # a container's downloads are not trusted
                     foreign_engine.share_fetched(task.folder, task.layout.cache)
@@ -193,7 +193,7 @@ class ConfigBuild:
 
     def result(self, outcome: ProcessOutcome) -> dict[str, Any]:
         """Return the result of the build process, or the packages of another engine."""
-        result = None if self.task.is_foreign else untrusted_output.result(self.task.folder, instructions.RESULT)
+        result = None if self.task.is_foreign else untrusted_output.result(self.task.folder, build_job.RESULT)
         if result is not None:
             return result
         succeeded = self.task.is_foreign and outcome.error is None

@@ -17,14 +17,14 @@ from kiln.errors import BuildFailed
 from kiln.executor import conda_forge_env
 from kiln.job.error_transfer import error_from
 from kiln.job.messages import MARK, parse_message
-from kiln.run import instructions
+from kiln.run import build_job
 from kiln.run.config_process import ConfigBuild
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kiln.job.records import ConfigJob
+    from kiln.job.job_files import ConfigJob
     from kiln.model.feedstock import Feedstock
     from kiln.run.plan import RunPlan
 
@@ -114,7 +114,7 @@ def shell(config: ConfigBuild, places: Mapping[str, str], terminal: Mapping[str,
     """Open the shell in the prepared environment."""
     task, executor = config.task, config.executor
     if task.is_foreign:
-        return executor.hand_over(instructions.script(task, executor), terminal)
+        return executor.hand_over(build_job.script(task, executor), terminal)
     entered = task.folder / "enter.sh"  # not below, where a script may have replaced a folder by a link
     files.write_text(entered, entrance(places))
     return executor.hand_over(("bash", "-c", SHELL, "kiln", str(executor.inside(entered))), terminal)

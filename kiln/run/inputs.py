@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from kiln import expand, limits, render
 from kiln.builder import rehearsal_inputs
-from kiln.job.outline import require_step
-from kiln.run import compatibility, location, platforms, preflight, recipe_files
+from kiln.job.build_outline import require_step
+from kiln.run import compatibility, executor_choice, platforms, preflight, recipe_files
 from kiln.run.options import HOST
 from kiln.store import build_cache
 from kiln.store.compile_cache import cache_key
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kiln.job.machine import HostMachine
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
-    from kiln.run.location import BuildLocation
+    from kiln.run.executor_choice import BuildLocation
     from kiln.run.options import RunOptions
     from kiln.run.preflight import ResourceShare
     from kiln.store.build_cache import BuildInputs
@@ -79,8 +79,8 @@ def look_up(
         expand.package_format(feedstock.root / "conda-forge.yml")  # refuse an invalid one before anything is built
     compatibility.require(feedstock, configs)
     _require_keys(feedstock, configs, engine=options.build.engine)
-    choice = location.choose(options)
-    places, notes = location.of_configs(
+    choice = executor_choice.choose(options)
+    places, notes = executor_choice.of_configs(
         configs, options, choice.engine, on_line and (lambda line: on_line(f"image: {line}"))
     )
     on_host = options.container in {None, HOST}

@@ -10,9 +10,9 @@ from kiln import files, render
 from kiln.console import duration
 from kiln.cpu_memory import Resources
 from kiln.executor import conda_forge_env
-from kiln.job.records import ConfigJob
+from kiln.job.job_files import ConfigJob
 from kiln.model.run import ConfigRun, ConfigState
-from kiln.run import inputs, location, preflight
+from kiln.run import executor_choice, inputs, preflight
 from kiln.run.options import HOST
 from kiln.scheduling import local
 from kiln.store import build_cache
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from kiln.job.machine import HostMachine
     from kiln.ledger import Ledger
-    from kiln.model.artifact import PackageReport
     from kiln.model.build_config import BuildConfig
+    from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
     from kiln.run.inputs import RunInputs
     from kiln.run.options import RunOptions
@@ -88,7 +88,7 @@ def prepare(
         options=options,
         cores=resources.cores,
         container=run_inputs.container,
-        image=location.images_of(run_inputs.places),
+        image=executor_choice.images_of(run_inputs.places),
         configs=(
             *(_cached(config, finished[config.name]) for config in run_inputs.configs if config.name in finished),
             *map(_waiting, waiting),
@@ -155,7 +155,7 @@ def _waiting(planned: ScheduledConfig) -> ConfigRun:
 def _jobs(run_inputs: RunInputs, configs: list[BuildConfig]) -> dict[str, ConfigJob]:
     """Return the jobs of configs, with the engine as tried in one of their images."""
     engine = (
-        location.settled(run_inputs.engine, run_inputs.places[configs[0].name])
+        executor_choice.settled(run_inputs.engine, run_inputs.places[configs[0].name])
         if configs and run_inputs.options.fetch
         else None
     )

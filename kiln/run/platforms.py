@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import expand, limits, render
 from kiln.errors import UnsupportedPlatform
-from kiln.model.location import Place
+from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

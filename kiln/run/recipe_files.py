@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault, nearest
-from kiln.model.location import Place
-from kiln.recipe_v1.choice import is_v1
+from kiln.model.source_position import Place
+from kiln.recipe_v1.recipe_format import is_v1
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

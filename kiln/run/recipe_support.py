@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from kiln import expand, limits, render
 from kiln.errors import RecipeFault, UsageError
 from kiln.matchspec import package_name
-from kiln.model.location import Place
-from kiln.recipe_v1.choice import is_v1
-from kiln.recipe_v1.nodes import place
+from kiln.model.source_position import Place
 from kiln.recipe_v1.recipe import RecipeV1
-from kiln.recipe_v1.unbuildable import require_buildable
+from kiln.recipe_v1.recipe_format import is_v1
+from kiln.recipe_v1.unsupported_features import require_buildable
+from kiln.recipe_v1.yaml_nodes import place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -28,7 +28,7 @@ from kiln.store import build_cache
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kiln.job.records import ConfigJob
+    from kiln.job.job_files import ConfigJob
     from kiln.ledger import Ledger
     from kiln.model.fleet import JobEstimate
     from kiln.model.observer import RunObserver

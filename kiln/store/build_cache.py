@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.ledger import Ledger
-    from kiln.model.artifact import PackageReport
+    from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Output
     from kiln.store.layout import ArtifactLayout

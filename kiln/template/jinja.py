@@ -13,7 +13,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from kiln import limits
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate, nearest
-from kiln.model.location import Place
+from kiln.model.source_position import Place
 from kiln.template.pieces import NotSeparable, cut
 from kiln.template.sandbox import COUNTED, Budget, Exhausted, UndefinedValue, Uses, spend
 

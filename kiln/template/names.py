@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.errors import SelectorFault
-    from kiln.model.location import Place
+    from kiln.model.source_position import Place
 
     Doubts = dict[Place, SelectorFault]
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kiln.errors import MalformedYaml, VariantFault, nearest
-from kiln.model.location import Place
+from kiln.model.source_position import Place
 from kiln.names import HIDDEN, PLATFORMS
 from kiln.template.names import Names
 from kiln.template.selectors import Selectable

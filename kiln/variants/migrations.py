@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.errors import VariantFault
-from kiln.model.location import Place
+from kiln.model.source_position import Place
 from kiln.variants.files import as_list, variant_file, without_empty
 from kiln.versions import Version, version_or_none
 

@@ -15,7 +15,7 @@ import yaml
 
 from kiln import limits
 from kiln.errors import MalformedYaml, UnsafeTemplate
-from kiln.model.location import Place
+from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable

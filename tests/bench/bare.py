@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import rattler
 from rattler.index import index_fs
 
-from kiln import build, load, render
+from kiln import build, feedstock_loader, render
 from kiln import rehearse as parts
 from kiln.build.worker import run_engine
 from kiln.builder.rehearsal_inputs import cpu_config, python_of
@@ -45,7 +45,7 @@ def main(root: Path) -> None:
 
 def planned(root: Path, bare: Path) -> tuple[Path, tuple[BuildStep, ...]]:
     """Return the channel of the rehearsal and the very recipes that it handed to the engine."""
-    feedstock = load.find(root)
+    feedstock = feedstock_loader.find(root)
     config = cpu_config(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}")
     shop = RehearsalLayout(config=ArtifactLayout.of(feedstock, rehearsal=True).work(config.name))
     return shop.channel.root, build.plan_rehearsal(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.bootstrap.state import LOCK, base_python
+from kiln.bootstrap.environment_state import LOCK, base_python
 from kiln.errors import DownloadFailed, HashMismatch, Interrupted, MissingTool, NotWritable, UnsupportedPython
 from tests.waiting import CEILING
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import limits, load
+from kiln import feedstock_loader, limits
 from kiln.bump import plan as planning
-from kiln.bump import version
+from kiln.bump import version_literals
 from kiln.errors import DownloadFailed, TemplateFault, UnsafeTemplate
 from tests.bumping import OLD, bumped, changed_lines, feedstock
 
@@ -131,7 +131,7 @@ def tree(case: Path, folder: Path) -> Feedstock:
     """Return a copy of a real feedstock, with its configs."""
     shutil.copytree(case.parent, folder, ignore=shutil.ignore_patterns("expected", "case.json"))
     shutil.copytree(case.parent / "expected" / "ci_support", folder / ".ci_support", dirs_exist_ok=True)
-    return load.find(folder)
+    return feedstock_loader.find(folder)
 
 
 @pytest.mark.skipif(not CASES, reason="shared/golden, the reference answers on real feedstocks, is not here")
@@ -163,4 +163,4 @@ def test_a_real_feedstock_is_bumped_without_its_configs(tmp_path: Path) -> None:
     plan: BumpPlan = limits.bounded(lambda: planning.of_version(root, root.meta.read_text(), "77.6.5"))
     assert len(plan.downloads) == 2
     recipe = planning.open_recipe(root, plan.changed_text)
-    assert version.current(recipe, recipe.views(plan.changed_text)) == "77.6.5"
+    assert version_literals.current(recipe, recipe.views(plan.changed_text)) == "77.6.5"

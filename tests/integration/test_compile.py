@@ -22,7 +22,7 @@ from kiln.compression import zstd
 from kiln.conda_package.reader import read_info
 from kiln.container import choose
 from kiln.errors import BuildFailed, MissingTool
-from kiln.image import apt
+from kiln.image import apt_sources
 from kiln.ledger import Ledger
 from tests import remote_cache, small_tensorflow
 
@@ -84,7 +84,7 @@ def feedstock(tmp_path_factory: pytest.TempPathFactory) -> Feedstock:
     except MissingTool as missing:
         pytest.skip(missing.what)
     assert engine is not None
-    if not apt.sources("trixie", env=os.environ):
+    if not apt_sources.sources("trixie", env=os.environ):
         pytest.skip("this machine's apt knows no mirror of Debian")
     store = small_tensorflow.ready(engine)
     root = small_tensorflow.feedstock(tmp_path_factory.mktemp("compile") / "small-tensorflow", store)

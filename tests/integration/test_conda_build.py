@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kiln import expand, load, render
+from kiln import expand, feedstock_loader, render
 from kiln.channel import Channel
 from kiln.conda_package.reader import read_info
 from kiln.errors import TestsFailed
-from kiln.job.outline import file_name
+from kiln.job.build_outline import file_name
 from tests.packages import release_package
 from tests.waiting import CEILING
 
@@ -59,7 +59,7 @@ def test_conda_build_makes_what_kiln_has_rendered(small: Path) -> None:
     for_cpu = ("--all", "--filter", "*None*", "-j", "2")  # both make a package of one name, and test it
     ended = build(small, *for_cpu)
     assert ended.returncode == 0, ended.stderr
-    feedstock = load.find(small)
+    feedstock = feedstock_loader.find(small)
     configs = sorted(file.stem for file in feedstock.configs.glob("*None*.yaml"))
     assert len(configs) == 2
     rendered = [render.finalise(render.render(feedstock, expand.read(feedstock, config))) for config in configs]

@@ -14,7 +14,7 @@ import pytest
 
 from kiln.container import Container, Engine, choose, remove_leftovers
 from kiln.container.arguments import create
-from kiln.container.owner import LABEL, Owner
+from kiln.container.owner_labels import LABEL, Owner
 from kiln.errors import ContainerFault, DownloadFailed
 from kiln.model.container import ContainerLimits, ContainerRun, Mount, User
 from tests.waiting import CEILING

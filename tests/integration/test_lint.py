@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln import limits, lint, load
+from kiln import feedstock_loader, limits, lint
 
 SHARED = Path(__file__).parents[3] / "shared"
 ANSWERS = SHARED / "lint" / "expected.json"
@@ -36,7 +36,7 @@ def tree(label: str, folder: Path) -> Path:
 
 def ids(folder: Path) -> dict[str, list[str]]:
     """Return the ids of the messages, without kiln's own."""
-    messages = limits.bounded(lambda: lint.check(load.find(folder)))
+    messages = limits.bounded(lambda: lint.check(feedstock_loader.find(folder)))
     return {
         f"{severity}s": sorted(
             {message.id for message in messages if message.severity == severity and not message.id.startswith("kiln-")}

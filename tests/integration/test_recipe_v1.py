@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import expand, load, render
+from kiln import expand, feedstock_loader, render
 from tests.feedstocks import FIXTURES
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ EXPORTS = {"weak_constrains": "weak_constraints", "strong_constrains": "strong_c
 def feedstock(name: str, folder: Path) -> Feedstock:
     shutil.copytree(RECIPES / name, folder / "recipe")
     (folder / "conda-forge.yml").write_text(FORGE)
-    found = load.find(folder)
+    found = feedstock_loader.find(folder)
     expand.write(found, expand.configs(found))
     return found
 

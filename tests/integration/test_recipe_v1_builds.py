@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kiln import build, expand, load, render
+from kiln import build, expand, feedstock_loader, render
 from kiln.build import engine, worker
 from kiln.channel import Channel
 from kiln.conda_package import reader
@@ -246,7 +246,7 @@ def test_the_plan_of_a_real_feedstock_is_valid_for_the_engine(case: str, tmp_pat
         shutil.copytree(GOLDEN / case, tmp_path / case, ignore=shutil.ignore_patterns("expected", ".ci_support"))
     )
     shutil.copytree(GOLDEN / case / "expected" / "ci_support", root / ".ci_support")
-    feedstock = load.find(root)
+    feedstock = feedstock_loader.find(root)
     configs = sorted(path.stem for path in feedstock.configs.glob("linux_64*.yaml"))[:MOST]
     recipe_support.require(feedstock, configs)
     recipes: list[Any] = []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import image, load, rehearse, render
+from kiln import feedstock_loader, image, rehearse, render
 from kiln.builder.rehearsal_inputs import cpu_config
 from kiln.channel import Channel
 from kiln.conda_package.reader import read_info
@@ -82,7 +82,7 @@ def test_all_packages_are_built_and_pass_their_tests(report: dict[str, Any]) -> 
 
 
 def test_the_packages_metadata_is_that_of_the_rendered_recipe(report: dict[str, Any]) -> None:
-    feedstock = load.find(ROOT)
+    feedstock = feedstock_loader.find(ROOT)
     rendered = render.finalise(render.render(feedstock, read(feedstock, report["config"])))
     paths = {package["artifact"]["name"]: Path(package["artifact"]["path"]) for package in report["packages"]}
     for output in rendered.outputs:
@@ -253,7 +253,7 @@ def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(small_d
 
 def test_two_of_one_config_at_once_are_refused(tmp_path: Path) -> None:
     feedstock = copy_of_feedstock(tmp_path)
-    config = cpu_config(load.find(feedstock), PYTHON).name
+    config = cpu_config(feedstock_loader.find(feedstock), PYTHON).name
     lock = feedstock / "build_artifacts" / "locks" / f"rehearsal-{config}.lock"
     lock.parent.mkdir(parents=True)
     holder = (
@@ -275,7 +275,7 @@ def test_without_a_python_nothing_is_fetched(tmp_path: Path) -> None:
     feedstock = copy_of_feedstock(tmp_path)
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     words = ("build", "--rehearse", "--python", "/usr/bin/perl", "--python-channel", "http://127.0.0.1:9/channel")
-    ended = kiln(feedstock, *words, cpu_config(load.find(feedstock), python).name, env=env)
+    ended = kiln(feedstock, *words, cpu_config(feedstock_loader.find(feedstock), python).name, env=env)
     assert ended.returncode == UnsupportedPython.exit_code, ended.stderr
     assert f"no usable Python {python} on this machine, and the download failed" in ended.stderr
     assert "\n  try: " in ended.stderr
@@ -290,4 +290,4 @@ def test_an_unsupported_python_is_refused(executable: str, tmp_path: Path) -> No
 
 
 def test_the_config_of_a_rehearsal_is_the_running_pythons() -> None:
-    assert f"python{PYTHON}" in cpu_config(load.find(ROOT), PYTHON).name
+    assert f"python{PYTHON}" in cpu_config(feedstock_loader.find(ROOT), PYTHON).name

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from kiln import build, expand, load, render
+from kiln import build, expand, feedstock_loader, render
 from kiln.channel import Channel, machine_virtual_packages
 from kiln.conda_package.reader import read_info
-from kiln.model.artifact import TestVerdict
+from kiln.model.build_results import TestVerdict
 from kiln.package_test import PackageTester
 from kiln.rehearse import wheels
-from kiln.rehearse.lock import PYTHONS, LockedWheel
+from kiln.rehearse.locked_wheels import PYTHONS, LockedWheel
 
 ROOT = Path(__file__).parents[2]
 SERVING = ROOT / "serving"
@@ -46,7 +46,7 @@ def tensorflow() -> Path:
 
 
 def test_the_api_is_packaged_installed_and_speaks_with_a_server(tensorflow: Path, tmp_path: Path) -> None:
-    feedstock = load.find(SERVING)
+    feedstock = feedstock_loader.find(SERVING)
     config = expand.read(feedstock, CONFIG)
     here = dataclasses.replace(config, variant={**config.variant, "python": (f"{PYTHON}.*",)})
     rendered = render.finalise(render.render(feedstock, here))

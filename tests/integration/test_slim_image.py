@@ -17,7 +17,7 @@ from kiln.channel import Channel
 from kiln.conda_package.writer import PackageFacts, package
 from kiln.container import Engine, images, trial
 from kiln.errors import BuildFailed, SolveFailed, UsageError
-from kiln.image import apt, contents, slim, slim_kind
+from kiln.image import apt_sources, contents, slim_image, slim_kind
 from tests.integration.test_rehearsal import kiln, report  # noqa: F401 - a fixture
 from tests.waiting import CEILING, until
 
@@ -53,38 +53,38 @@ def quiet(title: str) -> Any:
     return Steps(StringIO(), animated=False).step(title)
 
 
-def serving(channel: Channel, **more: Any) -> slim.ImageRequest:
+def serving(channel: Channel, **more: Any) -> slim_image.ImageRequest:
     chosen = slim_kind.load("serving")
     said: dict[str, Any] = {"specs": chosen.specs, "suite": "bookworm", **more}
-    return slim.ImageRequest(kind=chosen, channels=(channel.url,), **said)
+    return slim_image.ImageRequest(kind=chosen, channels=(channel.url,), **said)
 
 
-def make(request: slim.ImageRequest, output: Path) -> slim.SlimImage:
+def make(request: slim_image.ImageRequest, output: Path) -> slim_image.SlimImage:
     tag = f"localhost/kiln-test-serving:{os.getpid()}"
-    return slim.make(request, output, tag=tag, work=WORK, env=os.environ, step=quiet)
+    return slim_image.make(request, output, tag=tag, work=WORK, env=os.environ, step=quiet)
 
 
 @pytest.fixture(scope="session")
-def archive(channel: Channel, tmp_path_factory: pytest.TempPathFactory) -> slim.SlimImage:
+def archive(channel: Channel, tmp_path_factory: pytest.TempPathFactory) -> slim_image.SlimImage:
     return make(serving(channel), tmp_path_factory.mktemp("image") / "serving.tar")
 
 
 @pytest.fixture
-def loaded(engine: Engine, base_image: str, archive: slim.SlimImage) -> Iterator[Engine]:
+def loaded(engine: Engine, base_image: str, archive: slim_image.SlimImage) -> Iterator[Engine]:
     """The engine, as it works here, with the image in it."""
     images.take(engine, archive.path)
     yield trial.workable(engine, base_image)
     engine.ask("rmi", "--force", archive.tag)
 
 
-def test_the_same_packages_give_the_same_image(channel: Channel, archive: slim.SlimImage, tmp_path: Path) -> None:
+def test_the_same_packages_give_the_same_image(channel: Channel, archive: slim_image.SlimImage, tmp_path: Path) -> None:
     again = make(serving(channel), tmp_path / "again.tar")
     assert again.digest == archive.digest
     assert again.path.read_bytes() == archive.path.read_bytes()
 
 
 def test_a_folder_holds_what_an_archive_holds_and_is_replaced(
-    channel: Channel, archive: slim.SlimImage, tmp_path: Path
+    channel: Channel, archive: slim_image.SlimImage, tmp_path: Path
 ) -> None:
     for _ in range(2):
         assert make(serving(channel), tmp_path / "layout").digest == archive.digest
@@ -94,7 +94,7 @@ def test_a_folder_holds_what_an_archive_holds_and_is_replaced(
     assert held == {path.relative_to(tmp_path / "layout").as_posix(): path.stat().st_size for path in found}
 
 
-def test_nothing_to_build_or_install_with_is_inside(archive: slim.SlimImage) -> None:
+def test_nothing_to_build_or_install_with_is_inside(archive: slim_image.SlimImage) -> None:
     paths = [member.name for member in members(archive.path)]
     assert "opt/conda/bin/tensorflow_model_server" in paths
     programs = {Path(path).name for path in paths if Path(path).parent.name in {"bin", "sbin"}}
@@ -112,7 +112,7 @@ def members(archive: Path) -> Iterator[tarfile.TarInfo]:
                 yield from layer
 
 
-def test_a_scanner_finds_what_is_installed(archive: slim.SlimImage) -> None:
+def test_a_scanner_finds_what_is_installed(archive: slim_image.SlimImage) -> None:
     paths = {member.name for member in members(archive.path)}
     assert "opt/conda/conda-meta/tensorflow-serving-2.20.0-cpu_h0_0.json" in paths
     assert {"etc/os-release", "usr/lib/os-release"} <= paths
@@ -120,7 +120,7 @@ def test_a_scanner_finds_what_is_installed(archive: slim.SlimImage) -> None:
     assert system == {*contents.SYSTEM, *slim_kind.load("serving").debian}
 
 
-def test_nobody_gains_rights_by_a_file_and_no_link_leads_nowhere(archive: slim.SlimImage) -> None:
+def test_nobody_gains_rights_by_a_file_and_no_link_leads_nowhere(archive: slim_image.SlimImage) -> None:
     found = {f"/{member.name}": member for member in members(archive.path)}
     assert [path for path, member in found.items() if member.mode & 0o6000] == []
     writable = {path: member for path, member in found.items() if member.mode & 0o002 and not member.issym()}
@@ -148,7 +148,7 @@ EXPECTED = (
 
 @pytest.mark.parametrize("user", ["65532", "1000650000"])
 def test_the_server_starts_as_any_plain_user_is_found_well_and_ends_when_asked(
-    loaded: Engine, archive: slim.SlimImage, user: str
+    loaded: Engine, archive: slim_image.SlimImage, user: str
 ) -> None:
     named = f"kiln-test-{os.getpid()}-{user}"
     words = ("--name", named, *loaded.options, "--network", "none", "--cap-drop", "all", "--read-only")
@@ -171,7 +171,7 @@ def test_the_server_starts_as_any_plain_user_is_found_well_and_ends_when_asked(
         loaded.ask("rm", "--force", named)
 
 
-def test_the_image_says_what_it_is(loaded: Engine, archive: slim.SlimImage) -> None:
+def test_the_image_says_what_it_is(loaded: Engine, archive: slim_image.SlimImage) -> None:
     told = images.inspect(loaded, archive.tag)
     assert told is not None
     assert told["Config"]["Labels"]["org.opencontainers.image.version"] == "2.20.0"
@@ -181,7 +181,7 @@ def test_the_image_says_what_it_is(loaded: Engine, archive: slim.SlimImage) -> N
 
 
 @pytest.mark.needs("docker")
-def test_docker_asks_for_its_health(engine: Engine, loaded: Engine, archive: slim.SlimImage) -> None:
+def test_docker_asks_for_its_health(engine: Engine, loaded: Engine, archive: slim_image.SlimImage) -> None:
     if engine.kind.value != "docker":
         pytest.skip("Podman takes health checks from Docker's own format alone")
     told = images.inspect(loaded, archive.tag)
@@ -241,7 +241,7 @@ def test_a_library_that_no_package_brings_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_no_channel_is_told(tmp_path: Path) -> None:
-    request = slim.ImageRequest(kind=slim_kind.load("serving"), channels=("[x",), specs=("x",), suite="bookworm")
+    request = slim_image.ImageRequest(kind=slim_kind.load("serving"), channels=("[x",), specs=("x",), suite="bookworm")
     with pytest.raises(UsageError, match=r"one of \[x is not a channel"):
         make(request, tmp_path / "x.tar")
 
@@ -280,7 +280,8 @@ print(urllib.request.urlopen("http://127.0.0.1:8501/v1/models/sum:predict", data
 
 @pytest.mark.needs("docker")
 @pytest.mark.skipif(
-    apt.codename(apt.os_release()) != "bookworm", reason="a rehearsal's Python needs the libraries of its own system"
+    apt_sources.codename(apt_sources.os_release()) != "bookworm",
+    reason="a rehearsal's Python needs the libraries of its own system",
 )
 def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str, Any], tmp_path: Path) -> None:  # noqa: F811
     from kiln.container import choose

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from kiln.errors import KilnError, MalformedYaml, UnknownConfig, VariantFault, nearest
-from kiln.model.location import Place
+from kiln.model.source_position import Place
 
 TABLE = Path(__file__).parents[2] / "docs" / "reference" / "exit-codes.md"
 

@@ -14,7 +14,7 @@ import pytest
 
 from kiln import limits
 from kiln.errors import KilnError, RecipeFault, UnsafeTemplate
-from kiln.model.location import Place
+from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.ledger import records
-from kiln.model.artifact import Artifact, PackageReport, StepReport, TestReport, TestVerdict
+from kiln.model.build_results import Artifact, PackageReport, StepReport, TestReport, TestVerdict
 from kiln.model.compile_report import CompileReport
 from kiln.serialization import from_json, to_json
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from kiln.http_client import HttpError
-from kiln.publish.servers.api import Api
+from kiln.publish.servers.api_requests import Api
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from kiln.publish.servers.api import ServerCredentials
+    from kiln.publish.servers.api_requests import ServerCredentials
 
 _STATUS = re.compile(r"\(HTTP (\d{3})\)")
 

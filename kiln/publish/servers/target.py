@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 from kiln.errors import PublicationPending, TokenRefused, UploadFailed, UsageError
 from kiln.publish.journal import JournalFile
-from kiln.publish.records import CHAIN, remove_bills, with_records, without_records
-from kiln.publish.servers.api import ServerCredentials
+from kiln.publish.provenance_records import CHAIN, remove_bills, with_records, without_records
+from kiln.publish.servers.api_requests import ServerCredentials
 from kiln.publish.servers.client import ServerClient
 from kiln.publish.stores.folder import Folder
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from kiln import repodata
 from kiln.errors import UsageError, nearest
 from kiln.publish.order import SUBDIRS, runs
-from kiln.publish.records import CHAIN
+from kiln.publish.provenance_records import CHAIN
 from kiln.repodata import IndexEntry, Subdir
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from kiln import repodata
 from kiln.errors import HashMismatch
 from kiln.publish.journal import JournalFile, Phase
 from kiln.publish.order import SUBDIRS
-from kiln.publish.records import remove_bills, with_records, without_records
+from kiln.publish.provenance_records import remove_bills, with_records, without_records
 from kiln.publish.stores.index import ChannelIndex
 from kiln.repodata import Subdir
 

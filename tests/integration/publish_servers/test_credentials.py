@@ -19,7 +19,7 @@ from kiln.errors import (
 from kiln.http_client import HttpError
 from kiln.publish import transaction
 from kiln.publish.servers import ServerKind
-from kiln.publish.servers.api import Api
+from kiln.publish.servers.api_requests import Api
 from kiln.publish.servers.artifactory import Artifactory
 from kiln.publish.servers.target import ServerTarget
 from kiln.publish.targets import target

@@ -11,7 +11,7 @@ import yaml
 
 from kiln import bootstrap
 from kiln.bootstrap import collections, make
-from kiln.bootstrap.state import COLLECTIONS, FLEET, RUN
+from kiln.bootstrap.environment_state import COLLECTIONS, FLEET, RUN
 from kiln.errors import UnsupportedPython
 
 ROOT = Path(__file__).parents[3]

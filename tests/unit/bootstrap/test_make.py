@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kiln.bootstrap import make
-from kiln.bootstrap.state import LOCK, RUN, TEST
+from kiln.bootstrap.environment_state import LOCK, RUN, TEST
 from kiln.errors import NotWritable
 
 ROOT = Path(__file__).parents[3]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln.build.engine_recipe import concrete
 from kiln.build.package_metadata import stamp
-from kiln.build.recipe import concrete
 from kiln.build.solved_pins import closed, engine_requirement, of_output, solved_packages
 from kiln.conda_package.reader import read_info
 from kiln.errors import RecipeFault

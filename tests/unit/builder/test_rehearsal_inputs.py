@@ -13,9 +13,9 @@ from kiln.builder import rehearsal_inputs
 from kiln.builder.rehearsal import find_python
 from kiln.builder.rehearsal_inputs import RehearsalInputs, config_of_machine, missing_size, rehearsal_disk
 from kiln.errors import UnsupportedPython
+from kiln.job.job_files import BuildJob
 from kiln.job.machine import HostMachine
 from kiln.job.options import BuildOptions
-from kiln.job.records import BuildJob
 from kiln.rehearse import Interpreter
 from kiln.store import build_cache
 from tests.feedstocks import written

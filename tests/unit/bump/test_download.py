@@ -11,7 +11,7 @@ import pytest
 
 from kiln.bump import download
 from kiln.bump.literals import Literal
-from kiln.bump.sources import Download
+from kiln.bump.source_hashes import Download
 from kiln.errors import DownloadFailed
 from tests.bumping import ignored
 

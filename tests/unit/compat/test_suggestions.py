@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kiln.compat import Verdict, combination, judge, tables
-from kiln.compat.variants import of_variant
+from kiln.compat.variant_conversion import of_variant
 
 
 def column(name: str, table: str = "tensorflow") -> list[str]:

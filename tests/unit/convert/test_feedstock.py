@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import convert, expand, load, render
+from kiln import convert, expand, feedstock_loader, render
 from kiln.convert import feedstock as conversions
 from kiln.errors import ConversionRefused, UnknownConfig
 from tests.feedstocks import PINNING, written
@@ -90,7 +90,7 @@ def test_what_is_written_renders_to_the_same(tmp_path: Path) -> None:
     convert.write(feedstock, convert.convert(feedstock))
     assert (feedstock.root / "conda-forge.yml").read_text().startswith("# settings\n")
     assert "\nconda_build_tool: rattler-build\n" in (feedstock.root / "conda-forge.yml").read_text()
-    after = {name: render.render(load.find(feedstock.root), expand.read(feedstock, name)) for name in names}
+    after = {name: render.render(feedstock_loader.find(feedstock.root), expand.read(feedstock, name)) for name in names}
     for name in names:
         assert len(after[name].outputs) == len(before[name].outputs) > 0
         (old,), (new,) = before[name].stagings, after[name].stagings

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.build.conda_build import TRACEBACK
+from kiln.build.conda_build_command import TRACEBACK
 from kiln.errors import TestsFailed
 from kiln.executor import foreign_engine
 from tests.packages import release_package

@@ -55,9 +55,9 @@ def test_a_checkout_that_was_made_with_a_pinning_is_left_as_it_is_without_one(
 
 @pytest.mark.parametrize("root", [ROOT, ROOT / "serving"], ids=["tensorflow", "serving"])
 def test_the_feedstocks_here_need_no_pinning(root: Path) -> None:
-    from kiln import load
+    from kiln import feedstock_loader
 
-    assert expand.lacking(load.find(root)) == ()
+    assert expand.lacking(feedstock_loader.find(root)) == ()
 
 
 @pytest.mark.parametrize(

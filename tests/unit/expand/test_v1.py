@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import expand, load
+from kiln import expand, feedstock_loader
 from kiln.errors import PinningNeeded, RecipeFault, SelectorFault, VariantFault
 from tests.feedstocks import LINUX_ONLY, written
 
@@ -49,7 +49,7 @@ def feedstock(
     (folder / "recipe" / "meta.yaml").unlink()
     if not old:
         (folder / "recipe" / "conda_build_config.yaml").unlink()
-    return load.find(folder)
+    return feedstock_loader.find(folder)
 
 
 def texts(found: Feedstock) -> dict[str, str]:

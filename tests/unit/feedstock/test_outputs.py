@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln import expand, load, render
+from kiln import expand, feedstock_loader, render
 from kiln.release.candidates import allowed
 
 ROOT = Path(__file__).parents[3]
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.mark.parametrize("folder", [ROOT, ROOT / "serving"], ids=["tensorflow", "serving"])
 def test_the_list_of_outputs_names_what_the_configs_render(folder: Path) -> None:
-    feedstock = load.find(folder)
+    feedstock = feedstock_loader.find(folder)
     configs = [expand.read(feedstock, file.stem) for file in feedstock.configs.glob("*.yaml")]
     names = {
         output.name for config in configs for output in render.render(feedstock, config).outputs if not output.skip

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import expand, load, render
-from kiln.compat import recipe
+from kiln import expand, feedstock_loader, render
+from kiln.compat import recipe_capabilities
 from kiln.compat.combination import dotted, plain
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def name(cuda: str, python: str) -> str:
 
 @functools.cache
 def rendered() -> dict[str, dict[str, Output]]:
-    feedstock = load.find(ROOT)
+    feedstock = feedstock_loader.find(ROOT)
     configs = {config.name: render.finalise(render.render(feedstock, config)) for config in expand.configs(feedstock)}
     return {config: {each.name: each for each in found.outputs if not each.skip} for config, found in configs.items()}
 
@@ -68,7 +68,7 @@ def test_the_oldest_gpu_is_the_first_that_is_compiled_for(cuda: str) -> None:
     """Every package contains the framework or requires it, so the constraint of this one is that of all."""
     constraints = rendered()[name(cuda, "3.12")]["libtensorflow_framework"].requirements.run_constrained
     arch = [spec for spec in constraints if spec.startswith("__cuda_arch")]
-    listed = recipe.built_for(ROOT / "recipe", cuda)
+    listed = recipe_capabilities.built_for(ROOT / "recipe", cuda)
     lowest = min((plain(capability) for capability in listed), default=0)
     assert arch == ([f"__cuda_arch >={dotted(str(lowest))}"] if cuda != "None" else [])
 

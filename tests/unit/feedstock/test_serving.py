@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import compat, expand, load, render
+from kiln import compat, expand, feedstock_loader, render
 from kiln.compat import tables
 from kiln.compat.combination import plain
 from kiln.run import compatibility
@@ -27,7 +27,7 @@ P3 = "linux_64_cuda_compiler_version9.0serving_version1.12.3"
 
 @functools.cache
 def rendered() -> dict[str, Rendered]:
-    feedstock = load.find(ROOT)
+    feedstock = feedstock_loader.find(ROOT)
     return {config.name: render.finalise(render.render(feedstock, config)) for config in expand.configs(feedstock)}
 
 
@@ -37,7 +37,7 @@ def releases() -> dict[str, dict[str, str]]:
 
 
 def test_its_configs_are_the_files_in_ci_support() -> None:
-    feedstock = load.find(ROOT)
+    feedstock = feedstock_loader.find(ROOT)
     assert {CPU, CUDA, P3} == set(rendered())
     assert not expand.drift(feedstock, expand.configs(feedstock))
 
@@ -74,7 +74,7 @@ def test_the_api_is_one_package_for_every_python() -> None:
 
 @pytest.mark.parametrize("config", [CPU, CUDA, P3])
 def test_the_doctor_lets_every_config_through(config: str) -> None:
-    for combination in compatibility.combinations(load.find(ROOT), config):
+    for combination in compatibility.combinations(feedstock_loader.find(ROOT), config):
         assert combination.serving is not None
         assert compat.judge(combination, suggest=False).verdict is compat.Verdict.WORKS
 
@@ -98,7 +98,7 @@ def test_sources_are_those_of_the_table_and_pinned_by_the_hash_of_the_commit() -
 
 
 def test_the_p3_config_compiles_for_volta_with_a_gcc_below_7() -> None:
-    (combination,) = compatibility.combinations(load.find(ROOT), P3)
+    (combination,) = compatibility.combinations(feedstock_loader.find(ROOT), P3)
     assert (combination.cuda, combination.cudnn, combination.host) == ("9.0", "7", "gcc 5.4")
     assert releases()["1.12.3"]["capabilities"] == "7.0"
 

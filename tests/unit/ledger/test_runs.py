@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.ledger import Ledger, StoredArtifact
-from kiln.model.artifact import Artifact, PackageReport, StepReport, TestReport, TestVerdict
+from kiln.model.build_results import Artifact, PackageReport, StepReport, TestReport, TestVerdict
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kiln.errors import BrokenPackage, TestsFailed
-from kiln.model.artifact import TestVerdict
+from kiln.model.build_results import TestVerdict
 from kiln.package_test.wheel_install_test import commands, execute, interpreter, plan, script
 from kiln.package_test.wheel_name import WheelName
 from tests.unit.package_test.wheels import written

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.errors import BrokenPackage, ReleaseRefused
-from kiln.model.artifact import TestVerdict
+from kiln.model.build_results import TestVerdict
 from kiln.model.release import Leak
 from kiln.model.rendered import Pin
 from kiln.model.run import ConfigState

@@ -15,7 +15,7 @@ from kiln.yamltext import Scalars, parse
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
-    from kiln.model.recipe_keys import KeyFault
+    from kiln.model.key_faults import KeyFault
     from kiln.recipe.keys import RecipeKey
 
 ROOT = Path(__file__).parents[3]

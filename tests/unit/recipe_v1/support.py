@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.recipe_v1.exploration import packages
 from kiln.recipe_v1.recipe import RecipeV1
+from kiln.recipe_v1.variant_exploration import packages
 from kiln.variants.space import Space
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from kiln import files
 from kiln.conda_package.writer import PLACEHOLDER
 from kiln.errors import BrokenPackage, DiskFull, Interrupted
 from kiln.rehearse import conda_names, wheel_package
-from kiln.rehearse.wheel import EntryPoint
 from kiln.rehearse.wheel_package import PackageTarget, convert, convert_all, script_text
+from kiln.rehearse.wheel_reader import EntryPoint
 from tests.unit.rehearse.sample import METADATA, content, contents, info, make_wheel, unpacked
 
 if TYPE_CHECKING:

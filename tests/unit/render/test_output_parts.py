@@ -9,7 +9,7 @@ import pytest
 from kiln import expand, render
 from kiln.errors import RecipeFault
 from kiln.model.rendered import Requirements, Script, Source
-from kiln.render import output_parts, settings
+from kiln.render import output_parts, output_settings
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def output(folder: Path, recipe: str, **files: str) -> Output:
     ("value", "expected"), [(None, ()), ("a", ("a",)), (["a", None, 1], ("a", "1")), ([], ()), (0, ("0",))]
 )
 def test_items_are_texts(value: Any, expected: tuple[str, ...]) -> None:
-    assert settings.texts(value) == expected
+    assert output_settings.texts(value) == expected
 
 
 @pytest.mark.parametrize(

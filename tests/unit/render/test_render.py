@@ -21,8 +21,8 @@ from tests.feedstocks import PINNING, copied, written
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.location import Place
     from kiln.model.rendered import Output, Rendered
+    from kiln.model.source_position import Place
 
 RECIPE = """\
 {% set version = "2.1.0" %}

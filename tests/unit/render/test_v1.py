@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import expand, load, render, run
+from kiln import expand, feedstock_loader, render, run
 from kiln.errors import RecipeFault
 from tests.feedstocks import LINUX_ONLY, written
 
@@ -39,7 +39,7 @@ def feedstock(folder: Path, recipe: str, config: str = CONFIG, forge: str = "") 
     written(folder, "", "", f"{LINUX_ONLY}{forge}conda_build_tool: rattler-build\n", files)
     for name in ("meta.yaml", "conda_build_config.yaml"):
         (folder / "recipe" / name).unlink()
-    return load.find(folder)
+    return feedstock_loader.find(folder)
 
 
 def rendered(folder: Path, recipe: str, config: str = CONFIG) -> Rendered:

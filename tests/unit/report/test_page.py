@@ -12,8 +12,8 @@ import pytest
 
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.report import as_html, as_json, as_markdown, matrix_text
-from kiln.report.chart import step_bars
 from kiln.report.tail import LINES, WIDTH, tail
+from kiln.report.timeline import step_bars
 from tests import runs
 
 if TYPE_CHECKING:

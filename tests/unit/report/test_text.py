@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kiln.model.artifact import Artifact, PackageReport, TestReport, TestVerdict
+from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
 from kiln.model.run import ConfigState
 from kiln.report import result_text
 from tests.unit.console.run import a_config, a_run

@@ -9,7 +9,7 @@ import pytest
 from kiln.errors import TokenRefused
 from kiln.http_client import HttpError
 from kiln.publish.servers import ServerKind
-from kiln.publish.servers.api import Api, ServerCredentials
+from kiln.publish.servers.api_requests import Api, ServerCredentials
 from kiln.publish.servers.server import Server, name_of
 
 if TYPE_CHECKING:

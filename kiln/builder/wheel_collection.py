@@ -1,0 +1,114 @@
+"""Collect the wheels of a compile: give each the tag that its binaries fulfill, and test it with pip."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln.builder.build_process import hashes, report_as_json, tidied
+from kiln.job.build_outline import pythons_of
+from kiln.ledger import records
+from kiln.model.build_results import TestReport, TestVerdict
+from kiln.package_test import manylinux_policy, wheel_install_test
+from kiln.package_test.wheel_name import WheelName, require_python
+from kiln.store import compile_cache
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kiln.builder.engine_calls import EngineCalls
+    from kiln.job.messages import ReportedStep
+    from kiln.model.build_config import BuildConfig
+    from kiln.store.step_cache import StepCache, StepResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wheels:
+    """The wheels of one config's build step; ``folder`` is the step's."""
+
+    config: BuildConfig
+    folder: Path
+    engine: EngineCalls
+    step_cache: StepCache[ReportedStep]
+
+    def of(self, compiled: StepResult) -> list[dict[str, Any]]:
+        """Collect and test the wheels of a compile, and return their reports as JSON values."""
+        return [self._one(path, compiled) for path in wheels_of(compiled)]
+
+    def _one(self, path: Path, compiled: StepResult) -> dict[str, Any]:
+        kept_wheel = self._keep(path, compiled)
+        (path_kept,) = kept_wheel.paths
+        test_result = self._test(WheelName.of(path_kept), kept_wheel)
+        wheel = WheelName.of(path_kept)
+        group = compile_cache.group_of(self.config)
+        return report_as_json(
+            kept_wheel, test_result, self.engine.job, wheel.name, wheel.version, wheel.tags, subdir=f"wheels/{group}"
+        )
+
+    def _keep(self, path: Path, compiled: StepResult) -> StepResult:
+        """Check a wheel's name, and store it under the tag that its binaries fulfill."""
+
+        def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
+            wheel = WheelName.of(path)
+            require_python(wheel, self.python)
+            tag = manylinux_policy.promise(wheel) if manylinux_policy.can_audit() else None
+            target = manylinux_policy.placed(wheel, self.engine.job.folder / "wheels", tag)
+            display.note(
+                f"{target.name} fulfills {tag}" if tag else f"{target.name}: no binaries, or auditwheel not found"
+            )
+            return [target], {}
+
+        inputs = {"compiled": hashes(compiled), "name": path.name, "python": self.python}
+        return self.step_cache.once(f"wheel {WheelName.of(path).name}", inputs, do)
+
+    def _test(self, wheel: WheelName, kept_wheel: StepResult) -> StepResult:
+        """Install a wheel into a fresh venv of its Python."""
+
+        def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
+            report = self._install_test(wheel, display)
+            return kept_wheel.paths, records.tests_as_json(dataclasses.replace(report, log=None))
+
+        inputs = {"wheel": hashes(kept_wheel), "network": self.engine.job.network}
+        return self.step_cache.once(f"test wheel {wheel.name}", inputs, do)
+
+    def _install_test(self, wheel: WheelName, display: ReportedStep) -> TestReport:
+        """Return the report of a wheel's test; it is not tested without an interpreter of its Python."""
+        if self.config.is_cross:
+            note = f"not tested: it is cross-compiled, for {self.config.platform}"
+            return TestReport(package=wheel.path.name, verdict=TestVerdict.NONE, notes=(note,))
+        job = self.engine.job
+        prefix = Path((self.folder / "prefix").read_text().strip())
+        interpreter = wheel_install_test.interpreter(wheel, interpreters(prefix, self.python), environment=os.environ)
+        if interpreter is None:
+            note = f"not tested: no interpreter for {wheel.python} found"
+            return TestReport(package=wheel.path.name, verdict=TestVerdict.NONE, notes=(note,))
+        step = wheel_install_test.plan(wheel.path, python=interpreter, folder=job.folder / "venv", network=job.network)
+        with tidied(job, step.folder):
+            return wheel_install_test.execute(
+                step,
+                environment=os.environ,
+                apart=lambda: self.engine.scripts_apart(f"test {wheel.name}"),
+                log=job.folder / f"test-{wheel.path.name}.log",
+                on_line=display.line,
+            )
+
+    @property
+    def python(self) -> str | None:
+        """The minor version of Python that the config is for, ``3.11``; None when it has none, or several."""
+        versions = pythons_of(self.config)
+        return next(iter(versions)) if len(versions) == 1 else None
+
+
+def wheels_of(compiled: StepResult) -> tuple[Path, ...]:
+    """Return the wheels of a compile, in the folder where every output's script finds them."""
+    return tuple(sorted(Path(compiled.detail["work"], "dist").glob("*.whl")))
+
+
+def interpreters(prefix: Path, python: str | None) -> tuple[Path, ...]:
+    """Return the paths where an interpreter for a wheel may be: in the compile's prefix, or on PATH."""
+    program = shutil.which(f"python{python}" if python else "python3")
+    return (prefix / "bin" / "python", *([Path(program)] if program else []))

@@ -1,0 +1,235 @@
+"""A meta.yaml at all of its variants: each config's, and those of platforms and selectors that no config has."""
+
+from __future__ import annotations
+
+import ast
+import re
+from itertools import islice, product
+from typing import TYPE_CHECKING, Any
+
+from kiln import expand
+from kiln.bump.literals import literals_v0, versions_in_urls_v0
+from kiln.bump.recipe_views import PackageView, RecipeView, SourceView
+from kiln.errors import KilnError, RecipeFault
+from kiln.model.build_config import BuildConfig
+from kiln.model.source_position import Place
+from kiln.render.render import recipe_at
+from kiln.template.expression import Invalid, NotAllowed, compile_expression
+from kiln.template.selectors import holds
+from kiln.variants.space import Variant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from kiln.bump.literals import Literal
+    from kiln.bump.recipe_views import Views
+    from kiln.model.feedstock import Feedstock
+    from kiln.recipe.recipe import Recipe
+
+FILE = "recipe/meta.yaml"
+PLATFORMS = ("linux-64", "linux-aarch64", "linux-ppc64le", "osx-64", "osx-arm64", "win-64", "win-arm64")
+_HASHES = ("md5", "sha1", "sha224", "sha256", "sha384", "sha512")
+_LIMIT = 64  # variants of a recipe that are looked at; more differ only in what neither version nor sources say
+_CONFIGS = 100
+_VARIANTS = 8  # variants of one config
+_CHOICES = 64  # values that are tried for a selector's names
+_OTHERS = ("True", "0", "1000")  # values of a name besides those that a selector compares it with
+_USUAL = {"py": ("27", "36", "37", "38", "39", "310", "311", "312", "313", "314")}
+_RELEVANT = re.compile(r"set\b|url|git_|fn:|version|number|://|" + "|".join(_HASHES))
+
+World = tuple["Recipe", Variant]
+
+
+class MetaYaml:
+    """The text of a meta.yaml, with its variants."""
+
+    file = FILE
+
+    def __init__(self, feedstock: Feedstock, text: str) -> None:
+        self.text = text
+        self.literals = literals_v0(text)
+        self.fault: KilnError | None = None
+        self._worlds = self._distinct(_worlds(feedstock, text))
+
+    def versions_in_urls(self, version: str) -> tuple[Literal, ...]:
+        """Return where the URLs and revisions of the text write a version out."""
+        return versions_in_urls_v0(self.text, version)
+
+    def views(self, text: str) -> Views:
+        """Return what another text says at each variant; None where it is invalid there."""
+        self.fault = None if self._worlds else self.fault
+        try:
+            return tuple(self._view(text, recipe, variant) for recipe, variant in self._worlds)
+        finally:
+            for source in {id(recipe.source): recipe.source for recipe, _ in self._worlds}.values():
+                source.use(self.text)  # renderings of the same process share it
+
+    def _view(self, text: str, recipe: Recipe, variant: Variant) -> RecipeView | None:
+        try:
+            if recipe.source.text.text != text:
+                recipe.source.use(text)
+            return _view(recipe.values(variant, recipe.host_subdir(variant)))
+        except KilnError as error:
+            self.fault = self.fault or error
+            return None
+
+    def _distinct(self, worlds: Iterable[World]) -> tuple[World, ...]:
+        """Return the variants at which the text may differ."""
+        distinct: dict[tuple[object, ...], World] = {}
+        for recipe, variant in worlds:
+            if len(distinct) == _LIMIT:
+                break
+            try:
+                host = recipe.host_subdir(variant)
+                names = recipe.names(variant, host)
+                selected = recipe.source.text.select(names)
+                template = recipe.source.template(selected)
+            except KilnError as error:
+                self.fault = self.fault or error
+                continue
+            keys = [variant.get(name) for name in template.asked]
+            key = (selected.text, names.values_of(template.asked), *map(repr, keys), host)
+            distinct.setdefault(key, (recipe, variant))
+        return tuple(distinct.values())
+
+
+def _worlds(feedstock: Feedstock, text: str) -> Iterator[World]:
+    """Yield the variants of the configs, of other platforms, and of selectors that hold at none of these."""
+    configs = configs_of(feedstock, text)
+    others = [at_platform(platform, configs) for platform in PLATFORMS]
+    recipes = [recipe_at(feedstock, config) for config in (*configs, *others)]
+    worlds = [(recipe, recipe.space.first()) for recipe in recipes]
+    worlds += [(recipe, variant) for recipe in recipes for variant in _further(recipe)]
+    yield from worlds
+    yield from _of_selectors(worlds)
+
+
+def configs_of(feedstock: Feedstock, text: str) -> tuple[BuildConfig, ...]:
+    """Return the configs that differ in the platform, or in the values of keys that a recipe's text has as words."""
+    names = sorted(path.stem for path in feedstock.configs.glob("*.yaml"))
+    words = set(re.findall(r"\w+", text)) | {"python"}
+    distinct: dict[tuple[object, ...], BuildConfig] = {}
+    for config in expand.read_all(feedstock, names):
+        key = (config.platform, *((key, values) for key, values in sorted(config.variant.items()) if key in words))
+        distinct.setdefault(key, config)
+    return tuple(islice(distinct.values(), _CONFIGS))
+
+
+def _further(recipe: Recipe) -> Iterator[Variant]:
+    return islice(recipe.space.variants(), 1, _VARIANTS)
+
+
+def at_platform(platform: str, configs: tuple[BuildConfig, ...]) -> BuildConfig:
+    """Return a config of a platform: one of the feedstock's in all but the platform."""
+    like = min(configs, key=lambda config: _distance(config.platform, platform), default=None)
+    variant = {} if like is None else {key: values[:1] for key, values in like.variant.items()}
+    name = platform.replace("-", "_")
+    return BuildConfig(
+        name=name, platform=platform, variant={**variant, "target_platform": (platform,)}, pin_run_as_build={}
+    )
+
+
+def _distance(one: str, other: str) -> int:
+    return (one.partition("-")[0] != other.partition("-")[0]) + (one.partition("-")[2] != other.partition("-")[2])
+
+
+def _of_selectors(worlds: list[World]) -> Iterator[World]:
+    """Yield a variant for each selector of a relevant line that holds at none of the others, where one is found."""
+    if not worlds:
+        return
+    lines = [line for line in worlds[0][0].source.text.lines if line.selector and _RELEVANT.search(line.text)]
+    for line in {line.selector: line for line in lines}.values():
+        if any(_holds(line, *world) for world in worlds):
+            continue
+        choices = list(_choices(line.selector or ""))
+        candidates = (
+            (recipe, Variant(variant.common, {**variant.own, **choice}))
+            for choice in choices
+            for recipe, variant in worlds
+        )
+        match = next((world for world in candidates if _holds(line, *world)), None)
+        if match is not None:
+            worlds.append(match)
+            yield match
+
+
+def _holds(line: Any, recipe: Recipe, variant: Variant) -> bool:
+    try:
+        return holds(line, recipe.names(variant, recipe.host_subdir(variant)), FILE)
+    except KilnError:
+        return False
+
+
+def _choices(selector: str) -> Iterator[Mapping[str, str]]:
+    """Yield values of a selector's names at which it may hold: those that it compares them with, and others."""
+    try:
+        names = sorted(compile_expression(selector).names)
+        tree = ast.parse(selector.strip(), mode="eval")
+    except (Invalid, NotAllowed, SyntaxError):
+        return
+    values: dict[str, dict[str, None]] = {name: dict.fromkeys(_USUAL.get(name, _OTHERS)) for name in names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and isinstance(node.left, ast.Name) and node.left.id in values:
+            constants = [
+                part for other in node.comparators for part in ast.walk(other) if isinstance(part, ast.Constant)
+            ]
+            values[node.left.id].update({str(constant.value): None for constant in constants})
+    for choice in islice(product(*(reversed(values[name]) for name in names)), _CHOICES):
+        values_of = dict(zip(names, choice, strict=True))
+        if "py" in values_of:
+            values_of["python"] = f"{values_of['py'][:1]}.{values_of['py'][1:]}"
+        yield values_of
+
+
+# Values
+
+
+def _view(values: Mapping[str, Any]) -> RecipeView:
+    package = _mapping(values, "package")
+    build = _mapping(values, "build")
+    version = str(package.get("version") or "")
+    top = PackageView(name=str(package.get("name") or ""), version=version, number=_number(build.get("number")))
+    outputs = _entries(values.get("outputs"))
+    packages = [_package(output, top) for output in outputs]
+    entries = [entry for part in (values, *outputs) for entry in _entries(part.get("source"))]
+    return RecipeView(version=version, packages=(top, *packages), sources=tuple(map(_source, entries)))
+
+
+def _package(output: Mapping[str, Any], top: PackageView) -> PackageView:
+    number = _mapping(output, "build").get("number")
+    return PackageView(
+        name=str(output.get("name") or ""),
+        version=str(output.get("version") or top.version),
+        number=top.number if number is None else _number(number),
+    )
+
+
+def _number(value: Any) -> int | None:
+    if value is None or value == "":
+        return None
+    if not str(value).isdecimal():
+        raise RecipeFault(f"the build number is {str(value)[:40]!r}", at=Place(file=FILE), hint="a whole number")
+    return int(value)
+
+
+def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = values.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _entries(value: Any) -> list[dict[str, Any]]:
+    return [entry for entry in (value if isinstance(value, list) else [value]) if isinstance(entry, dict)]
+
+
+def _source(entry: Mapping[str, Any]) -> SourceView:
+    url = entry.get("url") or []
+    urls = url if isinstance(url, list) else [url]
+    keys = ("git_rev", "git_tag", "git_branch", "hg_tag", "svn_rev")
+    revision = next((entry[key] for key in keys if entry.get(key)), "")
+    return SourceView(
+        urls=tuple(str(each) for each in urls if each),
+        hashes=tuple((key, str(entry[key])) for key in _HASHES if entry.get(key)),
+        git=str(entry.get("git_url") or ""),
+        other=str(entry.get("hg_url") or entry.get("svn_url") or ""),
+        revision=str(revision),
+    )

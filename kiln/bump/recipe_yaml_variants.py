@@ -1,0 +1,114 @@
+"""A recipe.yaml at all of its variants: each config's, and those of platforms that no config has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kiln.bump.literals import literals_v1, versions_in_urls_v1
+from kiln.bump.meta_yaml_variants import PLATFORMS, at_platform, configs_of
+from kiln.bump.recipe_views import PackageView, RecipeView, SourceView
+from kiln.errors import KilnError
+from kiln.recipe_v1 import schema
+from kiln.recipe_v1.recipe import RecipeV1
+from kiln.recipe_v1.yaml_nodes import RECIPE, is_empty, mapping
+from kiln.render.render import build_platform
+from kiln.render.v1 import space_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from kiln.bump.literals import Literal
+    from kiln.bump.recipe_views import Views
+    from kiln.model.feedstock import Feedstock
+    from kiln.recipe_v1.scope import VariantScope
+
+_LIMIT = 200  # variants that are looked at
+_HASHES = ("sha256", "md5")
+
+World = tuple["Mapping[str, Any]", str, str]
+
+
+class RecipeYaml:
+    """The text of a recipe.yaml, with its variants."""
+
+    file = RECIPE
+
+    def __init__(self, feedstock: Feedstock, text: str) -> None:
+        self.text = text
+        self.literals = literals_v1(text, RECIPE)
+        self.fault: KilnError | None = None
+        self._worlds = tuple(world for _, world in zip(range(_LIMIT), _worlds(feedstock, text), strict=False))
+
+    def versions_in_urls(self, version: str) -> tuple[Literal, ...]:
+        """Return where the URLs and revisions of the text write a version out."""
+        return versions_in_urls_v1(self.text, RECIPE, version)
+
+    def views(self, text: str) -> Views:
+        """Return what another text says at each variant; None where it is invalid there."""
+        self.fault = None
+        try:
+            recipe = RecipeV1.of_text(text)
+        except KilnError as error:
+            self.fault = error
+            return (None,) * len(self._worlds)
+        return tuple(self._view(recipe, *world) for world in self._worlds)
+
+    def _view(self, recipe: RecipeV1, variant: Mapping[str, Any], target: str, build: str) -> RecipeView | None:
+        try:
+            return _view(recipe, recipe.scope(variant, target, build))
+        except KilnError as error:
+            self.fault = self.fault or error
+            return None
+
+
+def _worlds(feedstock: Feedstock, text: str) -> Iterator[World]:
+    """Yield the variants of the configs, the first of each before the others, and of other platforms."""
+    configs = configs_of(feedstock, text)
+    others = [at_platform(platform, configs) for platform in PLATFORMS]
+    spaces = [(space_at(feedstock, config), config.platform) for config in (*configs, *others)]
+    builds = {platform: build_platform(feedstock, platform) for _, platform in spaces}
+    for space, platform in spaces:
+        yield space.first(), platform, builds[platform]
+    for space, platform in spaces:
+        for variant in list(space.variants())[1:]:
+            yield variant, platform, builds[platform]
+
+
+def _view(recipe: RecipeV1, scope: VariantScope) -> RecipeView:
+    root = recipe.root
+    top = schema.PACKAGE(root.get("recipe") if recipe.has_outputs else root.get("package"), scope)
+    number = _number(root.get("build"), scope)
+    outputs = root["outputs"] if recipe.has_outputs else ()
+    packages = [_package(entry, top, number, scope) for entry in recipe.entries]
+    if not recipe.has_outputs:
+        packages = [PackageView(name=top.get("name", ""), version=top.get("version", ""), number=number)]
+    version = top.get("version") or next((package.version for package in packages), "")
+    nodes = (root.get("source"), *(entry.get("source") for entry in outputs))
+    sources = [_source(entry) for node in nodes for entry in schema.SOURCE(node, scope)]
+    return RecipeView(version=version, packages=tuple(packages), sources=tuple(sources))
+
+
+def _package(entry: Mapping[str, Any], top: Mapping[str, Any], number: int | None, scope: VariantScope) -> PackageView:
+    package = schema.PACKAGE(entry["package"], scope)
+    own = _number(entry.get("build"), scope)
+    return PackageView(
+        name=package.get("name", ""),
+        version=package.get("version") or top.get("version", ""),
+        number=number if own is None else own,
+    )
+
+
+def _number(build: Any, scope: VariantScope) -> int | None:
+    node = mapping(build, "build").get("number")
+    return None if is_empty(node) else schema.number(node, scope)
+
+
+def _source(entry: Mapping[str, Any]) -> SourceView:
+    revision = next((entry[key] for key in ("rev", "tag", "branch") if entry.get(key)), "")
+    return SourceView(
+        urls=tuple(entry.get("url", ())),
+        hashes=tuple((key, entry[key]) for key in _HASHES if entry.get(key)),
+        git=entry.get("git", ""),
+        revision=revision,
+        commit=entry.get("expected_commit", ""),
+    )

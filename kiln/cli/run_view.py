@@ -1,0 +1,58 @@
+"""The view of a run that fits its output: a terminal, a file, or GitHub Actions."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.console import GitHubView, LiveView, PlainView
+    from kiln.console.steps import Steps
+    from kiln.model.run import MatrixReport
+    from kiln.variants.axes import Variants
+
+
+def view(
+    stream: IO[str], environment: Mapping[str, str], labels: Mapping[str, str], *, verbosity: str = "normal"
+) -> GitHubView | LiveView | PlainView:
+    """Return the view for a stream: a context manager that lasts as long as the run; quiet and verbose ones are plain.
+
+    ``verbosity`` is the value of a `kiln.console.Verbosity`.
+    """
+    from kiln import console
+    from kiln.cli.masked_streams import unchanged
+
+    stream = unchanged(stream)
+    if verbosity != "normal":
+        return console.PlainView(stream, labels=labels, verbosity=console.Verbosity(verbosity))
+    if environment.get("GITHUB_ACTIONS") == "true":
+        return console.GitHubView(stream, labels=labels)
+    if stream.isatty() and environment.get("TERM", "dumb") != "dumb":
+        return console.LiveView(stream, labels=labels, color=has_color(environment))
+    return console.PlainView(stream, labels=labels)
+
+
+def steps() -> Steps:
+    """Return the view of a command's steps on standard error."""
+    from kiln.cli.masked_streams import unchanged
+    from kiln.console.steps import Steps
+
+    return Steps(unchanged(sys.stderr), animated=sys.stderr.isatty(), color=has_color(os.environ))
+
+
+def has_color(environment: Mapping[str, str]) -> bool:
+    """Return whether colors are allowed: NO_COLOR is unset or empty (https://no-color.org)."""
+    return not environment.get("NO_COLOR")
+
+
+def add_to_summary(report: MatrixReport, variants: Variants, environment: Mapping[str, str]) -> None:
+    """Append the run's table to the job summary of GitHub Actions, if there is one."""
+    from kiln.report import as_markdown
+
+    if path := environment.get("GITHUB_STEP_SUMMARY"):
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(as_markdown(report, variants))

@@ -1,0 +1,110 @@
+"""The file of a config in .ci_support: the text of a config, and the config of a file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kiln import limits
+from kiln.errors import MalformedYaml, UnknownConfig, VariantFault, nearest
+from kiln.model.build_config import BuildConfig
+from kiln.model.source_position import Place
+from kiln.names import PLATFORMS, is_config
+from kiln.recipe_v1.recipe_format import is_v1
+from kiln.recipe_v1.yaml_nodes import typed as typed_value
+from kiln.variants.files import VariantSource, as_list, check, zip_groups
+from kiln.yamltext import PlacedText, Scalars, mapping_text, parse, read_text
+from kiln.yamltext.typed_text import TypedText
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+    from typing import Any
+
+    from kiln.model.feedstock import Feedstock
+    from kiln.yamltext import Document
+
+_PLATFORM = re.compile(r"(linux|osx|win|freebsd|emscripten|wasi|zos)_([a-z0-9]+)_")
+_SETTINGS = {"zip_keys", "pin_run_as_build"}
+
+
+def text(config: BuildConfig) -> str:
+    """Return the text of a config's file, byte for byte as conda-smithy writes it."""
+    data: dict[str, Any] = dict(config.variant)
+    if config.zip_keys:
+        data["zip_keys"] = config.zip_keys
+    if config.pin_run_as_build:
+        data["pin_run_as_build"] = config.pin_run_as_build
+    return mapping_text(data)
+
+
+def read(feedstock: Feedstock, config: str) -> BuildConfig:
+    """Return the config of the file ``.ci_support/CONFIG.yaml``.
+
+    Raises:
+        UnknownConfig: the file does not exist.
+        KilnError: the file is malformed.
+    """
+    name = config.removesuffix(".yaml").removeprefix(".ci_support/")
+    path = feedstock.configs / f"{name}.yaml"
+    if "/" in name or not path.is_file():
+        names = sorted(file.stem for file in feedstock.configs.glob("*.yaml"))
+        near = nearest(name, names) or ("kiln matrix lists them" if names else "kiln rerender writes them")
+        raise UnknownConfig(f"no such config: {name!r}", why=f".ci_support holds {len(names)} configs", hint=near)
+    return limits.bounded(lambda: _read(path, name, typed=is_v1(feedstock)))
+
+
+def read_all(feedstock: Feedstock, configs: Iterable[str]) -> tuple[BuildConfig, ...]:
+    """Return the configs of several files; raises what ``read`` raises."""
+    return limits.bounded(lambda: tuple(read(feedstock, config) for config in configs))
+
+
+def _read(path: Path, name: str, *, typed: bool) -> BuildConfig:
+    place_name = f".ci_support/{name}.yaml"
+    if not is_config(name):
+        why = "files and folders of its build have this name"
+        hint = "kiln rerender writes files with valid names"
+        raise VariantFault(f"{name!r} cannot be the name of a config", at=Place(file=place_name), why=why, hint=hint)
+    document = parse(read_text(path, place_name), place_name, Scalars.PLACED if typed else Scalars.TEXT)
+    if typed:
+        document = replace(document, value=_typed(document.value))
+    if not isinstance(document.value, dict):
+        raise MalformedYaml("a config's file is a mapping of keys to lists", at=document.place())
+    check(VariantSource(name=place_name, values=document.value, document=document))
+    return _config(name, document)
+
+
+def _config(name: str, document: Document) -> BuildConfig:
+    values = {key: _texts(key, value, document) for key, value in document.value.items() if key not in _SETTINGS}
+    return BuildConfig(
+        name=name,
+        platform=values.get("target_platform", (_subdir(name),))[0],
+        variant=values,
+        zip_keys=tuple(zip_groups(document.value.get("zip_keys"))),
+        pin_run_as_build=document.value.get("pin_run_as_build") or {},
+        image=values.get("docker_image", (None,))[0],
+    )
+
+
+def _texts(key: str, value: Any, document: Document) -> tuple[str, ...]:
+    items = tuple(as_list(value))
+    if not items or any(not isinstance(item, str) for item in items):
+        raise VariantFault(f"{key} is not a list of values", at=document.place(key))
+    return items
+
+
+def _typed(value: Any) -> Any:
+    """Return the values of a file; numbers and truth values stay distinct from text, as in recipe.yaml."""
+    if isinstance(value, dict):
+        return {str(key): _typed(item) if isinstance(item, (dict, list)) else str(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_typed(item) for item in value]
+    found = typed_value(value) if isinstance(value, PlacedText) else value
+    return TypedText(found) if isinstance(found, int) else str(value)
+
+
+def _subdir(name: str) -> str:
+    match = _PLATFORM.match(f"{name}_")
+    subdir = f"{match[1]}-{match[2]}" if match else ""
+    return subdir if subdir in PLATFORMS else "linux-64"

@@ -1,0 +1,88 @@
+"""A config's job with its context: the feedstock, the folders, the rendered outputs, the secrets."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln import expand, feedstock_loader, masking, render
+from kiln.build import callers_variables
+from kiln.job.build_outline import needs_network
+from kiln.store import compile_cache
+from kiln.store.layout import ArtifactLayout
+
+if TYPE_CHECKING:
+    from kiln.job.job_files import ConfigJob
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.rendered import Rendered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A config's job with its feedstock, folders and rendered outputs."""
+
+    job: ConfigJob
+    feedstock: Feedstock
+    layout: ArtifactLayout
+    rendered: Rendered
+
+    @classmethod
+    def of(cls, job: ConfigJob) -> Task:
+        """Find the feedstock and render the config."""
+        feedstock = feedstock_loader.find(Path(job.root))
+        return cls(
+            job=job,
+            feedstock=feedstock,
+            layout=ArtifactLayout.of(feedstock, rehearsal=job.options.rehearsal),
+            rendered=render.render(feedstock, expand.read(feedstock, job.config)),
+        )
+
+    @property
+    def folder(self) -> Path:
+        """The folder in which the config is built."""
+        return self.layout.work(self.job.config)
+
+    @property
+    def lock(self) -> Path:
+        """The lock file of the config's build."""
+        return self.layout.lock(self.job.config)
+
+    @property
+    def is_foreign(self) -> bool:
+        """True when another engine than rattler-build makes the packages, by a script instead of kiln's process."""
+        return self.job.options.engine != "rattler-build"
+
+    @property
+    def module(self) -> str:
+        """The module whose ``main`` the build process runs."""
+        return "builder.rehearsal" if self.job.options.rehearsal else "builder.builder"
+
+    @property
+    def distdir(self) -> Path | None:
+        """The folder of downloads."""
+        return self.job.options.distdir
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        """The secret variables of the compile step, passed by environment alone; other engines pass none to scripts."""
+        compiles = not (self.is_foreign or self.job.options.rehearsal)
+        return {} if not compiles else {name: os.environ[name] for name in compile_cache.secrets(os.environ)}
+
+    @property
+    def scripted(self) -> dict[str, str]:
+        """The caller's variables that the recipe passes to scripts, if set; they are in no file."""
+        return {name: os.environ[name] for name in callers_variables(self.rendered) if name in os.environ}
+
+    def protect(self) -> None:
+        """Have this process mask the secrets of the config's programs, and the password of pip's index."""
+        masking.protect(masking.secrets_of_variables(os.environ))
+        masking.protect((*masking.script_secrets(self.scripted), *self.secrets.values()))
+
+    @property
+    def network(self) -> bool:
+        """True when the config's container has the network."""
+        return (
+            self.is_foreign or bool(self.secrets) or (not self.job.options.rehearsal and needs_network(self.rendered))
+        )

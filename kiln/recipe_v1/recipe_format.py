@@ -1,0 +1,47 @@
+"""Which of the two formats a feedstock's recipe has."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from kiln.errors import RecipeFault
+from kiln.yamltext import Scalars, parse, read_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.source_position import Place
+
+FORGE = "conda-forge.yml"
+_KEY = "conda_build_tool"
+
+
+def is_v1(feedstock: Feedstock) -> bool:
+    """Return whether a feedstock's recipe is recipe.yaml: conda-forge.yml says so, or there is no meta.yaml.
+
+    Raises:
+        KilnError: conda-forge.yml is malformed, or asks for a recipe.yaml that is not there.
+    """
+    at = _asked_at(feedstock.root / FORGE)
+    if at is not None and not feedstock.recipe_v1.is_file():
+        what = f"{_KEY}: rattler-build builds from recipe/recipe.yaml, which is not there"
+        raise RecipeFault(what, at=at, hint="use conda-build for a meta.yaml")
+    return at is not None or (feedstock.recipe_v1.is_file() and not feedstock.meta.is_file())
+
+
+def _asked_at(path: Path) -> Place | None:
+    """Return where the settings ask for rattler-build, None where they do not."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return _read(path, (status.st_mtime_ns, status.st_size))
+
+
+@lru_cache(maxsize=16)
+def _read(path: Path, _stamp: tuple[int, int]) -> Place | None:
+    document = parse(read_text(path, FORGE), FORGE, Scalars.TEXT, may_repeat=lambda _: True)
+    asked = isinstance(document.value, dict) and document.value.get(_KEY) == "rattler-build"
+    return document.place(_KEY) if asked else None

@@ -1,0 +1,78 @@
+"""Refuse what a recipe.yaml may ask of a build and kiln does not do, before anything is built."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.errors import KilnError, RecipeFault, nearest
+from kiln.recipe_v1.expression import is_template
+from kiln.recipe_v1.yaml_nodes import fault
+from kiln.shell_script import COMMANDS
+from kiln.yamltext import PlacedText
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from kiln.recipe_v1.recipe import RecipeV1
+
+
+def require_buildable(recipe: RecipeV1) -> None:
+    """Refuse a recipe with keys that no build honors, all of them at once.
+
+    Raises:
+        RecipeFault: it has some, with the line of each.
+    """
+    faults: list[KilnError] = list(_faults(recipe.root))
+    if faults:
+        first, *others = faults
+        raise RecipeFault(first.what, at=first.at, why=first.why, hint=first.hint, others=tuple(others))
+
+
+def _faults(root: Any) -> Iterator[KilnError]:
+    for entry in (root, *_items(root.get("outputs"))):
+        if isinstance(entry, dict):
+            yield from _of_script(_at(entry, "build", "script"))
+            for test in _items(entry.get("tests")):
+                yield from _of_test(test)
+
+
+def _of_test(test: Any) -> Iterator[KilnError]:
+    if not isinstance(test, dict):
+        return
+    for key in test:
+        if key == "downstream":
+            yield fault(
+                key,
+                "kiln does not run tests of downstream packages",
+                why="they need the downstream package's own tests from a channel",
+                hint="remove the test, or run it with rattler-build test on the built package",
+            )
+    yield from _of_script(test.get("script"))
+
+
+def _of_script(script: Any) -> Iterator[KilnError]:
+    interpreter = _at(script, "interpreter")
+    if isinstance(interpreter, PlacedText) and not is_template(interpreter) and interpreter not in COMMANDS:
+        known = ", ".join(sorted(COMMANDS))
+        yield fault(
+            interpreter,
+            f"scripts for the interpreter {str(interpreter)!r} are not supported",
+            hint=nearest(str(interpreter), COMMANDS) or f"one of {known}",
+        )
+
+
+def _at(node: Any, *keys: str) -> Any:
+    for key in keys:
+        node = node.get(key) if isinstance(node, dict) else None
+    return node
+
+
+def _items(node: Any) -> Iterator[Any]:
+    """Yield the items of a list, those in the branches of conditions too."""
+    for item in node if isinstance(node, list) else [] if node is None else [node]:
+        if isinstance(item, dict) and "if" in item:
+            yield from _items(item.get("then"))
+            yield from _items(item.get("else"))
+        else:
+            yield item

@@ -1,0 +1,156 @@
+"""The packages of a recipe over all variants, evaluated once for each combination of keys that matters to them.
+
+A package is evaluated at one variant of a part of the space. What it reads there decides how the part is divided: by
+the values of the first key that it read and that still varies. So the cost grows with the packages that differ, not
+with the product of everything that varies; a key that is read in one branch alone divides that branch alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.errors import RecipeFault
+from kiln.model.source_position import Place
+from kiln.recipe_v1.identity import exact_pins
+from kiln.recipe_v1.yaml_nodes import RECIPE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Set
+    from typing import Any
+
+    from kiln.recipe_v1.recipe import PackageAt, RecipeV1
+    from kiln.variants.space import Space
+
+_MOST = 20_000  # evaluations of one platform
+
+
+class Rendering:
+    """All packages of a recipe for a config: what an output pins exactly divides it as well as what it reads."""
+
+    def __init__(self, recipe: RecipeV1, space: Space, target: str, build: str) -> None:
+        self._recipe = recipe
+        self._space = space
+        self._platforms = (target, build)
+        self._at: dict[tuple[int, tuple[Any, ...]], PackageAt] = {}
+        self._loops = sorted(space.loops)
+        self._budget = [_MOST]
+
+    def packages(self) -> Iterator[PackageAt]:
+        """Yield every package that is not skipped, in the recipe's order.
+
+        Raises:
+            KilnError: the recipe is at fault.
+        """
+        for index in range(self._recipe.count):
+            yield from self._divided(index, self._space)
+
+    def pinned(self, by: PackageAt, name: str) -> PackageAt:
+        """Return the package of a name that belongs to the same variant as another one.
+
+        Raises:
+            RecipeFault: there is none.
+        """
+        for index in range(self._recipe.count):
+            found = self._package(index, by.scope.variant)
+            if found.name.lower() == name and not found.skip:
+                return found
+        indexes = range(self._recipe.count)
+        every = (other for index in indexes for other in self._divided(index, self._space, by_pins=False))
+        if others := [other for other in every if other.name.lower() == name]:
+            return max(others, key=lambda other: self._agreement(by, other))
+        raise by.fault(f"{by.name} pins {name!r} with pin_subpackage, but the config has no such output")
+
+    def _agreement(self, one: PackageAt, other: PackageAt) -> int:
+        return sum(one.scope.variant.get(key) == other.scope.variant.get(key) for key in self._loops)
+
+    def _package(self, index: int, variant: Mapping[str, Any]) -> PackageAt:
+        key = (index, tuple(variant.get(loop) for loop in self._loops))
+        found = self._at.get(key)
+        if found is None:
+            _spend(self._budget)
+            found = self._at[key] = self._recipe.package(index, variant, *self._platforms)
+        return found
+
+    def _divided(self, index: int, space: Space, *, by_pins: bool = True) -> Iterator[PackageAt]:
+        package = self._package(index, space.first())
+        keys = self._keys(package) if by_pins else package.scope.reads | package.hashed
+        key = _undecided(keys, space)
+        if key is not None:
+            for part in _parts_of(space, key):
+                yield from self._divided(index, part, by_pins=by_pins)
+        elif not package.skip:
+            yield package
+
+    def _keys(self, package: PackageAt) -> frozenset[str]:
+        """Return the keys that a package depends on, by way of what it pins exactly, too."""
+        keys: set[str] = set()
+        names, todo = {package.name.lower()}, [package]
+        while todo:
+            each = todo.pop()
+            keys |= each.scope.reads | each.hashed
+            for name in () if each.skip else exact_pins(each):
+                if name not in names:
+                    names.add(name)
+                    todo.append(self.pinned(each, name))
+        return frozenset(keys)
+
+
+def packages(recipe: RecipeV1, space: Space, target: str) -> Iterator[tuple[Space, PackageAt]]:
+    """Yield every package with the part of the space that it is for; skipped ones are left out.
+
+    The platform builds for itself here, as it does when conda-smithy asks rattler-build for the keys.
+
+    Raises:
+        KilnError: the recipe is at fault.
+    """
+    budget = [_MOST]
+    for index in range(recipe.count):
+        for package in _divided(recipe, index, space, (target, target), budget):
+            yield _part(space, package), package
+
+
+def _part(space: Space, package: PackageAt) -> Space:
+    """Return the part of the space that has a package's values of the keys that it uses."""
+    variant = package.scope.variant
+    for key in sorted(package.used & space.loops):
+        space = space.where(key, [variant[key]])
+    return space
+
+
+def _divided(
+    recipe: RecipeV1, index: int, space: Space, platforms: tuple[str, str], budget: list[int]
+) -> Iterator[PackageAt]:
+    _spend(budget)
+    package = recipe.package(index, space.first(), *platforms, words=True)
+    key = _undecided(package.scope.reads | package.used, space)
+    if key is not None:
+        for part in _parts_of(space, key):
+            yield from _divided(recipe, index, part, platforms, budget)
+    elif not package.skip:
+        yield package
+
+
+def _spend(budget: list[int]) -> None:
+    """Spend one evaluation.
+
+    Raises:
+        RecipeFault: there is none left.
+    """
+    budget[0] -= 1
+    if budget[0] < 0:
+        why = f"the packages differ at more than {_MOST:,} combinations of keys"
+        hint = "zip keys that belong together with zip_keys"
+        raise RecipeFault("the matrix explodes", at=Place(file=RECIPE), why=why, hint=hint)
+
+
+def _undecided(keys: Set[str], space: Space) -> str | None:
+    """Return the first of some keys that varies in a part of the space."""
+    varying = {key for dimension in space.varying for key in dimension.keys if len(dimension.values(key)) > 1}
+    return min(keys & varying, default=None)
+
+
+def _parts_of(space: Space, key: str) -> Iterator[Space]:
+    """Yield the parts of a space in which a key has one value."""
+    dimension = space.dimension(key)
+    for value in dimension.values(key) if dimension else ():
+        yield space.where(key, [value])

@@ -1,0 +1,96 @@
+"""Write the build job, with paths as the build process sees them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln import expand, render
+from kiln.compression import FAST
+from kiln.executor import conda_forge_env, foreign_engine
+from kiln.job.job_files import BuildJob
+from kiln.ledger import records
+from kiln.store import build_cache, compile_cache
+from kiln.store.build_cache import BuildInputs
+
+if TYPE_CHECKING:
+    from kiln.executor.base import Executor
+    from kiln.job.job_context import Task
+    from kiln.ledger import Ledger
+
+RESULT = "result.json"  # of the build process, in the config's folder
+
+
+def program(task: Task, executor: Executor, shared_packages: tuple[dict[str, Any], ...]) -> tuple[str, ...]:
+    """Write the input of the build process, and return its command line; ``shared_packages`` are another config's."""
+    if task.is_foreign:
+        return script(task, executor)
+    task.folder.mkdir(parents=True, exist_ok=True)
+    executor.packages.mkdir(parents=True, exist_ok=True)
+    file = task.folder / "job.json"
+    build_job(task, executor, shared_packages).write(file)
+    return executor.start(file, task.module)
+
+
+def script(task: Task, executor: Executor) -> tuple[str, ...]:
+    """Write the script of another engine, and return its command line."""
+    file = foreign_engine.prepare(
+        task.feedstock,
+        task.rendered,
+        task.folder,
+        executor.packages,
+        engine=task.job.options.engine,
+        variables=task.job.variables,
+        inside=executor.inside,
+        debug=task.job.options.debug,
+    )
+    return ("bash", str(executor.inside(file)))
+
+
+def build_job(task: Task, executor: Executor, shared_packages: tuple[dict[str, Any], ...]) -> BuildJob:
+    """Return the job of the build process, with paths as it sees them."""
+    job, inside = task.job, executor.inside
+    return BuildJob(
+        root=inside(task.feedstock.root),
+        recipe=inside(task.feedstock.recipe),
+        config=job.config,
+        options=job.options,
+        folder=inside(task.folder),
+        cache=inside(executor.packages),
+        result=inside(task.folder / RESULT),
+        extra={name: job.variables[name] for name in conda_forge_env.EXTRA if name in job.variables},
+        compile=compile_settings(task, executor),
+        shared_packages=shared_packages,
+        channel=inside(task.layout.root),
+        network=executor.on_host or task.network,
+        build_platform=task.rendered.config.build_platform,
+        level=FAST if job.options.rehearsal else expand.package_format(task.feedstock.root / "conda-forge.yml").level,
+        parent=os.getpid() if executor.on_host else None,
+        python=Path(job.python) if job.python and (executor.on_host or job.python_home) else None,
+        image=job.image,
+        queue=None if executor.queue is None else inside(executor.queue),
+    )
+
+
+def compile_settings(task: Task, executor: Executor) -> dict[str, str]:
+    """Return the variables of the compile step."""
+    return {
+        compile_cache.DISK_CACHE: str(executor.cache),
+        compile_cache.CACHE_KEY: task.job.cache_key,
+        compile_cache.CPUS: str(task.job.cores),
+        compile_cache.MEMORY: str(task.job.compile_memory // 10**6),
+        **({} if executor.distdir is None else {compile_cache.DISTDIR: str(executor.distdir)}),
+    }
+
+
+def shared_packages(task: Task, ledger: Ledger) -> tuple[dict[str, Any], ...]:
+    """Return the packages that another config has made, as JSON values; empty for a cold build with --rebuild."""
+    job = task.job
+    if task.is_foreign or job.options.rehearsal or (job.options.rebuild and job.cold):
+        return ()
+    inputs = BuildInputs(shared=job.shared, key=job.key)
+    packages = build_cache.shared_packages(
+        ledger, task.layout, render.finalise(task.rendered).outputs, inputs, job.config
+    )
+    return tuple(records.package_as_json(report) for report in packages)

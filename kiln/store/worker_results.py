@@ -1,0 +1,62 @@
+"""Configs that are built on workers: their inputs, and their collected packages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln import expand
+from kiln.ledger import Ledger, records
+from kiln.store import build_cache
+from kiln.store.compile_cache import group_of
+from kiln.store.layout import ArtifactLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kiln.model.build_results import PackageReport
+    from kiln.model.feedstock import Feedstock
+    from kiln.store.build_cache import BuildInputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteConfig:
+    """A config to build on a worker: ``group`` shares its compile, ``inputs`` are the hashes of its inputs."""
+
+    config: str
+    group: str
+    inputs: BuildInputs
+
+
+def remote_configs(feedstock: Feedstock, configs: Sequence[str], *, options: Sequence[str]) -> tuple[RemoteConfig, ...]:
+    """Return configs to build on workers with these options of ``kiln build``; raises UnknownConfig.
+
+    Each worker's ledger has its image; here the options stand for the place of the build.
+    """
+    recipe, where = build_cache.recipe_digest(feedstock), " ".join(("elsewhere", *options))
+    entries = expand.read_all(feedstock, dict.fromkeys(configs))
+    return tuple(
+        RemoteConfig(
+            config=entry.name,
+            group=group_of(entry),
+            inputs=build_cache.inputs(feedstock, entry.name, recipe=recipe, engine="rattler-build", where=where),
+        )
+        for entry in entries
+    )
+
+
+def finished(feedstock: Feedstock, entries: Sequence[RemoteConfig]) -> Mapping[str, tuple[PackageReport, ...]]:
+    """Return the packages of the configs that were collected before, if they are unchanged in the channel."""
+    layout = ArtifactLayout.of(feedstock)
+    with Ledger(layout.ledger) as ledger:
+        builds = {entry.config: build_cache.finished(ledger, layout, entry.inputs) for entry in entries}
+    return {config: packages for config, packages in builds.items() if packages is not None}
+
+
+def keep(feedstock: Feedstock, config: RemoteConfig, packages: Sequence[PackageReport]) -> tuple[PackageReport, ...]:
+    """Put a config's collected and verified packages into the channel; return them with their paths there."""
+    layout = ArtifactLayout.of(feedstock)
+    packages_made = [(report.artifact.path, records.package_as_json(report)) for report in packages]
+    seconds = sum(report.build_seconds for report in packages)
+    with Ledger(layout.ledger) as ledger:
+        return build_cache.publish(ledger, layout, config.config, packages_made, config.inputs, seconds=seconds, disk=0)

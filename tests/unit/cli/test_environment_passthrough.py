@@ -1,0 +1,47 @@
+"""Builds and container engines see only parts of the user's environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kiln.cli import environment_passthrough
+from kiln.model.feedstock import Feedstock
+
+
+def test_secrets_reach_neither_builds_nor_engines() -> None:
+    variables = {"PATH": "/bin", "GITHUB_TOKEN": "hidden", "DOCKER_HOST": "tcp://d", "DOCKER_IMAGE": "i", "CI": "1"}
+    assert environment_passthrough.client(variables) == {"PATH": "/bin", "DOCKER_HOST": "tcp://d"}
+    assert environment_passthrough.build_variables(
+        Feedstock(root=Path("/f")), {**variables, "sha": "1", "https_proxy": "p"}
+    ) == {
+        "CI": "1",
+        "sha": "1",
+        "https_proxy": "p",
+    }
+
+
+GITHUB = {
+    "GITHUB_SERVER_URL": "https://github.example",
+    "GITHUB_REPOSITORY": "some/x-feedstock",
+    "GITHUB_RUN_ID": "123",
+}
+
+
+def test_a_run_knows_its_repository_and_its_page_on_github() -> None:
+    repository = "https://github.example/some/x-feedstock"
+    assert environment_passthrough.ci_urls(GITHUB) == (repository, f"{repository}/actions/runs/123")
+    assert environment_passthrough.ci_urls({**GITHUB, "remote_url": "https://me:secret@git.example/x.git"}) == (
+        "https://git.example/x.git",
+        f"{repository}/actions/runs/123",
+    )
+    assert environment_passthrough.ci_urls({}) == ("", "")
+
+
+@pytest.mark.parametrize(
+    "url", ["git@github.com:some/x.git", "javascript:alert(1)", "https://h/?token=secret", "file:///x"]
+)
+def test_only_a_web_page_without_parameters_is_recorded(url: str) -> None:
+    assert environment_passthrough.ci_urls({"remote_url": url}) == ("", "")
+    assert environment_passthrough.ci_urls({**GITHUB, "GITHUB_RUN_ID": "1?x=secret"})[1] == ""

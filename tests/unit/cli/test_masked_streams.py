@@ -1,0 +1,49 @@
+"""Everything that the command line prints passes the mask for secrets."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import TYPE_CHECKING
+
+from kiln import masking
+from kiln.cli.masked_streams import MaskedStream, escaped_output, masked, show_traceback, unchanged
+
+if TYPE_CHECKING:
+    import pytest
+
+SECRET = "correct-horse-battery-7"
+
+
+def test_secrets_of_the_environment_and_of_arguments_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", stream := io.StringIO())
+    monkeypatch.setattr(sys, "orig_argv", [])
+    with masked({"MY_TOKEN": SECRET}, ["--from", "https://me:other-Secret-9@host/x"]):
+        print(f"before {SECRET} after other-Secret-9")
+        sys.stdout.writelines([SECRET, "\n"])
+    assert stream.getvalue() == f"before {masking.MASKED} after {masking.MASKED}\n{masking.MASKED}\n"
+    assert sys.stdout is stream
+
+
+def test_a_masked_stream_is_otherwise_the_stream_below() -> None:
+    stream = MaskedStream(io.StringIO("text"))
+    assert stream.write("abc") == 3
+    assert stream.closed is False
+
+
+def test_control_characters_are_escaped_except_for_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", stream := io.StringIO())
+    with escaped_output():
+        print("a\x1b[2Jb\u202ec")
+        assert unchanged(sys.stdout) is stream
+    assert "\x1b" not in stream.getvalue()
+    assert "\u202e" not in stream.getvalue()
+
+
+def test_a_traceback_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    masking.protect([SECRET])
+    monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
+    error = RuntimeError(SECRET)
+    show_traceback(RuntimeError, error, None)
+    assert "RuntimeError: " in stream.getvalue()
+    assert SECRET not in stream.getvalue()

@@ -1,0 +1,89 @@
+"""A frame of the live view fits its terminal and shows the important configs."""
+
+from __future__ import annotations
+
+import pytest
+from rich.cells import cell_len
+
+from kiln.console.live_frame import Line, frame
+from kiln.console.progress import SIGNS
+from kiln.console.run_state import RunState
+from kiln.model.run import ConfigState
+from tests.unit.console.run import BEGAN, a_config, a_run
+
+
+def text(lines: list[Line]) -> str:
+    return "\n".join("".join(part for part, _ in line).rstrip() for line in lines)
+
+
+def a_state() -> RunState:
+    state = RunState({"a": "CUDA 12.9 · Python 3.10", "b": "CUDA 12.9 · Python 3.11", "c": "CPU · Python 3.10"})
+    state.set_report(
+        a_run(
+            a_config("a", ConfigState.DONE),
+            a_config("b", ConfigState.RUNNING, estimate=180.0),
+            a_config("c", ConfigState.OUT_OF_MEMORY, reason="the compiler was ended\nat 31 GB"),
+        )
+    )
+    state.add_line("b", "build tensorflow-base", "[1,234 / 5,678] Compiling 日本語.cc")
+    return state
+
+
+def test_the_text_of_a_frame() -> None:
+    assert text(frame(a_state(), now=BEGAN + 125, width=120, height=30)) == (
+        "1 of 3 done, 1 out of memory, 1 running  2:05, about 1 min 00 s left\n"
+        + "━" * 120
+        + "\n✓ CUDA 12.9 · Python 3.10             2:00  done"
+        "\n▸ CUDA 12.9 · Python 3.11     2:05 / ~3:00  build tensorflow-base           "
+        "[1,234 / 5,678] Compiling 日本語.cc"
+        "\n▲ CPU · Python 3.10                   2:00  out of memory                   the compiler was ended"
+    )
+
+
+@pytest.mark.parametrize("width", [*range(2, 40), 60, 79, 200])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    for line in frame(a_state(), now=BEGAN + 125, width=width, height=30):
+        assert sum(cell_len(part) for part, _ in line) <= width
+
+
+def test_on_a_narrow_terminal_names_keep_their_distinct_parts_and_the_time_is_shown() -> None:
+    lines = text(frame(a_state(), now=BEGAN + 125, width=39, height=30)).splitlines()
+    assert lines[0] == "1 of 3 done  2:05"
+    assert [line[2:21] for line in lines[2:]] == ["CUDA 12.9…thon 3.10", "CUDA 12.9…thon 3.11", "CPU · Python 3.10  "]
+
+
+def test_with_too_many_configs_failed_and_running_ones_are_shown() -> None:
+    state = RunState()
+    state.set_report(
+        a_run(
+            *(a_config(f"done{number}", ConfigState.DONE) for number in range(100)),
+            a_config("bad", ConfigState.FAILED),
+            a_config("busy", ConfigState.RUNNING),
+            *(a_config(f"later{number}", ConfigState.WAITING) for number in range(90)),
+        )
+    )
+    lines = frame(state, now=BEGAN + 1, width=80, height=10)
+    assert len(lines) <= 10
+    assert "bad" in text(lines)
+    assert "busy" in text(lines)
+    assert text(lines).endswith("… and 86 waiting, 100 done")
+    assert len(frame(state, now=BEGAN + 1, width=80, height=None)) == 2 + 192
+
+
+def test_each_state_has_a_distinct_sign_of_one_column() -> None:
+    assert len(set(SIGNS.values())) == len(ConfigState)
+    assert all(cell_len(SIGNS[state]) == 1 for state in ConfigState)
+
+
+@pytest.mark.parametrize(
+    ("step", "end"),
+    [
+        ("build tensorflow-base", "build tensorflow-base  [1,234 / 5,…"),
+        ("build libtensorflow_framework", "build libtensorflow_framework"),
+    ],
+)
+def test_on_80_columns_a_step_is_whole_before_its_output_is_shown(step: str, end: str) -> None:
+    state = a_state()
+    state.add_line("b", step, "[1,234 / 5,678] Compiling a.cc")
+    line = text(frame(state, now=BEGAN + 125, width=79, height=30)).splitlines()[3]
+    assert line == f"▸ CUDA 12.9 · Python 3.11     2:05 / ~3:00  {end}"

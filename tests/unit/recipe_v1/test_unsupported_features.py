@@ -1,0 +1,61 @@
+"""What no build honors is refused, each with its line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.errors import RecipeFault
+from kiln.recipe_v1.recipe import RecipeV1
+from kiln.recipe_v1.unsupported_features import require_buildable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECIPE = """\
+schema_version: 1
+recipe:
+  name: whole
+  version: "1"
+outputs:
+  - staging:
+      name: s
+    build:
+      script:
+        interpreter: pyton
+        content: [pass]
+  - package:
+      name: p
+    build:
+      script:
+        interpreter: python
+        content: [pass]
+    tests:
+      - if: linux
+        then:
+          - downstream: other
+      - script:
+          interpreter: powershell
+          content: [Get-Item .]
+"""
+
+
+def read(folder: Path, text: str) -> RecipeV1:
+    (folder / "recipe.yaml").write_text(text)
+    return RecipeV1.read(folder / "recipe.yaml")
+
+
+def test_every_fault_has_its_line(tmp_path: Path) -> None:
+    with pytest.raises(RecipeFault) as caught:
+        require_buildable(read(tmp_path, RECIPE))
+    faults = [caught.value, *caught.value.others]
+    assert [(fault.at.line, fault.at.column) for fault in faults if fault.at] == [(10, 22), (21, 13), (23, 24)]
+    assert "python" in caught.value.hint
+    assert "downstream" in faults[1].what
+    assert "'powershell'" in faults[2].what
+
+
+def test_all_other_kinds_of_tests_and_scripts_are_built(tmp_path: Path) -> None:
+    text = RECIPE.replace("pyton", "${{ interpreter }}").replace("downstream: other", "python: {imports: [a]}")
+    require_buildable(read(tmp_path, text.replace("powershell", "bash")))

@@ -1,0 +1,45 @@
+"""The location of a build is an image's name and digest, or the host's compilers, and part of its key."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from kiln.errors import UsageError
+from kiln.job.machine import HostMachine
+from kiln.job.options import BuildOptions
+from kiln.run.executor_choice import BuildLocation, choose, images_of
+from kiln.run.options import RunOptions
+
+DIGEST = f"sha256:{'5' * 64}"
+IMAGE = BuildLocation(image="localhost/i:1", digest=DIGEST)
+
+
+def test_an_image_is_named_with_its_digest_once() -> None:
+    pinned = dataclasses.replace(IMAGE, image=f"localhost/i@{DIGEST}")
+    assert IMAGE.pinned == f"localhost/i:1@{DIGEST}"
+    assert pinned.pinned == pinned.image
+    assert dataclasses.replace(IMAGE, digest="unknown").pinned == "localhost/i:1"
+
+
+def test_a_run_names_each_image_once_and_none_on_the_host() -> None:
+    assert images_of({"a": IMAGE, "b": IMAGE}) == IMAGE.pinned
+    assert images_of({"a": BuildLocation()}) is None
+
+
+def test_a_container_compiles_with_its_images_compilers_and_the_host_with_its_own(tmp_path: Path) -> None:
+    machine = HostMachine(environment={"PATH": str(tmp_path)}, python=Path("python3"))
+    without = BuildLocation().compilers(machine)
+    (tmp_path / "gcc").write_text("#!/bin/sh\n")
+    (tmp_path / "gcc").chmod(0o755)
+    assert IMAGE.compilers(machine) == DIGEST
+    assert BuildLocation().compilers(machine) != without
+
+
+def test_a_rehearsal_runs_on_the_host_and_with_rattler_build_alone() -> None:
+    options = RunOptions(configs=("a",), command="", build=BuildOptions(rehearsal=True))
+    assert choose(options).engine is None
+    with pytest.raises(UsageError, match="--rehearse requires --engine rattler-build"):
+        choose(dataclasses.replace(options, build=BuildOptions(rehearsal=True, engine="conda-build")))
