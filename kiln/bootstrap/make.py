@@ -52,11 +52,11 @@ _INSTALL = ("install", "--no-user", "--no-warn-script-location", *_LOCKED)
 _DOWNLOAD = ("download", *_LOCKED)
 _PATH_FILE = "kiln-root.pth"
 _ROOT_FROM_SITE_PACKAGES = "../../../.."  # relative, because a path file is read in the locale's encoding
-# Python's -m would import a folder kiln of the current directory, which may be another's checkout.
+# Without -I, Python would import a folder kiln of the current directory, which may be another's checkout.
 _PROGRAM = """\
 #!/bin/sh
 here=$(dirname "$(readlink -f "$0")")
-exec "$here/python" -c "import sys; sys.path[:] = filter(None, sys.path); from kiln.__main__ import main; main()" "$@"
+exec "$here/python" -I -m kiln "$@"
 """
 
 

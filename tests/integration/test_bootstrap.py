@@ -150,7 +150,7 @@ def test_it_is_made_once_then_used_from_anywhere_whatever_the_users_settings_are
 
 def test_it_has_a_program_that_starts_from_anywhere(clone: Clone, tmp_path: Path) -> None:
     assert clone.enter().returncode == 0
-    (clone.root / "kiln" / "__main__.py").write_text("import sys\ndef main(): print(sys.argv[1:], sys.executable)\n")
+    (clone.root / "kiln" / "__main__.py").write_text("import sys\nprint(sys.argv[1:], sys.executable)\n")
     (tmp_path / "kiln").mkdir()
     (tmp_path / "kiln" / "__init__.py").write_text("raise SystemExit('the wrong kiln')\n")
     link = tmp_path / "link"

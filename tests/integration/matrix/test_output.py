@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -37,7 +38,15 @@ def test_a_failed_build_is_read_again_by_its_run_and_its_log(small: Path, tmp_pa
     states = [line for line in quiet.stderr.splitlines() if "running" in line or "▸" in line]
     assert states == []
     assert "run 2 ended: 1 failed, 1 cached" in quiet.stderr
-    second, first = json.loads(command(small, "runs", "--json"))
+    error, *commands = quiet.stderr.splitlines()[-3:]
+    assert error == f"error: 1 of 2 configs not built: {CPU_312}"
+    repeat, shell = (shlex.split(line.replace("try:", "")) for line in commands)
+    assert repeat == ["kiln", "-C", str(small), "build", "--failed", "--container", "none"]
+    assert shell == ["kiln", "-C", str(small), "build", CPU_312, "--debug", "--container", "none"]
+    again = subprocess.run((sys.executable, "-m", *repeat), cwd=ROOT, text=True, capture_output=True, check=False)
+    assert again.returncode == BuildFailed.exit_code
+    assert "run 3 ended: 1 failed" in again.stderr
+    _, second, first = json.loads(command(small, "runs", "--json"))
     assert (first["commit"], first["verdict"]) == ("0123456789abcdef", "failed")
     assert second["configs"] == {CPU_311: "cached", CPU_312: "failed"}
     assert "  no luck\n" in command(small, "log", CPU_312)
