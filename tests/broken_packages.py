@@ -174,10 +174,10 @@ def commented(members: Info, dice: random.Random) -> bytes:
 
 def bent(data: bytes, dice: random.Random) -> bytes:
     """Return the file with some of its bytes, or of its headers' fields, changed."""
-    found = bytearray(data)
+    result = bytearray(data)
     for _ in range(dice.choice((1, 1, 2, 8))):
-        dice.choice((flipped, field, cut, spread))(found, dice)
-    return bytes(found)
+        dice.choice((flipped, field, cut, spread))(result, dice)
+    return bytes(result)
 
 
 def flipped(data: bytearray, dice: random.Random) -> None:
@@ -377,10 +377,10 @@ def package(dice: random.Random, *, bz2_too: bool = False) -> tuple[str, bytes]:
 
 def lines(good: bytes, dice: random.Random) -> bytes:
     """Return a channel's records with a mistake in one of them."""
-    found = good.splitlines()
-    at = dice.randrange(len(found))
-    found[at] = json_like(json.loads(found[at]), dice) if dice.random() < 0.7 else bent(found[at], dice)
-    return b"\n".join(found) + b"\n"
+    result = good.splitlines()
+    at = dice.randrange(len(result))
+    result[at] = json_like(json.loads(result[at]), dice) if dice.random() < 0.7 else bent(result[at], dice)
+    return b"\n".join(result) + b"\n"
 
 
 def address(url: str, dice: random.Random) -> str:

@@ -163,7 +163,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def trusted(self) -> bool:
         told = [str(self.headers.get(key, "")) for key in KEYS]
-        return any(each.removeprefix("Bearer ").removeprefix("token ") == TOKEN for each in told)
+        return any(item.removeprefix("Bearer ").removeprefix("token ") == TOKEN for item in told)
 
     def fault(self, file: str) -> str:
         with LOCK:

@@ -148,7 +148,7 @@ def main() -> int:
     tags = {suite: image_of(suite) for suite in options.suites}
     with ThreadPoolExecutor(len(tags)) as beside:  # each uses one core for most of its time
         checks = [beside.submit(check, suite, tag, whole=options.whole) for suite, tag in tags.items()]
-        faults = [fault for each in checks for fault in each.result()]
+        faults = [fault for item in checks for fault in item.result()]
     for fault in faults:
         print(f"error: {fault}")
     return int(bool(faults))

@@ -280,7 +280,7 @@ def variants(dice: random.Random) -> Hostile:
     """Variant files with too much of something: values, keys, groups, pins, selectors, migrations, letters."""
     n = min(big(dice), 200_000)
     group = "zip_keys:\n  -\n    - alpha\n    - beta\n"
-    given = dice.choice(
+    value = dice.choice(
         (
             lambda: values("alpha", n),
             lambda: values("python", n),
@@ -302,7 +302,7 @@ def variants(dice: random.Random) -> Hostile:
     migrator = "__migrator:\n  kind: version\n  migration_number: 1\nmigrator_ts: 1\n" + values("alpha", n // 4)
     migrations = ((".ci_support/migrations/m.yaml", migrator),) if dice.random() < 0.3 else ()
     uses = "".join(f"    - {key}\n" for key in ("beta", "k1", "k2", "k3", "k4", "k5", "k6", "k7", "k8", "k9", "p1"))
-    return Hostile(family="variants", meta=USES_ALPHA + uses, variants=given, files=migrations)
+    return Hostile(family="variants", meta=USES_ALPHA + uses, variants=value, files=migrations)
 
 
 def settings(dice: random.Random) -> Hostile:

@@ -146,7 +146,7 @@ class Cloud:
 
     def shut_off(self, name: str) -> None:
         """Let a server be as one is that has shut itself down: there, and charged for."""
-        (row,) = (each for each in self.servers.values() if each["name"] == name)
+        (row,) = (item for item in self.servers.values() if item["name"] == name)
         row.update({"status": "SHUTOFF", "OS-EXT-STS:vm_state": "stopped", "OS-EXT-STS:power_state": 4})
 
     def delete_server(self, key: str) -> Answer:
@@ -156,7 +156,7 @@ class Cloud:
         return (204, None) if self.servers.pop(key, None) else (404, {"itemNotFound": {"code": 404, "message": key}})
 
     def server_groups(self, key: str) -> Answer:
-        names = {each["name"] for each in self.servers[key]["security_groups"]}
+        names = {item["name"] for item in self.servers[key]["security_groups"]}
         return 200, {"security_groups": [row for row in self.groups.values() if {row["id"], row["name"]} & names]}
 
     def list_flavors(self, query: Row) -> Answer:
@@ -177,8 +177,8 @@ class Cloud:
         return 201, {"security_group": row}
 
     def list_groups(self, query: Row) -> Answer:
-        wanted = {name: value for name, value in query.items() if name in {"name", "id", "project_id", "description"}}
-        rows = [row for row in self.groups.values() if all(row.get(name) == value for name, value in wanted.items())]
+        expected = {name: value for name, value in query.items() if name in {"name", "id", "project_id", "description"}}
+        rows = [row for row in self.groups.values() if all(row.get(name) == value for name, value in expected.items())]
         return 200, {"security_groups": rows}
 
     def show_group(self, key: str) -> Answer:
@@ -186,14 +186,14 @@ class Cloud:
 
     def delete_group(self, key: str) -> Answer:
         name = self.groups[key]["name"]
-        if any(name in (each["name"] for each in row["security_groups"]) for row in self.servers.values()):
+        if any(name in (item["name"] for item in row["security_groups"]) for row in self.servers.values()):
             return 409, {"NeutronError": {"type": "SecurityGroupInUse", "message": f"Security Group {key} in use."}}
         del self.groups[key]
         return 204, None
 
     def create_rule(self, body: Row) -> Answer:
         if "security_group_rules" in body:  # several at once
-            return 201, {"security_group_rules": [self._rule(each) for each in body["security_group_rules"]]}
+            return 201, {"security_group_rules": [self._rule(item) for item in body["security_group_rules"]]}
         return 201, {"security_group_rule": self._rule(body["security_group_rule"])}
 
     def _rule(self, asked: Row) -> Row:
@@ -204,7 +204,7 @@ class Cloud:
 
     def delete_rule(self, key: str) -> Answer:
         for group in self.groups.values():
-            group["security_group_rules"] = [each for each in group["security_group_rules"] if each["id"] != key]
+            group["security_group_rules"] = [item for item in group["security_group_rules"] if item["id"] != key]
         return 204, None
 
     def list_rules(self, query: Row) -> Answer:
@@ -221,8 +221,8 @@ class Cloud:
 
     def show_network(self, key: str) -> Answer:
         rows = self.list_networks({})[1]["networks"]
-        found = [row for row in rows if row["id"] == key]
-        return (200, {"network": found[0]}) if found else (404, {"NeutronError": {"type": "NetworkNotFound"}})
+        result = [row for row in rows if row["id"] == key]
+        return (200, {"network": result[0]}) if result else (404, {"NeutronError": {"type": "NetworkNotFound"}})
 
     @staticmethod
     def _port(server: str) -> str:
@@ -234,15 +234,15 @@ class Cloud:
                 "id": self._port(key),
                 "device_id": key,
                 "network_id": PRIVATE,
-                "fixed_ips": [{"ip_address": each["addr"], "subnet_id": PRIVATE}],
+                "fixed_ips": [{"ip_address": item["addr"], "subnet_id": PRIVATE}],
                 "status": "ACTIVE",
                 "name": "",
                 **OWNER,
             }
             for key, row in self.servers.items()
             for network in row["addresses"].values()
-            for each in network
-            if each["OS-EXT-IPS:type"] == "fixed"
+            for item in network
+            if item["OS-EXT-IPS:type"] == "fixed"
         ]
         return 200, {"ports": [row for row in rows if query.get("device_id", row["device_id"]) == row["device_id"]]}
 
@@ -279,8 +279,8 @@ class Cloud:
         return 200, {"floatingips": rows}
 
     def show_address(self, key: str) -> Answer:
-        found = self.addresses.get(key)
-        return (200, {"floatingip": found}) if found else (404, {"NeutronError": {"type": "FloatingIPNotFound"}})
+        result = self.addresses.get(key)
+        return (200, {"floatingip": result}) if result else (404, {"NeutronError": {"type": "FloatingIPNotFound"}})
 
     def delete_address(self, key: str) -> Answer:
         return (204, None) if self.addresses.pop(key, None) else (404, {"NeutronError": {"type": "FloatingIPNotFound"}})
@@ -296,9 +296,9 @@ class Cloud:
 
     def answer(self, method: str, path: str, query: Row, body: Row) -> Answer:
         """Find the call that is meant."""
-        for wanted, pattern, call in CALLS:
+        for expected, pattern, call in CALLS:
             match = re.fullmatch(pattern, path)
-            if match and wanted == method:
+            if match and expected == method:
                 return call(self, *match.groups(), query=query, body=body)
         self.unknown.append(f"{method} {path}")
         return 404, {"itemNotFound": {"code": 404, "message": f"no {method} {path} here"}}
@@ -322,8 +322,8 @@ def _versions(cloud: Cloud, path: str, *, query: Row, body: Row) -> Answer:
 
 def _call(call: Callable[..., Answer], takes: str = "") -> Callable[..., Answer]:
     def with_what_it_takes(cloud: Cloud, *words: str, query: Row, body: Row) -> Answer:
-        given = {"query": (query,), "body": (body,), "": ()}[takes]
-        return call(cloud, *words, *given)
+        setting = {"query": (query,), "body": (body,), "": ()}[takes]
+        return call(cloud, *words, *setting)
 
     return with_what_it_takes
 

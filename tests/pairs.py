@@ -78,9 +78,9 @@ class Ended:
 
 def feedstock(folder: Path, letters: str = LETTERS) -> Path:
     """Write a feedstock of one config for each letter, and return its folder."""
-    found = written(folder, RECIPE, "\n- ".join(("letter:", *letters)) + "\n", LINUX_ONLY)
-    expand.write(found, expand.configs(found))
-    return found.root
+    result = written(folder, RECIPE, "\n- ".join(("letter:", *letters)) + "\n", LINUX_ONLY)
+    expand.write(result, expand.configs(result))
+    return result.root
 
 
 def packages(root: Path) -> dict[str, str]:
@@ -120,30 +120,30 @@ def kiln(root: Path, words: tuple[str, ...]) -> tuple[str, ...]:
 def faults(pair: Pair, root: Path, expected: dict[str, str]) -> list[str]:
     """Run a pair in a feedstock, and return what is wrong with how it ended and what it left."""
     ended = run(root, pair.one, pair.other)
-    found = list(_of_ends(pair, ended))
+    result = list(_of_ends(pair, ended))
     if "--debug" in pair.other:  # which builds nothing, should it have been first
         ended += run(root, pair.one)
     missing = [config for config in pair.configs if _state(root, config) not in {"done", "cached"}]
-    found += [f"{config} is not built" for config in missing]
-    wanted = {name: hashed for name, hashed in expected.items() if name[-len("a.conda")] in _letters(pair.configs)}
-    if packages(root) != wanted:
-        found.append(f"the packages are {packages(root)}, not {wanted}")
-    found += [f"left behind: {path.relative_to(root)}" for path in left_behind(root)]
-    if found:
-        found += [f"{' '.join(each.words)} ended with {each.code}:\n{each.text}" for each in ended]
-    return found
+    result += [f"{config} is not built" for config in missing]
+    target = {name: hashed for name, hashed in expected.items() if name[-len("a.conda")] in _letters(pair.configs)}
+    if packages(root) != target:
+        result.append(f"the packages are {packages(root)}, not {target}")
+    result += [f"left behind: {path.relative_to(root)}" for path in left_behind(root)]
+    if result:
+        result += [f"{' '.join(item.words)} ended with {item.code}:\n{item.text}" for item in ended]
+    return result
 
 
 def _of_ends(pair: Pair, ended: list[Ended]) -> Iterator[str]:
-    codes = sorted(each.code for each in ended)
+    codes = sorted(item.code for item in ended)
     allowed: Collection[list[int]] = ([0, 0], [0, LOCKED]) if pair.contested else ([0, 0],)
     # Of two that overlap each may meet the other, on different configs.
     if codes not in allowed and not (len(pair.configs) > 1 and codes == [LOCKED, LOCKED]):
         yield f"ended with {codes}"
-    for each in ended:
-        if "Traceback" in each.text:
+    for item in ended:
+        if "Traceback" in item.text:
             yield "a traceback"
-        if each.code == LOCKED and "holds" not in each.text:
+        if item.code == LOCKED and "holds" not in item.text:
             yield "the process that holds the lock is not named"
 
 

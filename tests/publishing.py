@@ -109,9 +109,9 @@ def seen(channel: Path) -> set[str]:
 
     The subdirs change together, so this is the state before or after, of all.
     """
-    found = {form: offered(channel, form) for form in ("plain", "packed", "current", "exports", "shards")}
-    assert len({frozenset(names) for names in found.values()}) == 1, found
-    return found["plain"]
+    result = {form: offered(channel, form) for form in ("plain", "packed", "current", "exports", "shards")}
+    assert len({frozenset(names) for names in result.values()}) == 1, result
+    return result["plain"]
 
 
 def recorded(channel: Path) -> set[str]:
@@ -141,7 +141,7 @@ def listed(subdir: Path, form: str) -> dict[str, str]:
             (subdir / "shards" / f"{digest.hex()}.msgpack.zst").read_bytes() for digest in listing["shards"].values()
         ]
         told = [msgpack.unpackb(zstd.decompress(data))["packages.conda"] for data in shards]
-        return {file: record["sha256"].hex() for each in told for file, record in each.items()}
+        return {file: record["sha256"].hex() for item in told for file, record in item.items()}
     name = {"plain": "repodata.json", "packed": "repodata.json.zst", "current": "current_repodata.json"}.get(
         form, "run_exports.json"
     )

@@ -108,9 +108,9 @@ def bridge() -> str:
 
 def free_port() -> int:
     """Return a port that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as result:
+        result.bind(("", 0))
+        return int(result.getsockname()[1])
 
 
 def wait_for(server: subprocess.Popen[bytes], address: str, port: int) -> None:

@@ -23,18 +23,18 @@ Variants = dict[str, dict[str, tuple[str, ...]]]
 
 def variants(cudas: Sequence[str], pythons: Sequence[str], levels: Sequence[str] = ("1",)) -> Variants:
     """Return the variants of a matrix, by config, with keys that vary along and keys that do not."""
-    found: Variants = {}
+    result: Variants = {}
     for cuda, level, python in product(cudas, levels, pythons):
         level_in_name = f"microarch_level{level}" if len(levels) > 1 else ""
         config = f"linux_64_cuda_compiler_version{cuda}{level_in_name}python{python}.____cpython"
-        found[config] = {
+        result[config] = {
             "cuda_compiler_version": (cuda,),
             "cudnn": ("undefined" if cuda == "None" else "9",),
             "microarch_level": (level,),
             "python": (f"{python}.* *_cpython",),
             "c_compiler": ("gcc",),
         }
-    return found
+    return result
 
 
 def worked_through(

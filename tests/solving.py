@@ -45,7 +45,7 @@ def record(
     features: str = "",
 ) -> Record:
     """Return one package as an index has it."""
-    found = {
+    result = {
         "name": name,
         "version": version,
         "build": build,
@@ -58,12 +58,12 @@ def record(
         "sha256": "0" * 64,
         "md5": "0" * 32,
     }
-    return {**found, "track_features": features} if features else found
+    return {**result, "track_features": features} if features else result
 
 
 def write(channel: Path, records: Iterable[Record]) -> Path:
     """Write an index without packages; returns the channel."""
-    packages = {f"{each['name']}-{each['version']}-{each['build']}.conda": each for each in records}
+    packages = {f"{item['name']}-{item['version']}-{item['build']}.conda": item for item in records}
     for subdir, held in (("linux-64", packages), ("noarch", {})):
         (channel / subdir).mkdir(parents=True, exist_ok=True)
         index = {"info": {"subdir": subdir}, "packages": {}, "packages.conda": held, "repodata_version": 1}
@@ -75,8 +75,8 @@ def rendered(root: Path = ROOT) -> list[Record]:
     """Return every output of every config of this feedstock, as its package's index.json will say."""
     feedstock = feedstock_loader.find(root)
     configs = (expand.read(feedstock, path.stem) for path in sorted(feedstock.configs.glob("*.yaml")))
-    outputs = (each for config in configs for each in render.finalise(render.render(feedstock, config)).outputs)
-    return list({(each.name, each.build_string): of_output(each) for each in outputs}.values())
+    outputs = (item for config in configs for item in render.finalise(render.render(feedstock, config)).outputs)
+    return list({(item.name, item.build_string): of_output(item) for item in outputs}.values())
 
 
 def of_output(output: Output) -> Record:
@@ -96,9 +96,9 @@ def stand_ins(records: Iterable[Record]) -> Iterator[Record]:
     """Return the dependencies of the packages: Pythons, NumPys, CUDA, and each other package at its oldest version."""
     records = list(records)
     yield from _foundations()
-    made = {each["name"] for each in records} | {"python", "numpy", "cuda-version"}
-    wanted = {spec for each in records for spec in each["depends"]}
-    for spec in sorted(wanted):
+    made = {item["name"] for item in records} | {"python", "numpy", "cuda-version"}
+    expected = {spec for item in records for spec in item["depends"]}
+    for spec in sorted(expected):
         name = package_name(spec)
         if name not in made and not name.startswith("__"):
             yield from _stand_in(name, next(iter(re.findall(r">=([\d.]+)", spec)), "1.0"), records)
@@ -119,7 +119,7 @@ def _stand_in(name: str, version: str, records: Iterable[Record]) -> Iterator[Re
     if name in OF_ALL_TWELVE:
         yield record(name, version, "h0_0", ("cuda-version >=12,<13.0a0",))
     elif OF_A_RELEASE.match(name):
-        for cuda in {_cuda_of(each) for each in records if f"{name} >={version}," in str(each["depends"])}:
+        for cuda in {_cuda_of(item) for item in records if f"{name} >={version}," in str(item["depends"])}:
             major, minor = cuda.split(".")
             yield record(name, version, f"h{minor}_0", (f"cuda-version >={cuda},<{major}.{int(minor) + 1}.0a0",))
     elif name in COMPILED:
@@ -131,9 +131,9 @@ def _stand_in(name: str, version: str, records: Iterable[Record]) -> Iterator[Re
 
 
 def _cuda_of(package: Record) -> str:
-    found = re.search(r"cuda-version >=(\d+\.\d+)", str(package["depends"]))
-    assert found, package
-    return found[1]
+    result = re.search(r"cuda-version >=(\d+\.\d+)", str(package["depends"]))
+    assert result, package
+    return result[1]
 
 
 def _of_python(minor: str) -> tuple[str, ...]:
@@ -143,15 +143,15 @@ def _of_python(minor: str) -> tuple[str, ...]:
 
 def older(version: str, cuda: str) -> list[Record]:
     """Return an older release in the shape that conda-forge gave it: a bare ``__cuda``, and CPU builds weighed down."""
-    found: list[Record] = []
+    result: list[Record] = []
     above = int(cuda.partition(".")[0]) + 1
     library = "cudatoolkit >=11.8,<12" if cuda == "11.8" else f"cuda-version >={cuda},<{above}"
     for python in ("3.10", "3.11"):
         tag = f"py{python.replace('.', '')}hold"
         gpu = ("__cuda", library)
-        found += _release(version, f"cuda{cuda.replace('.', '')}{tag}_200", _of_python(python), gpu, number=200)
-        found += _release(version, f"cpu_{tag}_0", _of_python(python), features="tensorflow-cpu")
-    return found
+        result += _release(version, f"cuda{cuda.replace('.', '')}{tag}_200", _of_python(python), gpu, number=200)
+        result += _release(version, f"cpu_{tag}_0", _of_python(python), features="tensorflow-cpu")
+    return result
 
 
 def _release(
@@ -163,8 +163,8 @@ def _release(
     yield record("tensorflow-base", version, build, needs, number=number, features=features)
     chosen = (*python, *driver, f"tensorflow-base {version} {build}")
     yield record("tensorflow", version, build, chosen, number=number, features=features)
-    kind, wanted = ("tensorflow-gpu", "cuda*") if gpu else ("tensorflow-cpu", "cpu*")
-    yield record(kind, version, build, (f"tensorflow {version} {wanted}",), number=number)
+    kind, expected = ("tensorflow-gpu", "cuda*") if gpu else ("tensorflow-cpu", "cpu*")
+    yield record(kind, version, build, (f"tensorflow {version} {expected}",), number=number)
 
 
 def machine(cuda: str | None, arch: str | None = None) -> Mapping[str, tuple[str, str]]:

@@ -25,12 +25,12 @@ def _double_quoted(text: str) -> str:
 
 def _ansi(text: str) -> str:
     known = {"\n": "\\n", "'": "\\'", "\\": "\\\\", "\r": "\\r", "\t": "\\t"}
-    return "$'" + "".join(known.get(each, each) for each in text) + "'"
+    return "$'" + "".join(known.get(item, item) for item in text) + "'"
 
 
 def _octal(text: str) -> str:
     known = {"'": "\\'", "\\": "\\\\", "\n": "\\n"}
-    octets = ((chr(each), each) for each in text.encode())
+    octets = ((chr(item), item) for item in text.encode())
     return "$'" + "".join(known.get(c, c if n < 128 else f"\\{n:03o}") for c, n in octets) + "'"
 
 
@@ -53,7 +53,7 @@ FORMS: Mapping[str, Callable[[str], str]] = {
     "url-lower": lambda text: re.sub("%..", lambda match: match[0].lower(), urllib.parse.quote(text, safe="")),
     "url-form": urllib.parse.quote_plus,
     "url-twice": lambda text: urllib.parse.quote(urllib.parse.quote(text, safe=""), safe=""),
-    "url-all": lambda text: "".join(f"%{each:02X}" for each in text.encode()),
+    "url-all": lambda text: "".join(f"%{item:02X}" for item in text.encode()),
     "base64": lambda text: base64.b64encode(text.encode()).decode(),
     "base64-1": lambda text: base64.b64encode(b"u" + text.encode()).decode(),
     "base64-2": lambda text: base64.b64encode(b"u:" + text.encode() + b"\n").decode(),
@@ -63,7 +63,7 @@ FORMS: Mapping[str, Callable[[str], str]] = {
     "hex-upper": lambda text: text.encode().hex().upper(),
     "hex-spaced": lambda text: text.encode().hex(" "),
     "hex-colons": lambda text: text.encode().hex(":"),
-    "hex-escaped": lambda text: "".join(f"\\x{each:02x}" for each in text.encode()),
+    "hex-escaped": lambda text: "".join(f"\\x{item:02x}" for item in text.encode()),
     "html": html.escape,
     "html-numbers": lambda text: "".join(c if c.isalnum() and c.isascii() else f"&#{ord(c)};" for c in text),
     "html-hex": lambda text: "".join(c if c.isalnum() and c.isascii() else f"&#x{ord(c):X};" for c in text),

@@ -224,10 +224,10 @@ def _test(test: OutputTest) -> Iterator[dict[str, Any]]:
 def _script_of_test(script: Script) -> Any:
     """Return a test's script for the package's metadata, which gets the text of a file."""
     settings = {"interpreter": script.interpreter, "env": dict(script.environment), "cwd": script.folder}
-    given: dict[str, Any] = {key: value for key, value in settings.items() if value}
+    setting: dict[str, Any] = {key: value for key, value in settings.items() if value}
     if script.file is not None:
-        return {"file": script.file, **given}
-    return {"content": list(script.lines), **given} if given else list(script.lines)
+        return {"file": script.file, **setting}
+    return {"content": list(script.lines), **setting} if setting else list(script.lines)
 
 
 def _about(output: Output) -> dict[str, Any]:

@@ -19,8 +19,8 @@ def metadata_edits(output: Output) -> dict[str, Any]:
     ``no_link`` are globs of files that are never linked, and
     ``without_recipe`` is true when the package must not contain its recipe.
     """
-    given = {} if output.settings.by_engine else output.about
-    about = {key: value for key, value in given.items() if value and key not in _NOT_METADATA}
+    setting = {} if output.settings.by_engine else output.about
+    about = {key: value for key, value in setting.items() if value and key not in _NOT_METADATA}
     edits = {
         "about": {key: _listed(value) if key in LISTS else _plain(value) for key, value in about.items()},
         "extra": dict(output.extra),

@@ -81,7 +81,7 @@ def newest(feedstock: Feedstock, *, env: Mapping[str, str]) -> tuple[str, tuple[
     current, is_literal, sources = limits.bounded(lambda: _sources(feedstock, text))
     answers = upstream.newest(sources, current, feedstock.recipe, env=env)
     # A recipe that computes its version has it as upstream spells it.
-    return current, tuple(replace(each, spelled=each.newest) if is_literal else each for each in answers)
+    return current, tuple(replace(item, spelled=item.newest) if is_literal else item for item in answers)
 
 
 def _sources(feedstock: Feedstock, text: str) -> tuple[str, bool, tuple[SourceView, ...]]:

@@ -173,7 +173,7 @@ def _walk(node: Any, key: str) -> Iterator[tuple[str, PlacedText]]:
     elif isinstance(node, dict):
         for name, value in node.items():
             if name == "context" and isinstance(value, dict):
-                yield from ((str(each), item) for each, item in value.items() if isinstance(item, PlacedText))
+                yield from ((str(entry), item) for entry, item in value.items() if isinstance(item, PlacedText))
             else:
                 yield from _walk(value, key if name in {"then", "else"} else name if name in _V1_KEYS else "")
 

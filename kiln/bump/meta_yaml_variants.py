@@ -227,7 +227,7 @@ def _source(entry: Mapping[str, Any]) -> SourceView:
     keys = ("git_rev", "git_tag", "git_branch", "hg_tag", "svn_rev")
     revision = next((entry[key] for key in keys if entry.get(key)), "")
     return SourceView(
-        urls=tuple(str(each) for each in urls if each),
+        urls=tuple(str(item) for item in urls if item),
         hashes=tuple((key, str(entry[key])) for key in _HASHES if entry.get(key)),
         git=str(entry.get("git_url") or ""),
         other=str(entry.get("hg_url") or entry.get("svn_url") or ""),

@@ -81,7 +81,7 @@ def _raised(before: Views, after: Views, at: Position) -> bool:
 def _one(recipe: RecipeText, literals: list[Literal], number: int | None) -> Literal | None:
     """Return the literal that is the base of a build number: not one of the offsets that are added to it."""
     if len(literals) > 1:
-        literals = [each for each in literals if int(each.text) % _OFFSET or each.text == "0"] or literals
+        literals = [item for item in literals if int(item.text) % _OFFSET or item.text == "0"] or literals
     if len(literals) == 1:
         return literals[0]
     if literals:

@@ -163,14 +163,14 @@ def _numbers(recipe: RecipeText, views: Views, edits: Mapping[Literal, str]) -> 
             sorted(
                 {
                     package.number
-                    for view in each
+                    for view in item
                     if view is not None
                     for package in view.packages
                     if package.number is not None
                 }
             )
         )
-        for each in (views, after)
+        for item in (views, after)
     ]
     return before_and_after[0], before_and_after[1]
 

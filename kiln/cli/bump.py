@@ -95,26 +95,26 @@ def check(feedstock: Feedstock, *, as_json: bool) -> int:
     if as_json:
         rows = [
             {
-                "source": each.source,
-                "index": each.index,
-                "newest": each.newest or None,
-                "newer": each.is_newer(version),
-                "reason": each.reason,
+                "source": item.source,
+                "index": item.index,
+                "newest": item.newest or None,
+                "newer": item.is_newer(version),
+                "reason": item.reason,
             }
-            for each in sources
+            for item in sources
         ]
         print(json.dumps({"version": version, "sources": rows}, indent=2))
         return 0
     print(f"the recipe has version {version}")
-    for each in sources:
-        print(each.source)
-        print(f"  newest: {each.newest}, by {each.index}" if each.newest else f"  unknown: {each.reason}")
-    newer = {each.spelled for each in sources if each.is_newer(version)}
+    for item in sources:
+        print(item.source)
+        print(f"  newest: {item.newest}, by {item.index}" if item.newest else f"  unknown: {item.reason}")
+    newer = {item.spelled for item in sources if item.is_newer(version)}
     if newer:
         print("next: " + ", or ".join(f"kiln bump {spelled}" for spelled in sorted(newer)))
     elif not sources:
         print("it has no source that is downloaded")
-    elif all(each.newest for each in sources):
+    elif all(item.newest for item in sources):
         print("it is up to date")
     return 0
 

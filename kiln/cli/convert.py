@@ -99,7 +99,7 @@ def as_json(conversion: Conversion) -> dict[str, object]:
         "configs": proof.configs,
         "packages": proof.packages,
         "equal_hashes": proof.equal_hashes,
-        "differences": [dataclasses.asdict(each) for each in convert.faults(conversion)],
+        "differences": [dataclasses.asdict(item) for item in convert.faults(conversion)],
         "notes": list(proof.notes),
     }
 

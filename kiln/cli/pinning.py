@@ -55,10 +55,10 @@ def required(options: argparse.Namespace, root: Path) -> Path | None:
     """
     from kiln import expand
 
-    given = _given(options, root)
-    needs = () if given or options.no_pinning else _lacking(root)
+    value = _given(options, root)
+    needs = () if value or options.no_pinning else _lacking(root)
     if not needs:
-        return given
+        return value
     try:
         return _newest(options)
     except PinningNeeded as error:

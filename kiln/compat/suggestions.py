@@ -53,7 +53,7 @@ def nearest(original: Combination) -> tuple[Suggestion, ...]:
 
 def _nearer(original: Combination, costs: list[Suggestion], works: list[Suggestion]) -> list[Suggestion]:
     """Return the release with a cost that is nearer than the first one without, where only the release changes."""
-    cost, work = (next((each for each in of if each.changes in RELEASE), None) for of in (costs, works))
+    cost, work = (next((item for item in of if item.changes in RELEASE), None) for of in (costs, works))
     if cost is None or work is None or _distance(original, cost.combination) >= _distance(original, work.combination):
         return []
     return [cost]

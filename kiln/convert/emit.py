@@ -43,11 +43,11 @@ def _pair(key: str, value: Part, indent: str) -> Iterator[str]:
 
 def _inner(value: Part, indent: str) -> Iterator[str]:
     if isinstance(value, DictPart):
-        for key, each in value.pairs:
-            yield from _pair(key, each, indent)
+        for key, item in value.pairs:
+            yield from _pair(key, item, indent)
     elif isinstance(value, ListPart):
-        for each in value.items:
-            yield from _item(each, indent)
+        for item in value.items:
+            yield from _item(item, indent)
 
 
 def _item(value: Part, indent: str) -> Iterator[str]:
@@ -79,19 +79,19 @@ def _comments(lines: Iterable[str], indent: str) -> Iterator[str]:
 
 def _text(head: str, value: ScalarPart, indent: str) -> Iterator[str]:
     behind = f"  {value.behind}" if value.behind else ""
-    given = value.value
-    if given.endswith("\n\n"):  # in a block it would depend on the lines that follow
-        yield f"{head} {json.dumps(given, ensure_ascii=False)}{behind}"
-    elif "\n" in given:
-        keep = "" if given.endswith("\n") else "-"
-        first = given.split("\n", 1)[0]
+    setting = value.value
+    if setting.endswith("\n\n"):  # in a block it would depend on the lines that follow
+        yield f"{head} {json.dumps(setting, ensure_ascii=False)}{behind}"
+    elif "\n" in setting:
+        keep = "" if setting.endswith("\n") else "-"
+        first = setting.split("\n", 1)[0]
         hint = str(len(_STEP)) if first.startswith(" ") or not first else ""
         yield f"{head} |{hint}{keep}{behind}"
-        yield from (f"{indent}{_STEP}{line}".rstrip() for line in given.removesuffix("\n").split("\n"))
+        yield from (f"{indent}{_STEP}{line}".rstrip() for line in setting.removesuffix("\n").split("\n"))
     elif not value.pieces:
         yield f"{head}{behind}"
     else:
-        yield f"{head} {scalar(given, plain=value.plain)}{behind}"
+        yield f"{head} {scalar(setting, plain=value.plain)}{behind}"
 
 
 def scalar(text: str, *, plain: bool) -> str:

@@ -122,7 +122,7 @@ def _requirements(package: Metadata, output: Output, bounds: Mapping[str, Any]) 
         "build": needs.build, "host": needs.host, "run": needs.run, "run_constrained": needs.run_constrained
     }  # fmt: skip
     sections |= {f"run_exports/{kind}": given for kind, given in output.run_exports.items()}
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for section, given in sections.items():
         texts = []
         for index, spec in enumerate(given):
@@ -130,10 +130,10 @@ def _requirements(package: Metadata, output: Output, bounds: Mapping[str, Any]) 
             texts.append(facts.specs([spec], section)[0] if open_pin is None else _pin(open_pin, spec, package))
         first, slash, kind = section.partition("/")
         name = f"{first}/{keys.RUN_EXPORTS.get(kind, kind)}" if slash else keys.REQUIREMENTS[first]
-        found[f"requirements/{name}"] = tuple(texts)
+        result[f"requirements/{name}"] = tuple(texts)
     placed = {spec.split()[0] for spec in needs.host or needs.build if " " in spec}
-    found["requirements/run"] = tuple(_bounded(spec, bounds, placed) for spec in found["requirements/run"])
-    return found
+    result["requirements/run"] = tuple(_bounded(spec, bounds, placed) for spec in result["requirements/run"])
+    return result
 
 
 def _bounded(spec: str, bounds: Mapping[str, Any], placed: set[str]) -> str:
@@ -197,15 +197,15 @@ def _shared(package: Metadata, output: Output, rendered: Rendered) -> dict[str, 
     several = bool(package.recipe.outputs_of(package.values))
     if several and not runs:
         return {}
-    found: dict[str, Any] = {"source": tuple(_source(each) for each in as_list(package.values.get("source")))}
+    result: dict[str, Any] = {"source": tuple(_source(element) for element in as_list(package.values.get("source")))}
     step = rendered.staging_of(output)
     if several and step is not None and (step.script.file or step.script.lines):
-        found["compile/script"] = _script(step.script)
-        found["compile/script/env"] = tuple(sorted(step.script_env))
+        result["compile/script"] = _script(step.script)
+        result["compile/script/env"] = tuple(sorted(step.script_env))
         for section in ("build", "host"):
             given = list(getattr(step.requirements, section))
-            found[f"compile/requirements/{section}"] = facts.specs(given, section)
-    return found
+            result[f"compile/requirements/{section}"] = facts.specs(given, section)
+    return result
 
 
 def _source(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:

@@ -43,11 +43,11 @@ def facts_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) -> 
     space = Space.of(variants_of(feedstock, config))
     rendering = Rendering(recipe, space, config.platform, build_platform)
     identities = Identities(rendering.pinned)
-    found: dict[tuple[str, str], Facts] = {}
+    result: dict[tuple[str, str], Facts] = {}
     for package in rendering.packages():
         made = _facts(package, identities.of(package), several=recipe.has_outputs)
-        found.setdefault((made.name, made.build_string), made)
-    return list(found.values())
+        result.setdefault((made.name, made.build_string), made)
+    return list(result.values())
 
 
 def _facts(package: PackageAt, identity: Identity, *, several: bool) -> Facts:
@@ -110,22 +110,22 @@ def _script(path: str, given: Mapping[str, Any] | None, package: PackageAt) -> d
 
 def _requirements(package: PackageAt) -> dict[str, Any]:
     needs = package.sections["requirements"]
-    found = {f"requirements/{section}": _specs(needs.get(section, ()), section, package) for section in _SECTIONS}
+    result = {f"requirements/{section}": _specs(needs.get(section, ()), section, package) for section in _SECTIONS}
     exports = needs.get("run_exports", {})
     kinds = exports if isinstance(exports, dict) else {"weak": exports}
-    found |= {
+    result |= {
         f"requirements/run_exports/{kind}": _specs(given, "run_exports", package) for kind, given in kinds.items()
     }
     ignored = needs.get("ignore_run_exports", {})
     for kind in ("by_name", "from_package"):
         given = list(ignored.get(kind, ()))
         texts = facts.specs(given, "run_exports") if kind == "from_package" else tuple(given)
-        found[f"requirements/ignore_run_exports/{kind}"] = texts
-    return found
+        result[f"requirements/ignore_run_exports/{kind}"] = texts
+    return result
 
 
 def _specs(given: Sequence[Any], section: str, package: PackageAt) -> tuple[str, ...]:
-    return tuple(_spec(each, section, package) for each in given)
+    return tuple(_spec(entry, section, package) for entry in given)
 
 
 def _spec(given: Any, section: str, package: PackageAt) -> str:
@@ -178,16 +178,16 @@ def _shared(package: PackageAt, *, several: bool) -> dict[str, Any]:
         return {}
     staging = package.staging
     sources = staging.sections["source"] if staging else package.sections["source"]
-    found: dict[str, Any] = {"source": tuple(_source(each) for each in sources)}
+    result: dict[str, Any] = {"source": tuple(_source(entry) for entry in sources)}
     if staging:
-        found |= _script("compile/script", staging.sections["build"].get("script"), package)
+        result |= _script("compile/script", staging.sections["build"].get("script"), package)
         keys_of_variant = {f"{key}={value_of(value)}" for key, value in package.scope.variant.items()}
-        env = found["compile/script/env"]
-        found["compile/script/env"] = tuple(item for item in env if item not in keys_of_variant)
+        env = result["compile/script/env"]
+        result["compile/script/env"] = tuple(item for item in env if item not in keys_of_variant)
         for section in ("build", "host"):
             given = staging.sections["requirements"].get(section, ())
-            found[f"compile/requirements/{section}"] = _specs(given, section, package)
-    return found
+            result[f"compile/requirements/{section}"] = _specs(given, section, package)
+    return result
 
 
 def _source(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:

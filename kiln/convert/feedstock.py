@@ -91,11 +91,11 @@ def _converted(meta: str, given: Given) -> str:
 
 def _of_all(configs: Sequence[BuildConfig], facts: Callable[[BuildConfig], list[Facts]]) -> dict[str, list[Facts]]:
     """Return the packages of all configs, some configs at a time within the limits of untrusted input."""
-    found: dict[str, list[Facts]] = {}
+    result: dict[str, list[Facts]] = {}
     for start in range(0, len(configs), _AT_ONCE):
         part = configs[start : start + _AT_ONCE]
-        found |= limits.bounded(lambda part=part: {config.name: facts(config) for config in part})  # type: ignore[misc]
-    return found
+        result |= limits.bounded(lambda part=part: {config.name: facts(config) for config in part})  # type: ignore[misc]
+    return result
 
 
 def _configs(feedstock: Feedstock, pinning: Path | None) -> Sequence[BuildConfig]:
@@ -136,7 +136,7 @@ def _given(feedstock: Feedstock, configs: Sequence[BuildConfig], old: Mapping[st
         always=frozenset.intersection(*known) if known else frozenset(),
         values={key: frozenset(items) for key, items in values.items()},
         files=frozenset(path.name for path in feedstock.recipe.iterdir() if path.is_file()),
-        compile_keys=tuple(sorted({key for found in old.values() for each in found for key in each.compile_keys})),
+        compile_keys=tuple(sorted({key for result in old.values() for item in result for key in item.compile_keys})),
         top_is_package=any(package.name == top for packages in old.values() for package in packages),
         run_pins={name: pins for config in configs for name, pins in config.pin_run_as_build.items()},
     )

@@ -36,16 +36,16 @@ class Tests:
         Raises:
             Refused: a key has no equivalent.
         """
-        found: list[Part] = []
+        result: list[Part] = []
         for part in parts:
             if isinstance(part, DictPart):
                 tests = self._tests(part, implicit=implicit)
-                found.extend(replace(each, guards=part.guards) for each in tests)
+                result.extend(replace(item, guards=part.guards) for item in tests)
             elif isinstance(part, ListPart) and part.items:
                 raise Refused(part.number, "the section 'test' is a mapping")
         if not parts and implicit:
-            found.extend(self._tests(DictPart(), implicit=True))
-        return ListPart(items=listed(found)) if found else None
+            result.extend(self._tests(DictPart(), implicit=True))
+        return ListPart(items=listed(result)) if result else None
 
     def _tests(self, given: DictPart, *, implicit: bool) -> list[Part]:
         for name, part in given.pairs:
@@ -56,17 +56,17 @@ class Tests:
         imports = values_of(given.all("imports"))
         lines = [*self._files_run(given, implicit=implicit), *commands]
         tests: list[Part] = []
-        checked = any(_is_check(each) for each in lines)
+        checked = any(_is_check(item) for item in lines)
         if imports and _is_pythons(requires, checked=checked):
             tests.append(self._python(given, requires, checked=checked))
-            lines = [each for each in lines if not _is_check(each)]
+            lines = [item for item in lines if not _is_check(item)]
         else:
             lines = [*map(_imported, imports), *lines]
         if lines:
             tests.append(self._script(given, lines, implicit=implicit))
         downstream = [
-            DictPart(pairs=[("downstream", replace(each, guards=()))], guards=each.guards)
-            for each in values_of(given.all("downstreams"))
+            DictPart(pairs=[("downstream", replace(item, guards=()))], guards=item.guards)
+            for item in values_of(given.all("downstreams"))
         ]
         return [*tests, *downstream]
 
@@ -74,7 +74,7 @@ class Tests:
         body: list[tuple[str, Part]] = [("imports", listing(given.all("imports")) or ListPart())]
         if not checked:
             body.append(("pip_check", text("false")))
-        if version := next((each for each in requires if _words(each)[0] == "python"), None):
+        if version := next((item for item in requires if _words(item)[0] == "python"), None):
             body.append(("python_version", _version(version)))
         return DictPart(pairs=[("python", DictPart(pairs=body))])
 
@@ -85,11 +85,11 @@ class Tests:
             raise Refused(named.number, f"the test's script {named.value!r} has an unknown kind")
         if implicit:
             names.extend(name for name in IMPLICIT if name in self._sections.files and name not in names)
-        found: list[Part] = []
+        result: list[Part] = []
         for name in names:
             platform, command = IMPLICIT[name]
-            found.append(ConditionPart(condition=platform, then=[text(command)]) if platform else text(command))
-        return found
+            result.append(ConditionPart(condition=platform, then=[text(command)]) if platform else text(command))
+        return result
 
     def _script(self, given: DictPart, lines: list[Part], *, implicit: bool) -> DictPart:
         body: list[tuple[str, Part]] = []
@@ -110,8 +110,8 @@ class Tests:
 
 
 def _listed(lines: list[Part]) -> list[Part]:
-    whole = [each for each in lines if isinstance(each, ConditionPart)]
-    return [*whole, *listed(each for each in lines if not isinstance(each, ConditionPart))]
+    whole = [item for item in lines if isinstance(item, ConditionPart)]
+    return [*whole, *listed(item for item in lines if not isinstance(item, ConditionPart))]
 
 
 def _words(part: Part) -> list[str]:
@@ -120,8 +120,8 @@ def _words(part: Part) -> list[str]:
 
 def _is_pythons(requires: list[Part], *, checked: bool) -> bool:
     """Return whether a test of imports brings all that is required: pip for its check, and a version of Python."""
-    pip = any(_words(each) == ["pip"] for each in requires)
-    return pip is checked and all(_words(each)[0] in {"pip", "python"} and not each.guards for each in requires)
+    pip = any(_words(item) == ["pip"] for item in requires)
+    return pip is checked and all(_words(item)[0] in {"pip", "python"} and not item.guards for item in requires)
 
 
 def _is_check(part: Part) -> bool:

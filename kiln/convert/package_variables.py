@@ -24,9 +24,9 @@ def expr_of(given: ScalarPart) -> Expr:
 def substituted(part: Part, values: Mapping[str, Expr], key: str) -> Part:
     """Return a part with expressions in the place of names; a build string knows the build number itself."""
     if isinstance(part, DictPart):
-        return replace(part, pairs=[(name, substituted(each, values, name)) for name, each in part.pairs])
+        return replace(part, pairs=[(name, substituted(item, values, name)) for name, item in part.pairs])
     if isinstance(part, ListPart):
-        return replace(part, items=[substituted(each, values, key) for each in part.items])
+        return replace(part, items=[substituted(item, values, key) for item in part.items])
     if not isinstance(part, ScalarPart):
         return part
 

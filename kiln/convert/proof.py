@@ -75,7 +75,7 @@ def compared(old: Mapping[str, Sequence[Facts]], new: Mapping[str, Sequence[Fact
         for one, other in pairs[config]:
             for what, before, after in _differences(one, other):
                 collected[one.name, what, before, after].append(config)
-    every = [pair for found in pairs.values() for pair in found]
+    every = [pair for result in pairs.values() for pair in result]
     return Proof(
         configs=len(old),
         packages=sum(map(len, old.values())),
@@ -129,13 +129,13 @@ def _shown(before: Any, after: Any) -> tuple[str, str]:
 
 
 def _less(items: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
-    rest, found = list(others), []
+    rest, result = list(others), []
     for item in items:
         if item in rest:
             rest.remove(item)
         else:
-            found.append(item)
-    return tuple(found)
+            result.append(item)
+    return tuple(result)
 
 
 def _text(value: Any) -> str:
@@ -190,8 +190,8 @@ def _changed(group: Sequence[tuple[Facts, Facts]]) -> tuple[frozenset[str], froz
 
 
 def _varying(inputs: Sequence[Mapping[str, str]]) -> set[str]:
-    keys = {key for given in inputs for key in given}
-    return {key for key in keys if len({given.get(key) for given in inputs}) > 1}
+    keys = {key for setting in inputs for key in setting}
+    return {key for key in keys if len({setting.get(key) for setting in inputs}) > 1}
 
 
 def _joined(one: Mapping[str, frozenset[str]], other: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:

@@ -61,32 +61,32 @@ class Converter:
         for name, part in self._tree.pairs:
             if name not in _SECTIONS:
                 self._faults.append(Refused(part.number, f"the section {name!r} has no equivalent in recipe.yaml"))
-        found = DictPart(below=self._tree.below)
+        result = DictPart(below=self._tree.below)
         if self._expanded.settings:
-            found.pairs.append(("context", self._context()))
+            result.pairs.append(("context", self._context()))
         outputs = [part for part in self._tree.all("outputs") if not empty(part)]
-        found.pairs.extend(self._several(outputs[0]) if outputs else self._single())
+        result.pairs.extend(self._several(outputs[0]) if outputs else self._single())
         extra = self._tree.all("extra")
         if extra and not empty(extra[0]):
-            found.pairs.append(("extra", next(iter(plain(extra)))))
-        return found
+            result.pairs.append(("extra", next(iter(plain(extra)))))
+        return result
 
     # -- parts of both kinds --------------------------------------------------------------------------------
 
     def _context(self) -> DictPart:
         pairs: list[tuple[str, Part]] = []
-        for each in self._expanded.settings:
-            above = list(self._expanded.above.get(each.number, ()))
-            value = each.value.constant
+        for element in self._expanded.settings:
+            above = list(self._expanded.above.get(element.number, ()))
+            value = element.value.constant
             if isinstance(value, list):
                 part: Part = ListPart(items=[text(str(item)) for item in value], above=above)
-            elif each.value.is_constant:
+            elif element.value.is_constant:
                 words = str(value).lower() if isinstance(value, bool) else str(value)
                 part = ScalarPart(pieces=(words,), plain=not isinstance(value, str), above=above)
             else:
-                part = ScalarPart(pieces=(each.value,), above=above)
-            part.behind = self._expanded.remarks.get(each.number, "")
-            pairs.append((each.name, part))
+                part = ScalarPart(pieces=(element.value,), above=above)
+            part.behind = self._expanded.remarks.get(element.number, "")
+            pairs.append((element.name, part))
         return DictPart(pairs=pairs)
 
     def _identity(self, given: DictPart) -> DictPart:
@@ -106,9 +106,11 @@ class Converter:
         }
         values = {}
         for name, alternatives in places.items():
-            given = next((found for parts in alternatives if (found := chosen(parts))), None)
+            given = next((result for parts in alternatives if (result := chosen(parts))), None)
             values[name] = Expr("0") if given is None else expr_of(given)
-        pairs = [(key, each if key == "outputs" else substituted(each, values, key)) for key, each in part.pairs]
+        pairs = [
+            (key, element if key == "outputs" else substituted(element, values, key)) for key, element in part.pairs
+        ]
         return replace(part, pairs=pairs)
 
     def _default_script(self) -> list[Part]:
@@ -129,7 +131,7 @@ class Converter:
         """Add the keys that the rendering of the package needs for an equal hash."""
         for key, names in (("use_keys", self._facts.use_keys), ("ignore_keys", self._facts.ignore_keys)):
             if name in names:
-                package.put(("build", "variant", key), ListPart(items=[text(each) for each in names[name]]))
+                package.put(("build", "variant", key), ListPart(items=[text(element) for element in names[name]]))
 
     # -- one package ----------------------------------------------------------------------------------------
 
@@ -153,10 +155,10 @@ class Converter:
         top = ConvertedPackage()
         if not isinstance(outputs, ListPart):
             raise Refused(outputs.number, "'outputs' is a list")
-        entries = [self._named(self._entry(each), tree) for each in outputs.items]
+        entries = [self._named(self._entry(element), tree) for element in outputs.items]
         identity, build = section(tree, "package"), section(tree, "build")
         name = _name(identity)
-        if not any(_name(each) == name for each in entries) and self._facts.top_is_package:
+        if not any(_name(element) == name for element in entries) and self._facts.top_is_package:
             entries.append(DictPart(pairs=[("name", part) for part in identity.all("name")]))
         staging = self._staging(identity, build)
         top.put(("recipe",), self._identity(identity))
@@ -167,11 +169,13 @@ class Converter:
         )
         self._sections.build(shared, top, None)
         whole_about = section(tree, "about")
-        shares_about = all(_covers(whole_about, section(each, "about")) for each in entries if each.all("about"))
+        shares_about = all(
+            _covers(whole_about, section(element, "about")) for element in entries if element.all("about")
+        )
         if shares_about:
             top.put(("about",), self._sections.about(whole_about))
         made: list[Part] = [] if staging is None else [staging]
-        made.extend(self._output(each, name, staging, None if shares_about else whole_about) for each in entries)
+        made.extend(self._output(element, name, staging, None if shares_about else whole_about) for element in entries)
         pairs = _ordered(top, {"build": build})
         about = [pair for pair in pairs if pair[0] == "about"]
         return [
@@ -198,17 +202,17 @@ class Converter:
         name = chosen(identity.all("name"))
         if script is None or not has_script or name is None:
             return None
-        found = ConvertedPackage()
-        found.put(("staging",), DictPart(pairs=[("name", replace(name, pieces=(*name.pieces, "-build"), above=[]))]))
-        found.put(("source",), self._sections.source(self._tree.all("source")))
-        found.put(("build", "script"), self._with_keys(script))
+        result = ConvertedPackage()
+        result.put(("staging",), DictPart(pairs=[("name", replace(name, pieces=(*name.pieces, "-build"), above=[]))]))
+        result.put(("source",), self._sections.source(self._tree.all("source")))
+        result.put(("build", "script"), self._with_keys(script))
         requirements = [_only(part, ("build", "host")) for part in self._tree.all("requirements")]
-        self._sections.requirements(list(requirements), found)
+        self._sections.requirements(list(requirements), result)
         if ignored := [key for key in ("ignore_run_exports", "ignore_run_exports_from") if build.all(key)]:
             for key in ignored:
-                found.put(keys.LISTS[key], listing(build.all(key)))
+                result.put(keys.LISTS[key], listing(build.all(key)))
         given = {"build": build, "requirements": self._tree.all("requirements")}
-        return DictPart(pairs=_ordered(found, given), above=[_ABOVE_STAGING])
+        return DictPart(pairs=_ordered(result, given), above=[_ABOVE_STAGING])
 
     def _with_keys(self, script: Part) -> Part:
         """Return the script of a compile with the keys that it reads, which it would only have if they were counted."""
@@ -251,7 +255,9 @@ class Converter:
     def _package(self, entry: DictPart) -> DictPart:
         version = chosen(entry.all("version"))
         name = chosen(entry.all("name"))
-        return DictPart(pairs=[(key, each) for key, each in (("name", name), ("version", version)) if each is not None])
+        return DictPart(
+            pairs=[(key, element) for key, element in (("name", name), ("version", version)) if element is not None]
+        )
 
     def _inherit(self, staging: DictPart) -> DictPart:
         named = staging.pairs[0][1]
@@ -305,8 +311,8 @@ class Converter:
 
 
 def _section(parent: DictPart, key: str) -> DictPart:
-    found = parent.all(key)
-    return found[0] if found and isinstance(found[0], DictPart) else DictPart()
+    result = parent.all(key)
+    return result[0] if result and isinstance(result[0], DictPart) else DictPart()
 
 
 def _name(given: DictPart) -> str:
@@ -336,22 +342,22 @@ def _only(part: Part, names: tuple[str, ...]) -> Part:
 def _merged(own: list[Part], whole: list[Part]) -> DictPart:
     """Return an output's requirements with those sections of the top level that it has not."""
     parts = [part for part in (*own, *whole) if not empty(part)]
-    found = DictPart()
+    result = DictPart()
     for part in parts:
         if not isinstance(part, DictPart):
             raise Refused(part.number, "requirements are a mapping of sections")
-        names = {key for key, _ in found.pairs}
-        found.pairs.extend((key, value) for key, value in part.pairs if key not in names)
-    return found
+        names = {key for key, _ in result.pairs}
+        result.pairs.extend((key, value) for key, value in part.pairs if key not in names)
+    return result
 
 
 def _bare(part: Part) -> Part:
     """Return a part without comments, for a second place."""
     bare = replace(part, above=[], behind="", below=[])
     if isinstance(bare, ListPart):
-        bare.items = [_bare(each) for each in bare.items]
+        bare.items = [_bare(element) for element in bare.items]
     elif isinstance(bare, DictPart):
-        bare.pairs = [(key, _bare(each)) for key, each in bare.pairs]
+        bare.pairs = [(key, _bare(element)) for key, element in bare.pairs]
     return bare
 
 
@@ -364,7 +370,7 @@ def _ordered(package: ConvertedPackage, given: Mapping[str, object]) -> list[tup
     for name, part in package.root.pairs:
         source = given.get(name)
         parts = source if isinstance(source, list) else [source]
-        above = [comment for each in parts if isinstance(each, Part) for comment in each.above]
+        above = [comment for element in parts if isinstance(element, Part) for comment in element.above]
         if name in given and isinstance(part, DictPart):
             part.above = [*above, *part.above]
         if name == "requirements" and isinstance(part, DictPart):

@@ -45,8 +45,8 @@ class ConvertedPackage:
 
     def section(self, key: str) -> DictPart | None:
         """Return a section, if there is one."""
-        found = next((value for name, value in self.root.pairs if name == key), None)
-        return found if isinstance(found, DictPart) else None
+        result = next((value for name, value in self.root.pairs if name == key), None)
+        return result if isinstance(result, DictPart) else None
 
 
 class Sections:
@@ -240,12 +240,12 @@ class Sections:
 
     def about(self, given: DictPart) -> DictPart | None:
         """Convert an about section."""
-        found = DictPart(above=given.above)
+        result = DictPart(above=given.above)
         for name in dict.fromkeys(name for name, _ in given.pairs):
             value = self.attempt(lambda name=name: self._about(name, given.all(name)))  # type: ignore[misc]
             if value is not None:
-                found.pairs.append((keys.ABOUT[name], value))
-        return found if found.pairs else None
+                result.pairs.append((keys.ABOUT[name], value))
+        return result if result.pairs else None
 
     def _about(self, name: str, parts: list[Part]) -> Part | None:
         if name not in keys.ABOUT and f"about/{name}" in self._leave_out:
@@ -261,16 +261,16 @@ class Sections:
         """Convert the sources."""
         tried = [self.attempt(lambda each=each: self._source(each)) for each in values_of(parts)]  # type: ignore[misc]
         items = [each for each in tried if each is not None]
-        found = listed(items)
-        if len(found) == 1 and isinstance(found[0], DictPart):
-            return found[0]
+        result = listed(items)
+        if len(result) == 1 and isinstance(result[0], DictPart):
+            return result[0]
         above = [comment for part in parts if isinstance(part, ListPart) for comment in part.above]
-        return ListPart(items=found, above=above) if found else None
+        return ListPart(items=result, above=above) if result else None
 
     def _source(self, given: Part) -> DictPart:
         if not isinstance(given, DictPart):
             raise Refused(given.number, "a source is a mapping")
-        found = replace(given, pairs=[])
+        result = replace(given, pairs=[])
         for name in dict.fromkeys(name for name, _ in given.pairs):
             parts = given.all(name)
             if name not in keys.SOURCE:
@@ -278,8 +278,8 @@ class Sections:
             is_list = name == "patches" or (name in keys.SOURCE_LISTS and any(isinstance(p, ListPart) for p in parts))
             value: Part | None = listing(parts) if is_list else chosen(parts)
             if value is not None:
-                found.pairs.append((keys.SOURCE[name], value))
-        return found
+                result.pairs.append((keys.SOURCE[name], value))
+        return result
 
 
 def _unknown(section: str, name: str, parts: list[Part]) -> Refused:

@@ -88,7 +88,7 @@ class StatementWalker:
         self._lines = lines_of(text)
         self._always = always
         self._values = values
-        self._hidden = frozenset(w for each in _SET.findall(text) for w in re.findall(r"\w+", each)) - values.keys()
+        self._hidden = frozenset(w for entry in _SET.findall(text) for w in re.findall(r"\w+", entry)) - values.keys()
         self._versions: dict[str, list[Cases]] = {}
         self._lists: dict[str, Items] = {}
         self._loops: dict[str, Expr] = {}
@@ -290,19 +290,19 @@ class StatementWalker:
 
     def _result(self, faults: list[tuple[int, str]]) -> Expanded:
         lines = tuple(self._guarded(faults))
-        wanted = _references(each.text for each in self._expressions) | _references(
+        wanted = _references(entry.text for entry in self._expressions) | _references(
             guard.text for line in lines for guard in line.guards
         )
         settings = list(self._settings(wanted))
         comments = {n: raw.strip() for n, raw in enumerate(self._raw, 1) if raw.lstrip().startswith("#")}
-        above = {each.number: _directly_above(comments, each.numbers) for each in settings}
+        above = {entry.number: _directly_above(comments, entry.numbers) for entry in settings}
         for texts in above.values():
             for number in texts:
                 comments.pop(number, None)
         return Expanded(
             lines=tuple(replace(line, guards=tuple(map(self._resolved, line.guards))) for line in lines),
             expressions=tuple(map(self._resolved, self._expressions)),
-            settings=tuple(replace(each, value=self._resolved(each.value)) for each in settings),
+            settings=tuple(replace(entry, value=self._resolved(entry.value)) for entry in settings),
             raw=tuple(self._raw),
             comments=comments,
             above={number: tuple(texts.values()) for number, texts in above.items()},
@@ -375,9 +375,9 @@ def _extended(guards: Guards, more: Guards) -> Guards:
 
 def _directly_above(comments: Mapping[int, str], numbers: Iterable[int]) -> dict[int, str]:
     """Return the comments that stand without a gap above one of some lines."""
-    found = {}
+    result = {}
     for line in numbers:
         number = line
         while (number := number - 1) in comments:
-            found[number] = comments[number]
-    return dict(sorted(found.items()))
+            result[number] = comments[number]
+    return dict(sorted(result.items()))

@@ -68,7 +68,7 @@ class ScalarPart(Part):
             return piece if isinstance(piece, Expr) else literal(piece)
         if not self.pieces:
             return literal("")
-        parts = [literal(each) if isinstance(each, str) else each for each in self.pieces]
+        parts = [literal(item) if isinstance(item, str) else item for item in self.pieces]
         return Expr(" ~ ".join(part.within(CONCAT + 1) for part in parts), CONCAT)
 
 
@@ -109,9 +109,9 @@ def tree_of(expanded: Expanded) -> DictPart:
     if not isinstance(node, yaml.MappingNode):
         raise Refused(0, "a recipe is a mapping of sections")
     builder = _TreeBuilder(expanded)
-    found = builder.keys(node, ())
-    found.below = builder.rest
-    return found
+    result = builder.keys(node, ())
+    result.below = builder.rest
+    return result
 
 
 class _TreeBuilder:
@@ -121,20 +121,20 @@ class _TreeBuilder:
         self._expanded = expanded
         self._lines = expanded.lines
         self._comments = dict(sorted(expanded.comments.items()))
-        self._used = {each.number for each in expanded.settings}
+        self._used = {item.number for item in expanded.settings}
         self._count = 0
 
     # -- nodes ----------------------------------------------------------------------------------------------
 
     def keys(self, node: yaml.MappingNode, outer: Guards) -> DictPart:
         """Return the part of a mapping."""
-        found = DictPart(number=self._number(node), guards=self._guards(node, outer))
-        inner = (*outer, *found.guards)
+        result = DictPart(number=self._number(node), guards=self._guards(node, outer))
+        inner = (*outer, *result.guards)
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise Refused(self._number(key), "a key that is not text")
-            found.pairs.append((self._key(key), self._pair(key, value, inner)))
-        return found
+            result.pairs.append((self._key(key), self._pair(key, value, inner)))
+        return result
 
     def _key(self, key: yaml.ScalarNode) -> str:
         if OPEN in key.value:
@@ -163,15 +163,15 @@ class _TreeBuilder:
         return self._text(node, outer)
 
     def _items(self, node: yaml.SequenceNode, outer: Guards) -> ListPart:
-        found = ListPart(number=self._number(node))
-        for each in node.value:
-            above = self._above(each)
-            part = self._part(each, outer)
+        result = ListPart(number=self._number(node))
+        for item in node.value:
+            above = self._above(item)
+            part = self._part(item, outer)
             part.above = [*above, *part.above]
-            found.items.append(part)
-        if found.items:
-            found.items[-1].below = self._below(node)
-        return found
+            result.items.append(part)
+        if result.items:
+            result.items[-1].below = self._below(node)
+        return result
 
     def _text(self, node: yaml.ScalarNode, outer: Guards) -> ScalarPart:
         first, last = node.start_mark.line, node.end_mark.line
@@ -257,9 +257,9 @@ class _TreeBuilder:
     def _behind(self, node: yaml.Node, mark: yaml.Mark) -> str:
         line = self._lines[mark.line] if mark.line < len(self._lines) else self._line(node)
         own = _COMMENT.fullmatch(line.text[mark.column :])
-        found = [own[1]] if own else []
+        result = [own[1]] if own else []
         remark = self._expanded.remarks.get(line.number, "")
-        return "  ".join([*found, *([remark] if remark and remark not in found else [])])
+        return "  ".join([*result, *([remark] if remark and remark not in result else [])])
 
     @property
     def rest(self) -> list[str]:

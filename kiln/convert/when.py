@@ -25,35 +25,35 @@ class ConditionPart(Part):
 
 def values_of(parts: Iterable[Part]) -> list[Part]:
     """Return the items of a key's values, each with all of its conditions; a text counts as a list of one."""
-    found: list[Part] = []
+    result: list[Part] = []
     for part in parts:
         if isinstance(part, ListPart):
-            items = [replace(each, guards=part.guards + each.guards) for each in part.items]
+            items = [replace(item, guards=part.guards + item.guards) for item in part.items]
             if items and part.behind:
                 items[0] = replace(items[0], above=[*items[0].above, part.behind])
-            found.extend(items)
+            result.extend(items)
         elif not isinstance(part, ScalarPart) or part.pieces:
-            found.append(part)
-    return found
+            result.append(part)
+    return result
 
 
 def listed(items: Iterable[Part]) -> list[Part]:
     """Return items with their conditions as ``if``: neighbors with the same condition share one."""
     groups = [(key, list(group)) for key, group in groupby(items, key=_first)]
-    found: list[Part] = []
+    result: list[Part] = []
     for key, group in groups:
         if key is None:
-            found.extend(group)
+            result.extend(group)
             continue
         test = group[0].guards[0]
-        inner = listed([replace(each, guards=each.guards[1:]) for each in group])
-        last = found[-1] if found else None
+        inner = listed([replace(item, guards=item.guards[1:]) for item in group])
+        last = result[-1] if result else None
         opposite = isinstance(last, ConditionPart) and not last.otherwise and last.condition == tidy(negated(test).text)
         if isinstance(last, ConditionPart) and opposite:
             last.otherwise = inner
         else:
-            found.append(ConditionPart(number=group[0].number, condition=tidy(test.text), then=inner))
-    return found
+            result.append(ConditionPart(number=group[0].number, condition=tidy(test.text), then=inner))
+    return result
 
 
 def _first(part: Part) -> str | None:
@@ -89,7 +89,7 @@ def chosen(parts: list[Part]) -> ScalarPart | None:
         return None
     last = texts[-1]
     above, behind = (
-        [comment for each in texts for comment in each.above],
+        [comment for item in texts for comment in item.above],
         "  ".join(t.behind for t in texts if t.behind),
     )
     if not last.guards:

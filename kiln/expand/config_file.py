@@ -100,8 +100,8 @@ def _typed(value: Any) -> Any:
         return {str(key): _typed(item) if isinstance(item, (dict, list)) else str(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_typed(item) for item in value]
-    found = typed_value(value) if isinstance(value, PlacedText) else value
-    return TypedText(found) if isinstance(found, int) else str(value)
+    result = typed_value(value) if isinstance(value, PlacedText) else value
+    return TypedText(result) if isinstance(result, int) else str(value)
 
 
 def _subdir(name: str) -> str:

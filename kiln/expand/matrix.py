@@ -107,17 +107,17 @@ class _Expansion:
         if not every.packages:
             return
         labels = self.forge.labels_kept or job.provider == "github_actions"
-        found, loops = job_variants(every, labels=labels)
+        result, loops = job_variants(every, labels=labels)
         feedstock = min(every.packages, key=lambda package: package.dist).feedstock
-        for config in found:
+        for config in result:
             name = config_name(job.name, config, loops, feedstock)
             yield _config(name, platform.subdir, self._with_image(config, job))
 
     def _packages(self, job: PlatformJob, platform: Platform, space: Space) -> Packages:
         """Return the packages of one platform."""
         if isinstance(self.recipe, RecipeV1):
-            found = (Package.of_v1(part, package) for part, package in packages(self.recipe, space, platform.subdir))
-            kept = [package for package in found if job.keep_noarch or not package.noarch]
+            result = (Package.of_v1(part, package) for part, package in packages(self.recipe, space, platform.subdir))
+            kept = [package for package in result if job.keep_noarch or not package.noarch]
             return Packages(space=space, packages=kept, recipe_text=self.text)
         recipe = Recipe(self.recipe, platform, space)
         initial = Variant(platform.defaults(), {})

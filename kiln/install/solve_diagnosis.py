@@ -48,7 +48,7 @@ class TargetMachine:
 
     def without(self, name: str) -> TargetMachine:
         """Return the same machine without a virtual package."""
-        return replace(self, virtual_packages={key: each for key, each in self.virtual_packages.items() if key != name})
+        return replace(self, virtual_packages={key: item for key, item in self.virtual_packages.items() if key != name})
 
     def version(self, name: str) -> str | None:
         """Return the version of a virtual package, None without it."""

@@ -189,7 +189,7 @@ def flat_requirements(section: Mapping[Any, Any]) -> dict[str, Any]:
     for name, value in section.items():
         kinds = {"weak": value} if name == "run_exports" and isinstance(value, list) else value
         if isinstance(kinds, dict):
-            flat[name] = {kind: specs for kind, given in kinds.items() if (specs := branch_texts(given))}
+            flat[name] = {kind: specs for kind, setting in kinds.items() if (specs := branch_texts(setting))}
         else:
             flat[name] = branch_texts(kinds)
     return flat

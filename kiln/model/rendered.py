@@ -32,8 +32,8 @@ class Requirements:
 
         A version of letters, digits and dots alone stands for all that begin so, as in rattler-build.
         """
-        given: tuple[str, ...] = getattr(self, section)
-        return tuple(self._with_version(spec) if section in {"build", "host"} else spec for spec in given)
+        setting: tuple[str, ...] = getattr(self, section)
+        return tuple(self._with_version(spec) if section in {"build", "host"} else spec for spec in setting)
 
     def _with_version(self, spec: str) -> str:
         version = self.versions.get(spec)

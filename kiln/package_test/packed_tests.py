@@ -60,10 +60,10 @@ def _lines(test: dict[str, Any]) -> Iterator[str]:
         yield "pip check"
     script = test.get("script")
     if script:
-        given = script if isinstance(script, dict) else {"content": script}
-        if given.get("interpreter") not in {None, "bash"} or "content" not in given:
+        value = script if isinstance(script, dict) else {"content": script}
+        if value.get("interpreter") not in {None, "bash"} or "content" not in value:
             raise ValueError("a test's script is for another interpreter than bash")
-        content = given["content"]
-        yield f'pushd "$PREFIX"/{shlex.quote(str(given["cwd"]))} >/dev/null' if "cwd" in given else "pushd . >/dev/null"
+        content = value["content"]
+        yield f'pushd "$PREFIX"/{shlex.quote(str(value["cwd"]))} >/dev/null' if "cwd" in value else "pushd . >/dev/null"
         yield from ([content] if isinstance(content, str) else map(str, content))
         yield "popd >/dev/null"

@@ -145,7 +145,7 @@ class PackageTester:
             self._install(beside)
         except SolveFailed as error:
             return 0, f"downstream {spec} was not tested: {error.what}"
-        (record,) = (each for each in channel.installed(beside.prefix) if each.name.normalized == name)
+        (record,) = (item for item in channel.installed(beside.prefix) if item.name.normalized == name)
         info = Path(str(record.extracted_package_dir)) / "info"
         tests = carried_tests(info)
         if tests.requires:

@@ -77,7 +77,7 @@ class RecipeSource:
             KilnError: a line is too long.
         """
         self.text = Selectable(text, self.name)
-        self.set_names = frozenset(word for found in _SET.findall(text) for word in re.findall(r"\w+", found))
+        self.set_names = frozenset(word for result in _SET.findall(text) for word in re.findall(r"\w+", result))
         self._conditional = _conditional(text)
         self._check_lines()
 

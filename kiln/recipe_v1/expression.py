@@ -71,10 +71,10 @@ def expression(given: str) -> Compiled:
     """
     if is_template(given):
         raise Malformed(f"an expression stands without {START} and }}}} here")
-    found = _compiled(f"{START} {given} }}}}")
-    if not found.alone:
+    result = _compiled(f"{START} {given} }}}}")
+    if not result.alone:
         raise Malformed("one expression is expected")
-    return found
+    return result
 
 
 @lru_cache(maxsize=8192)
@@ -173,7 +173,7 @@ def _piece(node: nodes.Node) -> Callable[[Scope], str]:
 
 def _branches(node: nodes.If) -> Callable[[Scope], str]:
     """Return the text of ``{% if %}``: that of the first branch whose test holds, or of the last one."""
-    tests = [(_step(each.test), _text(_flat(each.body))) for each in (node, *node.elif_)]
+    tests = [(_step(entry.test), _text(_flat(entry.body))) for entry in (node, *node.elif_)]
     last = _text(_flat(node.else_))
 
     def run(scope: Scope) -> str:

@@ -76,11 +76,11 @@ def _reverse(value: Any) -> Any:
 
 
 def _unique(value: Any) -> list[Any]:
-    found: list[Any] = []
+    result: list[Any] = []
     for item in _items(value):
-        if not contains(item, found):
-            found.append(item)
-    return found
+        if not contains(item, result):
+            result.append(item)
+    return result
 
 
 def _end(value: Any, index: int) -> Any:

@@ -55,17 +55,17 @@ class Identities:
         Raises:
             KilnError: it pins itself by way of others, or its build string cannot be evaluated.
         """
-        found = self._found.get(id(package))
-        if found is None:
+        result = self._found.get(id(package))
+        if result is None:
             if any(package is other for other in self._open):
                 names = " -> ".join([*(other.name for other in self._open), package.name])
                 raise package.fault("outputs pin each other exactly", why=names)
             self._open.append(package)
             try:
-                found = self._found[id(package)] = self._identity(package)
+                result = self._found[id(package)] = self._identity(package)
             finally:
                 self._open.pop()
-        return found
+        return result
 
     def _identity(self, package: PackageAt) -> Identity:
         pins = {name: self._pin(package, name) for name in exact_pins(package)}
@@ -85,15 +85,15 @@ class Identities:
 
 def exact_pins(package: PackageAt) -> list[str]:
     """Return the names of the other outputs that a package pins exactly."""
-    pins = (each for each in _requirements(package) if isinstance(each, OpenPin) and each.subpackage and each.exact)
+    pins = (item for item in _requirements(package) if isinstance(item, OpenPin) and item.subpackage and item.exact)
     return list(dict.fromkeys(pin.name for pin in pins if pin.name != package.name))
 
 
 def _requirements(package: PackageAt) -> Iterator[str | OpenPin]:
-    given = package.sections.get("requirements", {})
+    setting = package.sections.get("requirements", {})
     for section in _SECTIONS:
-        yield from given.get(section, ())
-    exports = given.get("run_exports", {})
+        yield from setting.get(section, ())
+    exports = setting.get("run_exports", {})
     for kind in _EXPORTS if isinstance(exports, dict) else ():
         yield from exports.get(kind, ())
     yield from exports if isinstance(exports, list) else ()
@@ -114,15 +114,15 @@ def _values(package: PackageAt) -> dict[str, Any]:
 
 
 def _build_string(package: PackageAt, hash_input: Mapping[str, Any], digest: str) -> str:
-    given: PlacedText | None = package.sections["build"].get("string")
+    setting: PlacedText | None = package.sections["build"].get("string")
     number = package.sections["build"].get("number", 0)
-    if given is None:
+    if setting is None:
         return f"{_prefix(package, hash_input)}h{digest}_{number}"
-    if not is_template(given):
-        return str(given)
+    if not is_template(setting):
+        return str(setting)
     scope = VariantScope(hash_input, package.scope.target, package.scope.build)
     scope.context = {**package.scope.context, "hash": digest, "build_number": number}
-    return text(evaluated(given, compiled(given, template), scope))
+    return text(evaluated(setting, compiled(setting, template), scope))
 
 
 def _prefix(package: PackageAt, hash_input: Mapping[str, Any]) -> str:

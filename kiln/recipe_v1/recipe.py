@@ -61,8 +61,8 @@ class PackageAt:
     @property
     def noarch(self) -> str | None:
         """``python``, ``generic`` or None."""
-        found: str | None = self.sections["build"].get("noarch")
-        return found
+        result: str | None = self.sections["build"].get("noarch")
+        return result
 
     @property
     def skip(self) -> bool:
@@ -273,9 +273,9 @@ class RecipeV1:
         exports = not isinstance(node, dict) or schema.flag(node.get("run_exports", _YES), scope) is not False
         for other in self.root["outputs"]:
             if "staging" in other:
-                given = mapping(other["staging"], "staging")
-                known_keys(given, ("name",), "staging")
-                if text_of(given.get("name"), scope) == name:
+                setting = mapping(other["staging"], "staging")
+                known_keys(setting, ("name",), "staging")
+                if text_of(setting.get("name"), scope) == name:
                     return self._staging(name, other, scope, run_exports=exports)
         raise fault(named, f"no staging output is named {name!r}")
 

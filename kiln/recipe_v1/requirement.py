@@ -48,10 +48,10 @@ def canonical(spec: str) -> str:
     Raises:
         ValueError: it is malformed, or has a version without an operator.
     """
-    found = _SPEC.fullmatch(spec.strip())
-    if not found:
+    result = _SPEC.fullmatch(spec.strip())
+    if not result:
         raise ValueError("it does not begin with the name of a package")
-    channel, name, rest = found.groups()
+    channel, name, rest = result.groups()
     rest, fields = _fields(rest)
     words = _LOOSE.sub(r"\1", _BETWEEN.sub(r"\1", rest)).split()
     if len(words) > 2:
@@ -69,10 +69,10 @@ def _fields(rest: str) -> tuple[str, dict[str, str]]:
         return rest, {}
     if not inside.rstrip().endswith("]"):
         raise ValueError("a bracket is not closed")
-    found = dict(_FIELD.findall(inside.rstrip()[:-1]))
-    if _FIELD.sub("", inside.rstrip()[:-1]).strip(", ") or found.keys() - {"version", "build"}:
+    result = dict(_FIELD.findall(inside.rstrip()[:-1]))
+    if _FIELD.sub("", inside.rstrip()[:-1]).strip(", ") or result.keys() - {"version", "build"}:
         raise ValueError("only version= and build= are supported in brackets")
-    return before, {key: value.strip("'\"") for key, value in found.items()}
+    return before, {key: value.strip("'\"") for key, value in result.items()}
 
 
 def _with_fields(words: list[str], fields: Mapping[str, str]) -> list[str]:

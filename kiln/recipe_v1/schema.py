@@ -121,8 +121,8 @@ def noarch(node: Any, scope: VariantScope) -> str | None:
 
 def requirements(node: Any, scope: VariantScope) -> list[Requirement]:
     """Evaluate a conditional list of requirements."""
-    found = ((item, text_of(item, scope)) for item in items(node, scope))
-    return [_requirement(item, given) for item, given in found if given]
+    result = ((item, text_of(item, scope)) for item in items(node, scope))
+    return [_requirement(item, given) for item, given in result if given]
 
 
 def _requirement(node: Any, given: str) -> Requirement:

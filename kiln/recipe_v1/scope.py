@@ -215,13 +215,13 @@ def _pin(kind: str, name: Any, bounds: dict[str, Any]) -> str:
         pin["exact"] = True
     else:
         usual = {} if "exact" in bounds else {"lower_bound": "x.x.x.x.x.x", "upper_bound": "x"}
-        given = {key: value for key, value in bounds.items() if key != "exact"}
-        pin |= {key: _bound(kind, key, value) for key, value in (usual | given).items() if value is not None}
+        setting = {key: value for key, value in bounds.items() if key != "exact"}
+        pin |= {key: _bound(kind, key, value) for key, value in (usual | setting).items() if value is not None}
     return json.dumps({kind: pin}, separators=(",", ":"))
 
 
 def _bound(kind: str, key: str, value: Any) -> str:
-    found = text(defined(value))
-    if key != "build" and not _BOUND.fullmatch(found):
-        raise Invalid(f"{kind}(): {key} is {found!r}, which is neither x.x nor a version")
-    return found
+    result = text(defined(value))
+    if key != "build" and not _BOUND.fullmatch(result):
+        raise Invalid(f"{kind}(): {key} is {result!r}, which is neither x.x nor a version")
+    return result

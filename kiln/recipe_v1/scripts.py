@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 def environment(node: Any, scope: VariantScope) -> dict[str, str]:
     """Evaluate variables of a script's environment."""
-    found = {str(key): text_of(value, scope) for key, value in mapping(node, "env").items()}
+    result = {str(key): text_of(value, scope) for key, value in mapping(node, "env").items()}
     for key, value in mapping(node, "env").items():
-        if "\n" in found[str(key)]:
+        if "\n" in result[str(key)]:
             raise fault(value, f"the variable {str(key)!r} has a line break", hint="set it in the script")
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in result.items() if value}
 
 
 def lines(node: Any, scope: VariantScope) -> list[str]:
     """Take a script's lines: conditions are evaluated, expressions stay for the build, their names count as read."""
-    for given in branches(node):
-        if is_template(given):
-            read_all(names_of_script(given), scope)
+    for setting in branches(node):
+        if is_template(setting):
+            read_all(names_of_script(setting), scope)
     _read_conditions(node, scope)
     return [str(scalar(item)) for item in items(node, scope) if item]
 

@@ -25,11 +25,11 @@ _SCRIPTS = ("script", "content")
 def names(recipe: RecipeV1) -> dict[str, Place]:
     """Return every key that a recipe may ask a variant for, and where it first stands."""
     own = _own(recipe)
-    found: dict[str, Place] = {}
+    result: dict[str, Place] = {}
     for name, node in _named(recipe.root, ""):
         if name not in own:
-            found.setdefault(name, place(node))
-    return found
+            result.setdefault(name, place(node))
+    return result
 
 
 def required(recipe: RecipeV1) -> dict[str, Place]:
@@ -38,11 +38,11 @@ def required(recipe: RecipeV1) -> dict[str, Place]:
     What stands in a script is the build's own affair, and a condition may be one of other platforms.
     """
     own = _own(recipe)
-    found: dict[str, Place] = {}
+    result: dict[str, Place] = {}
     for node in _templates(recipe.root):
         for name in _needed(node) - own:
-            found.setdefault(name, place(node))
-    return found
+            result.setdefault(name, place(node))
+    return result
 
 
 def _own(recipe: RecipeV1) -> set[str]:

@@ -173,7 +173,7 @@ def contains(item: Any, items: Any) -> bool:
     if isinstance(items, str):
         return text(item) in items
     if isinstance(items, (list, tuple, dict)):
-        return any(equal(item, each) for each in items)
+        return any(equal(item, entry) for entry in items)
     if defined(items) is NOTHING:
         return False
     raise Invalid(f"{_kind(items)} contains nothing")

@@ -51,9 +51,9 @@ class Rendering:
             RecipeFault: there is none.
         """
         for index in range(self._recipe.count):
-            found = self._package(index, by.scope.variant)
-            if found.name.lower() == name and not found.skip:
-                return found
+            result = self._package(index, by.scope.variant)
+            if result.name.lower() == name and not result.skip:
+                return result
         indexes = range(self._recipe.count)
         every = (other for index in indexes for other in self._divided(index, self._space, by_pins=False))
         if others := [other for other in every if other.name.lower() == name]:
@@ -65,11 +65,11 @@ class Rendering:
 
     def _package(self, index: int, variant: Mapping[str, Any]) -> PackageAt:
         key = (index, tuple(variant.get(loop) for loop in self._loops))
-        found = self._at.get(key)
-        if found is None:
+        result = self._at.get(key)
+        if result is None:
             _spend(self._budget)
-            found = self._at[key] = self._recipe.package(index, variant, *self._platforms)
-        return found
+            result = self._at[key] = self._recipe.package(index, variant, *self._platforms)
+        return result
 
     def _divided(self, index: int, space: Space, *, by_pins: bool = True) -> Iterator[PackageAt]:
         package = self._package(index, space.first())
@@ -86,12 +86,12 @@ class Rendering:
         keys: set[str] = set()
         names, todo = {package.name.lower()}, [package]
         while todo:
-            each = todo.pop()
-            keys |= each.scope.reads | each.hashed
-            for name in () if each.skip else exact_pins(each):
+            item = todo.pop()
+            keys |= item.scope.reads | item.hashed
+            for name in () if item.skip else exact_pins(item):
                 if name not in names:
                     names.add(name)
-                    todo.append(self.pinned(each, name))
+                    todo.append(self.pinned(item, name))
         return frozenset(keys)
 
 

@@ -75,10 +75,10 @@ def _one(tokens: list[str]) -> Test:
 def _constraint(text: str) -> Test:
     if text == "*":
         return lambda _: True
-    found = _CONSTRAINT.fullmatch(text)
-    if not found:
+    result = _CONSTRAINT.fullmatch(text)
+    if not result:
         raise ValueError(f"{text!r} is not a version constraint")
-    sign, plain = found[1] or "", found[2]
+    sign, plain = result[1] or "", result[2]
     bare = plain.removesuffix("*").removesuffix(".")
     starts = plain.endswith("*") or sign == "="
     if starts and sign in {"", "=", "==", "!="}:

@@ -213,7 +213,7 @@ def condition(node: Any, scope: VariantScope) -> bool:
 
 def texts(node: Any, scope: VariantScope) -> list[str]:
     """Return the texts of a conditional list, without empty ones."""
-    return [found for item in items(node, scope) if (found := text_of(item, scope))]
+    return [result for item in items(node, scope) if (result := text_of(item, scope))]
 
 
 def branches(node: Any) -> Iterator[PlacedText]:

@@ -137,7 +137,7 @@ def tests(package: Metadata) -> tuple[OutputTest, ...]:
     imports = as_list(section.get("imports"))
     downstreams = section.get("downstreams")
     test = OutputTest(
-        imports=texts([each for each in imports if not isinstance(each, dict)]),
+        imports=texts([item for item in imports if not isinstance(item, dict)]),
         modules=_modules(imports),
         scripts=test_scripts(package, _entry(package)),
         script=Script(lines=commands),
@@ -157,10 +157,10 @@ def _language(package: str) -> str:
 def _modules(imports: Sequence[Any]) -> dict[str, tuple[str, ...]]:
     """Return the imports of entries that name their language, by language."""
     modules: dict[str, tuple[str, ...]] = {}
-    for each in imports:
-        if isinstance(each, dict):
-            language = str(each.get("lang", ""))
-            modules[language] = (*modules.get(language, ()), *texts(each.get("imports")))
+    for item in imports:
+        if isinstance(item, dict):
+            language = str(item.get("lang", ""))
+            modules[language] = (*modules.get(language, ()), *texts(item.get("imports")))
     return {language: names for language, names in modules.items() if names}
 
 

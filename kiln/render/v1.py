@@ -180,7 +180,7 @@ def _pins(
         **{f"tests/{number}": test.get("requirements", {}).get("run", ()) for number, test in enumerate(given)},
     }
     for field, entries in fields.items():
-        yield from ((field, index, _pin(each)) for index, each in enumerate(entries) if isinstance(each, OpenPin))
+        yield from ((field, index, _pin(item)) for index, item in enumerate(entries) if isinstance(item, OpenPin))
 
 
 def _pin(given: OpenPin) -> Pin:

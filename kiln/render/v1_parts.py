@@ -79,7 +79,7 @@ class Stagings:
         distinct: list[Staging] = []
         for _, staging in given:
             distinct += [] if staging in distinct else [staging]
-        named = [replace(each, name=_distinct(each, distinct)) for each in distinct]
+        named = [replace(item, name=_distinct(item, distinct)) for item in distinct]
         by_package = {id(package): named[distinct.index(staging)].name for package, staging in given}
         return cls(_by_package=by_package, all=tuple(named))
 
@@ -126,7 +126,7 @@ def _staging(package: PackageAt, given: StagingAt, scripts: Scripts, loops: Sequ
 
 def specs(given: Sequence[Requirement]) -> tuple[str, ...]:
     """Return requirements as text; an open pin is the bare name, as it is in a recipe of conda-build."""
-    return tuple(each.name if isinstance(each, OpenPin) else each for each in given)
+    return tuple(item.name if isinstance(item, OpenPin) else item for item in given)
 
 
 def secrets(script: Mapping[str, Any] | None) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ class Selectable:
     def is_selected(self, key: str) -> bool:
         """Return whether a line that sets this key has a selector, so that another line may set it too."""
         if self._keys is None:
-            self._keys = {found[1] for line in self.lines if line.selector and (found := _KEY.match(line.text))}
+            self._keys = {result[1] for line in self.lines if line.selector and (result := _KEY.match(line.text))}
         return key in self._keys
 
     @property

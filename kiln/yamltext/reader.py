@@ -59,9 +59,9 @@ class PlacedText(str):
 
     def __new__(cls, text: str, line: int, column: int, *, plain: bool) -> PlacedText:
         """Make the text of a scalar."""
-        found = super().__new__(cls, text)
-        found.line, found.column, found.plain = line, column, plain
-        return found
+        result = super().__new__(cls, text)
+        result.line, result.column, result.plain = line, column, plain
+        return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,9 @@ class TypedText(str):
 
     def __new__(cls, typed: bool | int) -> TypedText:
         """Make the text of a value."""
-        found = super().__new__(cls, typed)
-        found.typed = typed
-        return found
+        result = super().__new__(cls, typed)
+        result.typed = typed
+        return result
 
     def __lt__(self, other: str) -> bool:
         return self.typed < other.typed if isinstance(other, TypedText) else super().__lt__(other)

@@ -50,7 +50,7 @@ def rows() -> list[Row]:
             site.ssh(name, AS_KILN % "--help >/dev/null")
             site.ssh(name, SAVE)
         took = [(site.timed(site.by_hand), site.timed(site.by_fleet)) for _ in range(ROUNDS)]
-    hand, fleet = (statistics.median(each) for each in zip(*took, strict=True))
+    hand, fleet = (statistics.median(item) for item in zip(*took, strict=True))
     added = statistics.median(one - other for other, one in took)
     return [
         (f"{len(site.configs)} small configs on two machines by hand", f"{hand:.1f} s", ""),

@@ -39,7 +39,7 @@ def rows() -> list[Row]:
 
 def measured(found: dict[str, list[CompileReport]]) -> list[Row]:
     """Return the rows of the table."""
-    work = {cuda: [each.work or 0.0 for each in reports] for cuda, reports in found.items()}
+    work = {cuda: [item.work or 0.0 for item in reports] for cuda, reports in found.items()}
     first = sum(times[0] for times in work.values())
     ratios = {count: sum(sum(times[:count]) for times in work.values()) / first for count in MAY_BE}
     return [
@@ -48,9 +48,9 @@ def measured(found: dict[str, list[CompileReport]]) -> list[Row]:
             for n, r in ratios.items()
         ),
         *(
-            (f"  CUDA {cuda}, Python {python}: {each}", f"{each.work:.1f} s", "")
+            (f"  CUDA {cuda}, Python {python}: {item}", f"{item.work:.1f} s", "")
             for cuda, reports in found.items()
-            for python, each in zip(PYTHONS, reports, strict=True)
+            for python, item in zip(PYTHONS, reports, strict=True)
         ),
     ]
 

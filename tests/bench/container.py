@@ -38,8 +38,8 @@ def rows() -> list[Row]:
             call()  # warms the file system's cache, and finds out how the engine is to be run
         took = [{place: seconds(call) for place, call in once.items()} for _ in range(ROUNDS)]
     host, *others = once
-    alone = statistics.median(each[host] for each in took) / CONFIGS
-    added = {place: statistics.median(each[place] - each[host] for each in took) / CONFIGS for place in others}
+    alone = statistics.median(item[host] for item in took) / CONFIGS
+    added = {place: statistics.median(item[place] - item[host] for item in took) / CONFIGS for place in others}
     return [
         (f"a small config {host}, of {CONFIGS}", f"{alone:.2f} s", ""),
         *((f"  {place}, added", f"{more:.2f} s", f"{MOST:.0f} s") for place, more in added.items()),

@@ -72,17 +72,17 @@ def one(number: int) -> Reading:
 def rows() -> list[Row]:
     """Read them all, as many at once as there are cores, and show what each family needed at most."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        each = list(pool.map(one, range(COUNT)))
+        item = list(pool.map(one, range(COUNT)))
     families: dict[str, list[Reading]] = {}
-    for reading in each:
+    for reading in item:
         families.setdefault(reading.family, []).append(reading)
     codes = ", ".join(
-        f"{number} x {code}" for code, number in sorted(Counter(reading.code for reading in each).items())
+        f"{number} x {code}" for code, number in sorted(Counter(reading.code for reading in item).items())
     )
     return [
         *((f"hostile: {family}, {len(mine)}", *_most(mine)) for family, mine in sorted(families.items())),
-        (f"hostile: all {len(each)}; exit codes: {codes}", *_most(each)),
-        ("hostile: over the limits, or with a traceback", str(sum(map(fails, each))), "0"),
+        (f"hostile: all {len(item)}; exit codes: {codes}", *_most(item)),
+        ("hostile: over the limits, or with a traceback", str(sum(map(fails, item))), "0"),
     ]
 
 

@@ -33,15 +33,15 @@ def rows() -> list[Row]:
         made: list[str] = []
         took = seconds(lambda: made.append(subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True).stdout))
         slim = sum(size for _, size in json.loads(made[0])["layers"])
-        found = [("slim image, made", f"{took:.0f} s", ""), ("slim image, unpacked", size_text(slim), "")]
+        result = [("slim image, made", f"{took:.0f} s", ""), ("slim image, unpacked", size_text(slim), "")]
         for product in PRODUCTS:
             size = naive(Path(folder), f"{product}=={version}")
             limit = "0.60" if product == "tensorflow" else ""
-            found += [
+            result += [
                 (f"pip install {product} on slim Debian", size_text(size), ""),
                 ("slim : this", f"{slim / size:.2f}", limit),
             ]
-    return found
+    return result
 
 
 def rehearsed() -> tuple[str, str]:

@@ -32,9 +32,9 @@ def rows() -> list[Row]:
 def packages() -> list[dict[str, object]]:
     """This feedstock's packages, what they need, and others to make up the number."""
     own = rendered()
-    found = [*own, *stand_ins(own)]
-    others = (record(f"p{n}", "1", depends=("python >=3.10", f"p{n // 2} >=1")) for n in range(LARGE - len(found)))
-    return [*found, *others]
+    result = [*own, *stand_ins(own)]
+    others = (record(f"p{n}", "1", depends=("python >=3.10", f"p{n // 2} >=1")) for n in range(LARGE - len(result)))
+    return [*result, *others]
 
 
 def solves(place: Path) -> list[Row]:

@@ -83,8 +83,8 @@ def written(place: Path, run: int) -> float:
 
 def ordered(states: list[ConfigState]) -> int:
     """Return how many changes of one writer stand in the ledger, in their order; the first is the run's beginning."""
-    wanted = [STATES[number % 2] for number in range(CHANGES)]
-    return CHANGES if states[1:] == wanted else len(states) - 1
+    expected = [STATES[number % 2] for number in range(CHANGES)]
+    return CHANGES if states[1:] == expected else len(states) - 1
 
 
 def write(place: Path, run: int, name: str) -> None:

@@ -25,7 +25,7 @@ def rows() -> list[Row]:
 
 def row(pair: pairs.Pair, folder: Path, expected: dict[str, str]) -> Row:
     """Return how many pairs of a kind are without a fault."""
-    found = list(pairs.trial(pair, folder, NUMBER, expected))
-    for fault in filter(None, found):
+    result = list(pairs.trial(pair, folder, NUMBER, expected))
+    for fault in filter(None, result):
         print("\n".join((f"{pair.name}:", *fault)), file=sys.stderr)
-    return (f"at once: {pair.name}", f"{sum(not each for each in found)} of {NUMBER}", f"{NUMBER} of {NUMBER}")
+    return (f"at once: {pair.name}", f"{sum(not item for item in result)} of {NUMBER}", f"{NUMBER} of {NUMBER}")

@@ -25,7 +25,7 @@ def lend(name: str, **names: object) -> None:
 
 def main(channel: str, told: str) -> None:
     """Index a channel, and write ``channeldata.json``."""
-    wanted: dict[str, Any] = {"write_current_repodata": False, **json.loads(told)}
+    expected: dict[str, Any] = {"write_current_repodata": False, **json.loads(told)}
     if importlib.util.find_spec("conda") is None:
         from rattler import Version
 
@@ -35,7 +35,7 @@ def main(channel: str, told: str) -> None:
         lend("conda.base.constants", PLATFORM_DIRECTORIES=SUBDIRS)
     from conda_index.index import ChannelIndex
 
-    index: Any = ChannelIndex(Path(channel), "channel", threads=1, **wanted)
+    index: Any = ChannelIndex(Path(channel), "channel", threads=1, **expected)
     index.index(patch_generator=None)
     index.update_channeldata(rss=True)
 

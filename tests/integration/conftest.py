@@ -43,11 +43,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Each container engine in turn; a test is skipped where one is missing."""
     try:
-        found = choose(request.param, env=os.environ).engine
+        result = choose(request.param, env=os.environ).engine
     except MissingTool as missing:
         pytest.skip(f"{missing.what}{f': {missing.why}' if missing.why else ''}")
-    assert found is not None
-    return found
+    assert result is not None
+    return result
 
 
 @pytest.fixture(scope="session")

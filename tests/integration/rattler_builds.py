@@ -19,9 +19,9 @@ def build(asked: dict[str, Any]) -> None:
     rendered = Stage0Recipe.from_file(asked["recipe"]).render(variants, RenderConfig(platform=platform))
     channels = [f"file://{asked['folder']}", *asked["channels"]]
     for name in asked["order"]:
-        for each in rendered:
-            if each.recipe.package.name == name:
-                each.run_build(ToolConfiguration(test_strategy="skip"), output_dir=asked["folder"], channels=channels)
+        for item in rendered:
+            if item.recipe.package.name == name:
+                item.run_build(ToolConfiguration(test_strategy="skip"), output_dir=asked["folder"], channels=channels)
 
 
 if __name__ == "__main__":

@@ -14,4 +14,4 @@ from kiln.model.plan import Platforms
 
 if __name__ == "__main__":
     recipes = [rendered(recipe, Path(sys.argv[1]), Platforms()).recipe for recipe in json.load(sys.stdin)]
-    json.dump([[each.package.name, str(each.package.version), each.build.string] for each in recipes], sys.stdout)
+    json.dump([[item.package.name, str(item.package.version), item.build.string] for item in recipes], sys.stdout)

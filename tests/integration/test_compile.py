@@ -51,8 +51,8 @@ class Feedstock:
     def build(self, config: str, *more: str) -> subprocess.CompletedProcess[str]:
         """Build a config in Docker."""
         words = (sys.executable, "-m", "kiln", "-C", str(self.root), "build", config, "--container", "docker")
-        given = (*words, "--distdir", str(self.store.downloads), "--json", *more)
-        return subprocess.run(given, cwd=ROOT, text=True, capture_output=True, check=False)
+        value = (*words, "--distdir", str(self.store.downloads), "--json", *more)
+        return subprocess.run(value, cwd=ROOT, text=True, capture_output=True, check=False)
 
     @property
     def artifacts(self) -> Path:
@@ -107,19 +107,19 @@ def compiles(feedstock: Feedstock, remote: Remote | None) -> dict[str, dict[str,
 
     The last one also fills the remote cache.
     """
-    found = {}
+    result = {}
     for config in (CUDA_12_PY_311, CUDA_12_PY_313, CUDA_13_PY_311):
         shared = ("--remote-cache", remote.url) if remote and config == CUDA_13_PY_311 else ()
         ended = feedstock.build(config, *shared)
         assert ended.returncode == 0, ended.stderr
-        found[config] = compile_of(json.loads(ended.stdout), config)
-    return found
+        result[config] = compile_of(json.loads(ended.stdout), config)
+    return result
 
 
 def compile_of(report: dict[str, Any], config: str) -> dict[str, Any]:
     """Return what the report of a run has on the compile of a entry."""
-    (entry,) = (each for each in report["configs"] if each["config"] == config)
-    (step,) = (each for each in entry["steps"] if each["title"] == "compile")
+    (entry,) = (item for item in report["configs"] if item["config"] == config)
+    (step,) = (item for item in entry["steps"] if item["title"] == "compile")
     compiled: dict[str, Any] = step["compile"]
     return compiled
 
@@ -157,15 +157,15 @@ def test_the_wheel_is_split_into_packages_by_the_recipes_own_scripts(
     feedstock: Feedstock, compiles: dict[str, dict[str, Any]]
 ) -> None:
     assert compiles
-    packages = {each.name: each for each in (feedstock.root / "build_artifacts" / "linux-64").glob("*.conda")}
+    packages = {item.name: item for item in (feedstock.root / "build_artifacts" / "linux-64").glob("*.conda")}
     # One of each library for a CUDA, whichever Python led; the rest once per config. All passed their tests there.
     counts = {
-        name: len([each for each in packages if each.startswith(f"{name}-2.0.1-")])
+        name: len([item for item in packages if item.startswith(f"{name}-2.0.1-")])
         for name in ("libtensorflow_framework", "libtensorflow_cc", "tensorflow-base", "tensorflow")
     }
     assert counts == {"libtensorflow_framework": 2, "libtensorflow_cc": 2, "tensorflow-base": 3, "tensorflow": 3}
-    (base,) = (each for name, each in packages.items() if name.startswith("tensorflow-base-2.0.1-cuda124py313"))
-    files = {each["_path"] for each in read_info(base, "paths.json")["paths"]}
+    (base,) = (item for name, item in packages.items() if name.startswith("tensorflow-base-2.0.1-cuda124py313"))
+    files = {item["_path"] for item in read_info(base, "paths.json")["paths"]}
     assert "lib/python3.13/site-packages/tensorflow/python/_pywrap_tensorflow.so" in files
     assert "lib/python3.13/site-packages/tensorflow-2.0.1.dist-info/METADATA" in files
 

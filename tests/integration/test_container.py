@@ -63,8 +63,8 @@ def names(engine: Engine) -> set[str]:
 
 
 def test_an_engine_that_answers_is_found(engine: Engine) -> None:
-    found = choose(None, env=os.environ).engine
-    assert found is not None
+    match = choose(None, env=os.environ).engine
+    assert match is not None
     assert engine.version
 
 

@@ -110,12 +110,12 @@ def hostile(feedstock: Path, request: pytest.FixtureRequest) -> Path:
 
 def snapshot(folder: Path) -> dict[str, tuple[int, str]]:
     """The mode and the content of everything below a folder."""
-    found = {}
+    result = {}
     for path in sorted(folder.rglob("*")):
         status = path.lstat()
         content = str(path.readlink()) if path.is_symlink() else files.sha256(path) if path.is_file() else ""
-        found[str(path.relative_to(folder))] = (stat.S_IMODE(status.st_mode), content)
-    return found
+        result[str(path.relative_to(folder))] = (stat.S_IMODE(status.st_mode), content)
+    return result
 
 
 # What kiln itself changes below build_artifacts while it builds.
@@ -137,11 +137,11 @@ KILNS_OWN = (*CHANGING, ".gitignore", "ledger.sqlite", "finished", "conda-forge-
 def of_others(root: Path) -> dict[str, tuple[int, str]]:
     """Return the files that no build may change: those around build_artifacts, kiln's, and those of others in it."""
     made = str(root.relative_to(root.parent) / "build_artifacts") + "/"
-    kilns = {name: found for name, found in snapshot(PACKAGE_ROOT / "kiln").items() if "__pycache__" not in name}
-    everything = {**snapshot(root.parent), **{f"kiln/{name}": found for name, found in kilns.items()}}
+    kilns = {name: result for name, result in snapshot(PACKAGE_ROOT / "kiln").items() if "__pycache__" not in name}
+    everything = {**snapshot(root.parent), **{f"kiln/{name}": result for name, result in kilns.items()}}
     return {
-        name: found
-        for name, found in everything.items()
+        name: result
+        for name, result in everything.items()
         if not name.startswith(made)
         or (name.endswith(("/new", "/new.conda", "/theirs.conda", "/other/secret")) and f"work/{CPU_311}/" not in name)
         or not name.removeprefix(made).startswith(KILNS_OWN)

@@ -61,11 +61,11 @@ def test_a_real_feedstock_is_converted_with_proof_or_told_why_not(case: str, tmp
         assert refused.value.at is not None
         assert refused.value.at.line == REFUSED[case]
         return
-    found = convert.convert(feedstock, leave_out=LEFT_OUT)
-    differing = {(each.package, each.what) for each in convert.faults(found)}
+    result = convert.convert(feedstock, leave_out=LEFT_OUT)
+    differing = {(item.package, item.what) for item in convert.faults(result)}
     assert differing == DIFFERING.get(case, set())
-    assert found.proof.packages > 0
-    convert.write(feedstock, found)
+    assert result.proof.packages > 0
+    convert.write(feedstock, result)
     check_with_rattler_build(feedstock)
 
 
@@ -81,7 +81,7 @@ def test_serving_is_the_same_in_both_formats(tmp_path: Path) -> None:
         shutil.copytree(ROOT / "serving" / name, tmp_path / "a" / name)
     shutil.copyfile(ROOT / "serving" / "conda-forge.yml", tmp_path / "a" / "conda-forge.yml")
     feedstock = feedstock_loader.find(tmp_path / "a")
-    found = convert.convert(feedstock)
-    assert (found.proof.holds, found.proof.configs, found.proof.packages) == (True, 3, 5)
-    convert.write(feedstock, found)
+    result = convert.convert(feedstock)
+    assert (result.proof.holds, result.proof.configs, result.proof.packages) == (True, 3, 5)
+    convert.write(feedstock, result)
     check_with_rattler_build(feedstock)

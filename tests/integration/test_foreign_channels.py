@@ -157,10 +157,10 @@ def write(place: Path, data: bytes) -> None:
 
 def contents(channel: Path) -> dict[str, bytes]:
     """Return the files of a channel that are not packages."""
-    found = (path for path in channel.rglob("*") if path.is_file() and ".kiln" not in path.parts)
+    result = (path for path in channel.rglob("*") if path.is_file() and ".kiln" not in path.parts)
     return {
         path.relative_to(channel).as_posix(): path.read_bytes()
-        for path in found
+        for path in result
         if not path.name.endswith((".conda", ".tar.bz2")) and ".cache" not in path.parts
     }
 
@@ -189,11 +189,11 @@ async def asked(url: str, **how: bool) -> dict[str, Json]:
     from rattler import Channel, Gateway, SourceConfig
 
     gateway = Gateway(default_config=SourceConfig(cache_action="no-cache", **how))
-    found = await gateway.query(
+    result = await gateway.query(
         [Channel(url)], ["linux-64", "noarch"], [*NAMES], recursive=False, channel_relations="disabled"
     )
-    told = {record.file_name: json.loads(record.to_json().replace(url, "")) for records in found for record in records}
-    gone: dict[str, Json] = {f"removed {each.file_name}": {} for removed in found.removed for each in removed}
+    told = {record.file_name: json.loads(record.to_json().replace(url, "")) for records in result for record in records}
+    gone: dict[str, Json] = {f"removed {each.file_name}": {} for removed in result.removed for each in removed}
     return {**told, **gone}
 
 
@@ -225,11 +225,11 @@ class View:
             elif ".msgpack" not in name:  # what shards say is asked by clients
                 assert later.files[name] == data, name
         for way, seen in self.clients.items():
-            found = later.clients[way]
+            result = later.clients[way]
             for file, record in seen.items():
-                assert {**found[file], **record} == found[file], (way, file)
-                assert found[file].keys() - record.keys() <= {"run_exports"}, "shards may have them, too"
-            assert found.keys() - seen.keys() == new, way
+                assert {**result[file], **record} == result[file], (way, file)
+                assert result[file].keys() - record.keys() <= {"run_exports"}, "shards may have them, too"
+            assert result.keys() - seen.keys() == new, way
 
     @staticmethod
     def _require_kept(name: str, before: Json, after: Json, new: frozenset[str]) -> None:
@@ -266,8 +266,8 @@ def of_new() -> frozenset[str]:
 @pytest.fixture(params=INDEXERS, ids=lambda each: each.__name__)
 def indexer(request: pytest.FixtureRequest) -> Callable[[Path], None]:
     """Each indexer in turn."""
-    found: Callable[[Path], None] = request.param
-    return found
+    result: Callable[[Path], None] = request.param
+    return result
 
 
 @pytest.fixture
@@ -346,10 +346,10 @@ def test_run_exports_stay_known(channel: Path, tmp_path: Path) -> None:
     assert told["fresh-1-0.conda"] == {"run_exports": {"weak": ["fresh >=1"]}}
     assert {"run_exports": {}} not in told.values(), "unknown run_exports are not listed"
     with served(channel) as url:
-        found = clients(url)["shards"]
+        result = clients(url)["shards"]
     index = json.loads((channel / "linux-64" / "repodata.json").read_bytes())
     if "run_exports" in str(index) or "old-1-0.conda" in told:
-        assert found["old-1-0.conda"]["run_exports"] == {"weak": ["old >=1"]}
+        assert result["old-1-0.conda"]["run_exports"] == {"weak": ["old >=1"]}
 
 
 def test_another_tool_indexes_it_after_kiln_and_kiln_again(
@@ -363,7 +363,7 @@ def test_another_tool_indexes_it_after_kiln_and_kiln_again(
     assert {"later-1-0.conda", "fresh-1-0.conda"} <= before.clients["plain"].keys()
     transaction.publish(in_folder(channel), paths[1:], entries[1:], lambda _: None)
     after = view(channel)
-    assert {way: found.keys() for way, found in after.clients.items()} == dict.fromkeys(
+    assert {way: result.keys() for way, result in after.clients.items()} == dict.fromkeys(
         WAYS, before.clients["plain"].keys() | {"app-1-0.conda"}
     )
 

@@ -90,9 +90,9 @@ def read(feedstock: Feedstock) -> None:
     for config in expand.configs(feedstock, PINNING):
         expand.text(config)
     for path in sorted(feedstock.configs.glob("*.yaml"))[:1]:
-        found = render.render(feedstock, expand.read(feedstock, path.stem))
-        render.as_json(found)
-        render.finalise(found)
+        result = render.render(feedstock, expand.read(feedstock, path.stem))
+        render.as_json(result)
+        render.finalise(result)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

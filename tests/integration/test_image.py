@@ -77,8 +77,8 @@ def test_a_package_that_debian_does_not_have_is_told_before_anything_is_installe
     from kiln.image.build_base import make
 
     said: list[str] = []
-    wanted = image.recipe("bookworm", ["gcc-kiln-nosuch", "make"])
+    expected = image.recipe("bookworm", ["gcc-kiln-nosuch", "make"])
     with pytest.raises(UsageError, match=r"Debian bookworm has no package gcc-kiln-nosuch\n"):
-        make(wanted, tmp_path / "images" / "a.tar", env=os.environ, on_line=said.append)
+        make(expected, tmp_path / "images" / "a.tar", env=os.environ, on_line=said.append)
     assert any("--dry-run" in line for line in said)
     assert list((tmp_path / "images").iterdir()) == []

@@ -112,7 +112,7 @@ def test_a_version_that_does_not_exist_is_answered_with_those_that_do(
 def test_a_dry_run_has_the_same_json_and_writes_nothing(channel: Path, tmp_path: Path) -> None:
     done = kiln(tmp_path, "app", "--from", str(channel), "--dry-run", "--json")
     told = json.loads(done.stdout)
-    assert [(each["action"], each["name"], each["version"]) for each in told["packages"]] == [
+    assert [(item["action"], item["name"], item["version"]) for item in told["packages"]] == [
         ("new", "app", "1"),
         ("new", "library", "2"),
     ]
@@ -164,10 +164,10 @@ def rewritten(channel: Path, without: set[str], **changed: object) -> Path:
             packed.unlink()
     place = channel / "linux-64/repodata.json"
     told = json.loads(place.read_text())
-    for each in told["packages.conda"].values():
-        each.update(changed)
+    for item in told["packages.conda"].values():
+        item.update(changed)
         for key in without:
-            each.pop(key, None)
+            item.pop(key, None)
     place.write_text(json.dumps(told))
     return channel / "linux-64/library-2-0.conda"
 

@@ -76,13 +76,13 @@ def install(folder: Path, limits: str, *words: str) -> subprocess.CompletedProce
 def left(folder: Path) -> list[str]:
     """Return the files below a folder except a cache's empty notes: packages, indexes, half-written files."""
     notes = (".lock", ".cache", "-v1")
-    found = [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(notes)]
-    return [f"{path.relative_to(folder)} {path.stat().st_size}" for path in found]
+    result = [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(notes)]
+    return [f"{path.relative_to(folder)} {path.stat().st_size}" for path in result]
 
 
 def index(*records: dict[str, object]) -> bytes:
     """An index of these packages."""
-    named = {f"{each['name']}-{each['version']}-{each['build']}.conda": each for each in records}
+    named = {f"{item['name']}-{item['version']}-{item['build']}.conda": item for item in records}
     return json.dumps({"info": {"subdir": "linux-64"}, "packages": {}, "packages.conda": named}).encode()
 
 

@@ -39,15 +39,15 @@ ORDERS = sorted(itertools.permutations(("tensorflow-base", *NEIGHBORS)))
 
 def tree(prefix: Path) -> dict[str, str]:
     """Return all files of a prefix with their content, all links with where they lead, but for conda's records."""
-    found = {}
+    result = {}
     for top, folders, names in os.walk(prefix):
         for path in (Path(top, name) for name in (*names, *folders)):
             name = str(path.relative_to(prefix))
             if path.is_symlink():
-                found[name] = f"-> {path.readlink()}"
+                result[name] = f"-> {path.readlink()}"
             elif path.is_file() and not name.startswith(OF_PREFIXES):
-                found[name] = path.read_bytes().hex()
-    return found
+                result[name] = path.read_bytes().hex()
+    return result
 
 
 def package(
@@ -102,7 +102,7 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A channel of TensorFlow's packages and their neighbors."""
     folder = tmp_path_factory.mktemp("packages")
     others = [package(folder, name, (), files, {}) for name, files in NEIGHBORS.items()]
-    Channel(root=folder / "channel").add([(each, "linux-64") for each in (*outputs(folder), *others)])
+    Channel(root=folder / "channel").add([(item, "linux-64") for item in (*outputs(folder), *others)])
     return folder / "channel"
 
 

@@ -153,8 +153,8 @@ def test_two_machines_build_a_config_each_and_are_gone(
 def processes(run: str) -> dict[str, int]:
     """The virtual machines of a run by their names, as QEMU's processes say, which need not be this test's children."""
     argv = ["pgrep", "--list-full", "--full", f"^qemu-system-x86_64 .*value=kiln-run={run},"]
-    found = subprocess.run(argv, capture_output=True, text=True, check=False).stdout.splitlines()
-    return {line.split(" -name ")[1].split()[0]: int(line.split()[0]) for line in found}
+    result = subprocess.run(argv, capture_output=True, text=True, check=False).stdout.splitlines()
+    return {line.split(" -name ")[1].split()[0]: int(line.split()[0]) for line in result}
 
 
 @pytest.fixture
@@ -209,8 +209,8 @@ def test_virtual_machines_that_nobody_knows_any_more_are_found_by_their_tags_and
     shutil.rmtree(run)
 
     succeed(play("list", **virtual))
-    (found,) = json.loads((run / "found.json").read_text())
-    assert (found["name"], found["flavor"], found["port"]) == (f"kiln-{name}-1", "qemu", port)
+    (result,) = json.loads((run / "found.json").read_text())
+    assert (result["name"], result["flavor"], result["port"]) == (f"kiln-{name}-1", "qemu", port)
     succeed(play("sweep", **{**virtual, "kiln_run": "another"}))
     assert processes(name) == {}
     succeed(play("down", **virtual))
@@ -241,10 +241,10 @@ def ec2(told: dict[str, object]) -> Any:
 
 def running(client: Any) -> dict[str, dict[str, Any]]:
     """The machines of an account that cost money, by name."""
-    found = [each for group in client.describe_instances()["Reservations"] for each in group["Instances"]]
-    tags = [{tag["Key"]: tag["Value"] for tag in each.get("Tags", ())} for each in found]
+    result = [each for group in client.describe_instances()["Reservations"] for each in group["Instances"]]
+    tags = [{tag["Key"]: tag["Value"] for tag in each.get("Tags", ())} for each in result]
     return {
-        tag.get("Name", ""): each for tag, each in zip(tags, found, strict=True) if each["State"]["Name"] == "running"
+        tag.get("Name", ""): each for tag, each in zip(tags, result, strict=True) if each["State"]["Name"] == "running"
     }
 
 
@@ -275,8 +275,8 @@ def test_machines_on_aws_end_themselves_and_are_given_back(
         {"name": "kiln-one-3", "type": "gpu-v100"},
         {"name": "kiln-one-cache", "type": "compute-8"},
     ]
-    wanted = {"Name": "architecture", "Values": ["x86_64"]}
-    some = client.describe_images(Filters=[wanted])["Images"][0]["ImageId"]
+    expected = {"Name": "architecture", "Values": ["x86_64"]}
+    some = client.describe_images(Filters=[expected])["Images"][0]["ImageId"]
     stranger = client.run_instances(ImageId=some, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
     names = "debian-12-amd64-20261101-1", "with a driver (Ubuntu 22.04) 1"
     plain, driver = (client.create_image(InstanceId=stranger, Name=name)["ImageId"] for name in names)

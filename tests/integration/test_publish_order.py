@@ -41,7 +41,7 @@ def release() -> list[IndexEntry]:
 def moments(release: list[IndexEntry], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The channel at each moment: the release before, then with one package more each time."""
     folder = tmp_path_factory.mktemp("moments")
-    new = [dict(each.record) for each in release]
+    new = [dict(item.record) for item in release]
     kept = [*map(before, new), *stand_ins(new)]
     return [write(folder / f"{number}", [*kept, *new[:number]]) for number in range(len(new) + 1)]
 
@@ -53,15 +53,15 @@ def moments(release: list[IndexEntry], tmp_path_factory: pytest.TempPathFactory)
 def test_a_reader_in_between_gets_the_old_release_or_all_of_the_new_one(
     moments: list[Path], driver: str | None, asked: str, kind: str
 ) -> None:
-    found = []
+    result = []
     for channel in moments:
         records = solve([channel.as_uri()], [asked, "python 3.12.*"], virtual_packages=machine(driver))
-        ours = [each for each in records if "tensorflow" in each.name.normalized]
-        assert {str(each.build).startswith(kind) for each in ours} == {True}, "never another kind of build"
-        (version,) = {str(each.version) for each in ours}
-        found.append(version)
-    change = found.index(NEW)
-    assert found == [OLD] * change + [NEW] * (len(found) - change), "there is one moment for each reader"
+        ours = [item for item in records if "tensorflow" in item.name.normalized]
+        assert {str(item.build).startswith(kind) for item in ours} == {True}, "never another kind of build"
+        (version,) = {str(item.version) for item in ours}
+        result.append(version)
+    change = result.index(NEW)
+    assert result == [OLD] * change + [NEW] * (len(result) - change), "there is one moment for each reader"
 
 
 def test_a_package_can_be_installed_from_the_moment_that_it_appears(

@@ -24,10 +24,10 @@ SHOW = "import sys, ssl, sqlite3, ctypes; print(sys.prefix)"
 @pytest.fixture(scope="session")
 def interpreter() -> Interpreter:
     """The newest Python of this machine that a rehearsal can use."""
-    found = rehearse.newest(env=ENV)
-    if found is None:
+    result = rehearse.newest(env=ENV)
+    if result is None:
         pytest.skip("this machine has no Python that TensorFlow has wheels for")
-    return found
+    return result
 
 
 @pytest.fixture(scope="session")

@@ -28,9 +28,9 @@ EXPORTS = {"weak_constrains": "weak_constraints", "strong_constrains": "strong_c
 def feedstock(name: str, folder: Path) -> Feedstock:
     shutil.copytree(RECIPES / name, folder / "recipe")
     (folder / "conda-forge.yml").write_text(FORGE)
-    found = feedstock_loader.find(folder)
-    expand.write(found, expand.configs(found))
-    return found
+    result = feedstock_loader.find(folder)
+    expand.write(result, expand.configs(result))
+    return result
 
 
 def answers(asked: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -38,8 +38,8 @@ def answers(asked: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
         [sys.executable, PROGRAM], input=json.dumps(asked), capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    found: list[list[dict[str, Any]]] = json.loads(ended.stdout)
-    return found
+    result: list[list[dict[str, Any]]] = json.loads(ended.stdout)
+    return result
 
 
 def plain(output: dict[str, Any]) -> dict[str, Any]:
@@ -54,29 +54,29 @@ def plain(output: dict[str, Any]) -> dict[str, Any]:
 
 
 def by_name(outputs: list[dict[str, Any]]) -> dict[tuple[str, ...], dict[str, Any]]:
-    return {(each["name"], each["version"], each["build"]): each for each in outputs}
+    return {(item["name"], item["version"], item["build"]): item for item in outputs}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_config_is_rendered_as_rattler_build_renders_it(name: str, tmp_path: Path) -> None:
-    found = feedstock(name, tmp_path)
-    configs = [expand.read(found, path.stem) for path in sorted(found.configs.glob("*.yaml"))]
+    result = feedstock(name, tmp_path)
+    configs = [expand.read(result, path.stem) for path in sorted(result.configs.glob("*.yaml"))]
     assert configs
-    ours = [[plain(output) for output in render.as_json(render.render(found, config))] for config in configs]
-    beside = [str(path) for path in found.recipe.glob("*.yaml") if path.name != "recipe.yaml"]
+    ours = [[plain(output) for output in render.as_json(render.render(result, config))] for config in configs]
+    beside = [str(path) for path in result.recipe.glob("*.yaml") if path.name != "recipe.yaml"]
     asked = [
         {
-            "recipe": str(found.recipe_v1),
-            "files": [*beside, str(found.configs / f"{config.name}.yaml")],
+            "recipe": str(result.recipe_v1),
+            "files": [*beside, str(result.configs / f"{config.name}.yaml")],
             "target": config.platform,
             "build": BUILDS.get(config.platform, config.platform),
         }
         for config in configs
     ]
     for config, mine, theirs in zip(configs, ours, answers(asked), strict=True):
-        wanted = by_name(theirs)
-        assert by_name(mine) == wanted, config.name
-        assert len(mine) == len(wanted)
+        expected = by_name(theirs)
+        assert by_name(mine) == expected, config.name
+        assert len(mine) == len(expected)
 
 
 def test_the_recipes_have_more_than_one_config_and_output(tmp_path: Path) -> None:

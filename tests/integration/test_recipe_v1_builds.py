@@ -70,10 +70,10 @@ def kiln(root: Path, *words: str, stdin: str = "") -> subprocess.CompletedProces
 
 def contents(package: Path) -> dict[str, Any]:
     """Return the files that a package installs, its tests and run exports, without the prefixes in them."""
-    with reader.reading(package) as given:
+    with reader.reading(package) as setting:
         files = {
             member.name: member.linkname if content is None else content.read().decode(errors="replace")
-            for member, content in given
+            for member, content in setting
             if not member.isdir() and (not member.name.startswith("info/") or member.name in COMPARED)
         }
     exports = json.loads(files.pop(EXPORTS, "{}"))
@@ -136,8 +136,8 @@ def built(root: Path, *words: str) -> None:
 
 
 def index(package: Path) -> dict[str, Any]:
-    found: dict[str, Any] = read_info(package, "index.json")
-    return found
+    result: dict[str, Any] = read_info(package, "index.json")
+    return result
 
 
 def test_packages_are_those_that_rattler_build_makes(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_the_same_rehearsal_again_finds_everything(report: dict[str, Any]) -> No
     again = config_of(ended.stdout)
     assert again["state"] == "cached"
     assert all(package["reused"] for package in again["packages"])
-    assert [package["artifact"] for package in again["packages"]] == [each["artifact"] for each in report["packages"]]
+    assert [package["artifact"] for package in again["packages"]] == [item["artifact"] for item in report["packages"]]
 
 
 def test_a_rehearsal_is_marked_and_refused_as_a_release(report: dict[str, Any], tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_two_of_one_config_at_once_are_refused(tmp_path: Path) -> None:
 
 def test_without_a_python_nothing_is_fetched(tmp_path: Path) -> None:
     folders = (Path("/usr/bin"), Path("/usr/local/bin"))
-    python = next(each for each in PYTHONS if not any((folder / f"python{each}").exists() for folder in folders))
+    python = next(item for item in PYTHONS if not any((folder / f"python{item}").exists() for folder in folders))
     feedstock = copy_of_feedstock(tmp_path)
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     words = ("build", "--rehearse", "--python", "/usr/bin/perl", "--python-channel", "http://127.0.0.1:9/channel")

@@ -72,15 +72,15 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def interpreters() -> list[Path]:
     """The interpreters of this machine, each once: one per version and the system's."""
-    found = {}
+    result = {}
     for python in PYTHONS:
         for first in ([], [Path(f"/usr/bin/python{python}")]):
             try:
                 interpreter = rehearse.find(python, first=first, env=ENV)
             except UnsupportedPython:
                 continue
-            found[interpreter.executable] = interpreter.executable
-    return list(found)
+            result[interpreter.executable] = interpreter.executable
+    return list(result)
 
 
 def installed(packages: Sequence[Path], folder: Path) -> Path:

@@ -72,9 +72,9 @@ def measured(text: str, tmp_path: Path, *, width: int) -> dict[str, Any]:
     page = tmp_path / "measured.html"
     page.write_text(policy_free(text).replace("</body>", MEASURE))
     shown = browse(page, tmp_path / "profile", f"--window-size={width},1200").stdout
-    found = re.search(r'<pre id="measured">(.*?)</pre>', shown)
-    assert found
-    told: dict[str, Any] = json.loads(unescape(found[1]))
+    result = re.search(r'<pre id="measured">(.*?)</pre>', shown)
+    assert result
+    told: dict[str, Any] = json.loads(unescape(result[1]))
     return told
 
 

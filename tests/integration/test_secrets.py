@@ -151,14 +151,14 @@ def kiln_report(root: Path) -> str:
 def server(folder: Path, *, leads_to: str = "") -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
     """A channel that wants a password or a token; yields its address, and the requests with their credentials."""
     asked: list[tuple[str, str | None]] = []
-    wanted = f"Basic {base64.b64encode(f'user:{PASSWORD}'.encode()).decode()}"
+    expected = f"Basic {base64.b64encode(f'user:{PASSWORD}'.encode()).decode()}"
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def send_head(self) -> io.BytesIO | BinaryIO | None:
             asked.append((self.path, self.headers.get("Authorization")))
             if self.path.startswith(f"/t/{TOKEN}/"):
                 self.path = self.path.removeprefix(f"/t/{TOKEN}")
-            elif self.headers.get("Authorization") != wanted:
+            elif self.headers.get("Authorization") != expected:
                 self.send_response(401)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -244,7 +244,7 @@ def test_credentials_go_to_no_other_server(channel: Path, tmp_path: Path) -> Non
         command(tmp_path, "install", package.name.rsplit("-", 2)[0], "--from", url, "--prefix", str(tmp_path / "p"))
         verified = command(tmp_path, "verify", str(package), "--channel", url)
     assert asked
-    assert [given for _, given in elsewhere if given] == []
+    assert [value for _, value in elsewhere if value] == []
     assert verified.returncode == DownloadFailed.exit_code, verified.stderr
     assert "leads to another server" in verified.stderr
     assert PASSWORD not in verified.stderr

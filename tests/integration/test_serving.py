@@ -50,7 +50,7 @@ def test_the_api_is_packaged_installed_and_speaks_with_a_server(tensorflow: Path
     config = expand.read(feedstock, CONFIG)
     here = dataclasses.replace(config, variant={**config.variant, "python": (f"{PYTHON}.*",)})
     rendered = render.finalise(render.render(feedstock, here))
-    (output,) = (each for each in rendered.outputs if each.name == "tensorflow-serving-api")
+    (output,) = (item for item in rendered.outputs if item.name == "tensorflow-serving-api")
     # The license is in the sources, of which nothing is compiled here.
     about = {key: value for key, value in output.about.items() if key != "license_file"}
     output = dataclasses.replace(output, about=about)

@@ -90,8 +90,8 @@ def test_a_folder_holds_what_an_archive_holds_and_is_replaced(
         assert make(serving(channel), tmp_path / "layout").digest == archive.digest
     with tarfile.open(archive.path) as file:
         held = {member.name: member.size for member in file}
-    found = (path for path in (tmp_path / "layout").rglob("*") if path.is_file())
-    assert held == {path.relative_to(tmp_path / "layout").as_posix(): path.stat().st_size for path in found}
+    result = (path for path in (tmp_path / "layout").rglob("*") if path.is_file())
+    assert held == {path.relative_to(tmp_path / "layout").as_posix(): path.stat().st_size for path in result}
 
 
 def test_nothing_to_build_or_install_with_is_inside(archive: slim_image.SlimImage) -> None:
@@ -121,12 +121,12 @@ def test_a_scanner_finds_what_is_installed(archive: slim_image.SlimImage) -> Non
 
 
 def test_nobody_gains_rights_by_a_file_and_no_link_leads_nowhere(archive: slim_image.SlimImage) -> None:
-    found = {f"/{member.name}": member for member in members(archive.path)}
-    assert [path for path, member in found.items() if member.mode & 0o6000] == []
-    writable = {path: member for path, member in found.items() if member.mode & 0o002 and not member.issym()}
+    result = {f"/{member.name}": member for member in members(archive.path)}
+    assert [path for path, member in result.items() if member.mode & 0o6000] == []
+    writable = {path: member for path, member in result.items() if member.mode & 0o002 and not member.issym()}
     assert {path: oct(member.mode) for path, member in writable.items()} == {"/tmp": "0o1777", "/var/tmp": "0o1777"}
-    links = {path: member.linkname for path, member in found.items() if member.issym()}
-    assert {path for path in links if followed(path, links) not in found} == set()
+    links = {path: member.linkname for path, member in result.items() if member.issym()}
+    assert {path for path in links if followed(path, links) not in result} == set()
 
 
 def followed(path: str, links: dict[str, str]) -> str:
@@ -204,19 +204,19 @@ def test_an_image_for_gpus_is_made_of_the_cuda_build_and_names_its_driver(tmp_pa
         with package(tmp_path, facts) as archive:
             archive.add_bytes(f"share/{build}", b"")
         made.add([(tmp_path / f"{facts.stem}.conda", "linux-64")])
-    found = {}
+    result = {}
     for cuda in ("", "12.9"):
         image = make(serving(made, cuda=cuda), tmp_path / f"image{cuda}.tar")
         with tarfile.open(image.path) as file:
             content = file.extractfile(f"blobs/{image.config_digest.replace(':', '/')}")
             assert content is not None
-            found[cuda] = json.load(content)["config"]
-    assert found[""]["Labels"]["kiln.package"] == "tensorflow-serving-2.20.0-cpu_h0_0.conda"
-    assert "kiln.cuda" not in found[""]["Labels"]
-    labels = found["12.9"]["Labels"]
+            result[cuda] = json.load(content)["config"]
+    assert result[""]["Labels"]["kiln.package"] == "tensorflow-serving-2.20.0-cpu_h0_0.conda"
+    assert "kiln.cuda" not in result[""]["Labels"]
+    labels = result["12.9"]["Labels"]
     assert labels["kiln.package"] == "tensorflow-serving-2.20.0-cuda129h0_200.conda"
     assert (labels["kiln.cuda"], labels["kiln.cuda.driver"]) == ("12", ">=525")
-    assert "NVIDIA_REQUIRE_CUDA=cuda>=12" in found["12.9"]["Env"]
+    assert "NVIDIA_REQUIRE_CUDA=cuda>=12" in result["12.9"]["Env"]
 
 
 def test_a_library_that_no_package_brings_is_named(tmp_path: Path) -> None:

@@ -44,11 +44,11 @@ class Solver:
             return self._program(channels, specs, virtual_packages, flexible=flexible)
         try:
             records = channel.solve(
-                [each.as_uri() for each in channels], specs, virtual_packages=virtual_packages, flexible=flexible
+                [item.as_uri() for item in channels], specs, virtual_packages=virtual_packages, flexible=flexible
             )
         except SolveFailed:
             return None
-        return {each.name.normalized: (str(each.version), str(each.build)) for each in records}
+        return {item.name.normalized: (str(item.version), str(item.build)) for item in records}
 
     def _program(
         self, channels: Iterable[Path], specs: Iterable[str], packages: VirtualPackages, *, flexible: bool
@@ -56,7 +56,7 @@ class Solver:
         virtual = self.folder / "machine.json"
         offered = {f"{name}-1-0.conda": record(name, *told) for name, told in packages.items()}
         virtual.write_text(json.dumps({"packages": {}, "packages.conda": offered}))
-        indexes = [str(each / "linux-64/repodata.json") for each in channels]
+        indexes = [str(item / "linux-64/repodata.json") for item in channels]
         argv = [self.name, "flexible" if flexible else "strict", str(virtual), *indexes, "--", *specs]
         said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
         if said.startswith("refused"):

@@ -33,11 +33,11 @@ def main(priority: str, machine: str, *rest: str) -> None:
     solver = Resolve({record: record for record in records}, channels=list(channels.values()))
     try:
         with contextlib.redirect_stdout(sys.stderr):  # conda prints its progress there, too
-            found = solver.solve([MatchSpec(spec) for spec in specs])
+            result = solver.solve([MatchSpec(spec) for spec in specs])
     except CondaError as error:
         print("refused", error, sep="\n")
         return
-    for record in found:
+    for record in result:
         if not record.name.startswith("__"):
             print(record.name, record.version, record.build)
 

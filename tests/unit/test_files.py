@@ -212,9 +212,9 @@ def test_a_folder_may_itself_be_reached_by_a_link(tmp_path: Path) -> None:
     [(errno.EROFS, NotWritable), (errno.EPERM, NotWritable), (errno.EDQUOT, DiskFull), (errno.EISDIR, SystemFault)],
 )
 def test_what_the_system_refuses_is_a_failure_that_names_the_file(number: int, kind: type[KilnError]) -> None:
-    found = files.refusal(OSError(number, os.strerror(number), "/a/file"))
-    assert isinstance(found, kind)
-    assert "/a/file" in found.what
+    result = files.refusal(OSError(number, os.strerror(number), "/a/file"))
+    assert isinstance(result, kind)
+    assert "/a/file" in result.what
 
 
 def test_reserved_space_has_no_name_and_is_freed(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_the_first_boot_data_of_a_worker_has_its_host_key_and_a_lease() -> None:
     assert first == "#cloud-config"
     assert parameters["ssh_keys"] == {"ed25519_private": "SECRET", "ed25519_public": "PUBLIC"}
     assert parameters["ssh_pwauth"] is False
-    assert {each["path"]: each["permissions"] for each in parameters["write_files"]} == {
+    assert {item["path"]: item["permissions"] for item in parameters["write_files"]} == {
         "/usr/local/sbin/kiln-lease": "0755",
         "/etc/kiln-lease": "0644",
     }
@@ -99,8 +99,8 @@ def test_a_report_names_packages_and_logs_below_the_folder_of_finished_ones() ->
     assert logs == ["logs/0001/config.log"]
     assert COLLECT.expected(report("/home/x/build_artifacts/linux-64/a-1-0.conda"), "another") == ([], [])
     wheel = "wheels/cuda12.9/a-1-cp311-cp311-manylinux_2_27_x86_64.whl"
-    (found,), _ = COLLECT.expected(report(f"/home/x/build_artifacts/{wheel}"), "config")
-    assert found["path"] == wheel
+    (result,), _ = COLLECT.expected(report(f"/home/x/build_artifacts/{wheel}"), "config")
+    assert result["path"] == wheel
 
 
 @pytest.mark.parametrize(
@@ -159,16 +159,16 @@ def test_machines_of_every_provider_have_one_shape() -> None:
         "flavor": {"original_name": "c3-32"},
         "addresses": {"private": [fixed, floating]},
     }
-    found = [
+    result = [
         *MACHINES.from_aws([aws, {**aws, "state": {"name": "terminated"}}]),
         *MACHINES.from_docker([docker]),
         *MACHINES.from_openstack([server, {**server, "metadata": {}}]),
     ]
     shape = {"name": "m", "run": "r", "type": "t", "expires": 7}
-    assert [{key: each[key] for key in shape} for each in found] == [shape] * 3
-    assert [each["address"] for each in found] == ["192.0.2.1", "192.0.2.2", "192.0.2.3"]
-    assert [each["private"] for each in found] == ["10.0.0.1", "192.0.2.2", "10.0.0.3"]
-    assert [each["id"] for each in found] == ["i-1", "c1", "s1"]
+    assert [{key: item[key] for key in shape} for item in result] == [shape] * 3
+    assert [item["address"] for item in result] == ["192.0.2.1", "192.0.2.2", "192.0.2.3"]
+    assert [item["private"] for item in result] == ["10.0.0.1", "192.0.2.2", "10.0.0.3"]
+    assert [item["id"] for item in result] == ["i-1", "c1", "s1"]
 
 
 STATIC = load("library/kiln_static.py")
@@ -213,19 +213,19 @@ def hosts_of(kind: type[FakeHosts], folder: Path, run: str, *names: str, **more:
 def test_an_existing_host_belongs_to_one_run_at_a_time(fake_hosts: type[FakeHosts], tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     first, refused = hosts_of(fake_hosts, one, "one", "m-1", "m-2").claim_all()
-    assert ([each["name"] for each in first], refused) == (["m-1", "m-2"], [])
-    assert len({each["address"] for each in first}) == 2
+    assert ([item["name"] for item in first], refused) == (["m-1", "m-2"], [])
+    assert len({item["address"] for item in first}) == 2
     others, refused = hosts_of(fake_hosts, two, "two", "n-1", "n-2").claim_all()
     assert len(others) == 1
-    assert others[0]["address"] not in {each["address"] for each in first}
+    assert others[0]["address"] not in {item["address"] for item in first}
     assert "belongs to the run one of" in refused[0]["reason"]
     assert "sudo rm /etc/kiln-owner" in refused[0]["reason"]
     again, _ = hosts_of(fake_hosts, one, "one", "m-1", "m-2").claim_all()
-    assert {each["name"]: each["address"] for each in again} == {each["name"]: each["address"] for each in first}
-    assert {each["name"] for each in hosts_of(fake_hosts, one, "one").list_all()} == {"m-1", "m-2"}
+    assert {item["name"]: item["address"] for item in again} == {item["name"]: item["address"] for item in first}
+    assert {item["name"] for item in hosts_of(fake_hosts, one, "one").list_all()} == {"m-1", "m-2"}
     everyone = hosts_of(fake_hosts, one, "one", everywhere=True).list_all()
-    assert {each["run"] for each in everyone} == {"one", "two"}
-    assert {each["expires"] for each in everyone} == {7}
+    assert {item["run"] for item in everyone} == {"one", "two"}
+    assert {item["expires"] for item in everyone} == {7}
 
     stolen = [{**first[0], "owner": "two"}]
     hosts_of(fake_hosts, two, "two", machines=stolen).release_all()
@@ -242,15 +242,15 @@ def test_an_unreachable_host_is_skipped_unless_it_may_have_been_claimed(
     (taken,), _ = hosts_of(fake_hosts, tmp_path, "one", "m-1").claim_all()
     assert (taken["address"], taken["private"], taken["state"]) == ("b", "10.0.0.2", "running")
     fake_hosts.unreachable.update({"b": False})
-    (found,) = hosts_of(fake_hosts, tmp_path, "one").list_all()
-    assert found["state"] == "unreachable"
+    (result,) = hosts_of(fake_hosts, tmp_path, "one").list_all()
+    assert result["state"] == "unreachable"
     left, (refused,) = hosts_of(fake_hosts, tmp_path, "one", machines=[taken]).release_all()
     assert (left, refused["reason"]) == ([], "b: no route to host")
 
     fake_hosts.unreachable.update({"a": True})
     (perhaps,), _ = hosts_of(fake_hosts, tmp_path / "two", "two", "n-1").claim_all()
     assert (perhaps["address"], perhaps["state"]) == ("a", "unreachable")
-    assert [each["name"] for each in hosts_of(fake_hosts, tmp_path / "two", "two").list_all()] == ["n-1"]
+    assert [item["name"] for item in hosts_of(fake_hosts, tmp_path / "two", "two").list_all()] == ["n-1"]
 
 
 @pytest.mark.processes
@@ -266,7 +266,7 @@ def test_of_many_claims_of_a_host_at_the_same_moment_one_succeeds(tmp_path: Path
             said = list(pool.map(lambda text: subprocess.check_output(["sh", "-c", text], text=True), scripts))
         assert len(set(said)) == 1
         assert re.fullmatch(r"owner=\d+", said[0])
-        assert [each.name for each in tmp_path.iterdir()] == ["kiln-owner"]
+        assert [item.name for item in tmp_path.iterdir()] == ["kiln-owner"]
 
 
 def test_a_server_that_is_shut_off_has_ended_and_one_of_another_owner_is_a_stranger() -> None:
@@ -274,10 +274,12 @@ def test_a_server_that_is_shut_off_has_ended_and_one_of_another_owner_is_a_stran
         tags = {"kiln-fleet": "true", "kiln-run": "r", "kiln-worker": name, "kiln-owner": owner}
         return {"id": name, "name": name, "status": status, "metadata": tags}
 
-    found = MACHINES.from_openstack([server("a", "ACTIVE", "x"), server("b", "SHUTOFF", "y"), server("c", "ERROR", "")])
-    assert {each["name"]: each["ended"] for each in found} == {"a": False, "b": True, "c": True}
-    assert [each["name"] for each in MACHINES.own(found, "x")] == ["a", "c"]
-    assert [each["name"] for each in MACHINES.foreign(found, "x")] == ["b"]
+    result = MACHINES.from_openstack(
+        [server("a", "ACTIVE", "x"), server("b", "SHUTOFF", "y"), server("c", "ERROR", "")]
+    )
+    assert {item["name"]: item["ended"] for item in result} == {"a": False, "b": True, "c": True}
+    assert [item["name"] for item in MACHINES.own(result, "x")] == ["a", "c"]
+    assert [item["name"] for item in MACHINES.foreign(result, "x")] == ["b"]
 
 
 def test_a_cache_knows_its_password_as_servers_read_it(tmp_path: Path) -> None:
@@ -355,9 +357,9 @@ def test_a_virtual_machines_disk_differs_from_the_image_and_its_seed_is_what_clo
 def test_a_virtual_machine_is_read_back_from_its_command_line() -> None:
     known = QEMU.machine(["/usr/bin/qemu-system-x86_64", *started()[1:], ""])
     assert known == {"id": IDENTITY, "tags": ASKED["tags"], "port": 2222, "accelerator": "kvm"}
-    (found,) = MACHINES.from_qemu([known])
-    assert (found["name"], found["run"], found["type"], found["flavor"]) == ("kiln-one-1", "one", "qemu-2", "qemu")
-    assert (found["address"], found["port"]) == ("127.0.0.1", 2222)
+    (result,) = MACHINES.from_qemu([known])
+    assert (result["name"], result["run"], result["type"], result["flavor"]) == ("kiln-one-1", "one", "qemu-2", "qemu")
+    assert (result["address"], result["port"]) == ("127.0.0.1", 2222)
 
 
 def test_other_processes_are_not_machines_of_kiln() -> None:
@@ -373,7 +375,7 @@ def test_a_machine_that_begins_is_two_processes_and_one_machine(tmp_path: Path) 
         (tmp_path / pid).mkdir()
         (tmp_path / pid / "cmdline").write_bytes("\0".join((*words, "")).encode())
     (tmp_path / "10").mkdir()  # gone between two looks
-    assert [each["id"] for each in QEMU.listed(tmp_path)] == [IDENTITY]
+    assert [item["id"] for item in QEMU.listed(tmp_path)] == [IDENTITY]
     assert sorted(pid for pid, _ in QEMU.processes(tmp_path)) == [7, 8]
 
 

@@ -28,13 +28,13 @@ def test_no_tracked_file_names_the_host_of_a_package_registry() -> None:
     listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     tracked = [ROOT / name for name in listing.split("\0") if name and (ROOT / name).is_file()]
     assert Path(__file__) in tracked or len(tracked) > 20
-    found = [
+    result = [
         f"{file.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
         for file in tracked
         for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
         if PATTERN.search(line)
     ]
-    assert not found, "\n".join(found)
+    assert not result, "\n".join(result)
 
 
 @pytest.mark.parametrize("host", HOSTS)

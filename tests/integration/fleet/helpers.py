@@ -46,9 +46,9 @@ def ledgered(root: Path) -> tuple[FleetRun, ...]:
 
 def report(root: Path) -> MatrixReport:
     with FleetLedger(root / "build_artifacts" / "ledger.sqlite") as ledger:
-        found = ledger.report()
-    assert found is not None
-    return found
+        result = ledger.report()
+    assert result is not None
+    return result
 
 
 def containers(root: Path) -> list[str]:

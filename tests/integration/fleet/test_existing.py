@@ -95,7 +95,7 @@ def test_a_machine_that_exists_builds_for_one_run_at_a_time_and_keeps_off_the_ot
             subprocess.run(down, cwd=ROOT, capture_output=True, check=True)
             asked = words(stranger, "status", "--ask", "static", "--vars", str(stranger.parent / "hosts.json"))
             listed = subprocess.run(asked, cwd=ROOT, text=True, capture_output=True, check=True).stdout
-            assert [each["run"] for each in json.loads(listed)] == [first.id]
+            assert [item["run"] for item in json.loads(listed)] == [first.id]
             swept = subprocess.run(
                 static_words(stranger, existing, "sweep"), cwd=ROOT, text=True, capture_output=True, check=False
             )

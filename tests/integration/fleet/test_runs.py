@@ -369,13 +369,13 @@ def found_again(root: Path, since: FleetRun) -> bool:
     before = {worker.name: worker.provisioned for worker in since.workers}
     now = ledgered(root)[0].workers
     alive = [
-        each for each in now if each.state not in {WorkerState.TERMINATED, WorkerState.LOST, WorkerState.TERMINATING}
+        item for item in now if item.state not in {WorkerState.TERMINATED, WorkerState.LOST, WorkerState.TERMINATING}
     ]
-    return all(each.state is WorkerState.READY and each.provisioned != before.get(each.name) for each in alive)
+    return all(item.state is WorkerState.READY and item.provisioned != before.get(item.name) for item in alive)
 
 
 def state_of(root: Path, worker: str) -> WorkerState:
-    return next(each.state for each in ledgered(root)[0].workers if each.name == worker)
+    return next(item.state for item in ledgered(root)[0].workers if item.name == worker)
 
 
 LOCK = "iptables -w -{} INPUT -p tcp --dport 22 -j DROP"  # nothing of a connection that is open gets through either

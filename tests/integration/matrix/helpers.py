@@ -93,9 +93,9 @@ def wait_for(process: subprocess.Popen[str], text: str) -> list[str]:
 
 def report(root: Path) -> MatrixReport:
     with Ledger(root / "build_artifacts" / "ledger.sqlite") as ledger:
-        found = ledger.report()
-    assert found is not None
-    return found
+        result = ledger.report()
+    assert result is not None
+    return result
 
 
 def states(root: Path) -> dict[str, ConfigState]:
@@ -122,11 +122,11 @@ def replace(root: Path, file: str, old: str, new: str) -> None:
 
 
 def working_in(folder: Path) -> list[int]:
-    found = []
+    result = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if (entry / "cwd").readlink().is_relative_to(folder):
-                found.append(int(entry.name))
+                result.append(int(entry.name))
         except OSError:
             continue
-    return found
+    return result

@@ -44,7 +44,7 @@ def test_a_config_is_built_tested_and_put_into_the_channel(small: Path, where: s
     (library,) = (artifacts / "linux-64").glob("libsmall-1.2-*.conda")
     assert read_info(app, "index.json")["depends"] == [f"libsmall 1.2 {library.stem.removeprefix('libsmall-1.2-')}"]
     assert read_info(app, "about.json")["extra"]["sha"] == "abc"
-    prefixes = {each["_path"]: each.get("file_mode") for each in read_info(library, "paths.json")["paths"]}
+    prefixes = {item["_path"]: item.get("file_mode") for item in read_info(library, "paths.json")["paths"]}
     assert prefixes == {"lib/libsmall.txt": None, "lib/where.txt": "text"}
     assert (artifacts / f"conda-forge-build-done-{CPU_311}").is_file()
     assert not (artifacts / "work" / CPU_311).exists()
@@ -66,7 +66,7 @@ def test_the_whole_matrix_is_built_once_and_then_cached(small: Path, where: str)
     assert set(states(small).values()) == {ConfigState.DONE}
     assert len(packages(small)) == 6, "both configs of a CUDA version make the same library"
     told = [package.artifact for config in report(small).configs for package in config.packages]
-    assert {each.path: each.sha256 for each in told} == {each.path: files.sha256(each.path) for each in told}
+    assert {item.path: item.sha256 for item in told} == {item.path: files.sha256(item.path) for item in told}
     groups = {config.group for config in report(small).configs[:2] if config.cold}
     assert groups == {"cpu", "cuda12.9"}
     for config in report(small).configs:

@@ -42,7 +42,7 @@ def test_an_image_without_the_engine_is_lent_kilns_own(small: Path, like_conda_f
     ended = kiln(small, CPU_311, "--container", "docker", **own)
     assert ended.returncode == 0, ended.stderr
     assert_whole(small)
-    assert len([each for each in (small / "build_artifacts" / "engines").iterdir() if each.is_dir()]) == 1
+    assert len([item for item in (small / "build_artifacts" / "engines").iterdir() if item.is_dir()]) == 1
 
 
 def test_an_image_without_engine_and_python_is_reported_by_name(small: Path, docker: str) -> None:
@@ -64,7 +64,7 @@ def test_outputs_without_a_script_pick_files_that_the_recipe_installed(tmp_path:
         for file in Channel(root=tmp_path / "build_artifacts").packages()
     }
     assert {
-        name.rsplit("-", 2)[0]: [(each["_path"], each.get("file_mode")) for each in told]
+        name.rsplit("-", 2)[0]: [(item["_path"], item.get("file_mode")) for item in told]
         for name, told in paths.items()
     } == {
         "picked": [("lib/a.dat", "binary"), ("lib/a.txt", "text")],
@@ -112,7 +112,7 @@ def test_scripts_get_the_callers_variables_that_the_recipe_names_and_tests_their
     assert ended.returncode == 0, ended.stderr
     made = {file.name.rsplit("-", 2)[0]: file for file in Channel(root=tmp_path / "build_artifacts").packages()}
     assert {
-        name: [each["_path"] for each in read_info(file, "paths.json")["paths"]] for name, file in made.items()
+        name: [item["_path"] for item in read_info(file, "paths.json")["paths"]] for name, file in made.items()
     } == {
         "whole": ["share/length", "share/mode"],
         "part": ["share/part"],

@@ -113,11 +113,11 @@ def test_whoever_is_ended_takes_the_script_along(small: Path, number: signal.Sig
 
 def below(root: int) -> list[int]:
     """The processes below one, the deepest first."""
-    found: list[int] = []
+    result: list[int] = []
     for file in Path(f"/proc/{root}/task").glob("*/children"):
         with suppress(OSError):  # it has ended meanwhile
-            found += map(int, file.read_text().split())
-    return [deeper for pid in found for deeper in (*below(pid), pid)]
+            result += map(int, file.read_text().split())
+    return [deeper for pid in result for deeper in (*below(pid), pid)]
 
 
 def is_script(pid: int) -> bool:

@@ -44,9 +44,11 @@ def channel_on(
     reading = f"{server}/get" if kind is ServerKind.ANACONDA else None
     environment = {kind.type.token_variable: token}
     journals = tmp_path / "journals"
-    found = target(f"{kind.value}:{server}/{channel}", environment, journals=journals, staging=staging, reading=reading)
-    assert isinstance(found, ServerTarget)
-    return dataclasses.replace(found, pause=(pauses if pauses is not None else []).append)
+    result = target(
+        f"{kind.value}:{server}/{channel}", environment, journals=journals, staging=staging, reading=reading
+    )
+    assert isinstance(result, ServerTarget)
+    return dataclasses.replace(result, pause=(pauses if pauses is not None else []).append)
 
 
 def release(tmp_path: Path) -> tuple[list[Path], list[repodata.IndexEntry]]:
@@ -78,8 +80,8 @@ class Mortal:
         self.server, self.lives, self.after = server, lives, after
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.server, name)
-        return functools.partial(self.ask, found) if name in {"upload", "promote", "unlist", "delete"} else found
+        result = getattr(self.server, name)
+        return functools.partial(self.ask, result) if name in {"upload", "promote", "unlist", "delete"} else result
 
     def ask(self, change: Callable[..., None], *args: Any) -> None:
         self.lives -= 1

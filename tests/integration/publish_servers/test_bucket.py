@@ -75,8 +75,8 @@ def test_a_bucket_is_a_channel_like_a_folder(bucket: StoreTarget, tmp_path: Path
 
     def try_out(url: str) -> None:
         tried.append(url)
-        found = solve([url], ["fresh"], virtual_packages={})
-        install(found, tmp_path / "prefix", cache=tmp_path / "cache")
+        result = solve([url], ["fresh"], virtual_packages={})
+        install(result, tmp_path / "prefix", cache=tmp_path / "cache")
 
     put(bucket, tmp_path, OLD, lambda _: None)
     with pytest.raises(HashMismatch):
@@ -112,7 +112,7 @@ def test_a_publication_to_a_bucket_that_dies_again_and_again_comes_to_its_end(
     put(bucket, tmp_path, OLD, lambda _: None)
     before, after = ({f"{name}-1-0.conda" for name in names} for names in (OLD, (*OLD, *NEW)))
     store: Any = bucket.store
-    found: set[str] = set()
+    result: set[str] = set()
     for lives in range(5, 1000, 7):
         mortal = dataclasses.replace(bucket, store=dying(store, lives))
         try:
@@ -120,8 +120,8 @@ def test_a_publication_to_a_bucket_that_dies_again_and_again_comes_to_its_end(
             break
         except KeyboardInterrupt:
             mirror = mirrored(bucket, tmp_path / "mirror")
-            found = publishing.offered(mirror, "plain")
-            assert before <= found <= after, lives
+            result = publishing.offered(mirror, "plain")
+            assert before <= result <= after, lives
     assert lives > 40, "it died at many requests"
     assert seen(mirrored(bucket, tmp_path / "mirror")) == after
     assert bucket.journal.read() is None
@@ -134,8 +134,8 @@ class WatchedClient:
         self.client, self.look = client, look
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.client, name)
-        return functools.partial(self.ask, name, found) if callable(found) else found
+        result = getattr(self.client, name)
+        return functools.partial(self.ask, name, result) if callable(result) else result
 
     def ask(self, name: str, request: Callable[..., Any], *args: Any, **more: Any) -> Any:
         self.look(name, more)
@@ -150,14 +150,14 @@ def test_no_reader_of_a_bucket_finds_a_package_without_its_requirements(bucket: 
         for name, (subdir, depends) in needs.items()
     ]
     store: Any = bucket.store
-    found: list[list[str]] = []
+    result: list[list[str]] = []
 
     def look(name: str, told: Mapping[str, Any]) -> None:
         indices = [json.loads(store.read(f"{subdir}/repodata.json")) for subdir in ("noarch", "linux-64")]
         names = sorted(record["name"] for index in indices for record in index["packages.conda"].values())
-        if names not in found[-1:]:
-            found.append(names)
-        if name == "delete_object" and told["Key"].endswith("journal.json") and len(found) == 4:
+        if names not in result[-1:]:
+            result.append(names)
+        if name == "delete_object" and told["Key"].endswith("journal.json") and len(result) == 4:
             raise KeyboardInterrupt
 
     client = WatchedClient(store.client, look)
@@ -165,9 +165,9 @@ def test_no_reader_of_a_bucket_finds_a_package_without_its_requirements(bucket: 
     with pytest.raises(KeyboardInterrupt):
         transaction.publish(watched, paths, [repodata.read(path) for path in paths], lambda _: None)
     steps = [sorted([*OLD, *list(needs)[:number]]) for number in range(4)]
-    assert found == steps
+    assert result == steps
     assert len(transaction.abort(watched)) == 3
-    assert found == [*steps, *steps[-2::-1]]
+    assert result == [*steps, *steps[-2::-1]]
     assert bucket.held().keys() == {"linux-64/old-1-0.conda", "linux-64/kept-1-0.conda"}
 
 
@@ -263,10 +263,10 @@ def mirrored(bucket: StoreTarget, folder: Path) -> Path:
     """All objects of a bucket as files."""
     client: Any = bucket.store.client  # type: ignore[attr-defined] # the store is a Bucket
     shutil.rmtree(folder, ignore_errors=True)
-    for each in client.list_objects_v2(Bucket="wheels")["Contents"]:
-        place = folder / each["Key"].removeprefix("channel/")
+    for item in client.list_objects_v2(Bucket="wheels")["Contents"]:
+        place = folder / item["Key"].removeprefix("channel/")
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(client.get_object(Bucket="wheels", Key=each["Key"])["Body"].read())
+        place.write_bytes(client.get_object(Bucket="wheels", Key=item["Key"])["Body"].read())
     return folder
 
 

@@ -68,9 +68,9 @@ def test_clients_read_the_sharded_index_and_the_packages_through_a_web_server(
     shutil.rmtree(tmp_path / "built")
     for form in ("repodata.json", "repodata.json.zst"):
         (tmp_path / "channel" / ".kiln" / "index" / "current" / "noarch" / form).unlink()  # shards alone are left
-    found = solve([address], ["app", "kept"], virtual_packages={})
-    assert sorted(record.file_name for record in found) == ["app-1-0.conda", "kept-1-0.conda"]
-    install(found, tmp_path / "prefix", cache=tmp_path / "cache")
+    result = solve([address], ["app", "kept"], virtual_packages={})
+    assert sorted(record.file_name for record in result) == ["app-1-0.conda", "kept-1-0.conda"]
+    install(result, tmp_path / "prefix", cache=tmp_path / "cache")
     assert (tmp_path / "prefix" / "share" / "app").read_text() == "app"
 
 

@@ -18,16 +18,16 @@ MB = 1 << 20
 @pytest.fixture
 def caches(tmp_path: Path) -> DiskCaches:
     """Three caches of two files of a megabyte each, ``a`` the one used last, ``c`` the one used longest ago."""
-    found = DiskCaches(root=tmp_path / "compile-cache")
+    result = DiskCaches(root=tmp_path / "compile-cache")
     for age, key in enumerate("abc"):
-        with found.using(key, f"for {key}") as folder:
+        with result.using(key, f"for {key}") as folder:
             for number in range(2):
                 file = folder / "cas" / f"{number}"
                 file.parent.mkdir(exist_ok=True)
                 file.write_bytes(os.urandom(MB))
                 os.utime(file, (1000 + number, 1000 + number))
-        os.utime(found.root / f"{key}.json", (9000 - age, 9000 - age))
-    return found
+        os.utime(result.root / f"{key}.json", (9000 - age, 9000 - age))
+    return result
 
 
 def keys(caches: DiskCaches) -> list[str]:

@@ -59,7 +59,7 @@ def test_progress_is_told_once_and_only_when_it_has_changed() -> None:
     watch = watch_of("again", told)
     watch.look(100.0)
     watch.look(100.5)
-    assert [(each.done, each.total) for each in told] == [(8, 8)]
+    assert [(item.done, item.total) for item in told] == [(8, 8)]
 
 
 def test_the_pace_of_the_last_minutes_counts() -> None:

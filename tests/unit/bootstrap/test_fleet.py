@@ -33,8 +33,8 @@ def test_only_the_wanted_collections_are_unpacked(tmp_path: Path) -> None:
             archive.writestr(f"ansible_collections/{name}", "")
         archive.writestr("ansible-12.dist-info/METADATA", "")
     collections.unpack(wheel, tmp_path / "site")
-    found = [str(file.relative_to(tmp_path / "site")) for file in (tmp_path / "site").rglob("*") if file.is_file()]
-    assert found == ["ansible_collections/amazon/aws/plugins/a.py"]
+    result = [str(file.relative_to(tmp_path / "site")) for file in (tmp_path / "site").rglob("*") if file.is_file()]
+    assert result == ["ansible_collections/amazon/aws/plugins/a.py"]
 
 
 def test_the_collections_are_one_wheel_with_its_hash() -> None:
@@ -43,8 +43,8 @@ def test_the_collections_are_one_wheel_with_its_hash() -> None:
 
 
 def test_who_brings_an_ansible_of_his_own_gets_the_same_collections() -> None:
-    wanted = yaml.safe_load((ROOT / "ansible" / "requirements.yml").read_text())["collections"]
-    assert tuple(sorted(each["name"] for each in wanted)) == collections.NEEDED_COLLECTIONS
+    expected = yaml.safe_load((ROOT / "ansible" / "requirements.yml").read_text())["collections"]
+    assert tuple(sorted(item["name"] for item in expected)) == collections.NEEDED_COLLECTIONS
 
 
 def test_the_fleets_packages_are_those_of_a_run_and_more() -> None:

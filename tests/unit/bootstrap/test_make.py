@@ -40,9 +40,9 @@ def test_a_file_in_the_folders_place_is_left_alone(tmp_path: Path) -> None:
 
 def test_clearing_leaves_the_lock_and_follows_no_link(tmp_path: Path) -> None:
     folder, outside = tmp_path / ".venv", tmp_path / "outside"
-    for each in (folder / "lib", outside):
-        each.mkdir(parents=True)
-        (each / "file").touch()
+    for item in (folder / "lib", outside):
+        item.mkdir(parents=True)
+        (item / "file").touch()
     (folder / LOCK).touch()
     (folder / "lib64").symlink_to(outside)
     make._clear(folder)
@@ -58,7 +58,7 @@ def test_every_locked_package_has_a_hash(name: str) -> None:
 
 
 def test_the_two_locks_agree() -> None:
-    run, test = (dict(each.split("==") for each in make._unconditional(ROOT, name)) for name in (RUN, TEST))
+    run, test = (dict(item.split("==") for item in make._unconditional(ROOT, name)) for name in (RUN, TEST))
     assert {name for name in run.keys() & test.keys() if run[name] != test[name]} == set()
     assert {"jinja2", "py-rattler"} <= run.keys()
     assert {"pytest", "ruff"} <= test.keys()

@@ -135,24 +135,24 @@ Traceback (most recent call last):
     ],
 )
 def test_an_engines_last_exception_decides_the_error(last: str, error: type[KilnError]) -> None:
-    found = failure("conda-build", 1, f"compiling\nthe compiler's last word\n{CALLS}{last}\n")
-    assert type(found) is error
-    assert "conda-build ended with exit code 1" in found.what
-    assert "the compiler's last word\n" in found.why
-    assert last.splitlines()[-1] in found.why
-    assert "sys.exit(execute())" not in found.why
+    result = failure("conda-build", 1, f"compiling\nthe compiler's last word\n{CALLS}{last}\n")
+    assert type(result) is error
+    assert "conda-build ended with exit code 1" in result.what
+    assert "the compiler's last word\n" in result.why
+    assert last.splitlines()[-1] in result.why
+    assert "sys.exit(execute())" not in result.why
 
 
 def test_a_scripts_own_traceback_is_shown() -> None:
     own = 'Traceback (most recent call last):\n  File "setup.py", line 1\nValueError: the script\'s own\n'
-    found = failure("conda-build", 1, f"{own}{CALLS}BuildScriptException: Command\n")
-    assert "ValueError: the script's own" in found.why
+    result = failure("conda-build", 1, f"{own}{CALLS}BuildScriptException: Command\n")
+    assert "ValueError: the script's own" in result.why
 
 
 def test_output_without_a_traceback_is_shown_as_it_is() -> None:
-    found = failure("mambabuild", 2, "usage: conda-build [-h]\nconda-build: error: no such argument")
-    assert (type(found), found.what) == (BuildFailed, "mambabuild ended with exit code 2")
-    assert "no such argument" in found.why
+    result = failure("mambabuild", 2, "usage: conda-build [-h]\nconda-build: error: no such argument")
+    assert (type(result), result.what) == (BuildFailed, "mambabuild ended with exit code 2")
+    assert "no such argument" in result.why
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_output_without_a_traceback_is_shown_as_it_is() -> None:
     ],
 )
 def test_the_last_line_of_an_engine_that_exits_without_an_exception_decides(last: str, error: type[KilnError]) -> None:
-    found = failure("conda-build", 1, f"the test's last word\n{last}\n")
-    assert (type(found), found.why.count(last)) == (error, 1)
+    result = failure("conda-build", 1, f"the test's last word\n{last}\n")
+    assert (type(result), result.why.count(last)) == (error, 1)
 
 
 def test_each_engine_runs_in_a_folder_of_its_own() -> None:

@@ -56,11 +56,11 @@ META = output("meta", run=("app 2.21.0 cuda*",))
 
 
 def test_each_output_comes_after_those_it_needs() -> None:
-    assert [each.name for each in in_order((META, APP, LIB))] == ["lib", "app", "meta"]
+    assert [item.name for item in in_order((META, APP, LIB))] == ["lib", "app", "meta"]
 
 
 def test_a_skipped_output_is_not_made() -> None:
-    assert [each.name for each in in_order((output("gpu", skip=True), LIB))] == ["lib"]
+    assert [item.name for item in in_order((output("gpu", skip=True), LIB))] == ["lib"]
 
 
 def test_a_cycle_of_outputs_is_refused() -> None:
@@ -157,7 +157,7 @@ def test_packages_of_a_release_have_its_level_and_those_of_a_rehearsal_the_fast_
 def test_a_cross_compiled_config_has_two_platforms(tmp_path: Path) -> None:
     cross = dataclasses.replace(CPU, platform="linux-aarch64", build_platform="linux-64")
     assert (cross.is_cross, CPU.is_cross) == (True, False)
-    for config, wanted in ((cross, Platforms(target="linux-aarch64", build="linux-64")), (CPU, Platforms())):
+    for config, expected in ((cross, Platforms(target="linux-aarch64", build="linux-64")), (CPU, Platforms())):
         rendered = Rendered(config=config, outputs=(LIB,))
         compiling = plan_compile(
             rendered,
@@ -167,7 +167,7 @@ def test_a_cross_compiled_config_has_two_platforms(tmp_path: Path) -> None:
             channels=(),
             settings=tmp_path / "settings",
         )
-        assert (planned(rendered)[0].platforms, compiling.platforms) == (wanted, wanted)
+        assert (planned(rendered)[0].platforms, compiling.platforms) == (expected, expected)
 
 
 def test_a_recipe_decides_what_becomes_of_its_binaries() -> None:
@@ -189,7 +189,7 @@ def test_several_packages_share_the_compiles_work_directory() -> None:
     rendered = Rendered(
         config=CUDA,
         name="whole",
-        outputs=tuple(dataclasses.replace(each, staging="compile") for each in (LIB, APP)),
+        outputs=tuple(dataclasses.replace(item, staging="compile") for item in (LIB, APP)),
         stagings=(STAGING,),
     )
     step = plan_compile(
@@ -214,8 +214,8 @@ def test_several_packages_share_the_compiles_work_directory() -> None:
         "content": [*UNPACK, *content],
         "secrets": [HANDED_OVER],
     }
-    given = handed_over(secrets_of(step), {"REMOTE": "it's\nhere", "PATH": "/bin"})
-    assert given == {"PATH": "/bin", HANDED_OVER: "export REMOTE='it'\"'\"'s\nhere'"}
+    value = handed_over(secrets_of(step), {"REMOTE": "it's\nhere", "PATH": "/bin"})
+    assert value == {"PATH": "/bin", HANDED_OVER: "export REMOTE='it'\"'\"'s\nhere'"}
     lib, app = planned(rendered, compiled=Path("/c"))
     assert "source" not in lib.recipe
     assert 'export SRC_DIR="$(cat /c/work_directory)"' in app.recipe["build"]["script"]["content"]
@@ -223,7 +223,7 @@ def test_several_packages_share_the_compiles_work_directory() -> None:
 
 
 def test_what_runs_for_each_of_several_pythons_is_made_for_each() -> None:
-    both = [dataclasses.replace(APP, build_string=f"py{each}", variant={"python": each}) for each in ("310", "311")]
+    both = [dataclasses.replace(APP, build_string=f"py{item}", variant={"python": item}) for item in ("310", "311")]
     steps = planned(Rendered(config=CPU, outputs=tuple(both)))
     assert [step.folder.name for step in steps] == ["app-py310", "app-py311"]
     assert "export python=310" in steps[0].recipe["build"]["script"]["content"]

@@ -21,8 +21,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_folder_comes_first_then_the_mirror_then_the_address_itself(folder: Path) -> None:
-    found = SourceMirrors(folder=folder, mirror="https://mirror.example.net/all/").of([URL])
-    assert found == [
+    result = SourceMirrors(folder=folder, mirror="https://mirror.example.net/all/").of([URL])
+    assert result == [
         f"file://{folder}/v1.0.tar.gz",
         "https://mirror.example.net/all/example.org/project/archive/v1.0.tar.gz",
         URL,
@@ -31,9 +31,9 @@ def test_a_folder_comes_first_then_the_mirror_then_the_address_itself(folder: Pa
 
 def test_every_address_of_a_file_is_mirrored(folder: Path) -> None:
     other = "https://other.example.org/v1.0.tar.gz"
-    found = SourceMirrors(folder=folder, mirror="http://m").of([URL, other])
+    result = SourceMirrors(folder=folder, mirror="http://m").of([URL, other])
     mirrored = ["http://m/example.org/project/archive/v1.0.tar.gz", "http://m/other.example.org/v1.0.tar.gz"]
-    assert found == [f"file://{folder}/v1.0.tar.gz", *mirrored, URL, other]
+    assert result == [f"file://{folder}/v1.0.tar.gz", *mirrored, URL, other]
 
 
 def test_a_file_that_is_not_in_the_folder_is_not_looked_for_there(tmp_path: Path) -> None:
@@ -56,8 +56,8 @@ def test_a_name_never_leads_outside_the_folder(folder: Path) -> None:
 
 def test_only_sources_with_a_hash_come_from_a_mirror(folder: Path) -> None:
     hashed, plain, local = {"url": [URL], "sha256": "0" * 64}, {"url": [URL]}, {"path": "/src"}
-    found = applied({"source": [hashed, plain, local], "build": {}}, SourceMirrors(folder=folder))
-    assert found == {
+    result = applied({"source": [hashed, plain, local], "build": {}}, SourceMirrors(folder=folder))
+    assert result == {
         "source": [{"url": [f"file://{folder}/v1.0.tar.gz", URL], "sha256": "0" * 64}, plain, local],
         "build": {},
     }

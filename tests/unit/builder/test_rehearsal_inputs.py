@@ -123,7 +123,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Interpret
     monkeypatch.setattr(rehearse, "find", find)
     monkeypatch.setattr(rehearse, "probe", probe)
     monkeypatch.setattr(
-        rehearse, "newest", lambda **_: next((known[each] for each in rehearse.PYTHONS[::-1] if each in known), None)
+        rehearse, "newest", lambda **_: next((known[item] for item in rehearse.PYTHONS[::-1] if item in known), None)
     )
     return known
 

@@ -22,8 +22,8 @@ HASH = Literal(start=0, end=3, text="old", key="sha256")
 
 
 def digests(folder: Path, *urls: str) -> tuple[dict[Literal, str], tuple[str, ...]]:
-    each = Download(urls=urls, hashes=((HASH, "sha256"),))
-    return download.digests([each], folder, env={}, on_file=ignored)
+    item = Download(urls=urls, hashes=((HASH, "sha256"),))
+    return download.digests([item], folder, env={}, on_file=ignored)
 
 
 def test_a_local_path_is_relative_to_the_recipe(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_other_sources_are_named_with_the_reason(tmp_path: Path) -> None:
     )
     version, sources = bump.newest(feedstock(tmp_path, text), env={})
     assert version == "1.0"
-    assert {each.source: each.reason for each in sources} == {
+    assert {item.source: item.reason for item in sources} == {
         "https://example.org/a-1.0.tar": "no index has the versions of this kind of source",
         "https://example.org/b-7.tar": "it does not depend on the version 1.0",
     }

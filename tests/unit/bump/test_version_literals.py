@@ -128,7 +128,7 @@ def test_versions_that_differ_by_selectors_are_refused_by_their_lines(tmp_path: 
 
 def test_a_version_of_a_variant_file_is_refused(tmp_path: Path) -> None:
     text = "{% set version = a_version %}\n" + META.format("{{ version }}")
-    configs = {f"linux_64_{each}": f"a_version:\n- '{each}'\ntarget_platform:\n- linux-64\n" for each in ("1.0", "1.1")}
+    configs = {f"linux_64_{item}": f"a_version:\n- '{item}'\ntarget_platform:\n- linux-64\n" for item in ("1.0", "1.1")}
     with pytest.raises(RecipeFault, match=r"(?s)several versions.*are 1.0, 1.1.*such as in conda_build_config.yaml"):
         bumped(feedstock(tmp_path, text, configs=configs), "2.0")
 

@@ -69,7 +69,7 @@ def test_the_proof_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert run(["-C", str(tmp_path), "convert", "--json", "--check"]) == ConversionRefused.exit_code
     proof = json.loads(capsys.readouterr().out)
     assert (proof["holds"], proof["configs"]) == (False, 1)
-    assert ("b", "requirements/build") in [(each["package"], each["what"]) for each in proof["differences"]]
+    assert ("b", "requirements/build") in [(item["package"], item["what"]) for item in proof["differences"]]
 
 
 def test_a_key_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,8 +88,8 @@ def test_a_missing_pinning_is_refused(tmp_path: Path) -> None:
 
 
 def test_long_differences_are_shortened() -> None:
-    found = Difference(package="a", what="b", old="x" * 1000, new="nothing", configs=("one", "two", "three"))
-    head, old, new = convert.difference_lines(found)
+    result = Difference(package="a", what="b", old="x" * 1000, new="nothing", configs=("one", "two", "three"))
+    head, old, new = convert.difference_lines(result)
     assert head == "a: b  (one and 2 more)"
     assert old.endswith("xxx ...")
     assert new == "  + nothing"

@@ -99,7 +99,7 @@ def test_a_config_of_recipe_yaml_with_tensorflow(tmp_path: Path, capsys: pytest.
     assert cli.run(words) == IncompatibleVersions.exit_code
     answer = json.loads(capsys.readouterr().out)
     assert answer["combination"] == {"tf": "2.21.0", "cuda": "12.5", "python": "3.13", "host": "gcc 14"}
-    assert "CUDA 12.5 refuses GCC 14: it must be below 14" in [each["reason"] for each in answer["findings"]]
+    assert "CUDA 12.5 refuses GCC 14: it must be below 14" in [item["reason"] for item in answer["findings"]]
 
 
 def test_a_config_of_recipe_yaml_with_cuda_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

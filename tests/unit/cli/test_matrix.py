@@ -110,9 +110,9 @@ def test_json_of_several_configs_is_one_object(tmp_path: Path, capsys: pytest.Ca
     run(["-C", str(tmp_path), "rerender"])
     capsys.readouterr()
     assert run(["-C", str(tmp_path), "render", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert sorted(found) == [f"linux_64_alpha{a}loop{b}" for a in "12" for b in "xy"]
-    assert found["linux_64_alpha1loopx"][0]["requirements"]["host"] == ["alpha 1.*", "loop x.*"]
+    result = json.loads(capsys.readouterr().out)
+    assert sorted(result) == [f"linux_64_alpha{a}loop{b}" for a in "12" for b in "xy"]
+    assert result["linux_64_alpha1loopx"][0]["requirements"]["host"] == ["alpha 1.*", "loop x.*"]
 
 
 def test_nothing_to_render_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

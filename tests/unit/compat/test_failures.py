@@ -31,11 +31,11 @@ EXAMPLES = examples()
 def test_a_real_log(name: str) -> None:
     example = EXAMPLES[name]
     noise = b"INFO: 401 processes: 401 local.\n" * 3
-    found = failures.read(io.BytesIO(noise + example["log"].encode() + b"\n" + noise))
-    assert [failure.name for failure in found] == [example["failure"]]
-    assert example["says"] in f"{found[0].cause} {found[0].cure}"
-    assert "{" not in re.sub(r"\$\{CUDA_DIR\}", "", found[0].cause + found[0].cure)
-    assert found[0].line > 3
+    result = failures.read(io.BytesIO(noise + example["log"].encode() + b"\n" + noise))
+    assert [failure.name for failure in result] == [example["failure"]]
+    assert example["says"] in f"{result[0].cause} {result[0].cure}"
+    assert "{" not in re.sub(r"\$\{CUDA_DIR\}", "", result[0].cause + result[0].cure)
+    assert result[0].line > 3
     assert is_source(example["source"])
 
 
@@ -97,8 +97,8 @@ WORDS = {
 
 @pytest.mark.parametrize(("name", "line"), [(name, line) for name, said in WORDS.items() for line in said])
 def test_other_words_for_the_same(name: str, line: str) -> None:
-    (found,) = failures.read(io.BytesIO(line.encode()))
-    assert found.name == name
+    (result,) = failures.read(io.BytesIO(line.encode()))
+    assert result.name == name
 
 
 def test_a_compile_ends_with_the_error_of_its_cause_and_of_several_the_tables_first_counts() -> None:
@@ -108,9 +108,9 @@ def test_a_compile_ends_with_the_error_of_its_cause_and_of_several_the_tables_fi
         "error: bad value 'x' for '-march='": None,
     }
     for text, error in ends.items():
-        found = failures.cause(f"INFO: Analyzed target //:wheel\n{text}\nFAILED: Build did NOT complete")
-        assert found is not None
-        assert found.error is (error or BuildFailed)
+        result = failures.cause(f"INFO: Analyzed target //:wheel\n{text}\nFAILED: Build did NOT complete")
+        assert result is not None
+        assert result.error is (error or BuildFailed)
     both = failures.cause(
         "Download from https://example.org/a failed\ngcc: fatal error: Killed signal terminated program cc1"
     )
@@ -125,9 +125,9 @@ def test_an_ordinary_error_has_no_known_cause(text: str) -> None:
 
 def test_countless_different_failures_are_reported_in_part() -> None:
     log = b"".join(b"kernel version 1.%d does not match DSO version 2.0\n" % number for number in range(5000))
-    found = failures.read(io.BytesIO(log * 2))
-    assert len(found) == failures.MOST
-    assert {each.count for each in found} == {2}
+    result = failures.read(io.BytesIO(log * 2))
+    assert len(result) == failures.MOST
+    assert {each.count for each in result} == {2}
 
 
 def test_a_log_without_anything_known() -> None:
@@ -138,8 +138,8 @@ def test_a_log_without_anything_known() -> None:
 def test_lines_are_counted_and_failures_reported_once_in_order() -> None:
     killed = b"gcc: fatal error: Killed signal terminated program cc1plus\n"
     log = b"\n".join([b"one", b"Illegal instruction (core dumped)", killed + killed + b"end"])
-    found = failures.read(io.BytesIO(log))
-    assert [(each.name, each.line, each.count) for each in found] == [
+    result = failures.read(io.BytesIO(log))
+    assert [(each.name, each.line, each.count) for each in result] == [
         ("illegal instruction", 2, 1),
         ("compiler out of memory", 3, 2),
     ]
@@ -171,14 +171,14 @@ class Endless(io.RawIOBase):
 
 
 def test_a_long_log_is_read_in_pieces() -> None:
-    (found,) = failures.read(Endless(400))  # type: ignore[arg-type]  # all that is read of it is read()
-    assert (found.line, found.name) == (400_001, "illegal instruction")
+    (result,) = failures.read(Endless(400))  # type: ignore[arg-type]  # all that is read of it is read()
+    assert (result.line, result.name) == (400_001, "illegal instruction")
 
 
 def test_an_endless_line_is_searched_around_the_words() -> None:
     log = b"x" * 700_000 + b" Illegal instruction " + b"y" * 700_000
-    (found,) = failures.read(io.BytesIO(log))
-    assert len(found.text) <= 400
+    (result,) = failures.read(io.BytesIO(log))
+    assert len(result.text) <= 400
 
 
 @pytest.mark.parametrize("each", failures.known_failures(), ids=lambda each: each.name)
@@ -202,8 +202,8 @@ def test_where_a_piece_ends_does_not_matter(size: int, before: int) -> None:
         def read(self, _size: int | None = -1) -> bytes:
             return super().read(size)
 
-    (found,) = failures.read(Small(log))
-    assert found.line == before + 1
+    (result,) = failures.read(Small(log))
+    assert result.line == before + 1
 
 
 def test_of_a_file_its_end_can_be_enough(tmp_path: Path) -> None:

@@ -94,10 +94,10 @@ def test_a_library_that_is_not_there_is_an_error_of_the_system() -> None:
 
 @pytest.mark.processes
 def test_this_machine_is_looked_at() -> None:
-    found = probe.probe(os.environ)
-    assert found.system.endswith(os.uname().machine)
-    assert found.glibc is None or float(found.glibc) > 2
-    assert (found.driver is None) is any("CUDA's driver library" in note for note in found.notes)
+    result = probe.probe(os.environ)
+    assert result.system.endswith(os.uname().machine)
+    assert result.glibc is None or float(result.glibc) > 2
+    assert (result.driver is None) is any("CUDA's driver library" in note for note in result.notes)
 
 
 def test_capabilities_of_a_machine_with_a_v100() -> None:

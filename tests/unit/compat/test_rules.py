@@ -19,8 +19,8 @@ WORKS, COSTS, UNKNOWN, CANNOT = "works", "works with a cost", "unknown", "cannot
 
 
 def said(rule: str, **asked: str) -> Finding:
-    (found,) = [finding for finding in findings(combination(asked)) if finding.rule == rule]
-    return found
+    (result,) = [finding for finding in findings(combination(asked)) if finding.rule == rule]
+    return result
 
 
 @pytest.mark.parametrize(
@@ -170,9 +170,9 @@ def said(rule: str, **asked: str) -> Finding:
     ],
 )
 def test_a_rule(rule: str, asked: dict[str, str], verdict: str, reason: str, table: str | None) -> None:
-    found = said(rule, **asked)
-    assert (found.verdict.value, reason in found.reason) == (verdict, True), found.reason
-    assert [row.table for row in found.rows[:1]] == ([table] if table else [])
+    result = said(rule, **asked)
+    assert (result.verdict.value, reason in result.reason) == (verdict, True), result.reason
+    assert [row.table for row in result.rows[:1]] == ([table] if table else [])
 
 
 @pytest.mark.parametrize("row", tables.table("tensorflow"), ids=lambda row: row["tf"])
@@ -231,12 +231,12 @@ def test_a_single_part_yields_the_facts_of_the_tables(name: str) -> None:
     value, verdict, reason = ALONE[name]
     answer = judge(combination({name: value}), suggest=False)
     assert answer.verdict.value == verdict
-    assert any(reason in finding.reason for finding in answer.findings), [each.reason for each in answer.findings]
+    assert any(reason in finding.reason for finding in answer.findings), [item.reason for item in answer.findings]
 
 
 def test_a_cuda_that_there_is_not_has_a_near_one() -> None:
     answer = judge(combination({"cuda": "12.7"}))
-    assert [(each.verdict, each.reason) for each in answer.findings] == [(Verdict.UNKNOWN, "no table has CUDA 12.7")]
+    assert [(item.verdict, item.reason) for item in answer.findings] == [(Verdict.UNKNOWN, "no table has CUDA 12.7")]
     assert answer.nearest[0].combination.cuda == "12.5"
 
 
@@ -252,7 +252,7 @@ def test_a_c_library_and_a_driver_need_no_release() -> None:
 
 
 def test_a_gpu_that_no_table_knows_stays_unknown() -> None:
-    assert {each.verdict for each in judge(combination({"tf": "2.20", "gpu": "99.9"})).findings} == {Verdict.UNKNOWN}
+    assert {item.verdict for item in judge(combination({"tf": "2.20", "gpu": "99.9"})).findings} == {Verdict.UNKNOWN}
 
 
 def test_a_gpu_that_is_nearly_one_is_asked_back() -> None:
@@ -285,7 +285,7 @@ def test_a_machine_that_is_no_longer_sold_is_named_and_changes_no_verdict() -> N
 
 
 def test_a_gpu_on_which_every_wheel_fails_is_served_by_a_build_with_another_cuda() -> None:
-    (release,) = [each for each in judge(combination({"gpu": "RTX 5090"})).findings if each.rule == "releases"]
+    (release,) = [item for item in judge(combination({"gpu": "RTX 5090"})).findings if item.rule == "releases"]
     assert release.reason.startswith("TensorFlow 2.21.0 accepts it when it is built with CUDA 12.9")
 
 

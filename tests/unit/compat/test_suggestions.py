@@ -65,7 +65,7 @@ def test_kepler_gets_the_newest_tensorflow_that_still_serves_it() -> None:
 
 def test_a_newer_driver_is_one_of_the_ways() -> None:
     nearest = judge(combination({"tf": "2.21", "cuda": "12.5", "gpu": "B200", "driver": "535.54.03"})).nearest
-    assert [(each.changes, each.combination.driver) for each in nearest] == [(("driver",), "570.26")]
+    assert [(item.changes, item.combination.driver) for item in nearest] == [(("driver",), "570.26")]
 
 
 def test_a_driver_that_has_left_the_gpu_behind_gives_way_to_the_last_that_serves_it() -> None:
@@ -87,7 +87,7 @@ def test_a_list_that_leaves_the_gpu_out_is_completed() -> None:
 
 def test_a_gpu_on_which_the_wheel_fails_gets_a_build_with_machine_code_for_it() -> None:
     nearest = judge(combination({"tf": "2.21", "gpu": "RTX 5090"})).nearest
-    assert [(each.changes, each.combination.cuda, each.verdict) for each in nearest] == [
+    assert [(item.changes, item.combination.cuda, item.verdict) for item in nearest] == [
         (("cuda",), "12.8", Verdict.COSTS)
     ]
     assert '  - "sm_60,sm_70,sm_80,sm_89,sm_90,sm_120,compute_120"' in nearest[0].variants
@@ -95,7 +95,7 @@ def test_a_gpu_on_which_the_wheel_fails_gets_a_build_with_machine_code_for_it() 
 
 def test_the_newest_release_that_a_driver_runs_comes_before_an_older_one_without_a_cost() -> None:
     nearest = judge(combination({"tf": "2.21", "driver": "470"})).nearest
-    assert [(each.combination.tf, each.verdict) for each in nearest] == [
+    assert [(item.combination.tf, item.verdict) for item in nearest] == [
         ("2.14.0", Verdict.COSTS),
         ("2.11.0", Verdict.WORKS),
     ]
@@ -123,12 +123,12 @@ def test_a_config_is_a_combination_for_each_of_its_pythons() -> None:
 
 @pytest.mark.parametrize("value", ["None", "undefined", "", "{{ cuda }}", "12.x"])
 def test_an_invalid_version_is_left_open(value: str) -> None:
-    (found,) = of_variant({"cuda_compiler_version": (value,)}, tf=value)
-    assert (found.cuda, found.tf) == (None, None)
+    (result,) = of_variant({"cuda_compiler_version": (value,)}, tf=value)
+    assert (result.cuda, result.tf) == (None, None)
 
 
 def test_beyond_the_newest_release_the_newest_is_near() -> None:
-    assert [each.combination.tf for each in judge(combination({"tf": "99"})).nearest] == ["2.21.0"]
+    assert [item.combination.tf for item in judge(combination({"tf": "99"})).nearest] == ["2.21.0"]
 
 
 def test_a_major_version_of_cuda_is_completed_for_the_recipe() -> None:

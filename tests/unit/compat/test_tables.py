@@ -75,9 +75,9 @@ def test_a_newer_cuda_came_with_a_newer_driver_and_takes_a_newer_gcc() -> None:
 
 
 def test_every_cuda_that_is_tested_or_shipped_has_its_compiler_and_its_driver() -> None:
-    wanted = {row["cuda"] for name in ("tensorflow", "serving", "built", "upstream") for row in tables.table(name)}
+    expected = {row["cuda"] for name in ("tensorflow", "serving", "built", "upstream") for row in tables.table(name)}
     assert [
-        cuda for cuda in (*wanted, *tables.cuda_lines()) if not (tables.compiler(cuda) and tables.driver(cuda))
+        cuda for cuda in (*expected, *tables.cuda_lines()) if not (tables.compiler(cuda) and tables.driver(cuda))
     ] == []
 
 
@@ -127,7 +127,7 @@ def test_serving(version: str, bazel: str, cuda: str, cudnn: str, newest: int) -
     row = tables.serving(version)
     assert row is not None
     assert [row[name] for name in ("bazel", "cuda", "cudnn")] == [bazel, cuda, cudnn]
-    assert max(plain(each) for each in row["capabilities"].split(",")) == newest
+    assert max(plain(item) for item in row["capabilities"].split(",")) == newest
 
 
 @pytest.mark.parametrize(

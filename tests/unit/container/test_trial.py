@@ -30,7 +30,7 @@ def engine(path: str = "") -> Engine:
 
 @pytest.mark.parametrize(("said", "expected"), SAID)
 def test_a_refusal_is_known_by_its_words(said: str, expected: Refusal | None) -> None:
-    assert [each for each in REFUSALS if each.words.search(said)] == ([expected] if expected else [])
+    assert [item for item in REFUSALS if item.words.search(said)] == ([expected] if expected else [])
 
 
 def test_an_answer_adds_options_to_every_run_and_a_note() -> None:

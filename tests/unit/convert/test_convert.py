@@ -70,19 +70,19 @@ def test_selectors_become_conditions(row: str) -> None:
 
 @pytest.mark.parametrize("name", ["build.sh", "bld.bat"])
 def test_the_script_of_the_folder_is_named(name: str) -> None:
-    found = converted(HEAD, Given(always=frozenset(), values={}, files=frozenset({name})))
-    assert f"script:\n    file: {name}\n" in found
+    result = converted(HEAD, Given(always=frozenset(), values={}, files=frozenset({name})))
+    assert f"script:\n    file: {name}\n" in result
 
 
 def test_tests_of_the_folder_run_on_their_platforms() -> None:
-    found = converted(HEAD, Given(always=frozenset(), values={}, files=frozenset({"run_test.py", "run_test.bat"})))
-    assert "- if: win\n        then:\n          - call run_test.bat\n      - python run_test.py\n" in found
-    assert "recipe:\n        - run_test.bat\n        - run_test.py\n" in found
+    result = converted(HEAD, Given(always=frozenset(), values={}, files=frozenset({"run_test.py", "run_test.bat"})))
+    assert "- if: win\n        then:\n          - call run_test.bat\n      - python run_test.py\n" in result
+    assert "recipe:\n        - run_test.bat\n        - run_test.py\n" in result
 
 
 def test_keys_for_the_hash_are_added() -> None:
-    found = body("build:\n  number: 1\n", use_keys={"a": ("cuda",)}, ignore_keys={"a": ("python",)})
-    assert "variant:\n    use_keys:\n      - cuda\n    ignore_keys:\n      - python\n" in found
+    result = body("build:\n  number: 1\n", use_keys={"a": ("cuda",)}, ignore_keys={"a": ("python",)})
+    assert "variant:\n    use_keys:\n      - cuda\n    ignore_keys:\n      - python\n" in result
 
 
 def test_a_key_without_equivalent_may_be_left_out() -> None:

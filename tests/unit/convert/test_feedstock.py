@@ -21,10 +21,10 @@ PINNED = "package:\n  name: a\n  version: '1'\nrequirements:\n  host:\n    - pyt
 
 @pytest.mark.parametrize(("name", "packages"), [("single", 14), ("outputs", 8)])
 def test_a_feedstock_is_converted(name: str, packages: int, tmp_path: Path) -> None:
-    found = convert.convert(conversion(name, tmp_path / "a"))
-    assert found.recipe == expected(name)
-    assert list(convert.faults(found)) == []
-    assert (found.proof.holds, found.proof.packages) == (True, packages)
+    result = convert.convert(conversion(name, tmp_path / "a"))
+    assert result.recipe == expected(name)
+    assert list(convert.faults(result)) == []
+    assert (result.proof.holds, result.proof.packages) == (True, packages)
 
 
 @pytest.mark.parametrize(
@@ -70,17 +70,17 @@ def test_each_difference_is_found(
     text = expected(name)
     assert old in text
     monkeypatch.setattr(conversions, "converted", lambda _, __: text.replace(old, new, 1))
-    found = convert.convert(conversion(name, tmp_path / "a"))
-    assert what in {each.what for each in convert.faults(found)}
-    assert not found.proof.holds
+    result = convert.convert(conversion(name, tmp_path / "a"))
+    assert what in {item.what for item in convert.faults(result)}
+    assert not result.proof.holds
 
 
 def test_a_recipe_that_cannot_be_rendered_is_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = expected("single").replace("blas_impl }}", "blas }}", 1)
     monkeypatch.setattr(conversions, "converted", lambda _, __: text)
-    found = convert.convert(conversion("single", tmp_path / "a"))
-    assert [each.what for each in convert.faults(found)] == ["rendering"]
-    assert "recipe/recipe.yaml:" in found.proof.differences[0].new
+    result = convert.convert(conversion("single", tmp_path / "a"))
+    assert [item.what for item in convert.faults(result)] == ["rendering"]
+    assert "recipe/recipe.yaml:" in result.proof.differences[0].new
 
 
 def test_what_is_written_renders_to_the_same(tmp_path: Path) -> None:
@@ -106,10 +106,10 @@ def test_conda_forge_yml_keeps_one_tool(tmp_path: Path) -> None:
 
 
 def test_with_a_pinning_both_recipes_are_expanded(tmp_path: Path) -> None:
-    found = convert.convert(written(tmp_path, PINNED), PINNING)
-    assert found.proof.holds
-    assert found.proof.configs > 1
-    assert any("run exports" in note for note in found.proof.notes)
+    result = convert.convert(written(tmp_path, PINNED), PINNING)
+    assert result.proof.holds
+    assert result.proof.configs > 1
+    assert any("run exports" in note for note in result.proof.notes)
 
 
 def test_builds_that_the_new_format_would_split_stay_one(tmp_path: Path) -> None:
@@ -120,9 +120,9 @@ def test_builds_that_the_new_format_would_split_stay_one(tmp_path: Path) -> None
     )
     feedstock = written(tmp_path, meta, "cuda:\n  - None\n  - '12'\n")
     expand.write(feedstock, expand.configs(feedstock))
-    found = convert.convert(feedstock)
-    assert found.proof.holds
-    assert "ignore_keys:\n          - cuda\n" in found.recipe
+    result = convert.convert(feedstock)
+    assert result.proof.holds
+    assert "ignore_keys:\n          - cuda\n" in result.recipe
 
 
 def test_keys_that_a_script_reads_stay_used(tmp_path: Path) -> None:
@@ -130,9 +130,9 @@ def test_keys_that_a_script_reads_stay_used(tmp_path: Path) -> None:
     variants = "mode:\n  - x\n  - y\nzlib:\n  - '1'\n"
     feedstock = written(tmp_path, meta, variants, files={"recipe/build.sh": "make $mode \n"})
     expand.write(feedstock, expand.configs(feedstock))
-    found = convert.convert(feedstock)
-    assert found.proof.holds
-    assert "use_keys:\n      - mode\n" in found.recipe
+    result = convert.convert(feedstock)
+    assert result.proof.holds
+    assert "use_keys:\n      - mode\n" in result.recipe
 
 
 def test_a_feedstock_with_a_recipe_yaml_is_refused(tmp_path: Path) -> None:

@@ -52,9 +52,9 @@ SPECS = Specs(
     ],
 )
 def test_a_spec_with_expressions(pieces: tuple[str | Expr, ...], section: str, wanted: str) -> None:
-    found = SPECS.convert(ScalarPart(pieces=pieces), section)
-    assert isinstance(found, ScalarPart)
-    assert found.value == wanted
+    result = SPECS.convert(ScalarPart(pieces=pieces), section)
+    assert isinstance(result, ScalarPart)
+    assert result.value == wanted
 
 
 @pytest.mark.parametrize("pieces", [("numpy x.x",), (Expr('pin_subpackage("a")'), " >1 b")])

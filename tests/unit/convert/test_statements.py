@@ -15,7 +15,7 @@ def walked(text: str, *always: str) -> Expanded:
 
 
 def context(text: str, *always: str) -> dict[str, str]:
-    return {each.name: each.value.text for each in walked(text, *always).settings}
+    return {item.name: item.value.text for item in walked(text, *always).settings}
 
 
 def lines(text: str, *always: str) -> list[tuple[str, ...]]:
@@ -48,8 +48,8 @@ def test_a_name_that_builds_on_itself_gets_versions() -> None:
 
 def test_an_earlier_value_is_used_where_it_counts() -> None:
     text = '{% set a = "x" %}\na: {{ a }}\n{% set a = "y" %}\nb: {{ a }}\n'
-    found = walked(text)
-    assert [each.text for each in found.expressions] == ['"x"', "a"]
+    result = walked(text)
+    assert [item.text for item in result.expressions] == ['"x"', "a"]
     assert context(text) == {"a": '"y"'}
 
 
@@ -105,10 +105,10 @@ def test_lines_keep_their_numbers() -> None:
 
 
 def test_comments_are_kept_with_the_settings_below_them() -> None:
-    found = walked("# one\n# two\n{% set a = 1 %}\n\n# three\nb: c  # [linux] because\n")
-    assert found.above == {3: ("# one", "# two")}
-    assert found.comments == {5: "# three"}
-    assert found.remarks == {6: "# because"}
+    result = walked("# one\n# two\n{% set a = 1 %}\n\n# three\nb: c  # [linux] because\n")
+    assert result.above == {3: ("# one", "# two")}
+    assert result.comments == {5: "# three"}
+    assert result.remarks == {6: "# because"}
 
 
 def test_faults_are_collected_with_their_lines() -> None:

@@ -13,8 +13,8 @@ def tree(text: str) -> DictPart:
 
 
 def test_a_condition_belongs_to_a_key_or_to_an_item() -> None:
-    found = tree("a: x  # [linux]\nb:\n  - y  # [win] why\n")
-    value, items = found.all("a")[0], found.all("b")[0]
+    result = tree("a: x  # [linux]\nb:\n  - y  # [win] why\n")
+    value, items = result.all("a")[0], result.all("b")[0]
     assert [guard.text for guard in value.guards] == ["linux"]
     assert isinstance(items, ListPart)
     assert [guard.text for guard in items.items[0].guards] == ["win"]
@@ -22,11 +22,11 @@ def test_a_condition_belongs_to_a_key_or_to_an_item() -> None:
 
 
 def test_a_condition_on_all_lines_of_an_item_is_the_item_s() -> None:
-    found = tree("a:\n  - url: x  # [linux]\n    fn: y  # [linux]\n").all("a")[0]
-    assert isinstance(found, ListPart)
-    assert [guard.text for guard in found.items[0].guards] == ["linux"]
-    assert isinstance(found.items[0], DictPart)
-    assert not found.items[0].all("fn")[0].guards
+    result = tree("a:\n  - url: x  # [linux]\n    fn: y  # [linux]\n").all("a")[0]
+    assert isinstance(result, ListPart)
+    assert [guard.text for guard in result.items[0].guards] == ["linux"]
+    assert isinstance(result.items[0], DictPart)
+    assert not result.items[0].all("fn")[0].guards
 
 
 def test_a_condition_on_the_first_line_of_an_item_alone_is_refused() -> None:
@@ -46,18 +46,18 @@ def test_a_key_may_stand_several_times() -> None:
 
 
 def test_text_keeps_its_expressions() -> None:
-    found = tree("a: 'x{{ b ~ c }}y'\n").all("a")[0]
-    assert isinstance(found, ScalarPart)
-    assert (found.value, found.plain) == ('x${{ b | default("") ~ c | default("") }}y', False)
+    result = tree("a: 'x{{ b ~ c }}y'\n").all("a")[0]
+    assert isinstance(result, ScalarPart)
+    assert (result.value, result.plain) == ('x${{ b | default("") ~ c | default("") }}y', False)
 
 
 def test_comments_stay_where_they_are() -> None:
-    found = tree("# top\na:  # beside\n  # above\n  - x  # behind\n  # below\nb: y\n# end\n")
-    items = found.all("a")[0]
+    result = tree("# top\na:  # beside\n  # above\n  - x  # behind\n  # below\nb: y\n# end\n")
+    items = result.all("a")[0]
     assert isinstance(items, ListPart)
     assert (items.above, items.behind) == (["# top"], "# beside")
     assert (items.items[0].above, items.items[0].behind, items.items[0].below) == (["# above"], "# behind", ["# below"])
-    assert found.below == ["# end"]
+    assert result.below == ["# end"]
 
 
 @pytest.mark.parametrize(

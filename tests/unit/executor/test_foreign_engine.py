@@ -34,7 +34,7 @@ def test_what_was_fetched_is_shared_and_what_was_made_is_not(tmp_path: Path) -> 
         (config / "croot" / subdir).mkdir(parents=True)
         (config / "croot" / subdir / f"{package}.conda").touch()
     foreign_engine.share_fetched(config, cache)
-    assert {each.name for each in (cache / "conda").iterdir()} == {
+    assert {item.name for item in (cache / "conda").iterdir()} == {
         *("cache", "urls.txt", "python-3.11-0", "python-3.11-0.conda"),
     }
     assert (config / "fetched" / "own-1-0").is_dir()
@@ -66,9 +66,9 @@ def logged(folder: Path, *lines: str) -> Path:
 
 def test_why_an_engine_failed_stands_at_the_end_of_its_log(tmp_path: Path) -> None:
     log = logged(tmp_path, "the test's last word", TRACEBACK, "BuildError: TESTS FAILED: a-1")
-    found = foreign_engine.failure("conda-build", 1, "", log)
-    assert isinstance(found, TestsFailed)
-    assert "| the test's last word\n" in found.why
+    result = foreign_engine.failure("conda-build", 1, "", log)
+    assert isinstance(result, TestsFailed)
+    assert "| the test's last word\n" in result.why
 
 
 def test_the_reason_of_a_failure_is_at_the_logs_end(tmp_path: Path) -> None:

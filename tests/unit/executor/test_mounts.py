@@ -43,8 +43,8 @@ def rendered(*paths: str, script: str | None = None) -> Rendered:
 
 def folders(feedstock: Feedstock, **more: Path | tuple[Path, ...]) -> Folders:
     artifacts = feedstock.artifacts
-    given = {"work": artifacts / "work" / "c", "packages": artifacts / "container-cache", **more}
-    return Folders(**given)  # type: ignore[arg-type]
+    value = {"work": artifacts / "work" / "c", "packages": artifacts / "container-cache", **more}
+    return Folders(**value)  # type: ignore[arg-type]
 
 
 def test_containers_write_the_work_folder_and_caches_and_read_the_recipe(feedstock: Feedstock, tmp_path: Path) -> None:

@@ -33,9 +33,9 @@ def queue(tmp_path: Path) -> Iterator[Path]:
 
 
 def bash(queue: Path, script: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    given = network_isolation.environment(queue, {"PATH": os.environ["PATH"], **variables})
+    value = network_isolation.environment(queue, {"PATH": os.environ["PATH"], **variables})
     argv = (str(queue / "bin" / "bash"), *words, str(script))
-    return subprocess.run(argv, env=given, cwd=script.parent, text=True, capture_output=True, check=False)
+    return subprocess.run(argv, env=value, cwd=script.parent, text=True, capture_output=True, check=False)
 
 
 def test_a_recipes_script_runs_in_the_loop_as_it_would_have_here(queue: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def host(*names: str) -> str:
 
 def outputs(**hosts: tuple[str, ...]) -> str:
     entries = (
-        f"  - name: {name}\n    requirements:\n      host:\n" + "".join(f"        - {each}\n" for each in needs)
+        f"  - name: {name}\n    requirements:\n      host:\n" + "".join(f"        - {item}\n" for item in needs)
         for name, needs in hosts.items()
     )
     return "outputs:\n" + "".join(entries)

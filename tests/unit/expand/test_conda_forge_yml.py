@@ -34,19 +34,19 @@ def test_without_settings_the_three_default_platforms_are_built(tmp_path: Path, 
 
 def test_a_provider_of_null_leaves_a_platform_out_and_a_list_adds_jobs(tmp_path: Path) -> None:
     text = "provider:\n  osx_64: null\n  win: null\n  linux_aarch64: [azure]\n"
-    found = jobs(tmp_path, text)
-    assert found["linux_aarch64"] == ("azure", "linux-aarch64")
-    assert "osx_64" not in found
+    result = jobs(tmp_path, text)
+    assert result["linux_aarch64"] == ("azure", "linux-aarch64")
+    assert "osx_64" not in result
 
 
 def test_a_platform_that_another_one_builds_has_its_provider(tmp_path: Path) -> None:
-    found = jobs(tmp_path, "build_platform:\n  linux_aarch64: linux_64\n  osx_arm64: osx_64\n")
-    assert found == DEFAULT | {"linux_aarch64": ("github_actions", "linux-64"), "osx_arm64": ("azure", "osx-64")}
+    result = jobs(tmp_path, "build_platform:\n  linux_aarch64: linux_64\n  osx_arm64: osx_64\n")
+    assert result == DEFAULT | {"linux_aarch64": ("github_actions", "linux-64"), "osx_arm64": ("azure", "osx-64")}
 
 
 def test_native_is_the_provider_with_such_machines(tmp_path: Path) -> None:
-    found = jobs(tmp_path, "provider:\n  linux_ppc64le: native\n  linux_aarch64: native\n  osx_arm64: default\n")
-    assert (found["linux_ppc64le"][0], found["linux_aarch64"][0], found["osx_arm64"][0]) == (
+    result = jobs(tmp_path, "provider:\n  linux_ppc64le: native\n  linux_aarch64: native\n  osx_arm64: default\n")
+    assert (result["linux_ppc64le"][0], result["linux_aarch64"][0], result["osx_arm64"][0]) == (
         "travis",
         "github_actions",
         "azure",
@@ -70,13 +70,13 @@ def test_settings_that_are_malformed_or_not_supported_are_refused(tmp_path: Path
 
 def test_the_settings_of_conda_and_their_defaults(tmp_path: Path) -> None:
     path = tmp_path / "conda-forge.yml"
-    found = conda_settings(path)
-    assert (found.channel_priority, dict(found.conda_build), found.solver) == ("strict", {"pkg_format": "2"}, None)
+    result = conda_settings(path)
+    assert (result.channel_priority, dict(result.conda_build), result.solver) == ("strict", {"pkg_format": "2"}, None)
     path.write_text(
         "channel_priority: flexible\nconda_build: {pkg_format: '1'}\nconda_build_tool: conda-build+classic\n"
     )
-    found = conda_settings(path)
-    assert (found.channel_priority, dict(found.conda_build), found.solver) == (
+    result = conda_settings(path)
+    assert (result.channel_priority, dict(result.conda_build), result.solver) == (
         "flexible",
         {"pkg_format": "1"},
         "classic",

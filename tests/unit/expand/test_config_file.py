@@ -57,10 +57,10 @@ def feedstock(folder: Path, **configs: str) -> Feedstock:
 
 def test_a_config_is_written_as_conda_smithy_writes_it_and_read_back(tmp_path: Path) -> None:
     assert text(CONFIG) == TEXT
-    found = feedstock(tmp_path, **{CONFIG.name: TEXT})
-    assert read(found, CONFIG.name) == CONFIG
-    assert read(found, f".ci_support/{CONFIG.name}.yaml") == CONFIG
-    assert text(read(found, CONFIG.name)) == TEXT
+    result = feedstock(tmp_path, **{CONFIG.name: TEXT})
+    assert read(result, CONFIG.name) == CONFIG
+    assert read(result, f".ci_support/{CONFIG.name}.yaml") == CONFIG
+    assert text(read(result, CONFIG.name)) == TEXT
 
 
 def test_a_config_without_settings_has_no_keys_for_them() -> None:
@@ -78,13 +78,13 @@ def test_without_a_target_platform_the_name_decides(tmp_path: Path, name: str, p
 
 
 def test_an_unknown_config_is_answered_with_the_nearest(tmp_path: Path) -> None:
-    found = feedstock(tmp_path, linux_64_="a:\n- 1\n", osx_64_="a:\n- 1\n")
+    result = feedstock(tmp_path, linux_64_="a:\n- 1\n", osx_64_="a:\n- 1\n")
     with pytest.raises(UnknownConfig, match="no such config: 'linux_46_'") as caught:
-        read(found, "linux_46_")
+        read(result, "linux_46_")
     assert caught.value.why == ".ci_support holds 2 configs"
     assert "linux_64_" in caught.value.hint
     with pytest.raises(UnknownConfig):
-        read(found, "../recipe/conda_build_config")
+        read(result, "../recipe/conda_build_config")
     with pytest.raises(UnknownConfig) as caught:
         read(feedstock(tmp_path / "empty"), "linux_64_")
     assert caught.value.hint == "kiln rerender writes them"

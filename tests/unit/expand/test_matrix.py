@@ -46,8 +46,8 @@ def test_configs_are_the_distinct_combinations_and_survive_their_files(tmp_path:
     configs = expand.configs(feedstock)
     rows = set(zip(given["alpha"], given["beta"], strict=True))
     combinations = {(a, b, gamma) for a, b in rows for gamma in given["gamma"]}
-    found = [tuple(config.variant[key][0] for key in ("alpha", "beta", "gamma")) for config in configs]
-    assert sorted(found) == sorted(combinations)
+    result = [tuple(config.variant[key][0] for key in ("alpha", "beta", "gamma")) for config in configs]
+    assert sorted(result) == sorted(combinations)
     assert len({config.name for config in configs}) == len(configs)
     expand.write(feedstock, configs)
     for config, again in zip(configs, expand.read_all(feedstock, [config.name for config in configs]), strict=True):

@@ -28,15 +28,15 @@ def recipe(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Feedstock, d
 
 
 def test_the_configs_are_conda_smithys(recipe: tuple[Feedstock, dict[str, Any]]) -> None:
-    feedstock, wanted = recipe
-    found = {f"{config.name}.yaml": expand.text(config) for config in expand.configs(feedstock)}
-    assert found == wanted["ci_support"]
+    feedstock, expected = recipe
+    result = {f"{config.name}.yaml": expand.text(config) for config in expand.configs(feedstock)}
+    assert result == expected["ci_support"]
 
 
 def test_the_outputs_are_conda_builds(recipe: tuple[Feedstock, dict[str, Any]]) -> None:
-    feedstock, wanted = recipe
+    feedstock, expected = recipe
     expand.write(feedstock, expand.configs(feedstock))
-    for config, outputs in wanted["render"].items():
-        found = render.as_json(render.render(feedstock, expand.read(feedstock, config)))
-        assert {each["name"]: each for each in found} == {each["name"]: each for each in outputs}
-        assert len(found) == len(outputs)
+    for config, outputs in expected["render"].items():
+        result = render.as_json(render.render(feedstock, expand.read(feedstock, config)))
+        assert {item["name"]: item for item in result} == {item["name"]: item for item in outputs}
+        assert len(result) == len(outputs)

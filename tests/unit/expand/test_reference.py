@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_files_are_conda_smithys(name: str, tmp_path: Path) -> None:
-    wanted = expected(name)
-    found = {f"{config.name}.yaml": expand.text(config) for config in expand.configs(copied(name, tmp_path), PINNING)}
-    assert wanted["ci_support"].items() <= found.items()
-    assert not wanted["complete"] or found.keys() == wanted["ci_support"].keys()
+    target = expected(name)
+    result = {f"{config.name}.yaml": expand.text(config) for config in expand.configs(copied(name, tmp_path), PINNING)}
+    assert target["ci_support"].items() <= result.items()
+    assert not target["complete"] or result.keys() == target["ci_support"].keys()
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if expected(name)["render"]])
 def test_the_outputs_are_conda_builds(name: str, tmp_path: Path) -> None:
-    feedstock, wanted = copied(name, tmp_path), expected(name)
-    for file, text in wanted["ci_support"].items():
+    feedstock, target = copied(name, tmp_path), expected(name)
+    for file, text in target["ci_support"].items():
         (feedstock.configs / file).parent.mkdir(exist_ok=True)
         (feedstock.configs / file).write_text(text)
-    for config, outputs in wanted["render"].items():
-        found = render.as_json(render.render(feedstock, expand.read(feedstock, config)))
-        assert sorted(found, key=identity) == sorted(outputs, key=identity)
+    for config, outputs in target["render"].items():
+        result = render.as_json(render.render(feedstock, expand.read(feedstock, config)))
+        assert sorted(result, key=identity) == sorted(outputs, key=identity)
 
 
 def identity(output: dict[str, Any]) -> tuple[str, str, str]:

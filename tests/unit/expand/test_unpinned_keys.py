@@ -69,7 +69,7 @@ def test_the_feedstocks_here_need_no_pinning(root: Path) -> None:
 )
 def test_what_a_recipe_writes_out_must_have_a_value(recipe: str, need: tuple[str, str], tmp_path: Path) -> None:
     feedstock = written(tmp_path, recipe, "")
-    assert [(each.key, str(each.at)) for each in expand.lacking(feedstock)] == [need]
+    assert [(item.key, str(item.at)) for item in expand.lacking(feedstock)] == [need]
     assert rerendered(feedstock) == PinningNeeded.exit_code
     assert not feedstock.configs.exists()
     (feedstock.recipe / "conda_build_config.yaml").write_text(f"{need[0]}:\n  - '3.10'\n")

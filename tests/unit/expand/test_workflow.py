@@ -128,8 +128,8 @@ def test_a_variant_may_choose_its_runner(feedstock: Feedstock) -> None:
 def test_only_configs_that_github_runs_are_in_it(feedstock: Feedstock) -> None:
     settings(feedstock, "provider: {linux_64: github_actions, linux_aarch64: github_actions, osx_64: azure}\n")
     platforms = ("linux-64", "linux-aarch64", "osx-64")
-    found = jobs(feedstock, *(a_config("None", "3.10", platform) for platform in platforms))
-    assert [job["runner"] for job in found] == ["ubuntu-24.04", "ubuntu-24.04-arm"]
+    result = jobs(feedstock, *(a_config("None", "3.10", platform) for platform in platforms))
+    assert [job["runner"] for job in result] == ["ubuntu-24.04", "ubuntu-24.04-arm"]
 
 
 @pytest.mark.parametrize("provider", ["azure", "null"])

@@ -107,7 +107,7 @@ def split(scripts: Any, tmp_path: Path) -> Callable[..., Path]:
             folders = ["--wheels", tmp_path / "dist", "--prefix", prefix, "--licenses", tmp_path / "licenses"]
             site = ["--site-packages", prefix / "lib/python3.11/site-packages"]
             arguments = ["--output", output, "--version", "2.21.0", *folders, *site]
-            assert scripts.split_wheel.main([str(each) for each in arguments]) == code
+            assert scripts.split_wheel.main([str(item) for item in arguments]) == code
         return prefix
 
     return run

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 def runpath_of(scripts: Any, path: Path) -> str | None:
     with path.open("rb") as file:
-        found = scripts.elf_runpath.read(file)
-    return found and str(found.text)
+        result = scripts.elf_runpath.read(file)
+    return result and str(result.text)
 
 
 def test_a_search_path_is_read(scripts: Any, tmp_path: Path) -> None:

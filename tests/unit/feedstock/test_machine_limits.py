@@ -57,8 +57,8 @@ def test_cores(scripts: Any, tmp_path: Path, process: str, files: dict[str, str]
 def test_memory(scripts: Any, tmp_path: Path, process: str, files: dict[str, str], expected: int) -> None:
     groups = tree(tmp_path, {**{f"groups/{name}": text for name, text in files.items()}, "process": process})
     machine = tree(tmp_path, {"meminfo": f"MemTotal: {8 * 2**20} kB\nMemFree: 1 kB"}) / "meminfo"
-    found = scripts.machine_limits.memory(groups / "groups", groups / "process", machine)
-    assert found == expected * GIGABYTE
+    result = scripts.machine_limits.memory(groups / "groups", groups / "process", machine)
+    assert result == expected * GIGABYTE
 
 
 def test_this_machine_has_at_least_a_core_and_some_memory(scripts: Any) -> None:

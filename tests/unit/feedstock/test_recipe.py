@@ -31,7 +31,7 @@ def name(cuda: str, python: str) -> str:
 def rendered() -> dict[str, dict[str, Output]]:
     feedstock = feedstock_loader.find(ROOT)
     configs = {config.name: render.finalise(render.render(feedstock, config)) for config in expand.configs(feedstock)}
-    return {config: {each.name: each for each in found.outputs if not each.skip} for config, found in configs.items()}
+    return {config: {item.name: item for item in result.outputs if not item.skip} for config, result in configs.items()}
 
 
 def test_the_matrix_has_a_config_for_each_cuda_and_python() -> None:
@@ -41,12 +41,12 @@ def test_the_matrix_has_a_config_for_each_cuda_and_python() -> None:
 @pytest.mark.parametrize(("cuda", "python"), CONFIGS)
 def test_each_config_has_its_outputs_named_as_the_field_does(cuda: str, python: str) -> None:
     flavour, only, number = ("cpu_", "cpu", 0) if cuda == "None" else (f"cuda{cuda.replace('.', '')}", "gpu", 200)
-    found = rendered()[name(cuda, python)]
-    assert set(found) == {*LIBRARIES, "tensorflow-base", "tensorflow", f"tensorflow-{only}"}
-    for each in found.values():
-        tag = "" if each.name in LIBRARIES else f"py{python.replace('.', '')}"
-        assert re.fullmatch(f"{flavour}{tag}h[0-9a-f]{{7}}_{number}", each.build_string), each.build_string
-        assert (each.version, each.build_number) == ("2.21.0", number)
+    result = rendered()[name(cuda, python)]
+    assert set(result) == {*LIBRARIES, "tensorflow-base", "tensorflow", f"tensorflow-{only}"}
+    for item in result.values():
+        tag = "" if item.name in LIBRARIES else f"py{python.replace('.', '')}"
+        assert re.fullmatch(f"{flavour}{tag}h[0-9a-f]{{7}}_{number}", item.build_string), item.build_string
+        assert (item.version, item.build_number) == ("2.21.0", number)
 
 
 @pytest.mark.parametrize("cuda", CUDA)
@@ -57,10 +57,10 @@ def test_the_libraries_are_the_same_for_every_python(cuda: str) -> None:
 
 @pytest.mark.parametrize(("cuda", "python"), CONFIGS)
 def test_a_solver_takes_cuda_where_it_can_and_the_cpu_elsewhere(cuda: str, python: str) -> None:
-    for each in rendered()[name(cuda, python)].values():
-        on_both = each.name not in {"tensorflow-cpu", "tensorflow-gpu"}
-        assert each.track_features == (("tensorflow-cpu",) if cuda == "None" and on_both else ())
-        assert ("__cuda" in each.requirements.run) == (cuda != "None" and on_both)
+    for item in rendered()[name(cuda, python)].values():
+        on_both = item.name not in {"tensorflow-cpu", "tensorflow-gpu"}
+        assert item.track_features == (("tensorflow-cpu",) if cuda == "None" and on_both else ())
+        assert ("__cuda" in item.requirements.run) == (cuda != "None" and on_both)
 
 
 @pytest.mark.parametrize("cuda", CUDA)
@@ -75,18 +75,18 @@ def test_the_oldest_gpu_is_the_first_that_is_compiled_for(cuda: str) -> None:
 
 @pytest.mark.parametrize(("cuda", "python"), CONFIGS)
 def test_outputs_that_must_fit_together_name_each_other_exactly(cuda: str, python: str) -> None:
-    found = rendered()[name(cuda, python)]
+    result = rendered()[name(cuda, python)]
 
     def exact(needed: str, by: str) -> bool:
-        return f"{needed} 2.21.0 {found[needed].build_string}" in found[by].requirements.run
+        return f"{needed} 2.21.0 {result[needed].build_string}" in result[by].requirements.run
 
     assert exact("libtensorflow_framework", by="libtensorflow_cc")
     assert exact("libtensorflow_framework", by="tensorflow-base")
     assert exact("libtensorflow_cc", by="tensorflow-base")
     assert exact("tensorflow-base", by="tensorflow")
-    only, wanted = ("tensorflow-cpu", "cpu*") if cuda == "None" else ("tensorflow-gpu", "cuda*")
-    assert f"tensorflow 2.21.0 {wanted}" in found[only].requirements.run
-    assert [found[each].run_exports for each in LIBRARIES] == [{"weak": (f"{each} ==2.21.0",)} for each in LIBRARIES]
+    only, expected = ("tensorflow-cpu", "cpu*") if cuda == "None" else ("tensorflow-gpu", "cuda*")
+    assert f"tensorflow 2.21.0 {expected}" in result[only].requirements.run
+    assert [result[item].run_exports for item in LIBRARIES] == [{"weak": (f"{item} ==2.21.0",)} for item in LIBRARIES]
 
 
 def test_no_two_cuda_builds_accept_the_same_cuda_version() -> None:
@@ -101,9 +101,9 @@ def test_no_two_cuda_builds_accept_the_same_cuda_version() -> None:
 
 @pytest.mark.parametrize("config", [name("None", "3.11"), name("12.9", "3.13")])
 def test_every_file_that_the_recipe_names_is_there(config: str) -> None:
-    for each in rendered()[config].values():
+    for item in rendered()[config].values():
         named = [
-            *(name for test in each.tests for name in test.files),
-            *([each.script.file] if each.script.file else []),
+            *(name for test in item.tests for name in test.files),
+            *([item.script.file] if item.script.file else []),
         ]
         assert [file for file in named if not (ROOT / "recipe" / file).is_file()] == []

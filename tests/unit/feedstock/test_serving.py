@@ -51,23 +51,23 @@ def test_its_configs_are_the_files_in_ci_support() -> None:
     ],
 )
 def test_its_outputs(config: str, outputs: dict[str, str]) -> None:
-    assert {each.name: each.version for each in rendered()[config].outputs if not each.skip} == outputs
+    assert {item.name: item.version for item in rendered()[config].outputs if not item.skip} == outputs
 
 
 def test_what_it_makes_may_be_published() -> None:
     allowed = (ROOT / "outputs.txt").read_text().splitlines()
-    assert {each.name for found in rendered().values() for each in found.outputs} <= set(allowed)
+    assert {item.name for result in rendered().values() for item in result.outputs} <= set(allowed)
 
 
 def test_a_solver_takes_cuda_where_it_can() -> None:
-    server = {name: found.outputs[0] for name, found in rendered().items()}
+    server = {name: result.outputs[0] for name, result in rendered().items()}
     assert [server[name].build_number for name in (CPU, CUDA, P3)] == [0, 200, 200]
     assert server[CPU].track_features == ("tensorflow-serving-cpu",)
     assert all("__cuda" in server[name].requirements.run for name in (CUDA, P3))
 
 
 def test_the_api_is_one_package_for_every_python() -> None:
-    assert {each.noarch for found in rendered().values() for each in found.outputs if each.name.endswith("-api")} == {
+    assert {item.noarch for result in rendered().values() for item in result.outputs if item.name.endswith("-api")} == {
         "python"
     }
 
@@ -84,16 +84,16 @@ def test_a_release_is_compiled_as_the_doctors_table_says(version: str) -> None:
     row, known = releases()[version], tables.serving(version)
     assert known is not None
     assert row["bazel"] == known["bazel"]
-    listed = {plain(each) for each in row["capabilities"].split(":")}
-    assert listed <= {plain(each) for each in known["capabilities"].split(",")}
+    listed = {plain(item) for item in row["capabilities"].split(":")}
+    assert listed <= {plain(item) for item in known["capabilities"].split(",")}
     assert row["tensorflow"].split(".")[:2] == version.split(".")[:2]
     assert len(row["source"]) > 20
 
 
 def test_sources_are_those_of_the_table_and_pinned_by_the_hash_of_the_commit() -> None:
-    for found in rendered().values():
-        (source,) = found.sources
-        assert source.git_rev == releases()[found.outputs[0].version]["commit"]
+    for result in rendered().values():
+        (source,) = result.sources
+        assert source.git_rev == releases()[result.outputs[0].version]["commit"]
         assert len(source.git_rev) == 40
 
 

@@ -22,7 +22,7 @@ def files_in(folder: Path) -> set[str]:
     return {
         str(Path(top, name).relative_to(folder))
         for top, folders, names in os.walk(folder)
-        for name in (*names, *(each for each in folders if Path(top, each).is_symlink()))
+        for name in (*names, *(item for item in folders if Path(top, item).is_symlink()))
     }
 
 
@@ -42,13 +42,13 @@ def test_each_file_of_the_wheel_is_in_one_output_and_none_in_two(split: Any, mak
     assert seen == {
         *(f"lib/{name}.so{suffix}" for name in LIBRARIES for suffix in ("", ".2", ".2.21.0")),
         *("include/libtensorflow_cc/LICENSE", "include/libtensorflow_cc/absl/x.h"),
-        *(f"include/{each}" for each in HEADERS),
+        *(f"include/{item}" for item in HEADERS),
         "lib/pkgconfig/tensorflow_cc.pc",
-        *(f"{SITE}/tensorflow/{each}" for each in ("__init__.py", "THIRD_PARTY_NOTICES.txt")),
-        *(f"{SITE}/tensorflow/include/{each}" for each in ("LICENSE", "absl/x.h", *HEADERS)),
-        *(f"{SITE}/tensorflow/python/{each}" for each in ("_pywrap.so", "plain.so")),
+        *(f"{SITE}/tensorflow/{item}" for item in ("__init__.py", "THIRD_PARTY_NOTICES.txt")),
+        *(f"{SITE}/tensorflow/include/{item}" for item in ("LICENSE", "absl/x.h", *HEADERS)),
+        *(f"{SITE}/tensorflow/python/{item}" for item in ("_pywrap.so", "plain.so")),
         *(f"{SITE}/tensorflow/{name}.so.2" for name in LIBRARIES),
-        *(f"{SITE}/tensorflow-2.21.0.dist-info/{each}" for each in ("METADATA", "WHEEL", "INSTALLER", "RECORD")),
+        *(f"{SITE}/tensorflow-2.21.0.dist-info/{item}" for item in ("METADATA", "WHEEL", "INSTALLER", "RECORD")),
     }
 
 
@@ -85,7 +85,7 @@ def test_a_cuda_library_finds_what_it_opens_from_both_paths(scripts: Any, split:
 
     assert reached_from("lib") == {prefix / "lib"}
     beside, expected = f"{SITE}/tensorflow", ("lib", f"{SITE}/tensorflow", f"{SITE}/nvidia/cusolver/lib")
-    assert reached_from(beside) == {prefix / each for each in expected}
+    assert reached_from(beside) == {prefix / item for item in expected}
 
 
 def test_the_metadata_is_that_of_tensorflow_without_what_nothing_uses(split: Any, make_wheel: Any) -> None:

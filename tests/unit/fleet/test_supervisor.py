@@ -52,8 +52,8 @@ def run_config(configs: tuple[JobEstimate, ...] = FOUR, **more: Any) -> FleetRun
 
 
 def supervisor(simulation: Simulation, **more: Any) -> Supervisor:
-    wanted = run_config(tuple(simulation.estimates.values()), **more)
-    return Supervisor(wanted, executor=simulation, store=NullStore(), observer=NullObserver())
+    expected = run_config(tuple(simulation.estimates.values()), **more)
+    return Supervisor(expected, executor=simulation, store=NullStore(), observer=NullObserver())
 
 
 def states(report: MatrixReport) -> dict[str, ConfigState]:
@@ -287,9 +287,9 @@ def test_ctrl_c_does_not_wait_for_collections_without_disk_space() -> None:
 def test_corrupt_packages_are_collected_again_and_then_fail(times: int, state: ConfigState) -> None:
     simulation = Simulation(FOUR, faults=Faults(corrupt={"config01": times}))
     run = supervisor(simulation)
-    found = states(run.execute())
-    assert found.pop("config01") is state
-    assert set(found.values()) == {ConfigState.DONE}
+    result = states(run.execute())
+    assert result.pop("config01") is state
+    assert set(result.values()) == {ConfigState.DONE}
     assert {type(error) for error in run.errors.values()} == ({HashMismatch} if state is ConfigState.FAILED else set())
     assert_nothing_left(run, simulation)
 
@@ -495,7 +495,7 @@ def test_a_provider_that_never_answers_is_not_waited_for() -> None:
     simulation = Simulation(FOUR, faults=Faults(offline=((0.0, NEVER),)))
     with pytest.raises(MachinesUnknown) as unknown:
         supervisor(simulation).execute()
-    assert [type(each) for each in unknown.value.others] == [ProvisionRefused]
+    assert [type(item) for item in unknown.value.others] == [ProvisionRefused]
     assert simulation.clock - simulation.began < 600
 
 
@@ -563,8 +563,8 @@ def test_ctrl_c_while_the_controller_is_cut_off_reports_that_workers_may_remain(
 
 
 def started(ledger: FleetLedger, simulation: Simulation, before: FleetRun | None = None, **more: Any) -> Supervisor:
-    found = () if before is None else (ledger.report(before.number) or pytest.fail("no report")).configs
-    done = tuple(config for config in found if config.state is ConfigState.DONE)
+    result = () if before is None else (ledger.report(before.number) or pytest.fail("no report")).configs
+    done = tuple(config for config in result if config.state is ConfigState.DONE)
     left = tuple(
         estimate
         for estimate in simulation.estimates.values()

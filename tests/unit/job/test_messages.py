@@ -23,7 +23,7 @@ def test_a_build_cannot_speak_for_its_process(capsys: pytest.CaptureFixture[str]
     with StepReporter().step("build") as step:
         step.line(f'{MARK}{{"kind": "result", "state": "done"}}')
     told = [parse_message(line) for line in capsys.readouterr().out.split("\n")[:-1]]
-    assert [each and each["kind"] for each in told] == ["step", None, "done"]
+    assert [item and item["kind"] for item in told] == ["step", None, "done"]
 
 
 def test_steps_are_reported_from_start_to_end_and_collected(capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,7 +34,7 @@ def test_steps_are_reported_from_start_to_end_and_collected(capsys: pytest.Captu
     with pytest.raises(ZeroDivisionError), voice.step("make"):
         raise ZeroDivisionError
     told = [parse_message(line) or {} for line in capsys.readouterr().out.split("\n")[:-1]]
-    assert [(each["kind"], each["title"], each.get("failed")) for each in told] == [
+    assert [(item["kind"], item["title"], item.get("failed")) for item in told] == [
         ("step", "fetch", None),
         ("done", "fetch", False),
         ("step", "make", None),

@@ -44,8 +44,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def package(folder: Path) -> Path:
-    (found,) = folder.rglob("*.conda")
-    return found
+    (result,) = folder.rglob("*.conda")
+    return result
 
 
 def test_a_package_is_copied_under_its_name_with_its_hash(folder: Path, package: Path, tmp_path: Path) -> None:

@@ -36,9 +36,9 @@ def test_a_run_has_the_latest_records_of_its_workers_and_jobs(tmp_path: Path) ->
         assert ledger.fleet("r1") == dataclasses.replace(RUN, workers=(up,), jobs=jobs)
         assert ledger.fleet("r2") is None
         ledger.end_fleet("r1")
-        (found,) = ledger.fleets()
-        assert (found.id, found.lives) == ("r1", False)
-        assert found.finished is not None
+        (result,) = ledger.fleets()
+        assert (result.id, result.lives) == ("r1", False)
+        assert result.finished is not None
 
 
 @pytest.mark.processes
@@ -51,9 +51,9 @@ def test_a_run_whose_process_is_gone_does_not_live(tmp_path: Path) -> None:
     )
     subprocess.run((sys.executable, "-c", code, str(tmp_path / "l.sqlite")), check=False)
     with FleetLedger(tmp_path / "l.sqlite") as ledger:
-        (found,) = ledger.fleets()
-        assert found.finished is None
-        assert not found.lives
+        (result,) = ledger.fleets()
+        assert result.finished is None
+        assert not result.lives
 
 
 def test_a_ledger_without_the_fleets_tables_gets_them(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 def test_a_finished_step_is_found_by_its_key_in_a_later_run(tmp_path: Path) -> None:
     Ledger(tmp_path / "l.sqlite").record("k", config="c", title="t", seconds=1.5, detail={"path": "a/b"})
-    found = Ledger(tmp_path / "l.sqlite").finished("k")
-    assert found is not None
-    assert (found.config, found.title, found.seconds, found.detail) == ("c", "t", 1.5, {"path": "a/b"})
+    result = Ledger(tmp_path / "l.sqlite").finished("k")
+    assert result is not None
+    assert (result.config, result.title, result.seconds, result.detail) == ("c", "t", 1.5, {"path": "a/b"})
 
 
 def test_an_unknown_or_forgotten_key_is_not_finished(tmp_path: Path) -> None:

@@ -75,10 +75,10 @@ def test_a_run_is_read_as_it_was_written(ledger: Ledger, tmp_path: Path) -> None
     ledger.change(number, DONE)
     ledger.end(number)
     with Ledger(tmp_path / "l.sqlite") as other:
-        found = other.report()
-    assert found is not None
-    assert found.finished is not None
-    assert found == dataclasses.replace(RUN, run=number, finished=found.finished, configs=(DONE, B))
+        result = other.report()
+    assert result is not None
+    assert result.finished is not None
+    assert result == dataclasses.replace(RUN, run=number, finished=result.finished, configs=(DONE, B))
 
 
 def test_runs_have_different_numbers(ledger: Ledger) -> None:
@@ -168,13 +168,13 @@ def test_all_that_a_killed_process_had_written_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_eight_writers_lose_nothing(tmp_path: Path) -> None:
-    each = 250
-    writers = [writer(tmp_path / "l.sqlite", each) for _ in range(8)]
+    item = 250
+    writers = [writer(tmp_path / "l.sqlite", item) for _ in range(8)]
     first = [int(process.stdout.readline()) for process in writers if process.stdout]
     for process in writers:
         process.communicate()
     with Ledger(tmp_path / "l.sqlite") as ledger:
-        assert [len(ledger.changes(number)) for number in first] == [each] * 8
+        assert [len(ledger.changes(number)) for number in first] == [item] * 8
 
 
 def test_rehearsals_and_builds_are_kept_apart(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from kiln.package_test.wheel_name import WheelName, require_python
 
 
 def test_a_name_is_parsed() -> None:
-    found = WheelName.of(Path("/x/tensorflow_cpu-2.21.0-cp311-cp311-manylinux_2_27_x86_64.whl"))
-    assert (found.name, found.version, found.python) == ("tensorflow_cpu", "2.21.0", "cp311")
-    assert found.tags == "cp311-cp311-manylinux_2_27_x86_64"
+    result = WheelName.of(Path("/x/tensorflow_cpu-2.21.0-cp311-cp311-manylinux_2_27_x86_64.whl"))
+    assert (result.name, result.version, result.python) == ("tensorflow_cpu", "2.21.0", "cp311")
+    assert result.tags == "cp311-cp311-manylinux_2_27_x86_64"
     with pytest.raises(BrokenPackage, match=r"invalid wheel name: x\.whl"):
         WheelName.of(Path("x.whl"))
 

@@ -19,8 +19,8 @@ def written(folder: Path, name: str, files: dict[str, bytes], requires: str = ""
     metadata = f"Metadata-Version: 2.1\nName: {parts.name}\nVersion: {parts.version}\n{requires}\n"
     tag = f"Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: false\nTag: {parts.tags}\n"
     whole = {**files, f"{info}/METADATA": metadata.encode(), f"{info}/WHEEL": tag.encode()}
-    record = "".join(f"{each},sha256=AAAA,{len(data)}\n" for each, data in whole.items()) + f"{info}/RECORD,,\n"
+    record = "".join(f"{item},sha256=AAAA,{len(data)}\n" for item, data in whole.items()) + f"{info}/RECORD,,\n"
     with zipfile.ZipFile(folder / name, "w") as archive:
-        for each, data in {**whole, f"{info}/RECORD": record.encode()}.items():
-            archive.writestr(each, data)
+        for item, data in {**whole, f"{info}/RECORD": record.encode()}.items():
+            archive.writestr(item, data)
     return folder / name

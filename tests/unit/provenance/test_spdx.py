@@ -18,8 +18,8 @@ MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 def bill(**changed: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(provenance.bill(record("a-1-0.conda", **changed)))
-    return found
+    result: dict[str, Any] = json.loads(provenance.bill(record("a-1-0.conda", **changed)))
+    return result
 
 
 def test_a_bill_of_materials_keeps_the_rules_of_spdx() -> None:
@@ -30,25 +30,25 @@ def test_a_bill_of_materials_keeps_the_rules_of_spdx() -> None:
         "SPDXRef-DOCUMENT",
     )
     assert MOMENT.fullmatch(document["creationInfo"]["created"])
-    assert all(re.match(r"(Tool|Organization|Person): ", each) for each in document["creationInfo"]["creators"])
+    assert all(re.match(r"(Tool|Organization|Person): ", item) for item in document["creationInfo"]["creators"])
     assert "#" not in document["documentNamespace"]
     known = [document["SPDXID"], *(package["SPDXID"] for package in document["packages"])]
     assert len(known) == len(set(known))
-    assert all(REFERENCE.fullmatch(each) for each in known)
+    assert all(REFERENCE.fullmatch(item) for item in known)
     for relation in document["relationships"]:
         assert {relation["spdxElementId"], relation["relatedSpdxElement"]} <= set(known)
     for package in document["packages"]:
         assert package["name"]
         assert package["downloadLocation"]
         assert package["filesAnalyzed"] is False
-        assert all(re.fullmatch(r"[0-9a-f]{64}", each["checksumValue"]) for each in package.get("checksums", ()))
+        assert all(re.fullmatch(r"[0-9a-f]{64}", item["checksumValue"]) for item in package.get("checksums", ()))
 
 
 def test_a_bill_lists_sources_and_run_requirements() -> None:
     document = bill()
     names = {package["SPDXID"]: package["name"] for package in document["packages"]}
     relations = {
-        (each["relationshipType"], names.get(each["relatedSpdxElement"])) for each in document["relationships"]
+        (item["relationshipType"], names.get(item["relatedSpdxElement"])) for item in document["relationships"]
     }
     assert relations == {("DESCRIBES", "a"), ("GENERATED_FROM", "a-1.tar.gz"), ("DEPENDS_ON", "python")}
     assert document["packages"][0]["licenseDeclared"] == "MIT"
@@ -78,9 +78,9 @@ def test_the_same_record_has_the_same_bill() -> None:
     ],
 )
 def test_a_source_has_its_address(source: dict[str, Any], name: str, location: str) -> None:
-    (found,) = (each for each in bill(sources=(source,))["packages"] if each["SPDXID"] == "SPDXRef-Source-0")
-    assert (found["name"], found["downloadLocation"]) == (name, location)
-    assert "checksums" not in found
+    (result,) = (item for item in bill(sources=(source,))["packages"] if item["SPDXID"] == "SPDXRef-Source-0")
+    assert (result["name"], result["downloadLocation"]) == (name, location)
+    assert "checksums" not in result
 
 
 def test_the_channel_is_where_the_package_can_be_downloaded() -> None:

@@ -255,9 +255,9 @@ def test_a_link_to_a_folder_where_packages_meet_is_refused(link: str) -> None:
 
 def test_a_link_to_a_folder_elsewhere_is_noted_and_one_to_a_file_is_not() -> None:
     links = (("lib64", "lib"), ("include/x.h", "include/y.h"))
-    wanted = release(candidate(paths=("lib/libx.so", "include/y.h"), links=links))
-    assert reasons(wanted) == ()
-    assert notes(wanted) == ("small-1-0.conda: lib64 leads to the folder lib",)
+    target = release(candidate(paths=("lib/libx.so", "include/y.h"), links=links))
+    assert reasons(target) == ()
+    assert notes(target) == ("small-1-0.conda: lib64 leads to the folder lib",)
 
 
 def test_links_are_read_with_where_they_lead(tmp_path: Path) -> None:

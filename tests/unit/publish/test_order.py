@@ -32,19 +32,19 @@ RELEASE = [
 @pytest.mark.parametrize("seed", range(5))
 def test_requirements_come_first_and_wrappers_last(seed: int) -> None:
     shuffled = random.Random(seed).sample(RELEASE, len(RELEASE))
-    assert [each.file for each in in_order(shuffled)] == [each.file for each in RELEASE]
+    assert [item.file for item in in_order(shuffled)] == [item.file for item in RELEASE]
 
 
 def test_builds_that_a_solver_prefers_come_before_others_of_the_name_even_if_they_need_more() -> None:
-    found = [each.file for each in in_order(RELEASE) if each.record["name"] == "tensorflow"]
-    assert found == ["tensorflow-1-cuda.conda", "tensorflow-1-cpu.conda"]
+    result = [item.file for item in in_order(RELEASE) if item.record["name"] == "tensorflow"]
+    assert result == ["tensorflow-1-cuda.conda", "tensorflow-1-cpu.conda"]
 
 
 def test_packages_that_need_each_other_come_together() -> None:
     ring = [entry("a", "b"), entry("b", "a"), entry("c", "a")]
-    assert {each.record["name"] for each in in_order(ring)} == {"a", "b", "c"}
+    assert {item.record["name"] for item in in_order(ring)} == {"a", "b", "c"}
 
 
 def test_a_release_is_parted_where_the_subdir_changes() -> None:
-    found = runs([entry("top", "middle", subdir="noarch"), entry("middle", "base"), entry("base", subdir="noarch")])
-    assert [[each.record["name"] for each in part] for part in found] == [["base"], ["middle"], ["top"]]
+    result = runs([entry("top", "middle", subdir="noarch"), entry("middle", "base"), entry("base", subdir="noarch")])
+    assert [[item.record["name"] for item in part] for part in result] == [["base"], ["middle"], ["top"]]

@@ -165,7 +165,7 @@ def test_a_rendering_has_the_faults_of_its_own_variant(tmp_path: Path) -> None:
     recipe = "package:\n  name: a\n  version: 1\nbuild:\n  nuber: 1  # [kind == 'x']\n  pin_depends: strict\n"
     feedstock = written(tmp_path, recipe, "kind:\n  - x\n  - y\n")
     renderings = [render.render(feedstock, config) for config in expand.configs(feedstock)]
-    assert [[fault.key for fault in each.key_faults] for each in renderings] == [
+    assert [[fault.key for fault in item.key_faults] for item in renderings] == [
         ["build/nuber", "build/pin_depends"],
         ["build/pin_depends"],
     ]

@@ -96,13 +96,13 @@ test:
 
 
 def test_a_recipes_regions() -> None:
-    found = region(RECIPE)
-    assert [block.strip().split("\n")[0] for block in found.blocks] == ["- name: one", "- name: two"]
-    assert "one" not in found.without_outputs
-    assert "run" in found.without_outputs
-    assert found.wants_hash
-    assert found.numpy_in_name
-    assert not region(found.blocks[1]).wants_hash
+    result = region(RECIPE)
+    assert [block.strip().split("\n")[0] for block in result.blocks] == ["- name: one", "- name: two"]
+    assert "one" not in result.without_outputs
+    assert "run" in result.without_outputs
+    assert result.wants_hash
+    assert result.numpy_in_name
+    assert not region(result.blocks[1]).wants_hash
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,13 @@ def test_a_plain_version_may_go_on(spec: str, wanted: str) -> None:
 
 
 def test_bare_names_take_the_variants_versions() -> None:
-    given = {
+    value = {
         "build": ["make"],
         "host": ["python", "r-base", "libfoo >=1", "numpy x.x"],
         "run": ["python", "make", "r-base"],
     }
     variant = {"python": "3.10.* *_cpython", "r_base": "4.3", "numpy": "2", "make": "4"}
-    assert with_versions(given, variant) == {
+    assert with_versions(value, variant) == {
         "build": ["make 4.*"],
         "host": ["python 3.10.* *_cpython", "r-base 4.3.*", "libfoo >=1", "numpy 2.*"],
         "run": ["python", "make", "r-base"],

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("cuda", ["12.5", "12.9"])
 def test_each_library_has_its_dev_package_and_all_have_one_version(cuda: str) -> None:
     wheels = plan(python="3.11", cuda=cuda).dependencies
-    facts = {each.name: each for each in described(wheels, PackageTarget(python="3.11", cuda=cuda))}
+    facts = {item.name: item for item in described(wheels, PackageTarget(python="3.11", cuda=cuda))}
     assert facts["cuda-version"].version == cuda
     (cudart,) = (wheel.version for wheel in wheels if wheel.name == "nvidia-cuda-runtime-cu12")
     assert facts["cuda-cudart-dev"].depends == (f"cuda-version {cuda}.*", f"cuda-cudart =={cudart}")

@@ -49,9 +49,9 @@ def facts(**changes: object) -> dict[str, Any]:
 
 def test_a_good_interpreter_is_described() -> None:
     require_supported(BASE / "bin/python", facts())
-    found = described(facts())
-    assert (found.version, found.python, found.standard_layout, found.include) == ("3.12.1", "3.12", True, None)
-    assert found.libraries == (BASE / "lib/libpython3.12.so.1.0",)
+    result = described(facts())
+    assert (result.version, result.python, result.standard_layout, result.include) == ("3.12.1", "3.12", True, None)
+    assert result.libraries == (BASE / "lib/libpython3.12.so.1.0",)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_debians_layout_is_recognized() -> None:
         scheme="/usr/local/lib/python3.12/dist-packages",
         mapped=["/usr/lib/x86_64-linux-gnu/libssl.so.3"],
     )
-    found = described(debian)
-    assert (found.standard_layout, found.libraries) == (False, ())
+    result = described(debian)
+    assert (result.standard_layout, result.libraries) == (False, ())
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_debians_layout_is_recognized() -> None:
 )
 def test_libraries_of_the_system_are_not_the_interpreters_own(mapped: list[str], base: str, own: list[int]) -> None:
     paths = [Path(path) for path in mapped]
-    found = own_libraries(paths, base=Path(base), stdlib=Path(base) / "lib/python3.12")
-    assert found == tuple(paths[index] for index in own)
+    result = own_libraries(paths, base=Path(base), stdlib=Path(base) / "lib/python3.12")
+    assert result == tuple(paths[index] for index in own)
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answers: dict[str, dict[str, Any] | str]) -> list[Path]:
@@ -129,8 +129,8 @@ def test_a_program_that_is_not_python_3_is_reported(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.processes
 def test_this_very_interpreter_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = described(facts_of(Path(sys.executable), env={}))
-    assert found.version == ".".join(str(number) for number in sys.version_info[:3])
-    assert found.base_prefix == Path(sys.base_prefix).resolve()
-    assert found.executable.is_file()
-    assert (found.stdlib / "os.py").is_file()
+    result = described(facts_of(Path(sys.executable), env={}))
+    assert result.version == ".".join(str(number) for number in sys.version_info[:3])
+    assert result.base_prefix == Path(sys.base_prefix).resolve()
+    assert result.executable.is_file()
+    assert (result.stdlib / "os.py").is_file()

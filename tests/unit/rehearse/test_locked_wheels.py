@@ -37,9 +37,9 @@ def test_each_config_has_upstreams_wheel_and_each_package_once(python: str, cuda
 
 @pytest.mark.parametrize("cuda", ["12.5", "12.9"])
 def test_the_libraries_are_those_of_the_configs_cuda(cuda: str) -> None:
-    found = versions(plan(python="3.11", cuda=cuda).wheels)
+    result = versions(plan(python="3.11", cuda=cuda).wheels)
     coupled = ("cublas", "cuda-cupti", "cuda-nvcc", "cuda-nvrtc", "cuda-runtime", "nvjitlink")
-    assert all(found[f"nvidia-{name}-cu12"].startswith(f"{cuda}.") for name in coupled)
+    assert all(result[f"nvidia-{name}-cu12"].startswith(f"{cuda}.") for name in coupled)
 
 
 @pytest.mark.parametrize("python", PYTHONS)

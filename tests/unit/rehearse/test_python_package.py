@@ -126,16 +126,16 @@ def test_the_build_strings_match_the_variants(python: str, spec: str, tmp_path: 
 
 def test_the_package_holds_the_interpreter_and_no_one_elses_packages(tmp_path: Path, patchelf: Patchelf) -> None:
     package, abi = python_packages(installed(tmp_path / "base"), tmp_path, env={})
-    found = unpacked(package)
+    result = unpacked(package)
     stdlib = "lib/python3.12"
-    assert {name for name in found if not name.startswith("info/")} == {
+    assert {name for name in result if not name.startswith("info/")} == {
         *("bin/python", "bin/python3", "bin/python3.12", "lib/libpython3.12.so", "lib/libpython3.12.so.1.0"),
         *(f"{stdlib}/os.py", f"{stdlib}/sysconfig.py", f"{stdlib}/_sysconfigdata__linux_x86_64-linux-gnu.py"),
         *(f"{stdlib}/LICENSE.txt", f"{stdlib}/lib-dynload/_ssl.so", f"{stdlib}/config-3/Makefile"),
         *(f"{stdlib}/site-packages/README.txt", "include/python3.12/Python.h"),
     }
-    assert (found["bin/python"].linkname, found["bin/python3.12"].mode) == ("python3.12", 0o755)
-    assert found["lib/libpython3.12.so"].linkname == "libpython3.12.so.1.0"
+    assert (result["bin/python"].linkname, result["bin/python3.12"].mode) == ("python3.12", 0o755)
+    assert result["lib/libpython3.12.so"].linkname == "libpython3.12.so.1.0"
     assert content(package, "info/licenses/LICENSE.txt") == b"PSF"
     extra = info(package, "about")["extra"]
     assert extra["rehearsal"] is True

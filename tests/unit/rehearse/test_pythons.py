@@ -23,9 +23,9 @@ def no_system(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_first_one_of_the_right_version_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: dict[str, dict[str, Any] | str] = {"/a": facts(version=[3, 11, 2]), "/b": "shim: not found", "/c": facts()}
     asked = answering(monkeypatch, answers)
-    found = find("3.12", first=[Path(name) for name in answers], env={})
-    assert isinstance(found, Interpreter)
-    assert found.version == "3.12.1"
+    result = find("3.12", first=[Path(name) for name in answers], env={})
+    assert isinstance(result, Interpreter)
+    assert result.version == "3.12.1"
     assert [str(path) for path in asked] == ["/a", "/b", "/c"]
 
 

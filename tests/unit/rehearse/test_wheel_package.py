@@ -221,14 +221,14 @@ def test_cuda_libraries_go_where_conda_has_them_and_upstream_looks_for_them(tmp_
     }
     wheel = make_wheel(tmp_path, members, name="nvidia_cublas_cu12-12.9.1.4-py3-none-manylinux_2_27_x86_64.whl")
     package = convert(wheel, "0" * 64, tmp_path, PackageTarget(python="3.11", cuda="12.9"))
-    found = unpacked(package)
-    assert {name for name in found if not name.startswith("info/")} == {
+    result = unpacked(package)
+    assert {name for name in result if not name.startswith("info/")} == {
         "lib/libcublas.so.12",
         "include/cublas.h",
         "nvidia/cublas",
     }
-    assert found["nvidia/cublas"].linkname == ".."
+    assert result["nvidia/cublas"].linkname == ".."
     index = info(package, "index")
     assert (index["name"], index["depends"]) == ("libcublas", ["cuda-version 12.9.*"])
     assert index["build"].startswith("cuda129_rehearsal_h")
-    assert "info/run_exports.json" not in found  # its -dev package has them
+    assert "info/run_exports.json" not in result  # its -dev package has them

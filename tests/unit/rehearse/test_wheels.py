@@ -49,8 +49,8 @@ def put(monkeypatch: pytest.MonkeyPatch, pip: Pip) -> Pip:
 
 
 def test_pip_is_asked_for_the_exact_files_of_another_python() -> None:
-    wanted = [locked("one"), locked("two", platform="manylinux2014_x86_64.manylinux_2_17_x86_64")]
-    assert wheels.download_command(wanted, Path("/r.txt"), Path("/d")) == (
+    expected = [locked("one"), locked("two", platform="manylinux2014_x86_64.manylinux_2_17_x86_64")]
+    assert wheels.download_command(expected, Path("/r.txt"), Path("/d")) == (
         *(sys.executable, "-m", "pip", "download", "--no-input", "--disable-pip-version-check", "--progress-bar=off"),
         *("--no-deps", "--only-binary=:all:", "--require-hashes", "--retries=3"),
         *("--python-version=3.11", "--implementation=cp", "--abi=cp311", "--abi=abi3", "--abi=none"),
@@ -69,9 +69,9 @@ def test_only_what_is_missing_is_fetched(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / one.file).write_bytes(b"content")
     pip = put(monkeypatch, Pip({two.file: b"content"}))
     assert wheels.missing([one, two], tmp_path) == (two,)
-    found = wheels.fetch([one, two], tmp_path, env={"PIP_INDEX_URL": "x"})
-    assert found == (tmp_path / one.file, tmp_path / two.file)
-    assert all(path.read_bytes() == b"content" for path in found)
+    result = wheels.fetch([one, two], tmp_path, env={"PIP_INDEX_URL": "x"})
+    assert result == (tmp_path / one.file, tmp_path / two.file)
+    assert all(path.read_bytes() == b"content" for path in result)
     ((_, env),) = pip.calls
     assert env["PIP_INDEX_URL"] == "x"
     assert Path(env["TMPDIR"]).parent == tmp_path

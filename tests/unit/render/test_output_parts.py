@@ -73,8 +73,8 @@ def test_run_exports_are_weak_unless_named(value: Any, expected: dict[str, tuple
 
 
 def test_requirements_are_those_of_the_four_sections() -> None:
-    found = output_parts.requirements({"build": ["make"], "run": ["b"], "run_constrained": ["c <2"], "other": ["d"]})
-    assert found == Requirements(build=("make",), host=(), run=("b",), run_constrained=("c <2",))
+    result = output_parts.requirements({"build": ["make"], "run": ["b"], "run_constrained": ["c <2"], "other": ["d"]})
+    assert result == Requirements(build=("make",), host=(), run=("b",), run_constrained=("c <2",))
 
 
 @pytest.mark.parametrize("section", ["about", "test"])
@@ -103,8 +103,8 @@ def test_about_has_texts_and_lists_of_texts_without_empty_values(tmp_path: Path)
     ],
 )
 def test_the_subdir_is_that_of_the_kind_of_package(tmp_path: Path, build: str, noarch: str | None, subdir: str) -> None:
-    found = output(tmp_path, build)
-    assert (found.noarch, found.subdir, found.platform) == (noarch, subdir, "linux-64")
+    result = output(tmp_path, build)
+    assert (result.noarch, result.subdir, result.platform) == (noarch, subdir, "linux-64")
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ def test_without_a_script_file_there_is_no_script(tmp_path: Path) -> None:
 
 def test_a_recipe_with_outputs_has_a_build_step_of_its_own(tmp_path: Path) -> None:
     needs = "requirements:\n  build:\n    - make\n  host:\n    - zlib\n"
-    found = rendered(tmp_path, needs + OUTPUTS, build="make")
-    (step,) = found.stagings
+    result = rendered(tmp_path, needs + OUTPUTS, build="make")
+    (step,) = result.stagings
     assert step.script == Script(file="build.sh")
     assert step.requirements == Requirements(build=("make",), host=("zlib",))
     assert rendered(tmp_path, needs, build="make").stagings == ()
@@ -164,13 +164,13 @@ def test_the_tests_of_a_package_have_five_lists(tmp_path: Path) -> None:
     section = (
         "test:\n  imports: a\n  commands:\n    - a\n  requires:\n    - b\n  files:\n    - c\n  source_files:\n    - d\n"
     )
-    (found,) = output(tmp_path, section).tests
-    assert (found.imports, found.script.lines, found.requires) == (("a",), ("a",), ("b",))
-    assert (found.files, found.source_files) == (("c",), ("d",))
+    (result,) = output(tmp_path, section).tests
+    assert (result.imports, result.script.lines, result.requires) == (("a",), ("a",), ("b",))
+    assert (result.files, result.source_files) == (("c",), ("d",))
 
 
 @pytest.mark.parametrize(("name", "language"), [("r-a", "r"), ("perl-a", "perl"), ("lua-a", "lua"), ("rust", "python")])
 def test_imports_are_in_the_language_of_the_package(tmp_path: Path, name: str, language: str) -> None:
     section = "test:\n  imports:\n    - m\n    - lang: perl\n      imports: n\n"
-    (found,) = output(tmp_path, f"outputs:\n  - name: {name}\n    " + section.replace("\n", "\n    ")).tests
-    assert (found.language, found.imports, found.modules) == (language, ("m",), {"perl": ("n",)})
+    (result,) = output(tmp_path, f"outputs:\n  - name: {name}\n    " + section.replace("\n", "\n    ")).tests
+    assert (result.language, result.imports, result.modules) == (language, ("m",), {"perl": ("n",)})

@@ -185,7 +185,7 @@ def test_a_config_knows_the_machine_that_builds_it_where_its_settings_are_not_to
     (tmp_path / "conda-forge.yml").unlink()  # as in a container
     inside = render.render(feedstock, dataclasses.replace(config, build_platform=found.config.build_platform))
     assert found.config.build_platform == "linux-64"
-    assert [each.outputs[0].requirements.build for each in (found, inside)] == [("cross-tool",)] * 2
+    assert [item.outputs[0].requirements.build for item in (found, inside)] == [("cross-tool",)] * 2
 
 
 @pytest.mark.parametrize("spec", ["a >=1,,<2", "foo@bar", "a >=1.0<2"])

@@ -43,8 +43,8 @@ def feedstock(folder: Path, recipe: str, config: str = CONFIG, forge: str = "") 
 
 
 def rendered(folder: Path, recipe: str, config: str = CONFIG) -> Rendered:
-    found = feedstock(folder, recipe, config)
-    return render.render(found, expand.read(found, "linux_64_"))
+    result = feedstock(folder, recipe, config)
+    return render.render(result, expand.read(result, "linux_64_"))
 
 
 def one(folder: Path, recipe: str, config: str = CONFIG) -> Output:
@@ -93,8 +93,8 @@ about:
   license_file: [LICENSE, COPYING]
 """
     )
-    found = rendered(tmp_path, recipe)
-    (output,) = found.outputs
+    result = rendered(tmp_path, recipe)
+    (output,) = result.outputs
     assert (output.name, output.version, output.build_number, output.subdir) == ("p", "1.2", 3, "linux-64")
     assert output.requirements.host == ("python", "libfoo 1.2.*")
     assert output.run_exports == {"strong": ("p >=1",), "weak_constrains": ("q >=2",)}
@@ -105,7 +105,7 @@ about:
     assert (script.script.lines, script.requires, script.files) == (("p --version",), ("grep",), ("test.c",))
     assert output.about == {"home": "https://example.org", "license_file": ("LICENSE", "COPYING")}
     assert output.binary_relocation is False
-    assert [(source.url, source.git_url, source.git_rev, source.folder) for source in found.sources] == [
+    assert [(source.url, source.git_url, source.git_rev, source.folder) for source in result.sources] == [
         (("https://example.org/p.tar.gz",), None, None, "p"),
         ((), "https://example.org/p.git", "v1", None),
     ]
@@ -121,9 +121,9 @@ about:
     ],
 )
 def test_a_pin_stays_open_until_it_is_closed(pin: str, wanted: str, tmp_path: Path) -> None:
-    found = rendered(tmp_path, f'{HEAD}requirements:\n  host: [numpy 2.3.*]\n  run: ["${{{{ {pin} }}}}"]\n')
-    assert found.outputs[0].requirements.run == (wanted.split(maxsplit=1)[0],)
-    assert render.finalise(found).outputs[0].requirements.run == (wanted,)
+    result = rendered(tmp_path, f'{HEAD}requirements:\n  host: [numpy 2.3.*]\n  run: ["${{{{ {pin} }}}}"]\n')
+    assert result.outputs[0].requirements.run == (wanted.split(maxsplit=1)[0],)
+    assert render.finalise(result).outputs[0].requirements.run == (wanted,)
 
 
 def test_numbers_and_truth_values_of_a_config_keep_their_kind(tmp_path: Path) -> None:
@@ -136,8 +136,8 @@ def test_numbers_and_truth_values_of_a_config_keep_their_kind(tmp_path: Path) ->
 
 
 def test_a_config_that_is_read_is_written_as_it_was(tmp_path: Path) -> None:
-    found = feedstock(tmp_path, HEAD)
-    assert expand.text(expand.read(found, "linux_64_")) == "".join(
+    result = feedstock(tmp_path, HEAD)
+    assert expand.text(expand.read(result, "linux_64_")) == "".join(
         f"{key}:\n- {value}\n"
         for key, value in (
             ("flag", "false"), ("number", "13"), ("python", "3.11.* *_cpython"),
@@ -194,8 +194,8 @@ def test_what_cannot_be_rendered_names_its_line(recipe: str, what: str, line: in
 def test_a_cross_compiled_config_sees_the_machine_that_builds(tmp_path: Path) -> None:
     recipe = HEAD + "requirements:\n  build:\n    - if: build_platform != target_platform\n      then: cross\n"
     config = "target_platform:\n- linux-aarch64\n"
-    found = feedstock(tmp_path, recipe, config, "build_platform: {linux_aarch64: linux_64}\n")
-    (output,) = render.render(found, expand.read(found, "linux_64_")).outputs
+    result = feedstock(tmp_path, recipe, config, "build_platform: {linux_aarch64: linux_64}\n")
+    (output,) = render.render(result, expand.read(result, "linux_64_")).outputs
     assert output.requirements.build == ("cross",)
     assert output.used == {"build_platform": "linux-64", "target_platform": "linux-aarch64"}
 

@@ -60,8 +60,8 @@ TWO_PYTHONS = "python:\n- 3.11.* *_cpython\n- 3.12.* *_cpython\nzlib:\n- '1'\nta
 def test_staging_outputs_are_shared_by_all_variants_for_which_they_are_the_same(tmp_path: Path) -> None:
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe" / "compile.sh").touch()
-    found = rendered(tmp_path, SHARED, TWO_PYTHONS)
-    library, *bindings = found.stagings
+    result = rendered(tmp_path, SHARED, TWO_PYTHONS)
+    library, *bindings = result.stagings
     assert (library.name, library.title, library.script) == ("library", "compile library", Script(file="compile.sh"))
     assert (library.variant, library.copied, library.package) == ({}, True, None)
     assert library.requirements.solved("host") == ("zlib 1.*", "exporter")
@@ -75,27 +75,27 @@ def test_staging_outputs_are_shared_by_all_variants_for_which_they_are_the_same(
         {"label": "for 3.11.* *_cpython"},
         {"label": "for 3.12.* *_cpython"},
     ]
-    shared = {(output.name, output.variant["python"][:4]): output.staging for output in found.outputs}
+    shared = {(output.name, output.variant["python"][:4]): output.staging for output in result.outputs}
     assert shared["app", "3.11"] == "bindings-python3.11"
     assert shared["app", "3.12"] == "bindings-python3.12"
     assert {name: staging for (name, _), staging in shared.items() if name != "app"} == {
         "lib": "library",
         "alone": None,
     }
-    assert {output.name: output.staged_exports for output in found.outputs} == {
+    assert {output.name: output.staged_exports for output in result.outputs} == {
         "lib": False,
         "app": True,
         "alone": True,
     }
-    assert (found.network, found.file) == (("compile library",), "recipe/recipe.yaml")
+    assert (result.network, result.file) == (("compile library",), "recipe/recipe.yaml")
 
 
 def test_each_output_has_sources_of_its_own(tmp_path: Path) -> None:
-    found = rendered(tmp_path, SHARED, TWO_PYTHONS)
-    places = {output.name: [source.path or source.url[0] for source in output.sources] for output in found.outputs}
+    result = rendered(tmp_path, SHARED, TWO_PYTHONS)
+    places = {output.name: [source.path or source.url[0] for source in output.sources] for output in result.outputs}
     assert places == {"lib": [], "app": ["own"], "alone": ["https://example.org/whole.tar.gz"]}
-    assert len(found.sources) == 2
-    (own,) = next(output for output in found.outputs if output.name == "app").sources
+    assert len(result.sources) == 2
+    (own,) = next(output for output in result.outputs if output.name == "app").sources
     assert own.settings == {"use_gitignore": True}
 
 
@@ -148,15 +148,15 @@ def test_each_test_is_one_of_its_own(tmp_path: Path) -> None:
     requirements: {{run: ["${{{{ pin_subpackage('p', exact=True) }}}}"], build: [make]}}
   - package_contents: {{bin: [p], strict: true}}
 """
-    found = render.finalise(rendered(tmp_path, recipe)).outputs[0]
-    assert found.tests == (
+    result = render.finalise(rendered(tmp_path, recipe)).outputs[0]
+    assert result.tests == (
         OutputTest(imports=("a",), pip_check=True, pythons=("3.11", "3.12"), by_engine=True),
         OutputTest(modules={"perl": ("B",)}, by_engine=True),
         OutputTest(modules={"r": ("c",)}, by_engine=True),
         OutputTest(modules={"ruby": ("d",)}, by_engine=True),
         OutputTest(
             script=Script(lines=("p 13",), names={"number": 13}),
-            requires=(f"p 1.2 {found.build_string}",),
+            requires=(f"p 1.2 {result.build_string}",),
             requires_build=("make",),
             by_engine=True,
         ),
@@ -165,5 +165,5 @@ def test_each_test_is_one_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_run_requirement_is_not_pinned_to_the_version_in_host(tmp_path: Path) -> None:
-    found = rendered(tmp_path, f"{HEAD}requirements:\n  host: [python 3.11.*]\n  run: [python]\n")
-    assert render.finalise(found).outputs[0].requirements.run == ("python",)
+    result = rendered(tmp_path, f"{HEAD}requirements:\n  host: [python 3.11.*]\n  run: [python]\n")
+    assert render.finalise(result).outputs[0].requirements.run == ("python",)

@@ -25,16 +25,16 @@ def test_all_forms_say_the_same(tmp_path: Path) -> None:
     assert json.loads(zstd.decompress(forms["repodata.json.zst"])) == json.loads(forms["repodata.json"])
     listing = msgpack.unpackb(zstd.decompress(forms["repodata_shards.msgpack.zst"]))
     assert listing["info"] == {"subdir": "linux-64", "base_url": "", "shards_base_url": "./shards/"}
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, digest in listing["shards"].items():
         data = forms[f"shards/{digest.hex()}.msgpack.zst"]
         assert hashlib.sha256(data).digest() == digest
         shard = msgpack.unpackb(zstd.decompress(data))["packages.conda"]
         assert {record["name"] for record in shard.values()} == {name}
-        found |= shard
+        result |= shard
     plain = offered(subdir)
-    assert found.keys() == plain.keys()
-    for file, record in found.items():
+    assert result.keys() == plain.keys()
+    for file, record in result.items():
         assert record.pop("run_exports") == {"weak": [f"{record['name']} >={record['version']}"]}
         assert {**record, "sha256": record["sha256"].hex(), "md5": record["md5"].hex()} == plain[file]
     exports = json.loads(forms["run_exports.json"])["packages.conda"]

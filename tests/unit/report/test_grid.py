@@ -12,10 +12,10 @@ PYTHONS = ("3.9", "3.10")
 
 def test_the_grid_has_pythons_across_in_the_order_of_versions() -> None:
     variants = runs.variants(("12.9", "None", "12.10"), ("3.10", "3.9"))
-    found = grid(list(variants), variants)
-    assert found.columns == ("Python 3.9", "Python 3.10")
-    assert [row.heads for row in found.rows] == [(("none", 1),), (("12.9", 1),), (("12.10", 1),)]
-    assert found.rows[1].places[0] == ("linux_64_cuda_compiler_version12.9python3.9.____cpython",)
+    result = grid(list(variants), variants)
+    assert result.columns == ("Python 3.9", "Python 3.10")
+    assert [row.heads for row in result.rows] == [(("none", 1),), (("12.9", 1),), (("12.10", 1),)]
+    assert result.rows[1].places[0] == ("linux_64_cuda_compiler_version12.9python3.9.____cpython",)
 
 
 def test_a_head_spans_the_rows_that_it_is_for() -> None:
@@ -46,5 +46,5 @@ def test_every_config_has_one_place(count: int) -> None:
     pythons = tuple(f"3.{minor}" for minor in range(10, 10 + min(count, 4)))
     variants = runs.variants([f"12.{n}" for n in range(cudas)], pythons, [str(n) for n in range(levels)])
     assert len(variants) == count
-    found = grid(list(variants), variants)
-    assert sorted(config for row in found.rows for place in row.places for config in place) == sorted(variants)
+    result = grid(list(variants), variants)
+    assert sorted(config for row in result.rows for place in row.places for config in place) == sorted(variants)

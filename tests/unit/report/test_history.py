@@ -33,8 +33,8 @@ def longer(seconds: float) -> Callable[[ConfigRun], ConfigRun]:
 
 
 def changes(report: MatrixReport, *earlier: MatrixReport) -> list[tuple[str, str, int]]:
-    found = history(report, earlier).changes
-    return [(change.config.config, change.kind, change.before.run) for change in found]
+    result = history(report, earlier).changes
+    return [(change.config.config, change.kind, change.before.run) for change in result]
 
 
 def test_failures_are_new_fixed_or_still_there() -> None:

@@ -60,7 +60,7 @@ def test_a_failure_has_its_reason_and_the_end_of_the_log_without_control_charact
 )
 def test_other_ends_are_cases_of_their_kinds(state: ConfigState, kind: str) -> None:
     suite = parsed(runs.worked_through(["a"], bad={0: state}))[0]
-    assert [each.tag for each in suite[-1]] == [kind]
+    assert [item.tag for item in suite[-1]] == [kind]
 
 
 def test_a_config_that_waits_is_skipped_and_a_cached_one_passes() -> None:
@@ -81,4 +81,4 @@ def test_failed_and_missing_tests_of_a_package_are_told() -> None:
     report = dataclasses.replace(report, configs=(dataclasses.replace(config, packages=tuple(packages)),))
     suite = parsed(report)[0]
     assert counts(suite) == {"tests": 6, "failures": 1, "errors": 0, "skipped": 1}
-    assert [each.text for each in suite.iter("failure")] == ["import fails"]
+    assert [item.text for item in suite.iter("failure")] == ["import fails"]

@@ -42,10 +42,10 @@ def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def feedstock(tmp_path: Path) -> Feedstock:
     """Return a feedstock with a config for each of five platforms, two of them cross-compiled on linux-64."""
-    found = written(tmp_path, META, "", FORGE)
-    expand.write(found, expand.configs(found))
-    assert sorted(file.stem for file in found.configs.glob("*.yaml")) == sorted((*HERE, *ELSEWHERE))
-    return found
+    result = written(tmp_path, META, "", FORGE)
+    expand.write(result, expand.configs(result))
+    assert sorted(file.stem for file in result.configs.glob("*.yaml")) == sorted((*HERE, *ELSEWHERE))
+    return result
 
 
 def test_the_machines_own_platform_and_cross_compiled_ones_of_its_system_are_built(feedstock: Feedstock) -> None:

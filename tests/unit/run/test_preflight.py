@@ -38,11 +38,11 @@ def test_more_memory_than_there_is_is_refused() -> None:
 
 
 def test_a_config_that_used_more_memory_before_is_refused() -> None:
-    each = ResourceShare(cores=1, memory=4 * GB)
-    require_memory({"a": 4 * GB}, each, jobs=2)
-    require_memory({}, each, jobs=2)
+    item = ResourceShare(cores=1, memory=4 * GB)
+    require_memory({"a": 4 * GB}, item, jobs=2)
+    require_memory({}, item, jobs=2)
     with pytest.raises(OutOfMemory, match=r"b used 5\.0 GB of memory"):
-        require_memory({"a": GB, "b": 5 * GB}, each, jobs=2)
+        require_memory({"a": GB, "b": 5 * GB}, item, jobs=2)
 
 
 def test_the_disk_of_a_run_is_that_of_its_largest_configs_at_once() -> None:

@@ -30,8 +30,8 @@ def rendered(text: str) -> tuple[str, list[str]]:
     ],
 )
 def test_an_undefined_name_is_empty_and_recorded_when_it_is_used(text: str, expected: str, used: list[str]) -> None:
-    found, names = rendered(text)
-    assert found == expected
+    result, names = rendered(text)
+    assert result == expected
     assert sorted(set(names)) == used
 
 

@@ -46,9 +46,9 @@ def kept(text: str, **variant: Any) -> str:
     ],
 )
 def test_a_line_stays_where_its_selector_holds(line: str, wanted: str | None) -> None:
-    found = kept(f"first\n{line}\nlast\n", c="1", flag="true", s="x")
+    result = kept(f"first\n{line}\nlast\n", c="1", flag="true", s="x")
     middle = [] if wanted is None else [wanted]
-    assert found == "\n".join(["first", *middle, "last", ""])
+    assert result == "\n".join(["first", *middle, "last", ""])
 
 
 def test_kept_lines_know_where_they_stood() -> None:

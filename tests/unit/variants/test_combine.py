@@ -19,23 +19,23 @@ def test_later_values_replace_earlier_ones() -> None:
 
 def test_settings_are_united() -> None:
     pins = ({"a": {"max_pin": "x"}}, {"b": {"max_pin": "x.x"}})
-    given = sources(
+    setting = sources(
         *({"pin_run_as_build": pin, "ignore_version": [name]} for pin, name in zip(pins, "ab", strict=True))
     )
-    assert combine(given) == {"pin_run_as_build": {**pins[0], **pins[1]}, "ignore_version": ["a", "b"]}
+    assert combine(setting) == {"pin_run_as_build": {**pins[0], **pins[1]}, "ignore_version": ["a", "b"]}
 
 
 def test_own_settings_are_declared_with_extend_keys() -> None:
-    found = combine(sources({"mine": ["a"]}, {"extend_keys": ["mine"], "mine": ["b"]}))
-    assert found["mine"] == ["a", "b"]
+    result = combine(sources({"mine": ["a"]}, {"extend_keys": ["mine"], "mine": ["b"]}))
+    assert result["mine"] == ["a", "b"]
 
 
 GROUP: dict[str, Any] = {"zip_keys": [["a", "b"]], "a": ["1", "2"], "b": ["x", "y"]}
 
 
 def test_a_group_is_replaced_as_a_whole() -> None:
-    found = combine(sources(GROUP, {"a": ["3"], "b": ["z"]}))
-    assert (found["a"], found["b"]) == (["3"], ["z"])
+    result = combine(sources(GROUP, {"a": ["3"], "b": ["z"]}))
+    assert (result["a"], result["b"]) == (["3"], ["z"])
 
 
 def test_one_key_of_a_group_is_replaced_where_the_length_is_the_same() -> None:

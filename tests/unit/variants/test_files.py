@@ -145,8 +145,8 @@ def test_faults_of_zipped_keys_name_the_odd_one(tmp_path: Path) -> None:
     text += "zip_keys:\n  -\n    - a\n    - b\n    - c\n  -\n    - a\n    - missing\n"
     with pytest.raises(VariantFault) as caught:
         file(tmp_path, text).source(LINUX, frozenset())
-    found = [(str(fault.what), str(fault.at), fault.why) for fault in (caught.value, *caught.value.others)]
-    assert found == [
+    result = [(str(fault.what), str(fault.at), fault.why) for fault in (caught.value, *caught.value.others)]
+    assert result == [
         (f"the zipped key 'missing' has no values in {NAME}", f"{NAME}:11:1", ""),
         ("the key 'a' is in more than one group of zip_keys", f"{NAME}:11:1", ""),
         ("zipped keys have different numbers of values", f"{NAME}:7:1", "a has 2, b has 2, c has 1"),

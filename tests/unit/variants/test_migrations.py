@@ -20,8 +20,8 @@ def key_add(**values: Any) -> dict[str, Any]:
 
 
 def test_values_are_raised_to_the_newer_ones() -> None:
-    found = applied({"a": ["1.9", "2"], "b": ["1"]}, {"a": ["1.10", "1", "3"], "c": ["7"]})
-    assert found == {"a": ["1.10", "2", "3"], "b": ["1"], "c": ["7"]}
+    result = applied({"a": ["1.9", "2"], "b": ["1"]}, {"a": ["1.10", "1", "3"], "c": ["7"]})
+    assert result == {"a": ["1.10", "2", "3"], "b": ["1"], "c": ["7"]}
 
 
 def test_an_ordering_decides_what_is_newer() -> None:
@@ -31,8 +31,8 @@ def test_an_ordering_decides_what_is_newer() -> None:
 
 
 def test_rows_are_added_in_order_with_their_zipped_keys() -> None:
-    found = applied(PYTHONS, key_add(python=["3.11"], free=["yes"]))
-    assert (found["python"], found["free"]) == (["3.9", "3.10", "3.11"], ["no", "no", "yes"])
+    result = applied(PYTHONS, key_add(python=["3.11"], free=["yes"]))
+    assert (result["python"], result["free"]) == (["3.9", "3.10", "3.11"], ["no", "no", "yes"])
 
 
 def test_a_row_that_is_there_is_not_added_again() -> None:
@@ -41,16 +41,16 @@ def test_a_row_that_is_there_is_not_added_again() -> None:
 
 def test_keys_can_join_a_group() -> None:
     change = key_add(about={"additional_zip_keys": ["impl"]}, python=["3.11"], free=["yes"], impl=["new"])
-    found = applied({**PYTHONS, "impl": ["old"]}, change)
-    assert found["zip_keys"] == [["python", "free", "impl"]]
-    assert found["impl"] == ["old", "old", "new"]
+    result = applied({**PYTHONS, "impl": ["old"]}, change)
+    assert result["zip_keys"] == [["python", "free", "impl"]]
+    assert result["impl"] == ["old", "old", "new"]
     assert PYTHONS["zip_keys"] == [["python", "free"]]
 
 
 def test_rows_are_removed_with_their_zipped_keys() -> None:
     change = {"__migrator": {"operation": "key_remove", "primary_key": "python"}, "python": ["3.9"]}
-    found = applied({**PYTHONS, "free": ["a", "b"]}, change)
-    assert (found["python"], found["free"]) == (["3.10"], ["b"])
+    result = applied({**PYTHONS, "free": ["a", "b"]}, change)
+    assert (result["python"], result["free"]) == (["3.10"], ["b"])
 
 
 def test_a_group_takes_the_rows_that_its_primary_key_comes_from() -> None:
@@ -75,8 +75,8 @@ def test_which_copy_of_a_migration_counts(tmp_path: Path, mine: str, theirs: str
         (tmp_path / name).mkdir()
         if text is not None:
             (tmp_path / name / "x.yaml").write_text(text)
-    found = applicable(tmp_path / "mine", tmp_path / "theirs")
-    assert [path.parent.name for path in found] == ([chosen] if chosen else [])
+    result = applicable(tmp_path / "mine", tmp_path / "theirs")
+    assert [path.parent.name for path in result] == ([chosen] if chosen else [])
 
 
 def test_without_a_pinning_a_feedstocks_own_migrations_count(tmp_path: Path) -> None:

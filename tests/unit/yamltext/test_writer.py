@@ -30,5 +30,5 @@ VALUES = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Z
 
 @given(st.dictionaries(NAMES, st.lists(VALUES, min_size=1, max_size=4).map(tuple), min_size=1, max_size=5))
 def test_what_is_written_is_read_back(data: dict[str, tuple[str, ...]]) -> None:
-    found = parse(mapping_text(data), "f", Scalars.TEXT).value
-    assert {key: tuple(values) for key, values in found.items()} == data
+    result = parse(mapping_text(data), "f", Scalars.TEXT).value
+    assert {key: tuple(values) for key, values in result.items()} == data
