@@ -173,26 +173,25 @@ def install(
         )
 
 
-def install_as(records: list[RepoDataRecord], prefix: Path, *, wait: float) -> None:
-    """Install solved packages into a new prefix that appears whole, in the place of what is there; wait for others.
+def install_as(records: list[RepoDataRecord], prefix: Path, *, replaced: tuple[int, int] | None, wait: float) -> None:
+    """Install solved packages into a prefix that appears whole, in the place of the folder ``replaced`` there.
 
-    A prefix that another process has replaced since this one began to wait stays as it is.
+    ``replaced`` is its `identity`, None for no folder; another folder, which another process has made since, stays.
 
     Raises:
         AlreadyRunning: another process makes the prefix for longer than ``wait`` seconds.
         KilnError: those of ``install``.
     """
     cache = prefix.with_name(f"cache-{prefix.name}")
-    before = _identity(prefix)
     with folder_lock.exclusive(prefix, wait=wait) as lock:
-        if _identity(prefix) == before:
+        if identity(prefix) == replaced:
             files.remove(prefix)
             with files.replacing(prefix) as part:
                 install(records, part, cache=cache, seen_at=str(prefix), lock=lock)
         files.remove(cache)
 
 
-def _identity(folder: Path) -> tuple[int, int] | None:
+def identity(folder: Path) -> tuple[int, int] | None:
     """Return the identity of a folder, which changes when another one replaces it; None without the folder."""
     try:
         status = folder.stat()

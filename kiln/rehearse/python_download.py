@@ -113,9 +113,10 @@ def command_for(python: str, *, env: Mapping[str, str]) -> str:
 def _from_channel(request: PythonRequest, env: Mapping[str, str]) -> Path:
     """Install a channel's Python into a prefix, atomically."""
     python, prefix = request.python, request.folder / request.python
+    unusable = channels.identity(prefix)
     specs = [f"python {python}.* *_{build_suffix(python)}"]
     records = channels.solve([request.channel], specs, virtual_packages=channels.machine_virtual_packages(env))
-    channels.install_as(records, prefix, wait=_SECONDS)
+    channels.install_as(records, prefix, replaced=unusable, wait=_SECONDS)
     return prefix / "bin" / f"python{python}"
 
 
