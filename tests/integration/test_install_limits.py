@@ -320,7 +320,11 @@ VERIFIED: dict[str, tuple[Mapping[str, Answer], str, type[KilnError]]] = {
     "a body that is cut off": ({"chain.jsonl": lambda handler: handler.begin(1000)}, "", DownloadFailed),
     "a server that answers nothing": ({"chain.jsonl": silent}, "stall=2", DownloadFailed),
     "an endless file": ({"chain.jsonl": endless}, "index=20MB", LimitExceeded),
-    "a deep index": ({"repodata.json": sending(b"[" * 100_000)}, "", BrokenIndex),
+    "a deep index": (
+        {"chain.jsonl": sending(b""), "repodata.json": sending(b"[" * 100_000)},
+        "",
+        BrokenIndex,
+    ),
     "no records": ({}, "", ProvenanceBroken),
 }
 
