@@ -38,7 +38,7 @@ class ChannelCredentials:
 
     @classmethod
     def parse(cls, channel: str) -> ChannelCredentials | None:
-        """Return the credentials in the name of a channel; None when there are none."""
+        """Return the credentials in the name of a channel, or None."""
         match = _CHANNEL.fullmatch(channel)
         if match is None:
             return None
@@ -119,7 +119,7 @@ def address(url: str) -> str:
 
 
 def client() -> Client | None:
-    """Return rattler's HTTP client with the credentials; None when there are none, for its own client."""
+    """Return rattler's HTTP client with the credentials, or None for its own client."""
     from rattler.networking import AddHeadersMiddleware, Client, MirrorMiddleware
     from rattler.networking.middleware import (
         AuthenticationMiddleware,

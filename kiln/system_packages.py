@@ -23,7 +23,7 @@ INSTALL = {"apt": "sudo apt install", "dnf": "sudo dnf install", "brew": "brew i
 
 
 def os_release() -> dict[str, str]:
-    """Return the values of this machine's os-release file; empty when there is none."""
+    """Return the values of this machine's os-release file; empty if it does not exist."""
     for file in ("/etc/os-release", "/usr/lib/os-release"):
         with contextlib.suppress(OSError):
             return parsed(Path(file).read_text(encoding="utf-8"))

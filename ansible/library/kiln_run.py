@@ -219,9 +219,7 @@ class Folder:
         name = machine["name"]
         _, run_key = self.key("run", self.path.name)
         host_key, host_public = self.key(f"{name}.host", name)
-        self.write(
-            f"keys/{name}.known_hosts", f"{name} {host_public}\n"
-        )  # an earlier worker's keys are no longer valid
+        self.write(f"keys/{name}.known_hosts", f"{name} {host_public}\n")  # keys of an earlier worker have expired
         text = user_data(user=self.user, run_key=run_key, host_key=host_key, host_public=host_public, files=files)
         self.write(f"seed/{name}/user-data", text)
         self.write(f"seed/{name}/meta-data", json.dumps({"instance-id": name, "local-hostname": name}) + "\n")

@@ -1,7 +1,7 @@
 """Bazel's disk caches: a folder for each key, with a note on its purpose next to it, and a limit on their size.
 
 Bazel's own keys cover an action's command line, environment and inputs. kiln's key covers what Bazel does not see: the
-image or the machine's compilers, and the variant. A key that is no longer built only wastes disk space, so whole keys
+image or the machine's compilers, and the variant. An unused key only wastes disk space, so whole keys
 are removed, the least recently used first; of the last one, the oldest entries.
 """
 

@@ -1,6 +1,6 @@
 """Plan a call of conda-build, or of boa's mambabuild, as conda-forge's build steps call them: texts, nothing is run.
 
-What conda-smithy's build_steps.sh and conda-forge-ci-setup do for a config is done here without them: conda's settings,
+The steps of conda-smithy's build_steps.sh and conda-forge-ci-setup are done here without them: conda's settings,
 the clobber file for the build number, and the command line. The engine renders the recipe itself, and tests the
 packages.
 """

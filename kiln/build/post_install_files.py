@@ -49,7 +49,7 @@ for top in glob.glob(os.path.join(prefix, "lib", "python*", "site-packages")):
 
 
 def unpack_wheels(sources: Iterable[Source]) -> tuple[str, ...]:
-    """Return the lines that unpack wheels among the sources beside them, as conda-build does."""
+    """Return the lines that unpack wheels among the sources next to them, as conda-build does."""
     lines = []
     for source in sources:
         name = source.file_name or (PurePosixPath(urlsplit(source.url[0]).path).name if source.url else "")

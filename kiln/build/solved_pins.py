@@ -83,7 +83,7 @@ def closed(specs: Sequence[str], pins: Iterable[Pin], solved: Mapping[str, tuple
     """Return the engine's specs of a section, with the bounds of the solved versions in the place of placeholders.
 
     Raises:
-        RecipeFault: the recipe pins a package that the environment lacks, or a version that is none.
+        RecipeFault: the recipe pins a package that the environment lacks, or an invalid version.
     """
     ranges: dict[str, list[str]] = {}
     for pin in pins:

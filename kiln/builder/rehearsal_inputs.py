@@ -193,7 +193,7 @@ def config_of_machine(feedstock: Feedstock, machine: HostMachine) -> str:
 
     Raises:
         UnsupportedPython: when the user has named a Python that cannot be used.
-        UnknownConfig: when there is no such config.
+        UnknownConfig: the config does not exist.
     """
     try:
         return cpu_config(feedstock, rehearse.probe(machine.python, env=machine.environment).python).name

@@ -117,7 +117,7 @@ def _of_parts(recipe: RecipeText, version: str) -> dict[Literal, str]:
 
 
 def _candidates(recipe: RecipeText) -> Sequence[Literal]:
-    """Return the literals that may be a part of a version: those with a digit that are no hash."""
+    """Return the literals that may be a part of a version: those with a digit, except hashes."""
     return [
         literal
         for literal in recipe.literals

@@ -24,7 +24,7 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
 
     Raises:
         UnknownConfig: if no config matches.
-        UsageError: if several configs match and there is no terminal to ask on.
+        UsageError: if several configs match and stdin is not a terminal.
     """
     names = matching_configs(feedstock, options)
     if options.configs and not options.failed:
@@ -70,7 +70,7 @@ def matching_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     """Return the names of the named configs, or of all configs, that match the filter.
 
     Raises:
-        UnknownConfig: if there is no such config.
+        UnknownConfig: if the config does not exist.
     """
     requested = dict.fromkeys(name.removesuffix(".yaml").removeprefix(".ci_support/") for name in options.configs)
     names = requested or sorted(file.stem for file in feedstock.configs.glob("*.yaml"))

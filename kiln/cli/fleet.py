@@ -109,7 +109,7 @@ def plan_of(options: argparse.Namespace, configs: Sequence[RemoteConfig], ledger
     """Return the plan for configs.
 
     Raises:
-        UsageError: when there are no configs, or a machine type is unknown.
+        UsageError: no config is selected, or a machine type is unknown.
         FleetLimit: when no arrangement stays within the limits.
     """
     from kiln.fleet import machine_types, plan

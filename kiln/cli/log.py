@@ -53,7 +53,7 @@ def recorded_log(feedstock: Feedstock, name: str, number: int | None) -> tuple[i
     """Return a run, a config's record in it, and its log: of the last run that has a log of it, or of one run.
 
     Raises:
-        UsageError: there is no such run, or no log.
+        UsageError: the run does not exist, or it has no log.
         UnknownConfig: no run has the config.
     """
     from kiln.cli.report import recorded_run

@@ -79,7 +79,7 @@ def named(name: str, channel: str = DEFAULT_CHANNEL) -> Path:
     """Return the variant file of a pinning that is given by its file, its folder or its version in a channel.
 
     Raises:
-        UsageError: there is no such file.
+        UsageError: the file does not exist.
         PinningNeeded: the version cannot be fetched.
     """
     from kiln.expand import pinning_package

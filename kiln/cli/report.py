@@ -93,7 +93,7 @@ def recorded_run(feedstock: Feedstock, number: int | None) -> MatrixReport:
     """Return a run from the ledger, the latest one by default.
 
     Raises:
-        UsageError: if there is no such run.
+        UsageError: if the run does not exist.
     """
     from kiln.ledger import Ledger
     from kiln.store.layout import ArtifactLayout

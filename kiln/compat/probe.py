@@ -125,7 +125,7 @@ def _gpus(env: Mapping[str, str], notes: list[str]) -> tuple[str | None, tuple[C
 
 
 def driver(env: Mapping[str, str]) -> str | None:
-    """Return the version of this machine's NVIDIA driver, None when there is none."""
+    """Return the version of this machine's NVIDIA driver, or None."""
     return _gpus(env, [])[0]
 
 

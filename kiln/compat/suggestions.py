@@ -66,7 +66,7 @@ def _ranked(original: Combination, suggestions: list[Suggestion]) -> list[Sugges
 def _varied(ranked: list[Suggestion]) -> tuple[Suggestion, ...]:
     """Return the first of each kind of change: neighboring releases are one kind, and so are additional changes.
 
-    What works without a cost is a kind of its own beside a nearer release with one.
+    A combination that works without a cost is a kind of its own next to a nearer release with one.
     """
     kinds: list[Suggestion] = []
     for suggestion in ranked:

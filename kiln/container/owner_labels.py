@@ -35,7 +35,7 @@ class Owner:
 
     @classmethod
     def of_process(cls, pid: int) -> Owner | None:
-        """Return the running process ``pid``; None when there is none."""
+        """Return the running process ``pid``, or None."""
         process = processes.read(pid)
         if not _exists(pid) or (process is not None and process.state in processes.ENDED):
             return None

@@ -26,7 +26,7 @@ _HINT = "change it in meta.yaml to something that both formats have, and convert
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What a conversion knows of the feedstock besides its meta.yaml.
+    """Facts of the feedstock that a conversion needs besides its meta.yaml.
 
     ``always`` are the keys that every config has, ``values`` all values of each key, ``files`` the names of the files
     in the recipe's folder, ``run_pins`` the variant's ``pin_run_as_build``. ``use_keys`` and ``ignore_keys`` are, by

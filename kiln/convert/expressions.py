@@ -81,7 +81,7 @@ _ENVIRONMENT = jinja2.Environment(autoescape=False)  # noqa: S701 - nothing is r
 
 @dataclass(frozen=True, kw_only=True)
 class NameScope:
-    """What a name means where an expression stands.
+    """The meaning of names at the place of an expression.
 
     ``own`` returns the value of a name that the recipe sets, or None; ``always`` are the keys that every config has;
     ``values`` are all values of a key; ``hidden`` are names that the recipe sets, which selectors do not see.
@@ -238,7 +238,7 @@ class Translator:
         number = getattr(operand.expr, "value", 0)
         digits = str(number)
         if len(digits) < 2:
-            raise Unsupported(f"{left.name} is compared with {number}, which is no version such as 310")
+            raise Unsupported(f"{left.name} is compared with {number}, which is not a version such as 310")
         version = f"{digits[0]}.{digits[1:]}"
         sign = _SIGNS[operand.op]
         spec = {"==": f"{version}.*", "!=": f"!={version}.*", "<=": f"<{_next(version)}", ">": f">={_next(version)}"}

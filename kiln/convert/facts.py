@@ -1,4 +1,4 @@
-"""What a package is, said in the same words for both formats, so that two of them can be compared."""
+"""A package's description in one form for both recipe formats, so that two packages can be compared."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Facts:
 
     @property
     def hashed(self) -> Mapping[str, str]:
-        """What went into the hash, without what the two formats count differently for all packages alike."""
+        """The hash input without the entries that the two formats count differently for all packages."""
         return {key: value for key, value in self.hash_input.items() if key not in _UNEQUAL}
 
 

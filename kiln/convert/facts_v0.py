@@ -1,4 +1,4 @@
-"""What the packages of a meta.yaml are at a config."""
+"""Descriptions of the packages of a meta.yaml at a config."""
 
 from __future__ import annotations
 

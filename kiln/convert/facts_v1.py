@@ -1,4 +1,4 @@
-"""What the packages of a recipe.yaml are at a config."""
+"""Descriptions of the packages of a recipe.yaml at a config."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Expr:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the value is known."""
+        """True if the value is known."""
         return self.constant is not None
 
     def within(self, level: int) -> str:

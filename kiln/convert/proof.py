@@ -56,7 +56,7 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether both recipes render to the same packages."""
+        """True if both recipes render to the same packages."""
         return not self.differences and not self.needed
 
 

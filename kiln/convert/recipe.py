@@ -28,9 +28,9 @@ _ABOVE_STAGING = "# The compile that the outputs share."
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeFacts:
-    """What a rendering tells about a meta.yaml.
+    """Facts of a meta.yaml that its rendering shows.
 
-    ``top_is_package`` says that its top level is a package beside its outputs; ``use_keys`` and ``ignore_keys`` are, by
+    ``top_is_package``: the top level is a package in addition to its outputs; ``use_keys`` and ``ignore_keys`` are, by
     output, keys to count, or not to count, in hashes; ``compile_keys`` are keys that the script of the compile reads,
     ``always`` those that every config has.
     """

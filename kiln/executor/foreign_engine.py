@@ -118,7 +118,7 @@ def failure(engine: str, exit_code: int, tail: str, log: Path) -> KilnError:
 
 
 def _end(log: Path) -> str:
-    """Return the end of a config's log, without the times; empty when there is no log."""
+    """Return the end of a config's log, without the times; empty without a log."""
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - END_OF_LOG))
         lines = file.read().decode(errors="replace").splitlines()[1:]

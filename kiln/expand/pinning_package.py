@@ -71,7 +71,7 @@ def of_version(folder: Path, channel: str, version: str) -> Pinning:
 
 
 def _home(folder: Path, channel: str) -> Path:
-    """Return the folder of a channel's pinnings, whose name tells nothing of the channel's URL."""
+    """Return the folder of a channel's pinnings, whose name contains nothing of the channel's URL."""
     return folder / hashlib.sha256(channel.encode()).hexdigest()[:12]
 
 

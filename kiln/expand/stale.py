@@ -1,4 +1,4 @@
-"""Whether .ci_support is up to date, before configs are built from it."""
+"""Check that .ci_support is up to date before configs are built from it."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def plan(
 
     Raises:
         FleetLimit: when no arrangement is within the bounds.
-        UsageError: when there are no configs, or no workers.
+        UsageError: no config is selected, or no worker.
     """
     if not all(estimates.values()) or not estimates or bounds.workers < 1:
         raise UsageError("a fleet needs at least one config and one worker")

@@ -207,7 +207,7 @@ class PlaybookRunner:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object of a file; an empty one when there is none."""
+    """Return the JSON object of a file, by default an empty one."""
     try:
         return json_lines.decode(path.read_text(encoding="utf-8")) or {}
     except OSError:

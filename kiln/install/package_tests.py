@@ -57,7 +57,7 @@ def execute(checking: PackageTestRun, on_package: Callable[[str], None]) -> tupl
 
 
 def channels_of(package: Path) -> tuple[str, ...]:
-    """Return the URL of the channel in whose folder a package lies, for the packages that it requires."""
+    """Return the URL of the channel whose folder contains a package, for the packages that it requires."""
     folder = package.resolve().parent
     if folder.name not in KNOWN_SUBDIRS or not any(folder.glob("repodata*.json*")):
         return ()

@@ -171,7 +171,7 @@ class Ledger(Database):
 
     @retry_after_repair
     def report(self, run: int | None = None) -> MatrixReport | None:
-        """Return the report of a run, by default of the latest; None when there is no such run.
+        """Return the report of a run, by default of the latest, or None.
 
         Configs that were running when their run was killed are reported as interrupted.
         """

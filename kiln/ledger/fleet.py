@@ -60,7 +60,7 @@ class FleetLedger(Ledger):
 
     @retry_after_repair
     def fleet(self, run: str) -> FleetRun | None:
-        """Return a fleet run with its workers and jobs; None when there is no such run."""
+        """Return a fleet run with its workers and jobs, or None."""
         row = self._row(f"SELECT {COLUMNS} FROM fleet WHERE id = ?", run)  # noqa: S608 - a constant
         return None if row is None else self._fleet(row)
 

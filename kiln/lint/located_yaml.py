@@ -87,7 +87,7 @@ def items(value: Any) -> list[Any]:
 
 
 def texts(value: Any) -> list[str]:
-    """Return the texts in a list; empty if it is none."""
+    """Return the texts in a list; empty for other values."""
     return [item for item in items(value) if isinstance(item, str)]
 
 

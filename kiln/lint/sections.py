@@ -56,7 +56,7 @@ _MAPPINGS = ("build", "requirements", "test", "about", "extra", "package")
 
 
 def two_recipes(subject: LintedFeedstock) -> Iterator[Problem]:
-    """Yield a second recipe beside the recipe.yaml."""
+    """Yield a second recipe next to the recipe.yaml."""
     if subject.recipe.version and subject.feedstock.meta.exists():
         yield Problem(text="the recipe has both recipe.yaml and meta.yaml", at=Place(file=META))
 

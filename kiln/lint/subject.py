@@ -210,13 +210,13 @@ class LintedFeedstock:
 
     @property
     def several_noarch_platforms(self) -> bool:
-        """Whether noarch packages are built on several platforms, so that they may have platform selectors."""
+        """True if noarch packages are built on several platforms and so may have platform selectors."""
         platforms = self.settings.get("noarch_platforms")
         # conda-smithy takes the length of a text too, so any one platform counts as several.
         return isinstance(platforms, (list, str)) and len(platforms) > 1
 
     def config_file(self, name: str) -> Path | None:
-        """Return the variant file of this name in the recipe or beside it, if there is one."""
+        """Return the variant file of this name in the recipe's folder or its parent, if there is one."""
         paths = (self.feedstock.recipe / name, self.feedstock.root / name)
         return next((path for path in paths if path.is_file()), None)
 

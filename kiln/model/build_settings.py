@@ -45,7 +45,7 @@ class PythonSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildSettings:
-    """How an output is built and packed.
+    """Settings by which an output is built and packed.
 
     ``ignore_run_exports`` are names of packages, ``ignore_run_exports_from`` those of packages whose exports do not
     count. ``link_scripts`` maps ``post-link`` and so on to files of the recipe. ``excluded_files`` are globs that the

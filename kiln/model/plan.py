@@ -73,7 +73,7 @@ class RunExport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFiles:
-    """What outputs take over from a build step: its ``folder``, and the run exports of its requirements."""
+    """A build step's result that outputs inherit: its ``folder``, and the run exports of its requirements."""
 
     folder: Path
     run_exports: tuple[RunExport, ...] = ()
@@ -83,9 +83,9 @@ class StagedFiles:
 class TestStep:
     """The test of one package in a separate prefix.
 
-    ``specs`` are installed into ``prefix``, ``build_specs`` into one beside it. The lines of ``script`` are run by bash
+    ``specs`` are installed into ``prefix``, ``build_specs`` into another. The lines of ``script`` are run by bash
     in ``folder``, which holds copies of ``files`` by their places in it. ``checked`` are tests of the package's
-    contents, which the engine runs while it packs. ``downstreams`` are specs of packages whose own tests run beside the
+    contents, which the engine runs while it packs. ``downstreams`` are specs of packages whose own tests run with the
     package. ``notes`` list what could not be tested as the recipe requires.
     """
 

@@ -120,7 +120,7 @@ def _matches(folder: Path, pattern: str, *, below: bool) -> list[Path]:
     """Return the files that match a pattern; with ``below``, at any depth, as in conda-build."""
     try:
         return sorted(folder.rglob(pattern) if below else folder.glob(pattern))
-    except (ValueError, NotImplementedError):  # it is no pattern
+    except (ValueError, NotImplementedError):  # not a pattern
         return []
 
 

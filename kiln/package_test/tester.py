@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kiln.model.plan import TestStep
     from kiln.model.rendered import Output
 
-SCRIPT = "kiln_run_test.sh"  # beside a recipe's run_test.sh
+SCRIPT = "kiln_run_test.sh"  # next to a recipe's run_test.sh
 NOTE = "note: "  # lines of a test's output with this prefix are shown to people
 
 
@@ -130,7 +130,7 @@ class PackageTester:
     ) -> tuple[int, str]:
         """Run the tests of a package that depends on this one, and return their number and a note.
 
-        One that cannot be installed beside this package is skipped, as in conda-build.
+        One that cannot be installed together with this package is skipped, as in conda-build.
         """
         name = package_name(spec)
         beside = dataclasses.replace(

@@ -62,7 +62,7 @@ def parsed(data: bytes) -> tuple[Link, ...]:
 
 
 def last_hash(data: bytes) -> str:
-    """Return the hash of the last line, empty when there is none; raises ProvenanceBroken."""
+    """Return the hash of the last line, empty without lines; raises ProvenanceBroken."""
     lines = data.splitlines()
     return _link(len(lines), lines[-1]).hash if lines else ""
 

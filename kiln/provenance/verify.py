@@ -30,7 +30,7 @@ def verify(
     """Return the record of a package, and the facts that were verified.
 
     ``bill_of`` returns the bill of materials of a package's hash, ``offered`` are the hashes in the channel's index, by
-    path; none where there is no index, as in a bundle. With ``signers`` the record must be signed by one of them.
+    path; empty without an index, as in a bundle. With ``signers`` the record must be signed by one of them.
 
     Raises:
         ProvenanceBroken: at the first fact that is wrong.

@@ -102,7 +102,7 @@ class Journal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalFile:
-    """The file of the journal in a store; there is none while no publication is under way."""
+    """The file of the journal in a store; it exists during publications alone."""
 
     store: Store
     path: str

@@ -16,7 +16,7 @@ BILL = "provenance/sbom/{}.spdx.json"  # by the hash of the package
 
 
 def chain_of(store: Store) -> bytes:
-    """Return the chain of records in a store, empty when there is none."""
+    """Return the chain of records in a store, by default empty."""
     return store.read(CHAIN) or b""
 
 

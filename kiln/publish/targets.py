@@ -32,7 +32,7 @@ def target(
 
     Raises:
         UsageError: when it is not a valid target.
-        TokenRefused: when it needs a token and there is none.
+        TokenRefused: it needs a token and has none.
     """
     kind, _, rest = name.partition(":")
     if name.startswith("s3://"):

@@ -107,7 +107,7 @@ class _Process:
 
     @classmethod
     def current(cls) -> _Process:
-        """Return the running process; start one if there is none."""
+        """Return the running process, started at the first call."""
         if cls._current is not None and cls._current.process.poll() is not None:
             cls.end()
         if cls._current is None:

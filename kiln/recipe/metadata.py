@@ -269,7 +269,7 @@ class Metadata:
 
     @cached_property
     def hash(self) -> str:
-        """The hash in the form of build strings; empty when there is no hash input."""
+        """The hash in the form of build strings; empty without hash input."""
         if not self.hashed:
             return ""
         text = json.dumps(self.hashed, sort_keys=True)

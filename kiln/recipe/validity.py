@@ -1,4 +1,4 @@
-"""What conda-build refuses in a package that it has rendered: its name, version, ``noarch`` and requirements."""
+"""Checks of a rendered package, as conda-build makes them: its name, version, ``noarch`` and requirements."""
 
 from __future__ import annotations
 

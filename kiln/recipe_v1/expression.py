@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class Scope(Protocol):
-        """What an expression sees: values by name, and functions by name."""
+        """The scope of an expression: values by name, and functions by name."""
 
         def value(self, name: str) -> Any:
             """Return the value of a name, which may be undefined."""

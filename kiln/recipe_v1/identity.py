@@ -1,4 +1,4 @@
-"""What packages of a recipe.yaml are called: what goes into their hashes, and the build strings made of these.
+"""Hash inputs of a recipe.yaml's packages, and the build strings made of their hashes.
 
 The rules are rattler-build's: the values of the keys that a package uses, its platform, virtual packages that it runs
 with, and, for each other output that it pins exactly, that output's version and build string.

@@ -26,7 +26,7 @@ _OF_MACOS = ("MACOSX_DEPLOYMENT_TARGET", "OSX_ARCH")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagingAt:
-    """What a staging output says at one variant, and the keys of the variant that it read and that it requires.
+    """A staging output at one variant, and the keys of the variant that it read and that it requires.
 
     ``own`` are the keys that its own sections ask for, without those that only the recipe's context reads.
     ``run_exports`` is false for an output that does not take over the run exports of its requirements.
@@ -66,7 +66,7 @@ class PackageAt:
 
     @property
     def skip(self) -> bool:
-        """Whether the package is skipped at this variant."""
+        """True if the package is skipped at this variant."""
         return bool(self.sections["build"].get("skip"))
 
     def fault(self, what: str, why: str = "", hint: str = "") -> RecipeFault:
@@ -109,7 +109,7 @@ class RecipeV1:
 
     @property
     def has_outputs(self) -> bool:
-        """Whether the recipe has a list of outputs; else it is one package."""
+        """True if the recipe has a list of outputs; else it is one package."""
         return "outputs" in self.root
 
     @property
@@ -128,7 +128,7 @@ class RecipeV1:
         """Refuse what no recipe may say, whatever the variant.
 
         Raises:
-            RecipeFault: a section is not known, the schema is another version, or outputs are no list.
+            RecipeFault: a section is not known, the schema is another version, or outputs are not a list.
         """
         known_keys(self.root, (*(schema.SEVERAL if self.has_outputs else schema.SINGLE), "$schema"), "a recipe")
         version = self.root.get("schema_version")

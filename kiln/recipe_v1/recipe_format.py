@@ -19,7 +19,7 @@ _KEY = "conda_build_tool"
 
 
 def is_v1(feedstock: Feedstock) -> bool:
-    """Return whether a feedstock's recipe is recipe.yaml: conda-forge.yml says so, or there is no meta.yaml.
+    """Return whether a feedstock's recipe is recipe.yaml: conda-forge.yml says so, or meta.yaml does not exist.
 
     Raises:
         KilnError: conda-forge.yml is malformed, or asks for a recipe.yaml that is not there.

@@ -20,7 +20,7 @@ _PIN_KINDS = frozenset({"pin_subpackage", "pin_compatible"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPin:
-    """What ``pin_subpackage`` or ``pin_compatible`` asks for: the bounds of a version that is known later."""
+    """A ``pin_subpackage`` or ``pin_compatible``: the bounds of a version that is known later."""
 
     name: str
     subpackage: bool

@@ -1,4 +1,4 @@
-"""What each section of recipe.yaml may hold, and how it is evaluated.
+"""The fields of each section of recipe.yaml, and how they are evaluated.
 
 The sections are those of rattler-build's reference; a key that is not listed here is refused by name and line. What
 rattler-build calls experimental is listed in ``_EXPERIMENTAL`` and refused as such.

@@ -1,4 +1,4 @@
-"""What the expressions of recipe.yaml see: the platform, the variant, the recipe's context, and functions.
+"""The scope of recipe.yaml's expressions: the platform, the variant, the recipe's context, and functions.
 
 Every key of the variant that is read is recorded: these are the keys that the recipe uses.
 """

@@ -104,7 +104,7 @@ def _compared(sign: str, wanted: Version) -> Test:
 
 
 def _starts(version: Version, prefix: Version) -> bool:
-    """Whether a version begins with the components of another; only its last component may go on."""
+    """Return whether a version begins with the components of another; only its last component may go on."""
     last = len(prefix.parts) - 1
     if prefix.local:
         return version.parts == prefix.parts and version.local[: len(prefix.local)] == prefix.local

@@ -84,7 +84,7 @@ def layout(pypi: str) -> WheelLayout:
 
 
 def exported_by(pypi: str) -> str:
-    """Return the conda package whose run_exports add this one; empty when there is none."""
+    """Return the conda package whose run_exports add this one, or an empty string."""
     name = canonicalize_name(pypi)
     return known()[name].exported_by if name in known() else ""
 

@@ -176,7 +176,7 @@ def _fill(
     if not interpreter.standard_layout:
         archive.add_bytes(f"{_stdlib(interpreter)}/sitecustomize.py", _SITECUSTOMIZE.encode())
     # So that the folder exists, and is the one in use, before the first package is installed.
-    archive.add_bytes(f"lib/python{interpreter.python}/site-packages/README.txt", b"Third-party packages lie here.\n")
+    archive.add_bytes(f"lib/python{interpreter.python}/site-packages/README.txt", b"Folder of third-party packages.\n")
     licence = interpreter.stdlib / "LICENSE.txt"
     if licence.is_file():
         archive.add_info("licenses/LICENSE.txt", licence.read_bytes())

@@ -34,7 +34,7 @@ def finalise(rendered: Rendered) -> Rendered:
 
 
 def _closed(output: Output, rendered: Rendered) -> Output:
-    """Return an output with its pins closed; those that the engine solves stay, beside what the variant gives."""
+    """Return an output with its pins closed; those that the engine solves stay, and so does what the variant gives."""
     fields: dict[str, list[str]] = {section: list(getattr(output.requirements, section)) for section in _SECTIONS}
     fields |= {f"run_exports/{kind}": list(specs) for kind, specs in output.run_exports.items()}
     checked = tuple(fields)

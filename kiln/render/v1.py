@@ -98,7 +98,7 @@ def _spec(feedstock: Feedstock, config: BuildConfig) -> dict[str, Any]:
 
 
 def _beside(feedstock: Feedstock, subdir: str) -> VariantSource | None:
-    """Return the one variant file beside the recipe that rattler-build takes."""
+    """Return the one variant file next to the recipe that rattler-build takes."""
     system, _, arch = subdir.partition("-")
     platform = Platform(system=system, arch=arch)
     new, old = feedstock.recipe / "variants.yaml", feedstock.recipe / "conda_build_config.yaml"

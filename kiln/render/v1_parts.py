@@ -55,7 +55,7 @@ class Scripts:
         )
 
     def _file(self, name: str) -> str | None:
-        """Return the recipe's file of a name, which may lack its suffix; None when there is none."""
+        """Return the recipe's file of a name, which may lack its suffix; None if it does not exist."""
         if "\n" in name or len(name) > 255:
             return None
         whole = name if PurePosixPath(name).suffix else f"{name}{SUFFIX}"

@@ -48,7 +48,7 @@ def as_html(
 
     ``name`` is the feedstock's, ``folder`` the page's folder, which links to logs are relative to; ``now`` is the time
     of writing in seconds since the epoch. ``earlier`` are runs to compare with, the latest first; ``has_index`` is True
-    for a page beside an index of runs.
+    for a page in the same folder as an index of runs.
     """
     moment = time.time() if now is None else now
     return template.render(

@@ -1,4 +1,4 @@
-"""The index of all runs as a web page beside their pages."""
+"""The index of all runs as a web page in the folder of their pages."""
 
 from __future__ import annotations
 

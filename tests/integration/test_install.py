@@ -386,7 +386,7 @@ def test_a_python_without_builds_is_reported(tensorflow: Path, tmp_path: Path) -
 
 
 def notes(tensorflow: Path, folder: Path, *specs: str, **overrides: str) -> tuple[str, ...]:
-    """What is said beside the packages that would be installed."""
+    """The messages of a dry run that are not packages."""
     variables = {"cuda": "CONDA_OVERRIDE_CUDA", "arch": "CONDA_OVERRIDE_CUDA_ARCH"}
     machine = target_machine({variables[name]: value for name, value in overrides.items()})
     request = InstallRequest(prefix=folder / "prefix", specs=specs, channels=(tensorflow.as_uri(),), machine=machine)

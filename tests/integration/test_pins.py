@@ -1,4 +1,4 @@
-"""Every form of pin gives a package the bounds of what was solved: conda-build's, beside rattler-build's own."""
+"""Every form of pin gives a package the bounds of what was solved: conda-build's, compared with rattler-build's own."""
 
 from __future__ import annotations
 

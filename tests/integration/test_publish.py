@@ -32,7 +32,7 @@ AFTER = BEFORE | {f"{name}-1-0.conda" for name in NEW}
 
 @pytest.fixture
 def quick() -> Iterator[Path]:
-    """A folder in memory, where a thousand writes do not wait for a disk; anywhere else where there is none."""
+    """A folder in memory, where a thousand writes do not wait for a disk; elsewhere a temporary folder."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None, prefix="kiln-") as place:
         yield Path(place)

@@ -28,7 +28,7 @@ sys.stdin.read()
 
 
 def test_an_orphan_is_killed_and_a_shell_in_its_folder_is_not(tmp_path: Path) -> None:
-    build, beside = tmp_path / "build", tmp_path / "beside"
+    build, beside = tmp_path / "build", tmp_path / "other"
     build.mkdir()
     beside.mkdir()
     words = (sys.executable, "-c", LEADER)

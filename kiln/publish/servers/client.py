@@ -116,7 +116,7 @@ class ServerClient:
 
 
 def records(url: str) -> dict[str, Any]:
-    """Return the records of one index, empty when there is no such file; raise HttpError, also for half a file."""
+    """Return the records of one index, empty if the file does not exist; raise HttpError, also for half a file."""
     try:
         with http_client.opened(url) as response:
             value = json.loads(bounded(response, url, http_client.announced_size(response)))
@@ -130,7 +130,7 @@ def records(url: str) -> dict[str, Any]:
 
 
 def hash_of(url: str) -> str | None:
-    """Return the SHA-256 of a file, None when there is no such file; raise HttpError, also for half a file."""
+    """Return the SHA-256 of a file, None if it does not exist; raise HttpError, also for half a file."""
     digest = hashlib.sha256()
     try:
         with http_client.opened(url) as response:

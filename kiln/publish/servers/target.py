@@ -63,7 +63,7 @@ class ServerTarget:
 
         Raises:
             UsageError: when ``text`` is not the name of such a target.
-            TokenRefused: when there are no credentials, or they would be sent unencrypted.
+            TokenRefused: without credentials, or if they would be sent unencrypted.
         """
         url, _, channel = text.rpartition("/")
         url = url or kind.type.default_url

@@ -29,7 +29,7 @@ class Store(Protocol):
         """Hold the channel during the block; raises AlreadyRunning."""
 
     def read(self, path: str) -> bytes | None:
-        """Return a file's content, or None when there is no such file."""
+        """Return a file's content, or None if it does not exist."""
 
     def write(self, path: str, data: bytes) -> None:
         """Write a small file."""

@@ -38,7 +38,7 @@ class ChannelIndex:
         }
 
     def subdirs(self) -> dict[str, Subdir]:
-        """Return the whole index by subdir, empty when there is none.
+        """Return the whole index by subdir, by default empty.
 
         Raises:
             BrokenIndex: when a file of it is invalid, or has what kiln cannot keep.

@@ -1,4 +1,4 @@
-"""What a build leaves for people and programs: its lines, JUnit's XML, the list of runs, the logs."""
+"""The output of a build for people and programs: its lines, JUnit's XML, the list of runs, the logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine says of its failure decides what it is told as."""
+"""An engine's messages decide the error that is raised."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def test_several_packages_share_the_compiles_work_directory() -> None:
     content = step.recipe["build"]["script"]["content"]
     assert content.index(". /config/compile.env") < content.index("bash -e /r/build.sh")
     assert {"export PKG_NAME=whole", "export PKG_VERSION=2.21.0", "export PKG_BUILDNUM=200"} <= set(content)
-    assert "secrets" not in step.recipe["build"]["script"], "what a run is told in secret does not decide the result"
+    assert "secrets" not in step.recipe["build"]["script"], "secrets of a run do not change the result"
     assert recipe_of(step)["build"]["script"] == {
         "content": [*UNPACK, *content],
         "secrets": [HANDED_OVER],

@@ -1,4 +1,4 @@
-"""Where an archive may come from besides its own address."""
+"""Places of an archive besides its own address."""
 
 from __future__ import annotations
 

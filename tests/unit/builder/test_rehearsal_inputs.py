@@ -1,4 +1,4 @@
-"""What a config is rehearsed with decides whether a finished rehearsal is this one, and what a container is given."""
+"""The inputs of a rehearsal decide whether a finished rehearsal is this one, and what a container is given."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def feedstock(tmp_path: Path) -> Feedstock:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Interpreter]:
-    """What this machine has: interpreters by their minor versions; the calling one is /calling, of Python 3.14."""
+    """This machine's interpreters by their minor versions; the calling one is /calling, of Python 3.14."""
     known: dict[str, Interpreter] = {}
 
     def find(python: str, **_: object) -> Interpreter:

@@ -1,4 +1,4 @@
-"""A source at a commit gets the commit of the new version, where the repository's tags tell it."""
+"""A source at a commit gets the commit of the new version, if the repository has a tag for it."""
 
 from __future__ import annotations
 

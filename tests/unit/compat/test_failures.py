@@ -1,4 +1,4 @@
-"""What people's logs say is recognised, whatever else is in them and however long they are."""
+"""Errors in people's logs are recognized, whatever else is in them and however long they are."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_real_log(name: str) -> None:
 
 
 def is_source(text: str) -> bool:
-    """Whether somebody's log was found there; what this project's own scripts say is found in them."""
+    """True if somebody's log was found there; what this project's own scripts say is found in them."""
     return text.startswith("https://") or (ROOT / text).is_file()
 
 

@@ -1,4 +1,4 @@
-"""What a machine tells is read into facts, and the facts into what runs on it."""
+"""The output of a machine's programs is parsed into facts, and the facts decide what runs on it."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_ranges_do_not_overlap(name: str) -> None:
 
 
 def _patches(one: tables.Row, other: tables.Row) -> bool:
-    """Whether two rows are of patch releases of one line, ``8.0.44`` and ``8.0.61``."""
+    """True if two rows are of patch releases of one line, ``8.0.44`` and ``8.0.61``."""
     return version_ranges.numbers(one["last"]) < version_ranges.numbers(other["first"])
 
 

@@ -101,7 +101,7 @@ def test_a_template(template: str, expression: str) -> None:
         ("compiler(*version)", "neither * nor **"),
         ("linux and", "is not an expression"),
         ("(1, 2)[7]", "out of range"),
-        ("py < 3", "no version such as 310"),
+        ("py < 3", "not a version such as 310"),
     ],
 )
 def test_what_recipe_yaml_has_not_is_refused(template: str, why: str) -> None:

@@ -52,10 +52,10 @@ def test_text_keeps_its_expressions() -> None:
 
 
 def test_comments_stay_where_they_are() -> None:
-    result = tree("# top\na:  # beside\n  # above\n  - x  # behind\n  # below\nb: y\n# end\n")
+    result = tree("# top\na:  # at the key\n  # above\n  - x  # behind\n  # below\nb: y\n# end\n")
     items = result.all("a")[0]
     assert isinstance(items, ListPart)
-    assert (items.above, items.behind) == (["# top"], "# beside")
+    assert (items.above, items.behind) == (["# top"], "# at the key")
     assert (items.items[0].above, items.items[0].behind, items.items[0].below) == (["# above"], "# behind", ["# below"])
     assert result.below == ["# end"]
 

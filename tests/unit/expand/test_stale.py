@@ -1,4 +1,4 @@
-"""Whether .ci_support is up to date with the recipe and the variant files."""
+"""Checks that .ci_support is up to date with the recipe and the variant files."""
 
 from __future__ import annotations
 

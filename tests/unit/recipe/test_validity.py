@@ -1,4 +1,4 @@
-"""What conda-build refuses in a rendered package is refused, with its place."""
+"""Rendered packages that conda-build refuses are refused, with the place."""
 
 from __future__ import annotations
 

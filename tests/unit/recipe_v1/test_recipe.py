@@ -1,4 +1,4 @@
-"""What a recipe.yaml says at a variant, and which keys count as used: rattler-build's rules, each in small."""
+"""A recipe.yaml at a variant, and the keys that count as used: rattler-build's rules, each in small."""
 
 from __future__ import annotations
 

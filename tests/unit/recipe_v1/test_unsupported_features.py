@@ -1,4 +1,4 @@
-"""What no build honors is refused, each with its line."""
+"""Features that no build honors are refused, each with its line."""
 
 from __future__ import annotations
 

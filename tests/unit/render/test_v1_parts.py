@@ -1,4 +1,4 @@
-"""What a build needs of a recipe.yaml: scripts, tests, settings, sources of each output, and staging outputs."""
+"""Parts of a recipe.yaml that a build needs: scripts, tests, settings, sources of each output, and staging outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index of runs links the pages beside it, and trusts nothing."""
+"""The index of runs links the pages in its folder, and trusts nothing."""
 
 from __future__ import annotations
 

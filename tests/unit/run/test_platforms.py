@@ -1,4 +1,4 @@
-"""What this machine cannot build is refused by name, or left out of ``--all`` with one line."""
+"""Configs that this machine cannot build are refused by name, or left out of ``--all`` with one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be built is refused before anything is spent."""
+"""Recipes that cannot be built are refused before anything is spent."""
 
 from __future__ import annotations
 
