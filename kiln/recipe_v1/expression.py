@@ -57,38 +57,38 @@ class Compiled:
     alone: bool = False  # a template that is one expression, whose value keeps its type
 
 
-def is_template(given: str) -> bool:
+def is_template(source: str) -> bool:
     """Return whether a text holds an expression."""
-    return START in given
+    return START in source
 
 
 @lru_cache(maxsize=8192)
-def expression(given: str) -> Compiled:
+def expression(source: str) -> Compiled:
     """Compile an expression, as conditions and ``skip`` are.
 
     Raises:
         Malformed: it is not one.
     """
-    if is_template(given):
+    if is_template(source):
         raise Malformed(f"an expression stands without {START} and }}}} here")
-    result = _compiled(f"{START} {given} }}}}")
+    result = _compiled(f"{START} {source} }}}}")
     if not result.alone:
         raise Malformed("one expression is expected")
     return result
 
 
 @lru_cache(maxsize=8192)
-def template(given: str) -> Compiled:
+def template(source: str) -> Compiled:
     """Compile a text with expressions in it.
 
     Raises:
         Malformed: it is malformed, or has a statement other than ``if``.
     """
-    return _compiled(given)
+    return _compiled(source)
 
 
 @lru_cache(maxsize=8192)
-def script_names(given: str) -> frozenset[str]:
+def script_names(source: str) -> frozenset[str]:
     """Return the names that a line of a script asks for: it is rendered by the build, where statements may stand, too.
 
     As rattler-build does, expressions count with and without a dollar sign, and what macros hold does not.
@@ -97,7 +97,7 @@ def script_names(given: str) -> frozenset[str]:
         Malformed: it is malformed.
     """
     try:
-        return frozenset(_names_of_body(_tree(_OF_SCRIPTS, given)))
+        return frozenset(_names_of_body(_tree(_OF_SCRIPTS, source)))
     except RecursionError as error:
         raise Malformed("nested too deeply") from error
 
@@ -116,9 +116,9 @@ def _names_of_body(body: Iterable[nodes.Node]) -> Iterator[str]:
             yield from _names(node.node)
 
 
-def _compiled(given: str) -> Compiled:
+def _compiled(source: str) -> Compiled:
     try:
-        return _of_tree(_parsed(given))
+        return _of_tree(_parsed(source))
     except RecursionError as error:
         raise Malformed("nested too deeply") from error
 
@@ -130,15 +130,15 @@ def _of_tree(tree: list[nodes.Node]) -> Compiled:
     return Compiled(_text(tree), names)
 
 
-def _parsed(given: str) -> list[nodes.Node]:
-    return list(_flat(_tree(_PARSER, given)))
+def _parsed(source: str) -> list[nodes.Node]:
+    return list(_flat(_tree(_PARSER, source)))
 
 
-def _tree(parser: jinja2.Environment, given: str) -> list[nodes.Node]:
-    if len(given) > _LONGEST:
-        raise Malformed(f"an expression of {len(given):,} characters")
+def _tree(parser: jinja2.Environment, source: str) -> list[nodes.Node]:
+    if len(source) > _LONGEST:
+        raise Malformed(f"an expression of {len(source):,} characters")
     try:
-        return parser.parse(given).body
+        return parser.parse(source).body
     except jinja2.TemplateSyntaxError as error:
         raise Malformed(error.message or "malformed", error.lineno - 1) from error
     except ValueError as error:
@@ -198,14 +198,14 @@ def _names(node: nodes.Node) -> Iterator[str]:
         yield from _names(child)
 
 
-def needed(given: str) -> frozenset[str]:
+def needed(source: str) -> frozenset[str]:
     """Return the names without whose values a template cannot be rendered: no default, and not only compared.
 
     Raises:
         Malformed: it is malformed.
     """
     try:
-        return frozenset(name for node in _parsed(given) for name in _needed(node))
+        return frozenset(name for node in _parsed(source) for name in _needed(node))
     except RecursionError as error:
         raise Malformed("nested too deeply") from error
 
@@ -351,8 +351,8 @@ def _applied(function: Callable[..., Any], what: str, node: nodes.Filter | nodes
     value, (args, kwargs) = _step(node.node), _arguments(node)
 
     def run(scope: Scope) -> Any:
-        given = [value(scope), *[arg(scope) for arg in args]]
-        return _called(function, what, given, {key: arg(scope) for key, arg in kwargs.items()})
+        arguments = [value(scope), *[arg(scope) for arg in args]]
+        return _called(function, what, arguments, {key: arg(scope) for key, arg in kwargs.items()})
 
     return run
 
@@ -364,8 +364,8 @@ def _call(node: nodes.Call) -> Step:
         function = scope.function(name)
         if function is None:
             raise Invalid(f"there is no function {name!r}")
-        given = [arg(scope) for arg in args]
-        return _called(function, f"{name}()", given, {key: arg(scope) for key, arg in kwargs.items()})
+        arguments = [arg(scope) for arg in args]
+        return _called(function, f"{name}()", arguments, {key: arg(scope) for key, arg in kwargs.items()})
 
     return run
 

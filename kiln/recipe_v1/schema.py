@@ -49,13 +49,13 @@ def section(name: str, kinds: dict[str, Kind]) -> Kind:
     """Return the kind of a mapping with these keys."""
 
     def evaluate(node: Any, scope: VariantScope) -> dict[str, Any]:
-        given = mapping(node, name)
-        for key in given:
+        fields = mapping(node, name)
+        for key in fields:
             if (name, str(key)) in _EXPERIMENTAL:
                 what = f"{_EXPERIMENTAL[(name, str(key))]} are experimental in rattler-build, and not supported"
                 raise fault(key, what)
-        known_keys(given, kinds, name)
-        return {str(key): kinds[str(key)](value, scope) for key, value in given.items() if not is_empty(value)}
+        known_keys(fields, kinds, name)
+        return {str(key): kinds[str(key)](value, scope) for key, value in fields.items() if not is_empty(value)}
 
     return evaluate
 
@@ -122,14 +122,14 @@ def noarch(node: Any, scope: VariantScope) -> str | None:
 def requirements(node: Any, scope: VariantScope) -> list[Requirement]:
     """Evaluate a conditional list of requirements."""
     result = ((item, text_of(item, scope)) for item in items(node, scope))
-    return [_requirement(item, given) for item, given in result if given]
+    return [_requirement(item, text) for item, text in result if text]
 
 
-def _requirement(node: Any, given: str) -> Requirement:
+def _requirement(node: Any, text: str) -> Requirement:
     try:
-        return requirement(given)
+        return requirement(text)
     except ValueError as error:
-        raise fault(node, f"{given[:80]!r} is not a requirement", why=str(error)) from error
+        raise fault(node, f"{text[:80]!r} is not a requirement", why=str(error)) from error
 
 
 def raw_texts(node: Any, _: VariantScope) -> list[str]:
@@ -150,10 +150,10 @@ def late_texts(node: Any, scope: VariantScope) -> list[str]:
 
 def build_string(node: Any, scope: VariantScope) -> PlacedText:
     """Take the build string as a template: what it is follows once the hash is known."""
-    given = scalar(node)
-    if is_template(given):
-        read_all(compiled(given, template).names, scope)
-    return given
+    text = scalar(node)
+    if is_template(text):
+        read_all(compiled(text, template).names, scope)
+    return text
 
 
 def skip(node: Any, scope: VariantScope) -> bool:
@@ -163,13 +163,13 @@ def skip(node: Any, scope: VariantScope) -> bool:
 
 
 def _skips(node: Any, scope: VariantScope) -> bool:
-    given = scalar(node)
-    if is_template(given):
-        rendered = text_of(given, scope)
-        given = PlacedText(rendered, given.line, given.column, plain=False)
-    compiled(given, expression)
+    text = scalar(node)
+    if is_template(text):
+        rendered = text_of(text, scope)
+        text = PlacedText(rendered, text.line, text.column, plain=False)
+    compiled(text, expression)
     try:
-        return bool(given) and condition(given, scope)
+        return bool(text) and condition(text, scope)
     except KilnError:
         return False  # as rattler-build has it
 
@@ -182,10 +182,10 @@ def _of_script(settings: Kind, content: Kind) -> Kind:
 
     def evaluate(node: Any, scope: VariantScope) -> dict[str, Any]:
         if isinstance(node, dict) and "if" not in node:
-            given, of_lines = settings(node, scope), node.get("content")
+            fields, of_lines = settings(node, scope), node.get("content")
         else:
-            given, of_lines = {"content": content(node, scope), "bare": True}, node
-        return {**given, "names": values_of_names(of_lines, scope)}
+            fields, of_lines = {"content": content(node, scope), "bare": True}, node
+        return {**fields, "names": values_of_names(of_lines, scope)}
 
     return evaluate
 

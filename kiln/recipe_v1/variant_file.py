@@ -83,16 +83,16 @@ class VariantFileV1:
             elif not yaml_nodes.is_empty(item):
                 yield item
 
-    def _holds(self, given: Any, names: Names) -> bool:
+    def _holds(self, condition: Any, names: Names) -> bool:
         """Return whether a condition holds: an expression of Python over platforms' names, as conda-smithy reads it."""
-        if not isinstance(given, PlacedText):
-            raise VariantFault("a condition is text", at=self._place(given))
+        if not isinstance(condition, PlacedText):
+            raise VariantFault("a condition is text", at=self._place(condition))
         try:
-            return bool(evaluate(compile_expression(str(given)), names.lookup))
+            return bool(evaluate(compile_expression(str(condition)), names.lookup))
         except (MissingName, NotAllowed, Invalid) as error:
             why = f"{error} has no value here" if isinstance(error, MissingName) else str(error)
             raise SelectorFault(
-                f"the condition {str(given)!r} cannot be evaluated", at=self._place(given), why=why
+                f"the condition {str(condition)!r} cannot be evaluated", at=self._place(condition), why=why
             ) from (error)
 
     def _place(self, node: Any) -> Place:

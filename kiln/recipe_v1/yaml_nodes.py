@@ -106,16 +106,16 @@ def scalar(node: Any) -> PlacedText:
 
 def text_of(node: Any, scope: VariantScope) -> str:
     """Return the text that a scalar renders to."""
-    given = scalar(node)
-    if not is_template(given):
-        return str(given)
-    what = compiled(given, template)
-    value = evaluated(given, what, scope)
+    source = scalar(node)
+    if not is_template(source):
+        return str(source)
+    what = compiled(source, template)
+    value = evaluated(source, what, scope)
     try:
         return text(value)
     except Invalid as error:
         raise TemplateFault(
-            f"{str(given)[:80]!r} cannot be evaluated", at=place(given), why=str(error), hint=_hint(what, scope)
+            f"{str(source)[:80]!r} cannot be evaluated", at=place(source), why=str(error), hint=_hint(what, scope)
         ) from error
 
 
@@ -123,23 +123,23 @@ def value_of_context(node: Any, scope: VariantScope) -> Any:
     """Return the value that an entry of ``context`` has: an expression alone and unquoted keeps its type."""
     if isinstance(node, list):
         return [value_of_context(item, scope) for item in node]
-    given = scalar(node)
-    if not is_template(given):
-        return typed(given)
-    what = compiled(_trimmed(given), template)
-    value = evaluated(given, what, scope)
+    source = scalar(node)
+    if not is_template(source):
+        return typed(source)
+    what = compiled(_trimmed(source), template)
+    value = evaluated(source, what, scope)
     try:
-        if what.alone and given.plain:
+        if what.alone and source.plain:
             return "" if defined(value) is NOTHING else value
         return text(value) if what.alone else _detected(text(value))
     except Invalid as error:
         raise TemplateFault(
-            f"{str(given)[:80]!r} cannot be evaluated", at=place(given), why=str(error), hint=_hint(what, scope)
+            f"{str(source)[:80]!r} cannot be evaluated", at=place(source), why=str(error), hint=_hint(what, scope)
         ) from error
 
 
-def _trimmed(given: PlacedText) -> PlacedText:
-    return PlacedText(given.strip(), given.line, given.column, plain=given.plain)
+def _trimmed(source: PlacedText) -> PlacedText:
+    return PlacedText(source.strip(), source.line, source.column, plain=source.plain)
 
 
 def _detected(value: str) -> Any:
@@ -150,15 +150,15 @@ def _detected(value: str) -> Any:
     return int(word) if _is_integer(word) else value
 
 
-def typed(given: PlacedText) -> Any:
+def typed(source: PlacedText) -> Any:
     """Return a scalar without expressions as the value that YAML 1.2 gives it; a version such as 1.10 stays text."""
-    if not given.plain:
-        return str(given)
-    if given in _TRUTH:
-        return _TRUTH[str(given)]
-    if given in _NULL:
+    if not source.plain:
+        return str(source)
+    if source in _TRUTH:
+        return _TRUTH[str(source)]
+    if source in _NULL:
         return None
-    return int(given) if _is_integer(given) else str(given)
+    return int(source) if _is_integer(source) else str(source)
 
 
 _TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -198,14 +198,14 @@ def _is_conditional(item: Any) -> bool:
 
 def condition(node: Any, scope: VariantScope) -> bool:
     """Return whether a condition holds."""
-    given = scalar(node)
-    what = compiled(given, expression)
+    source = scalar(node)
+    what = compiled(source, expression)
     try:
-        return is_true(evaluated(given, what, scope))
+        return is_true(evaluated(source, what, scope))
     except Invalid as error:
         raise TemplateFault(
-            f"the condition {str(given)[:80]!r} cannot be evaluated",
-            at=place(given),
+            f"the condition {str(source)[:80]!r} cannot be evaluated",
+            at=place(source),
             why=str(error),
             hint=_hint(what, scope),
         ) from error
