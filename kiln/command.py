@@ -129,7 +129,7 @@ def start(
         raise MissingTool(f"cannot start {argv[0]!r}", why=error.strerror or str(error)) from error
 
 
-def hand_over(argv: Sequence[str | os.PathLike[str]], *, env: Mapping[str, str], cwd: Path | None = None) -> int:
+def run_on_terminal(argv: Sequence[str | os.PathLike[str]], *, env: Mapping[str, str], cwd: Path | None = None) -> int:
     """Run a program on this process's standard streams, and return its exit code.
 
     Its output is not recorded. The program alone handles Ctrl-C until it has ended.

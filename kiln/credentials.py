@@ -37,7 +37,7 @@ class ChannelCredentials:
     token: str | None = field(default=None, repr=False)
 
     @classmethod
-    def parse(cls, channel: str) -> ChannelCredentials | None:
+    def of_channel(cls, channel: str) -> ChannelCredentials | None:
         """Return the credentials in the name of a channel, or None."""
         match = _CHANNEL.fullmatch(channel)
         if match is None:
@@ -81,7 +81,7 @@ class _Registry:
 def register(channels: Iterable[str]) -> tuple[str, ...]:
     """Return channels without their credentials, which are kept for requests, and masked from now on."""
     channels = tuple(channels)
-    for entry in filter(None, map(ChannelCredentials.parse, channels)):
+    for entry in filter(None, map(ChannelCredentials.of_channel, channels)):
         _Registry.entries[entry.bare] = entry
         masking.protect(masking.secrets_of(entry.full))
     return tuple(map(bare, channels))
@@ -94,7 +94,7 @@ def registered() -> tuple[str, ...]:
 
 def bare(url: str) -> str:
     """Return a URL without the credentials in it."""
-    entry = ChannelCredentials.parse(url)
+    entry = ChannelCredentials.of_channel(url)
     return url if entry is None else entry.bare
 
 

@@ -67,7 +67,7 @@ def handed_over(rendered: Rendered, more: Mapping[str, str] = MappingProxyType({
     return {**{name: os.environ[name] for name in callers_variables(rendered) if name in os.environ}, **more}
 
 
-def protect(rendered: Rendered, more: Mapping[str, str] = MappingProxyType({})) -> None:
+def mask_secrets(rendered: Rendered, more: Mapping[str, str] = MappingProxyType({})) -> None:
     """Mask the secrets of this process's scripts."""
     masking.protect((*masking.secrets_of_variables(os.environ), *masking.script_secrets(handed_over(rendered, more))))
 

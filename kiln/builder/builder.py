@@ -70,7 +70,7 @@ class Builder:
             config = dataclasses.replace(expand.read(feedstock, job.config), build_platform=job.build_platform)
             rendered = render.finalise(render.render(feedstock, config))
             render.require_supported([rendered], own_engine=True)
-        build_process.protect(rendered, secrets)
+        build_process.mask_secrets(rendered, secrets)
         channel = Channel(root=job.folder / "channel")
         channel.repair()
         tests = {name for output in rendered.outputs for name in build.only_tested(output)}

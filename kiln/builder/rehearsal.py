@@ -83,7 +83,7 @@ class Rehearsal:
             config = expand.read(feedstock, job.config)
             rendered = render.finalise(render.render(feedstock, config))
             render.require_supported([rendered], own_engine=True)
-        build_process.protect(rendered)
+        build_process.mask_secrets(rendered)
         layout = RehearsalLayout(config=job.folder, apart=job.image is not None)
         layout.open()
         return cls(

@@ -129,7 +129,7 @@ def _row(run: RunState, config: ConfigRun, now: float, widths: Widths) -> Line:
 
 def _step(run: RunState, config: ConfigRun) -> str:
     """Return the step of a running config, else the config's state."""
-    return (run.step(config.config) if config.state is ConfigState.RUNNING else "") or config.state.value
+    return (run.latest_step(config.config) if config.state is ConfigState.RUNNING else "") or config.state.value
 
 
 def _times(config: ConfigRun, now: float) -> str:

@@ -74,7 +74,7 @@ class RunState:
         """Return a config's display name: its varying values if known, else its file name."""
         return self._labels.get(config, config)
 
-    def step(self, config: str) -> str:
+    def latest_step(self, config: str) -> str:
         """Return the latest step of a config."""
         return one_line(self.outputs[config].step) if config in self.outputs else ""
 

@@ -107,10 +107,10 @@ class Container:
             memory_kills=max(kills, int(state["OOMKilled"])),
         )
 
-    def hand_over(self) -> int:
+    def run_on_terminal(self) -> int:
         """Run the plan's program with this process's standard streams; return its exit code."""
         argv = arguments.start(self.engine, self.name, interactive=True)
-        return command.hand_over(argv, env={**self.engine.environment, **self.plan.secrets}, cwd=ASIDE)
+        return command.run_on_terminal(argv, env={**self.engine.environment, **self.plan.secrets}, cwd=ASIDE)
 
     def stop(self) -> None:
         """Kill the container's programs; their files stay until the container is removed."""

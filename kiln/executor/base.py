@@ -67,7 +67,7 @@ class Executor(Protocol):
             MissingTool: when the engine is missing.
         """
 
-    def hand_over(self, words: tuple[str, ...], terminal: Mapping[str, str] | None) -> int:
+    def run_on_terminal(self, words: tuple[str, ...], terminal: Mapping[str, str] | None) -> int:
         """Run a program on the terminal, None without one, and return its exit code."""
 
 

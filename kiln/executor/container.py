@@ -91,7 +91,7 @@ class ContainerExecutor:
         error = None if outcome.ok else process_failure(self.task, "the container", outcome.exit_code, outcome.tail)
         return ProcessOutcome(error=error, peak_memory=outcome.peak_memory, starved=outcome.memory_kills > 0)
 
-    def hand_over(self, words: tuple[str, ...], terminal: Mapping[str, str] | None) -> int:
+    def run_on_terminal(self, words: tuple[str, ...], terminal: Mapping[str, str] | None) -> int:
         """Run a program in a container on the terminal."""
         job = self.task.job
         engine = container.choose(job.container, env=os.environ, executable=job.options.executable).engine
@@ -100,7 +100,7 @@ class ContainerExecutor:
         environment = {**plan.environment, **(terminal or {})}
         plan = dataclasses.replace(plan, interactive=True, terminal=terminal is not None, environment=environment)
         with Container(engine, plan) as running:
-            return running.hand_over()
+            return running.run_on_terminal()
 
     def _run(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerResult:
         return self._run_with_scripts(engine, plan, log) if self.queue else self._run_one(engine, plan, log)

@@ -76,9 +76,11 @@ class HostExecutor:
         starved = monitor.exceeded or memory_kills() > kills
         return ProcessOutcome(error=error, peak_memory=monitor.most or None, starved=starved)
 
-    def hand_over(self, words: tuple[str, ...], terminal: Mapping[str, str] | None) -> int:
+    def run_on_terminal(self, words: tuple[str, ...], terminal: Mapping[str, str] | None) -> int:
         """Run a program on the terminal."""
-        return command.hand_over(words, env={**self.environment, **(terminal or {})}, cwd=self.task.feedstock.root)
+        return command.run_on_terminal(
+            words, env={**self.environment, **(terminal or {})}, cwd=self.task.feedstock.root
+        )
 
     @property
     def environment(self) -> dict[str, str]:

@@ -52,7 +52,7 @@ class JobManager:
         config = dataclasses.replace(
             self.state.configs[estimate.config], state=ConfigState.RUNNING, started=job.started, log=log
         )
-        self.state.change(dataclasses.replace(config, cold=job.cold, worker=worker.name))
+        self.state.update_config(dataclasses.replace(config, cold=job.cold, worker=worker.name))
         return True
 
     def start(self, worker: Worker, estimate: JobEstimate, now: float, *, cache: str) -> None:
@@ -69,7 +69,7 @@ class JobManager:
             reason="",
         )
         log = self.state.run_config.log(estimate.config, job.attempt)
-        self.state.change(dataclasses.replace(config, estimate=seconds, log=log, worker=worker.name))
+        self.state.update_config(dataclasses.replace(config, estimate=seconds, log=log, worker=worker.name))
         self.state.submit(StartBuild(worker=worker.name, config=estimate.config, cache=cache, key=estimate.key))
 
     def collect(self, worker: Worker, config: str) -> None:
@@ -113,7 +113,7 @@ class JobManager:
         reason = "" if code == 0 else event.reason or f"kiln ended with exit code {code} on {worker.name}"
         if code:
             self.state.errors[event.config] = kind_of(code)(reason)
-        self.state.change(
+        self.state.update_config(
             dataclasses.replace(
                 self.state.configs[event.config],
                 state=_state_of(code),
@@ -157,14 +157,14 @@ class JobManager:
             return
         self.state.queue.add(estimate)
         config = dataclasses.replace(self.state.configs[name], state=ConfigState.WAITING, started=None)
-        self.state.change(dataclasses.replace(config, reason=f"waiting again: {worker.name}: {reason}"))
+        self.state.update_config(dataclasses.replace(config, reason=f"waiting again: {worker.name}: {reason}"))
 
     def _fail(self, config: str, error: KilnError) -> None:
         self.state.errors[config] = error
         self.state.inventory.keep_job(config, state=JobState.FAILED)
         state = ConfigState.DISK_FULL if isinstance(error, DiskFull) else ConfigState.FAILED
         entry = dataclasses.replace(self.state.configs[config], state=state, finished=self.state.executor.now())
-        self.state.change(dataclasses.replace(entry, reason=f"{error.what}: {error.why}"))
+        self.state.update_config(dataclasses.replace(entry, reason=f"{error.what}: {error.why}"))
 
     def release(self, worker: Worker, reason: str) -> None:
         """Queue the config again that is assigned to a worker."""

@@ -26,7 +26,7 @@ class RunStore(Protocol):
     def begin(self, report: MatrixReport) -> int:
         """Store a run, and return its number."""
 
-    def change(self, run: int, config: ConfigRun) -> None:
+    def update_config(self, run: int, config: ConfigRun) -> None:
         """Store the state of a config."""
 
     def end(self, run: int) -> None:

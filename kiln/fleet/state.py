@@ -89,10 +89,10 @@ class FleetState:
         if not isinstance(command, Provision) or command.workers:
             self.executor.submit(command)
 
-    def change(self, config: ConfigRun) -> None:
+    def update_config(self, config: ConfigRun) -> None:
         """Store the state of a config, and show it."""
         self.configs[config.config] = config
-        self.store.change(self.number, config)
+        self.store.update_config(self.number, config)
         self.observer.config_changed(config)
 
 

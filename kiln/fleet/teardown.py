@@ -55,7 +55,7 @@ class TearDownPhase:
             failure = self._tear_down()
             now = state.executor.now()
             for config in [config for config in state.configs.values() if config.state is ConfigState.RUNNING]:
-                state.change(dataclasses.replace(config, state=ConfigState.INTERRUPTED, finished=now))
+                state.update_config(dataclasses.replace(config, state=ConfigState.INTERRUPTED, finished=now))
             state.store.end(state.number)
             state.observer.run_ended(state.report(finished=now))
             if failure is not None and self._was_never_authorized():

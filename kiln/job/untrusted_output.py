@@ -43,7 +43,7 @@ def flag(value: object) -> bool:
     return isinstance(value, bool)
 
 
-def nothing(value: object) -> bool:
+def null(value: object) -> bool:
     """Return whether a value is null."""
     return value is None
 
@@ -60,19 +60,19 @@ def failure(value: object) -> bool:
 
 
 # Shapes of JSON values: a function of a value, a list of one shape, a tuple of alternatives, or a mapping by its keys.
-COMPILE = {"hits": number, "misses": number, "internal": number, "seconds": number, "work": (number, nothing)}
+COMPILE = {"hits": number, "misses": number, "internal": number, "seconds": number, "work": (number, null)}
 STEP = {
     "title": text,
     "seconds": number,
     "notes": [text],
-    "compile": (COMPILE, nothing),
+    "compile": (COMPILE, null),
     "reused": flag,
     "failed": flag,
 }
-PROGRESS = {"done": number, "total": (number, nothing), "current": text, "left": (number, nothing), "stalled": text}
+PROGRESS = {"done": number, "total": (number, null), "current": text, "left": (number, null), "stalled": text}
 ERROR = {"type": failure, "what": text, "why": text, "hint": text}
 TIMES = dict.fromkeys(("install_seconds", "seconds"), number)
-TESTS = {"package": text, "verdict": verdict, "commands": number, "notes": [text], "log": nothing, **TIMES}
+TESTS = {"package": text, "verdict": verdict, "commands": number, "notes": [text], "log": null, **TIMES}
 ARTIFACT = {
     **dict.fromkeys(("path", "sha256", "config", "name", "version", "build_string", "subdir"), text),
     "size": number,
@@ -83,7 +83,7 @@ MESSAGES = {
     "done": {"kind": text, **STEP},
     "progress": {"kind": text, **PROGRESS},
 }
-BUILT = {"packages": [PACKAGE], "steps": [STEP], "outdated": flag, "error": (ERROR, {**ERROR, "step": text}, nothing)}
+BUILT = {"packages": [PACKAGE], "steps": [STEP], "outdated": flag, "error": (ERROR, {**ERROR, "step": text}, null)}
 PLACES = dict.fromkeys(("work", "script", "environment", "host", "build", "name", "sources"), text)
 RESULT = (BUILT, {**BUILT, "debug": PLACES})
 

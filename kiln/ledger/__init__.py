@@ -150,7 +150,7 @@ class Ledger(Database):
                 _write_config(connection, number, position, config)
         return number
 
-    def change(self, run: int, config: ConfigRun) -> None:
+    def update_config(self, run: int, config: ConfigRun) -> None:
         """Store the state of a config."""
         with self._writing() as connection:
             query = "SELECT position FROM config_run WHERE run = ? AND config = ?"

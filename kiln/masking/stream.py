@@ -100,7 +100,7 @@ class Stream:
         """
         secret, now = self._multiline[match.secret], len(self._buffer) - 1
         last = len(secret.lines) - 1
-        if len(match.places) == last and (end := secret.ends(line)):
+        if len(match.places) == last and (end := secret.end_of_last_line(line)):
             self._mask_lines((*match.places, now), secret, end)
             return None
         if len(match.places) < last and secret.continues(line, len(match.places)):
@@ -192,7 +192,7 @@ class _MultilineSecret:
         """Return whether a line is the secret's line ``number``."""
         return self.expressions[number].match(line) is not None
 
-    def ends(self, line: str) -> int:
+    def end_of_last_line(self, line: str) -> int:
         """Return the end of the secret's last line at the beginning of a line, 0 where it is not."""
         match = self.expressions[-1].match(line)
         return 0 if match is None else match.end()

@@ -20,7 +20,7 @@ def chain_of(store: Store) -> bytes:
     return store.read(CHAIN) or b""
 
 
-def with_records(store: Store, journal: Journal, attestation: Attestation | None) -> bytes:
+def add_records(store: Store, journal: Journal, attestation: Attestation | None) -> bytes:
     """Write the bills of new packages, and return the chain with their records, each once however often this runs."""
     chain = chain_of(store)
     if attestation is None:
@@ -32,7 +32,7 @@ def with_records(store: Store, journal: Journal, attestation: Attestation | None
     return chain if recorded else chain + attestation.seal(provenance.last_hash(chain))
 
 
-def without_records(store: Store, journal: Journal) -> bytes:
+def chain_without(store: Store, journal: Journal) -> bytes:
     """Return the chain without the records of a publication."""
     return provenance.without(chain_of(store), (journal.packages[path] for path in journal.fresh))
 

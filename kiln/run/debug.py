@@ -114,7 +114,7 @@ def shell(config: ConfigBuild, places: Mapping[str, str], terminal: Mapping[str,
     """Open the shell in the prepared environment."""
     task, executor = config.task, config.executor
     if task.is_foreign:
-        return executor.hand_over(build_job.script(task, executor), terminal)
+        return executor.run_on_terminal(build_job.script(task, executor), terminal)
     entered = task.folder / "enter.sh"  # not below, where a script may have replaced a folder by a link
     files.write_text(entered, entrance(places))
-    return executor.hand_over(("bash", "-c", SHELL, "kiln", str(executor.inside(entered))), terminal)
+    return executor.run_on_terminal(("bash", "-c", SHELL, "kiln", str(executor.inside(entered))), terminal)

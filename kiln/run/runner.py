@@ -200,7 +200,7 @@ class MatrixRun:
 
     def _change(self, config: ConfigRun) -> None:
         self.configs[config.config] = config
-        self._record(lambda: self.ledger.change(self.number, config))
+        self._record(lambda: self.ledger.update_config(self.number, config))
         self.watcher.config_changed(config)
 
     def _record(self, write: Callable[[], None]) -> None:

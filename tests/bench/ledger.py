@@ -93,7 +93,9 @@ def write(place: Path, run: int, name: str) -> None:
         print(flush=True)
         sys.stdin.read()
         for number in range(CHANGES):
-            ledger.change(run, ConfigRun(config=name, state=STATES[number % 2], group="cpu", started=float(number)))
+            ledger.update_config(
+                run, ConfigRun(config=name, state=STATES[number % 2], group="cpu", started=float(number))
+            )
 
 
 if __name__ == "__main__":

@@ -50,4 +50,4 @@ def test_rattler_gets_them_in_a_file_of_its_form() -> None:
 def test_they_are_masked_from_then_on_and_not_shown_by_accident() -> None:
     (bare,) = credentials.register(("https://me:pw-of-mine@masked.example/c",))
     assert masking.masked(f"cannot open {bare} with pw-of-mine") == f"cannot open {bare} with ***"
-    assert "pw-of-mine" not in repr(credentials.ChannelCredentials.parse("https://me:pw-of-mine@masked.example/c"))
+    assert "pw-of-mine" not in repr(credentials.ChannelCredentials.of_channel("https://me:pw-of-mine@masked.example/c"))

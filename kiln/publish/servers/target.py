@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from kiln.errors import PublicationPending, TokenRefused, UploadFailed, UsageError
 from kiln.publish.journal import JournalFile
-from kiln.publish.provenance_records import CHAIN, remove_bills, with_records, without_records
+from kiln.publish.provenance_records import CHAIN, add_records, chain_without, remove_bills
 from kiln.publish.servers.api_requests import ServerCredentials
 from kiln.publish.servers.client import ServerClient
 from kiln.publish.stores.folder import Folder
@@ -171,7 +171,7 @@ class ServerTarget:
         """Wait until the server has indexed the packages, and keep their records on this machine."""
         self._wait_for(publication.entries, self.channel)
         if attestation is not None:
-            self.state.write(CHAIN, with_records(self.state, publication.journal, attestation))
+            self.state.write(CHAIN, add_records(self.state, publication.journal, attestation))
 
     def clear(self, publication: Publication) -> None:
         """Remove published packages from staging; where the token does not allow that, they stay."""
@@ -200,7 +200,7 @@ class ServerTarget:
         self.withdraw(journal)
         self.client.wait_until_removed(aside, {path: journal.packages[path] for path in paths})
         if self.state.read(CHAIN):
-            self.state.write(CHAIN, without_records(self.state, journal))
+            self.state.write(CHAIN, chain_without(self.state, journal))
         remove_bills(self.state, journal)
 
     def _require_only(self, journal: Journal) -> None:

@@ -9,7 +9,7 @@ from kiln import repodata
 from kiln.errors import HashMismatch
 from kiln.publish.journal import JournalFile, Phase
 from kiln.publish.order import SUBDIRS
-from kiln.publish.provenance_records import remove_bills, with_records, without_records
+from kiln.publish.provenance_records import add_records, chain_without, remove_bills
 from kiln.publish.stores.index import ChannelIndex
 from kiln.repodata import Subdir
 
@@ -106,7 +106,7 @@ class StoreTarget:
     def index(self, publication: Publication, attestation: Attestation | None) -> None:
         """Offer packages, with their records."""
         channeldata = self.contents.channeldata(publication.entries)
-        self.contents.offer(publication.entries, with_records(self.store, publication.journal, attestation))
+        self.contents.offer(publication.entries, add_records(self.store, publication.journal, attestation))
         if channeldata is not None:
             self.store.write(repodata.CHANNELDATA, channeldata)
 
@@ -118,7 +118,7 @@ class StoreTarget:
         """Remove packages from the index where it may offer any, then their files."""
         if journal.phase is Phase.PROMOTING and (self.store.stepwise or self.held().keys() & journal.fresh):
             names = {path.split("/")[1] for path in journal.fresh}
-            self.contents.withdraw(names, Subdir.without, without_records(self.store, journal))
+            self.contents.withdraw(names, Subdir.without, chain_without(self.store, journal))
         for path in journal.fresh:
             self.store.remove(path)
 

@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> Path:
             ledger.record(f"k{number:03}", config="c", title="t", seconds=1, detail={"files": {"x" * 200: "y"}})
         for number in range(3):
             run = ledger.begin(dataclasses.replace(RUN, jobs=number))
-            ledger.change(run, DONE)
+            ledger.update_config(run, DONE)
             ledger.end(run)
         ledger.keep(KEPT)
         ledger.record(KEY, config="a", title="config", seconds=2, detail={"packages": []})
@@ -105,7 +105,7 @@ def test_all_records_but_a_damaged_one_are_copied_and_the_file_is_kept(path: Pat
         assert len(ledger.latest("t")) >= 299
         assert ledger.finished(KEY)
         assert ledger.artifact(KEPT.path) == KEPT
-        ledger.change(ledger.begin(RUN), dataclasses.replace(A, state=ConfigState.DONE))
+        ledger.update_config(ledger.begin(RUN), dataclasses.replace(A, state=ConfigState.DONE))
 
 
 def test_finished_builds_are_restored_from_their_files(path: Path) -> None:

@@ -72,7 +72,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def test_a_run_is_read_as_it_was_written(ledger: Ledger, tmp_path: Path) -> None:
     number = ledger.begin(RUN)
-    ledger.change(number, DONE)
+    ledger.update_config(number, DONE)
     ledger.end(number)
     with Ledger(tmp_path / "l.sqlite") as other:
         result = other.report()
@@ -89,8 +89,8 @@ def test_runs_have_different_numbers(ledger: Ledger) -> None:
 
 def test_every_change_is_kept_in_its_order(ledger: Ledger) -> None:
     number = ledger.begin(RUN)
-    ledger.change(number, dataclasses.replace(A, state=ConfigState.RUNNING))
-    ledger.change(number, DONE)
+    ledger.update_config(number, dataclasses.replace(A, state=ConfigState.RUNNING))
+    ledger.update_config(number, DONE)
     told = [(config, state) for config, state, _ in ledger.changes(number)]
     assert told == [
         ("a", ConfigState.WAITING),
@@ -103,8 +103,8 @@ def test_every_change_is_kept_in_its_order(ledger: Ledger) -> None:
 def test_the_next_estimate_is_the_last_whole_build(ledger: Ledger) -> None:
     for seconds in (5.0, 8.0):
         number = ledger.begin(RUN)
-        ledger.change(number, dataclasses.replace(DONE, finished=10.0 + seconds))
-        ledger.change(number, dataclasses.replace(B, state=ConfigState.FAILED, started=1.0, finished=2.0))
+        ledger.update_config(number, dataclasses.replace(DONE, finished=10.0 + seconds))
+        ledger.update_config(number, dataclasses.replace(B, state=ConfigState.FAILED, started=1.0, finished=2.0))
     assert ledger.estimates() == {"a": 8.0}
     assert ledger.peaks() == {"a": 1 << 20}
 
@@ -140,7 +140,7 @@ number = ledger.begin(dataclasses.replace(RUN, configs=()))
 print(number, flush=True)
 for count in range(int(sys.argv[2])):
     config = dataclasses.replace(A, state=ConfigState.RUNNING, config=f"c{count % 5}", estimate=float(count))
-    ledger.change(number, config)
+    ledger.update_config(number, config)
     print(count, flush=True)
 """
 
@@ -199,5 +199,5 @@ def test_rehearsals_and_builds_are_kept_apart(tmp_path: Path) -> None:
 
 def test_a_run_that_found_a_config_locked_does_not_hide_its_earlier_state(ledger: Ledger) -> None:
     for state in (ConfigState.INTERRUPTED, ConfigState.LOCKED):
-        ledger.change(ledger.begin(RUN), dataclasses.replace(A, state=state))
+        ledger.update_config(ledger.begin(RUN), dataclasses.replace(A, state=state))
     assert ledger.states()["a"] is ConfigState.INTERRUPTED
