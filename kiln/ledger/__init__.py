@@ -107,7 +107,7 @@ class Ledger(Database):
         """Return the finished steps with a title, of one config or of all, the latest first."""
         rows = self._rows(
             f"SELECT {', '.join(STEP_COLUMNS)} FROM step"  # noqa: S608 - constants
-            " WHERE title = ?1 AND (?2 IS NULL OR config = ?2) ORDER BY finished DESC",
+            " WHERE title = ? AND config = coalesce(?, config) ORDER BY finished DESC",
             title,
             config,
         )
@@ -176,7 +176,7 @@ class Ledger(Database):
         Configs that were running when their run was killed are reported as interrupted.
         """
         row = self._row(
-            "SELECT id, command, started, finished, owner, detail FROM run WHERE id = ?1 OR ?1 IS NULL"
+            "SELECT id, command, started, finished, owner, detail FROM run WHERE id = coalesce(?, id)"
             " ORDER BY id DESC LIMIT 1",
             run,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -102,11 +103,15 @@ def _require_url(channel: str) -> None:
     try:
         parts = urlsplit(channel)
         why = "" if parts.hostname and (parts.port is None or parts.port >= 0) else "it names no host"
+        if any(character.isspace() for character in parts.netloc):
+            why = "there is a space in its host"
+        if "[" in parts.netloc:
+            ipaddress.ip_address(parts.hostname or "")  # Python 3.10 takes any text in brackets
     except ValueError as error:
         why = str(error)
-    if why or any(character.isspace() for character in urlsplit(channel.replace("[", "")).netloc):
+    if why:
         raise UsageError(
             f"{masking.without_credentials(channel)!r} is not the URL of a channel",
-            why=why or "there is a space in its host",
+            why=why,
             hint="https://HOST/PATH, or a folder",
         )
