@@ -40,7 +40,8 @@ CPU = "linux_64_cuda_compiler_versionNone"
 def channel(folder: Path) -> Channel:
     """Return a channel with the running interpreter as two Pythons, and packages that export run requirements."""
     modules = 'PYTHONPATH="$(echo "${0%/bin/*}"/lib/python*/site-packages)"'
-    program = f'#!/bin/sh\nexec env {modules} {sys.executable} "$@"\n'
+    program = f'#!/bin/sh\npython={sys.executable}; test -x "$python" || python=python3  # in a container\n'
+    program += f'exec env {modules} "$python" "$@"\n'
     files = [
         release_package(folder, "python", f"{version}.0", payload={"bin/python": program.encode()})
         for version in ("3.11", "3.12")
