@@ -289,7 +289,7 @@ def test_only_an_output_with_a_script_gets_a_copy_of_the_work_directory() -> Non
     assert 'find "$kiln_work"' in with_script
     picking = dataclasses.replace(lib, script=Script(), files=("lib/*",))
     without = "\n".join(planned_to_inherit(picking).recipe["build"]["script"]["content"])
-    assert "find" not in without
+    assert 'find "$kiln_work"' not in without
     assert "for kiln_file in LICENSES/*; do" in without
     assert "tar" in with_script
     assert "tar" in without
