@@ -210,6 +210,7 @@ def _test(test: OutputTest) -> Iterator[dict[str, Any]]:
     for language, names in modules.items():
         if names and language in MODULES:
             yield {language: {MODULES[language]: list(names)}}
+    yield from ({"downstream": strict(spec)} for spec in test.downstreams)
     if test.contents:
         yield {"package_contents": dict(test.contents)}
     if test.script.file is not None or test.script.lines:

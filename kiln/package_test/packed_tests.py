@@ -3,67 +3,103 @@
 from __future__ import annotations
 
 import json
-import shlex
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenPackage, KilnError
-from kiln.package_test.plan import SCRIPTS, import_line
+from kiln.model.rendered import Output, OutputTest, Script
+from kiln.package_test.plan import SCRIPTS
+from kiln.shell_script import COMMANDS
 from kiln.yamltext import Scalars, parse, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CarriedTests:
-    """The tests in a package: the shell lines, the specs that they require, and the files for the test's folder."""
-
-    lines: tuple[str, ...] = ()
-    requires: tuple[str, ...] = ()
-    files: Mapping[str, Path] = field(default_factory=dict)
+MODULES = {"perl": "uses", "r": "libraries", "ruby": "requires"}  # the keys of rattler-build's tests, by language
+# The kinds of tests: those of the contents have run while the package was packed, the others run with their package.
+_KINDS = frozenset({"python", "script", "requirements", "files", "package_contents", "downstream", *MODULES})
 
 
-def carried_tests(info: Path) -> CarriedTests:
+def carried_by(record: Any, info: Path) -> Output:
+    """Return an installed package with its tests, which are in the ``info`` folder of its unpacked file.
+
+    Raises:
+        BrokenPackage: when the tests cannot be read, or are of an unknown kind.
+    """
+    return Output(
+        name=str(record.name.normalized),
+        version=str(record.version),
+        build_number=int(record.build_number),
+        build_string=str(record.build),
+        subdir=str(record.subdir),
+        run_exports={},
+        about={},
+        used={},
+        tests=carried_tests(info),
+    )
+
+
+def carried_tests(info: Path) -> tuple[OutputTest, ...]:
     """Return the tests in the ``info`` folder of an unpacked package.
 
     Raises:
-        BrokenPackage: when they cannot be read.
+        BrokenPackage: when they cannot be read, or are of an unknown kind.
     """
     try:
         if (info / "tests" / "tests.yaml").is_file():
             return _of_rattler_build(info / "tests" / "tests.yaml")
         return _of_conda_build(info / "test")
     except (KilnError, ValueError, AttributeError, TypeError) as error:
-        raise BrokenPackage(f"the tests in {info} cannot be read", why=str(error)) from error
+        raise BrokenPackage(
+            f"the tests of the package {info.parent.name} cannot be run: {error}", hint=f"they are in {info}"
+        ) from error
 
 
-def _of_conda_build(folder: Path) -> CarriedTests:
-    lines = tuple(line for name, line in SCRIPTS.items() if (folder / name).is_file())
+def _of_conda_build(folder: Path) -> tuple[OutputTest, ...]:
+    scripts = {name: name for name in SCRIPTS if (folder / name).is_file()}
     requires = folder / "test_time_dependencies.json"
     specs = json.loads(read_text(requires, requires.name)) if requires.is_file() else []
-    return CarriedTests(lines=lines, requires=tuple(map(str, specs)), files={".": folder} if lines else {})
+    return (OutputTest(scripts=scripts, requires=tuple(map(str, specs))),) if scripts else ()
 
 
-def _of_rattler_build(file: Path) -> CarriedTests:
-    tests: list[dict[str, Any]] = parse(read_text(file, file.name), file.name, Scalars.WORDS).value or []
-    requires = [str(spec) for test in tests for spec in (test.get("requirements") or {}).get("run", ())]
-    return CarriedTests(lines=tuple(line for test in tests for line in _lines(test)), requires=tuple(requires))
+def _of_rattler_build(file: Path) -> tuple[OutputTest, ...]:
+    entries: list[dict[str, Any]] = parse(read_text(file, file.name), file.name, Scalars.WORDS).value or []
+    tests = (_test(entry) for entry in entries)
+    return tuple(test for test in tests if test != OutputTest(by_engine=True))
 
 
-def _lines(test: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of one test of rattler-build; tests of contents and of other packages have none."""
-    python = test.get("python") or {}
-    yield from (import_line("python", str(name)) for name in python.get("imports", ()))
-    if python.get("pip_check"):
-        yield "pip check"
-    script = test.get("script")
-    if script:
-        value = script if isinstance(script, dict) else {"content": script}
-        if value.get("interpreter") not in {None, "bash"} or "content" not in value:
-            raise ValueError("a test's script is for another interpreter than bash")
-        content = value["content"]
-        yield f'pushd "$PREFIX"/{shlex.quote(str(value["cwd"]))} >/dev/null' if "cwd" in value else "pushd . >/dev/null"
-        yield from ([content] if isinstance(content, str) else map(str, content))
-        yield "popd >/dev/null"
+def _test(entry: dict[str, Any]) -> OutputTest:
+    if unknown := sorted(entry.keys() - _KINDS):
+        raise ValueError(f"tests of the kind {unknown[0]!r} are not supported")
+    needs = entry.get("requirements") or {}
+    python = entry.get("python")
+    return OutputTest(
+        imports=_texts((python or {}).get("imports")),
+        pip_check=python is not None and str(python.get("pip_check", "true")).lower() == "true",  # it is the default
+        pythons=_texts((python or {}).get("python_version")),
+        modules={name: _texts(entry[name].get(key)) for name, key in MODULES.items() if name in entry},
+        script=_script(entry["script"]) if "script" in entry else Script(),
+        requires=_texts(needs.get("run")),
+        requires_build=_texts(needs.get("build")),
+        by_engine=True,
+    )
+
+
+def _script(given: Any) -> Script:
+    setting: Mapping[str, Any] = given if isinstance(given, dict) else {"content": given}
+    interpreter = setting.get("interpreter")
+    if interpreter is not None and interpreter not in COMMANDS:
+        raise ValueError(f"test scripts for the interpreter {interpreter!r} are not supported")
+    if "content" not in setting:
+        raise ValueError("a test's script has no content")
+    return Script(
+        lines=_texts(setting["content"]),
+        interpreter=interpreter,
+        environment={str(name): str(value) for name, value in (setting.get("env") or {}).items()},
+        folder=setting.get("cwd"),
+    )
+
+
+def _texts(given: Any) -> tuple[str, ...]:
+    """Return a text, or a list of texts, as a tuple."""
+    return () if given is None else (str(given),) if isinstance(given, str) else tuple(map(str, given))

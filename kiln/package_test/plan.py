@@ -64,7 +64,7 @@ def plan(
     places = [f"-{number}" if number else "" for number in range(len(tests))]
 
     def step(test: OutputTest, python: str | None, place: str) -> TestStep:
-        required = [*required_specs(test), *([] if python is None else [f"python {python}.*"])]
+        required = [*required_specs(test), *([] if python is None else [python_spec(python)])]
         requirements = [spec for spec in required if available is None or package_name(spec) in available]
         unavailable = [spec for spec in required if spec not in requirements]
         lines = test_lines(test, recipe_folder)
@@ -94,6 +94,11 @@ def required_specs(test: OutputTest) -> tuple[str, ...]:
     programs += ["pip"] if test.pip_check else []
     programs += [_INTERPRETERS[language] for language in test.modules if language in _INTERPRETERS]
     return (*test.requires, *dict.fromkeys(program for program in programs if program not in named))
+
+
+def python_spec(version: str) -> str:
+    """Return the spec of a test's Python; the version may be a pattern already."""
+    return f"python {version.removesuffix('.*')}.*"
 
 
 def _source_files(test: OutputTest, sources: Path | None) -> dict[str, Path]:

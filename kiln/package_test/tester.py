@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import channel, command, files
+from kiln.console.text import quantity
 from kiln.errors import SolveFailed, TestsFailed, excerpt
 from kiln.matchspec import package_name, strict
 from kiln.model.build_results import TestReport, TestVerdict
-from kiln.package_test.packed_tests import carried_tests
-from kiln.package_test.plan import SCRIPT_HEAD, plan
+from kiln.package_test.packed_tests import carried_by
+from kiln.package_test.plan import plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -113,7 +114,7 @@ class PackageTester:
         for place in (step.prefix, step.build_prefix, step.folder):
             files.remove(place)
         passed = [self._test_downstream(step, spec, environment, listen) for spec in step.downstreams]
-        notes += [note for _, note in passed]
+        notes += [note for _, more in passed for note in more]
         commands = step.commands + step.checked + sum(tests for tests, _ in passed)
         return TestReport(
             package=step.package,
@@ -127,10 +128,10 @@ class PackageTester:
 
     def _test_downstream(
         self, step: TestStep, spec: str, environment: Mapping[str, str], on_line: Callable[[str], None]
-    ) -> tuple[int, str]:
-        """Run the tests of a package that depends on this one, and return their number and a note.
+    ) -> tuple[int, tuple[str, ...]]:
+        """Run the tests of a package that depends on this one, and return their number and notes.
 
-        One that cannot be installed together with this package is skipped, as in conda-build.
+        One that cannot be installed together with this package is skipped, as in conda-build and rattler-build.
         """
         name = package_name(spec)
         beside = dataclasses.replace(
@@ -144,25 +145,38 @@ class PackageTester:
         try:
             self._install(beside)
         except SolveFailed as error:
-            return 0, f"downstream {spec} was not tested: {error.what}"
+            return 0, (f"downstream {spec} was not tested: {error.what}",)
         (record,) = (item for item in channel.installed(beside.prefix) if item.name.normalized == name)
         info = Path(str(record.extracted_package_dir)) / "info"
-        tests = carried_tests(info)
-        if tests.requires:
-            self._install(dataclasses.replace(beside, specs=(*beside.specs, *map(strict, tests.requires))))
-        variables = {key: str(beside.prefix) for key in ("PREFIX", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")}
-        package = {"PKG_NAME": name, "PKG_VERSION": str(record.version), "PKG_BUILDNUM": str(record.build_number)}
-        beside = dataclasses.replace(
-            beside,
-            script=(*SCRIPT_HEAD, *tests.lines),
-            environment={**step.environment, **variables, **package},
-            files=tests.files,
-        )
-        log = beside.folder.with_name(f"{beside.folder.name}.log")
-        run_tests(beside, environment=environment, log=log, on_line=on_line)
         files.remove(beside.prefix)
-        files.remove(beside.folder)
-        return len(tests.lines), f"downstream {name} {record.version}: {len(tests.lines)} tests passed"
+        output = carried_by(record, info)
+        tests = self._plan_carried(beside, output, info / "test") if output.tests else ()
+        for test in tests:
+            self._install(test)
+            log = test.folder.with_name(f"{test.folder.name}.log")
+            run_tests(test, environment=environment, log=log, on_line=on_line)
+            for place in (test.prefix, test.build_prefix, test.folder):
+                files.remove(place)
+        number = sum(test.commands for test in tests)
+        result = f"{quantity(number, 'test')} passed" if tests else "it has no tests"
+        omitted = (note for test in tests for note in test.notes)
+        return number, (f"downstream {name} {record.version}: {result}", *dict.fromkeys(omitted))
+
+    def _plan_carried(self, beside: TestStep, output: Output, folder: Path) -> tuple[TestStep, ...]:
+        """Plan the tests that a package carries, with the files of ``folder``, beside the package under test."""
+        planned = plan(
+            output, recipe_folder=folder, folder=beside.folder, prefix=beside.prefix, available=self.available
+        )
+        return tuple(
+            dataclasses.replace(
+                test,
+                package=beside.package,
+                specs=(*beside.specs[:1], *test.specs),
+                environment={**beside.environment, **test.environment},
+                files={".": folder} if folder.is_dir() else {},
+            )
+            for test in planned
+        )
 
     def _install(self, step: TestStep) -> None:
         """Make the prefix of a test; packages for compilers may have links that lead out of it."""

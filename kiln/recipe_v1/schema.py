@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kiln import matchspec
 from kiln.errors import KilnError
 from kiln.recipe_v1.expression import expression, is_template, template
 from kiln.recipe_v1.requirement import requirement
@@ -130,6 +131,14 @@ def _requirement(node: Any, text: str) -> Requirement:
         return requirement(text)
     except ValueError as error:
         raise fault(node, f"{text[:80]!r} is not a requirement", why=str(error)) from error
+
+
+def match_spec(node: Any, scope: VariantScope) -> str:
+    """Evaluate a match spec, in which a bare version may stand, as in those of tests."""
+    given = text_of(node, scope).strip()
+    if why := matchspec.fault(given):
+        raise fault(node, f"{given[:80]!r} is not a match spec", why=why)
+    return given
 
 
 def raw_texts(node: Any, _: VariantScope) -> list[str]:
@@ -319,7 +328,7 @@ TESTS = each(
             "script": _SCRIPT_OF_TEST,
             "requirements": section("requirements of a test", {"run": requirements, "build": requirements}),
             "files": section("files", {"source": texts, "recipe": texts}),
-            "downstream": text_of,
+            "downstream": match_spec,
             "package_contents": section(
                 "package_contents",
                 {

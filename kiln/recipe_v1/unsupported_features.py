@@ -34,21 +34,7 @@ def _faults(root: Any) -> Iterator[KilnError]:
         if isinstance(entry, dict):
             yield from _of_script(_at(entry, "build", "script"))
             for test in _items(entry.get("tests")):
-                yield from _of_test(test)
-
-
-def _of_test(test: Any) -> Iterator[KilnError]:
-    if not isinstance(test, dict):
-        return
-    for key in test:
-        if key == "downstream":
-            yield fault(
-                key,
-                "kiln does not run tests of downstream packages",
-                why="they need the downstream package's own tests from a channel",
-                hint="remove the test, or run it with rattler-build test on the built package",
-            )
-    yield from _of_script(test.get("script"))
+                yield from _of_script(_at(test, "script"))
 
 
 def _of_script(script: Any) -> Iterator[KilnError]:

@@ -150,6 +150,7 @@ def tests(given: Sequence[Mapping[str, Any]], scripts: Scripts) -> Iterator[Outp
             files=tuple(files.get("recipe", ())),
             source_files=tuple(files.get("source", ())),
             contents=test.get("package_contents", {}),
+            downstreams=(test["downstream"],) if "downstream" in test else (),
             by_engine=True,
         )
 

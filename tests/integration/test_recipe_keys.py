@@ -329,7 +329,7 @@ def test_downstreams(passes: bool, tmp_path: Path) -> None:
         return
     words = (sys.executable, "-m", "kiln", "-C", str(tmp_path / "feedstock"), "report", "--json")
     report = subprocess.run(words, cwd=ROOT, text=True, capture_output=True, check=True).stdout
-    assert "downstream user 1: 1 tests passed" in report
+    assert "downstream user 1: 1 test passed" in report
     assert "downstream absent was not tested" in report
 
 

@@ -18,11 +18,11 @@ from kiln.build import engine, worker
 from kiln.channel import Channel
 from kiln.conda_package import reader
 from kiln.conda_package.reader import read_info
-from kiln.errors import RecipeFault
+from kiln.errors import BrokenPackage, KilnError, RecipeFault, TestsFailed
 from kiln.matchspec import legacy
 from kiln.model.plan import StagedFiles
 from kiln.run import recipe_support
-from tests.packages import release_package
+from tests.packages import conda_package, release_package
 from tests.waiting import CEILING
 
 ROOT = Path(__file__).parents[2]
@@ -227,17 +227,123 @@ def test_the_fleet_plans_it_and_other_engines_are_refused(staged: Path) -> None:
 def test_what_no_build_honors_is_refused_with_its_line_before_anything_runs(staged: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(staged, tmp_path / "refused", ignore=shutil.ignore_patterns("build_artifacts")))
     recipe = root / "recipe" / "recipe.yaml"
-    text = recipe.read_text() + "\ntests:\n  - downstream: other\n"
+    text = recipe.read_text() + "\ntests:\n  - script:\n      interpreter: cmd\n      content: dir\n"
     recipe.write_text(text)
-    line = text.splitlines().index("  - downstream: other") + 1
+    line = text.splitlines().index("      interpreter: cmd") + 1
     for words in (
         ("build", CPU, "--container", "none"),
         ("fleet", "plan", "--provider", "local", "--all", "--container", "none"),
     ):
         ended = kiln(root, *words)
         assert ended.returncode == RecipeFault.exit_code, ended.stderr
-        assert f"recipe/recipe.yaml:{line}:5" in ended.stderr
+        assert f"recipe/recipe.yaml:{line}:20" in ended.stderr
         assert not (root / "build_artifacts" / "work").exists()
+
+
+# The tests of a package downstream: rattler-build's own file of a recipe with each kind of test.
+CARRIED = """\
+- script:
+    interpreter: python
+    env:
+      GREETING: hello
+    content:
+    - import os, pathlib
+    - prefix = pathlib.Path(os.environ["PREFIX"])
+    - assert os.environ["PKG_NAME"] + os.environ["GREETING"] == "userhello"
+    - assert (prefix / "share" / "tested").is_file()
+    - assert (prefix / "share" / "exporter").is_file()
+  requirements:
+    run:
+    - python 3.12.*
+    - exporter
+- script:
+  - test ! -e $PREFIX/share/exporter  # an environment of its own
+- ruby:
+    requires:
+    - "set"
+- r:
+    libraries:
+    - stats
+- perl:
+    uses:
+    - strict
+"""
+INTERPRETER = '#!/bin/sh\necho "$0" "$@" | sed "s|.*/bin/|loaded by |"\n'
+TESTED = """\
+schema_version: 1
+package: {name: tested, version: "1.0"}
+build:
+  number: 0
+  script: mkdir -p $PREFIX/share && touch $PREFIX/share/tested
+tests:
+  - downstream: user >=1
+  - downstream: absent
+about: {license: CC0-1.0}
+"""
+
+
+def feedstock_with_downstream(folder: Path, carried: str) -> Path:
+    """Return a feedstock whose package is tested by another one of its channel, which carries tests."""
+    made = channel(folder / "packages")
+    index = {"name": "user", "version": "1.5", "build": "0", "build_number": 0, "subdir": "linux-64"}
+    info = {
+        "index.json": {**index, "depends": ["tested"]},
+        "about.json": {},
+        "paths.json": {"paths": [], "paths_version": 1},
+        "tests/tests.yaml": carried,
+    }
+    interpreters = {"ruby": "ruby", "r-base": "Rscript", "perl": "perl"}
+    programs = [
+        release_package(folder / "packages", name, payload={f"bin/{program}": INTERPRETER.encode()})
+        for name, program in interpreters.items()
+    ]
+    user = conda_package(folder / "packages" / "user-1.5-0.conda", info, payload={})
+    made.add([(file, "linux-64") for file in (user, *programs)])
+    root = folder / "feedstock"
+    (root / "recipe").mkdir(parents=True)
+    (root / "recipe" / "recipe.yaml").write_text(TESTED)
+    (root / "recipe" / "variants.yaml").write_text(f"channel_sources:\n  - {made.url}\n")
+    (root / "conda-forge.yml").write_text("conda_build_tool: rattler-build\n")
+    assert kiln(root, "rerender").returncode == 0
+    return root
+
+
+def test_packages_downstream_are_tested_with_every_kind_of_test_that_they_carry(tmp_path: Path) -> None:
+    root = feedstock_with_downstream(tmp_path, CARRIED)
+    built(root, "--all")
+    (config,) = json.loads(kiln(root, "report", "--json").stdout)["configs"]
+    (package,) = config["packages"]
+    tested, untested = package["tests"]["notes"]
+    assert tested == "downstream user 1.5: 8 tests passed"
+    assert untested.startswith("downstream absent was not tested: nothing in ")
+    log = (root / "build_artifacts" / "logs" / "0001" / "linux_64_.log").read_text()
+    for line in ("ruby -e require 'set'", "Rscript -e library(stats)", "perl -e use strict;"):
+        assert f"loaded by {line}" in log
+    (file,) = (root / "build_artifacts").glob("*/tested-*.conda")
+    with reader.reading(file) as members:
+        (tests,) = (data.read().decode() for member, data in members if data and member.name == COMPARED[0])
+    assert tests == "- downstream: user >=1\n- downstream: absent\n"
+
+
+@pytest.mark.parametrize(
+    ("carried", "error", "text"),
+    [
+        (
+            "- perl:\n    uses: [strict]\n- script: exit 3\n",
+            TestsFailed,
+            "user, downstream of tested fail with exit code 3",
+        ),
+        ("- lua:\n    uses: [x]\n", BrokenPackage, "tests of the kind 'lua' are not supported"),
+    ],
+)
+def test_a_package_whose_downstream_fails_is_not_finished(
+    carried: str, error: type[KilnError], text: str, tmp_path: Path
+) -> None:
+    root = feedstock_with_downstream(tmp_path, carried)
+    ended = kiln(root, "build", "--all", "--container", "none")
+    assert ended.returncode == error.exit_code, ended.stderr
+    assert text in ended.stderr
+    assert not list((root / "build_artifacts").glob("*/tested-*.conda"))
 
 
 @pytest.mark.skipif(not CASES, reason="shared/golden-v1, the reference answers on real feedstocks, is not here")

@@ -321,6 +321,7 @@ def test_every_kind_of_test_is_in_the_packages_metadata() -> None:
         OutputTest(imports=("a",), pip_check=True, pythons=("3.11",), by_engine=True),
         OutputTest(modules={"perl": ("B",)}, by_engine=True),
         OutputTest(contents={"bin": ["p"]}, by_engine=True),
+        OutputTest(downstreams=("user 1", "other"), by_engine=True),
         OutputTest(script=Script(file="check.py", environment={"A": "1"}), files=("d/*",), by_engine=True),
     )
     (step,) = planned(Rendered(config=CPU, outputs=(dataclasses.replace(LIB, tests=tests),)))
@@ -328,6 +329,8 @@ def test_every_kind_of_test_is_in_the_packages_metadata() -> None:
         {"python": {"imports": ["a"], "pip_check": True, "python_version": ["3.11"]}},
         {"perl": {"uses": ["B"]}},
         {"package_contents": {"bin": ["p"]}},
+        {"downstream": "user ==1"},
+        {"downstream": "other"},
         {
             "script": {"file": "check.py", "env": {"A": "1"}},
             "requirements": {"run": []},

@@ -34,7 +34,9 @@ outputs:
     tests:
       - if: linux
         then:
-          - downstream: other
+          - script:
+              interpreter: brush
+              content: [ls]
       - script:
           interpreter: powershell
           content: [Get-Item .]
@@ -50,12 +52,11 @@ def test_every_fault_has_its_line(tmp_path: Path) -> None:
     with pytest.raises(RecipeFault) as caught:
         require_buildable(read(tmp_path, RECIPE))
     faults = [caught.value, *caught.value.others]
-    assert [(fault.at.line, fault.at.column) for fault in faults if fault.at] == [(10, 22), (21, 13), (23, 24)]
+    assert [(fault.at.line, fault.at.column) for fault in faults if fault.at] == [(10, 22), (22, 28), (25, 24)]
     assert "python" in caught.value.hint
-    assert "downstream" in faults[1].what
-    assert "'powershell'" in faults[2].what
+    assert ["'brush'" in faults[1].what, "'powershell'" in faults[2].what] == [True, True]
 
 
 def test_all_other_kinds_of_tests_and_scripts_are_built(tmp_path: Path) -> None:
-    text = RECIPE.replace("pyton", "${{ interpreter }}").replace("downstream: other", "python: {imports: [a]}")
-    require_buildable(read(tmp_path, text.replace("powershell", "bash")))
+    text = RECIPE.replace("pyton", "${{ interpreter }}").replace("brush", "nu").replace("powershell", "bash")
+    require_buildable(read(tmp_path, f"{text}      - downstream: other\n"))

@@ -147,6 +147,7 @@ def test_each_test_is_one_of_its_own(tmp_path: Path) -> None:
   - script: ["p ${{{{ number }}}}"]
     requirements: {{run: ["${{{{ pin_subpackage('p', exact=True) }}}}"], build: [make]}}
   - package_contents: {{bin: [p], strict: true}}
+  - downstream: user >=${{{{ number }}}}
 """
     result = render.finalise(rendered(tmp_path, recipe)).outputs[0]
     assert result.tests == (
@@ -161,7 +162,16 @@ def test_each_test_is_one_of_its_own(tmp_path: Path) -> None:
             by_engine=True,
         ),
         OutputTest(contents={"bin": ["p"], "strict": True}, by_engine=True),
+        OutputTest(downstreams=("user >=13",), by_engine=True),
     )
+
+
+@pytest.mark.parametrize("spec", ["user ==", "'>=2'", "user >>2"])
+def test_a_downstream_package_that_is_not_a_match_spec_is_refused_with_its_line(spec: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeFault, match="is not a match spec") as refused:
+        rendered(tmp_path, f"{HEAD}tests:\n  - downstream: {spec}\n")
+    assert refused.value.at is not None
+    assert refused.value.at.column == 17
 
 
 def test_a_run_requirement_is_not_pinned_to_the_version_in_host(tmp_path: Path) -> None:

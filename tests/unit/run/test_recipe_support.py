@@ -48,5 +48,6 @@ def test_other_engines_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_recipe_with_a_key_that_no_build_honors_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecipeFault, match="downstream"):
-        recipe_support.require(feedstock(tmp_path, f"{HEAD}tests:\n  - downstream: other\n"), CONFIGS)
+    script = "build:\n  script: {interpreter: cmd, content: [dir]}\n"
+    with pytest.raises(RecipeFault, match="'cmd' are not supported"):
+        recipe_support.require(feedstock(tmp_path, f"{HEAD}{script}"), CONFIGS)
