@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 VirtualPackages: TypeAlias = "Mapping[str, tuple[str, str]]"  # name to version and build, as in __cuda 12.9 0
 UNINDEXED = ".unindexed"  # exists in the channel while the index differs from the files
 SUBDIRS = ("linux-64", "noarch")  # of every channel that is made here
-KNOWN_SUBDIRS = PLATFORMS | {"noarch"}
 OVERRIDES = {"cuda": "CONDA_OVERRIDE_CUDA", "libc": "CONDA_OVERRIDE_GLIBC", "archspec": "CONDA_OVERRIDE_ARCHSPEC"}
 _VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){0,5}")
 

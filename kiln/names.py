@@ -14,6 +14,7 @@ CONDA_PLATFORMS = (
     "win-64", "win-arm64", "zos-z",
 )  # fmt: skip
 PLATFORMS = frozenset({*CONDA_PLATFORMS, "linux-loong64", "linux-riscv32"})
+KNOWN_SUBDIRS = PLATFORMS | {"noarch"}
 MAX_LENGTH = 64  # characters of a package's name, a version, a build string
 
 # C0 and C1 controls, and characters that reorder or hide text: bidirectional marks, zero widths, variation selectors.

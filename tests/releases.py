@@ -43,7 +43,7 @@ def candidate(name: str = "small", config: str = "config", **contents_of: Any) -
 def release(*candidates: Candidate, **changed: Any) -> Release:
     fields: dict[str, Any] = {
         "configs": {"config": ConfigState.DONE},
-        "expected": {"config": tuple(item.path.name for item in candidates)},
+        "expected": {"config": tuple(f"linux-64/{item.path.name}" for item in candidates)},
         "candidates": candidates,
         "allowed": ("*",),
     }

@@ -74,7 +74,14 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln.store.layout import ArtifactLayout
 
     journals = ArtifactLayout.of(Feedstock(root=root.absolute())).place("publications")
-    channel = target(options.to, os.environ, journals=journals, staging=options.staging, reading=options.url)
+    channel = target(
+        options.to,
+        os.environ,
+        journals=journals,
+        staging=options.staging,
+        reading=options.url,
+        subdirs=() if options.abort or options.yank or options.reindex else platforms(root),
+    )
     with signals.termination_as_interrupt():
         if options.abort:
             show(options, aborted=transaction.abort(channel))
@@ -85,6 +92,16 @@ def run(options: argparse.Namespace, root: Path) -> int:
         else:
             show(options, **publish(channel, options, root))
     return 0
+
+
+def platforms(root: Path) -> frozenset[str]:
+    """Return the platforms of a feedstock's configs."""
+    from kiln import expand
+    from kiln.model.feedstock import Feedstock
+
+    feedstock = Feedstock(root=root.absolute())
+    names = sorted(file.stem for file in feedstock.configs.glob("*.yaml"))
+    return frozenset(config.platform for config in expand.read_all(feedstock, names))
 
 
 def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from kiln.provenance import Link
 
@@ -50,7 +50,9 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - a ver
 def record(options: argparse.Namespace) -> tuple[Link, tuple[str, ...]]:
     """Return the verified record of a package, and the verified facts."""
     from kiln import provenance
+    from kiln.conda_package.reader import read_object
     from kiln.errors import ProvenanceBroken, UsageError
+    from kiln.names import KNOWN_SUBDIRS
     from kiln.publish.channel_reader import reader
 
     if not options.package.is_file():
@@ -66,25 +68,26 @@ def record(options: argparse.Namespace) -> tuple[Link, tuple[str, ...]]:
     signers = None
     if options.allowed_signers:
         signers = provenance.Signers(file=options.allowed_signers, env=os.environ)
+    own = {str(read_object(options.package, "index.json").get("subdir"))} & KNOWN_SUBDIRS
     return provenance.verify(
         options.package,
         chain,
         bill_of=lambda sha256: read(f"provenance/sbom/{sha256}.spdx.json"),
-        offered=index_hashes(read),
+        offered=index_hashes(read, own),
         signers=signers,
     )
 
 
-def index_hashes(read: Callable[[str], bytes | None]) -> dict[str, str]:
-    """Return the hashes in a channel's index; a bundle has no index, so none.
+def index_hashes(read: Callable[[str], bytes | None], more: Iterable[str] = ()) -> dict[str, str]:
+    """Return the hashes in a channel's index, also of ``more`` subdirs; a bundle has no index, so none.
 
     Raises:
         BrokenIndex: if the index is invalid.
     """
-    from kiln.channel import SUBDIRS
+    from kiln.publish.order import subdirs_of
     from kiln.repodata import adopted
 
-    subdirs = [adopted(name, read(f"{name}/repodata.json") or b"{}") for name in SUBDIRS]
+    subdirs = [adopted(name, read(f"{name}/repodata.json") or b"{}") for name in subdirs_of(more)]
     return {
         f"{subdir.name}/{file}": str(record.get("sha256", ""))
         for subdir in subdirs

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from kiln.channel import KNOWN_SUBDIRS
 from kiln.errors import RecipeFault
 from kiln.executor.conda_forge_env import (
     CACHE_INSIDE,
@@ -26,6 +25,7 @@ from kiln.executor.conda_forge_env import (
 from kiln.job.build_outline import channel_sources
 from kiln.model.container import Mount
 from kiln.model.source_position import Place
+from kiln.names import KNOWN_SUBDIRS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,11 +9,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kiln import command, files
-from kiln.channel import KNOWN_SUBDIRS
 from kiln.errors import BrokenPackage, DiskFull, HashMismatch
 from kiln.fleet.playbook_runner import LITTLE
 from kiln.fleet.protocol import Collected, CollectFailed, Unreached
 from kiln.ledger import records
+from kiln.names import KNOWN_SUBDIRS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import expand, files, limits, render
-from kiln.channel import KNOWN_SUBDIRS, Channel
+from kiln.channel import Channel
 from kiln.console.text import quantity
 from kiln.errors import UsageError
 from kiln.job.build_outline import channels_for, file_name
+from kiln.names import KNOWN_SUBDIRS
 from kiln.package_test import PackageTester
 from kiln.store.layout import ArtifactLayout
 from kiln.variants.cuda import offered

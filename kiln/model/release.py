@@ -75,8 +75,8 @@ class Release:
     """The packages of a run that are to be published.
 
     ``configs`` are all configs of the matrix with their states, None for one that was never built; ``partial``
-    are those that may be missing. ``expected`` are the file names that each config renders. ``allowed`` are globs over
-    package names, ``held`` the hashes of the files in the channel, by their paths.
+    are those that may be missing. ``expected`` are the paths in the channel that each config renders. ``allowed`` are
+    globs over package names, ``held`` the hashes of the files in the channel, by their paths.
     """
 
     configs: Mapping[str, ConfigState | None]

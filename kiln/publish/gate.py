@@ -99,10 +99,11 @@ def _configs(release: Release) -> Iterator[Reason]:
 
 def _packages_there(release: Release) -> Iterator[Reason]:
     """Yield the packages that a finished config renders and has not built: the recipe may have changed since."""
-    built = {candidate.artifact.path.name for candidate in release.candidates}
-    for config, names in release.expected.items():
+    built = {f"{candidate.artifact.subdir}/{candidate.artifact.path.name}" for candidate in release.candidates}
+    for config, paths in release.expected.items():
         if release.configs.get(config) in GOOD and config not in release.partial:
-            for name in sorted(set(names) - built):
+            for path in sorted(set(paths) - built):
+                name = path.partition("/")[2]
                 what = (
                     f"the config renders it, but its last run did not build it (did the recipe change since?): {name}"
                 )

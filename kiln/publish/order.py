@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
     from kiln.repodata import IndexEntry
 
-SUBDIRS = ("noarch", "linux-64")
+SUBDIRS = ("noarch", "linux-64")  # of every channel that is made here; others follow with their packages
+
+
+def subdirs_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the subdirs of a channel that has, or gets, these: those of every channel first."""
+    return (*SUBDIRS, *sorted(set(names) - set(SUBDIRS)))
 
 
 def in_order(entries: Iterable[IndexEntry]) -> list[IndexEntry]:

@@ -13,7 +13,7 @@ from kiln.publish.stores.s3 import Bucket
 from kiln.publish.stores.target import StoreTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from kiln.publish.transaction import Target
 
@@ -25,10 +25,12 @@ def target(
     journals: Path,
     staging: str | None = None,
     reading: str | None = None,
+    subdirs: Iterable[str] = (),
 ) -> Target:
     """Return the target of a name: a folder, ``s3://BUCKET/PREFIX``, or ``KIND:CHANNEL`` on a server.
 
-    ``journals`` is the folder of this machine for the journals of publications to servers.
+    ``journals`` is the folder of this machine for the journals of publications to servers, ``subdirs`` are those of the
+    packages that may be published there.
 
     Raises:
         UsageError: when it is not a valid target.
@@ -39,7 +41,13 @@ def target(
         return StoreTarget(store=Bucket.parse(name, reading))
     if kind in {server.value for server in ServerKind}:
         return ServerTarget.parse(
-            ServerKind(kind), rest, environment, staging=staging, journals=journals, reading=reading
+            ServerKind(kind),
+            rest,
+            environment,
+            staging=staging,
+            journals=journals,
+            reading=reading,
+            subdirs=subdirs,
         )
     if "://" in name:
         raise UsageError(

@@ -61,14 +61,10 @@ class BuiltMatrix:
         """Return the release of all configs' packages, or of the named ones, whatever made them."""
         searched = contents.forbidden_texts(self._build_folders(), tokens)
         packages_made = self._packages_made()
-        if packages:
-            by_name = {path.name: reports for path, reports in packages_made.items()}
-            selected = {path: by_name.get(path.name, ()) for path in packages}
-        else:
-            selected = dict(packages_made)
+        selected = {path: _reports(path, packages_made) for path in packages} if packages else packages_made
         return Release(
             configs={name: self.runs[name][1].state if name in self.runs else None for name in self.rendered},
-            expected={} if packages else {name: _file_names(config) for name, config in self.rendered.items()},
+            expected={} if packages else {name: _paths(config) for name, config in self.rendered.items()},
             candidates=tuple(self._candidate(path, reports, searched) for path, reports in selected.items()),
             partial=frozenset(partial),
             allowed=allowed(self.feedstock),
@@ -245,14 +241,25 @@ def allowed(feedstock: Feedstock) -> tuple[str, ...]:
     return tuple(line for line in lines if line)
 
 
+def _reports(
+    package: Path, packages_made: Mapping[Path, tuple[tuple[str, PackageReport], ...]]
+) -> tuple[tuple[str, PackageReport], ...]:
+    """Return the reports of a package file, wherever it is: two subdirs may have packages of its name."""
+    matches = [reports for path, reports in packages_made.items() if path.name == package.name]
+    if len(matches) > 1 and package.is_file():
+        sha256 = files.sha256(package)
+        matches.sort(key=lambda reports: all(report.artifact.sha256 != sha256 for _, report in reports))
+    return matches[0] if matches else ()
+
+
 def _report_of_file(reports: Sequence[tuple[str, PackageReport]], sha256: str) -> PackageReport | None:
     """Return the report of the file in the channel: several configs may make a package, one of them is stored."""
     candidates = [report for _, report in reports]
     return next((report for report in candidates if report.artifact.sha256 == sha256), next(iter(candidates), None))
 
 
-def _file_names(rendered: Rendered) -> tuple[str, ...]:
-    return tuple(file_name(output) for output in rendered.outputs if not output.skip)
+def _paths(rendered: Rendered) -> tuple[str, ...]:
+    return tuple(f"{output.subdir}/{file_name(output)}" for output in rendered.outputs if not output.skip)
 
 
 def _needs_nothing_else(rendered: Rendered, output: Output) -> bool:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from kiln import files, rehearse, render, signals
 from kiln.builder import rehearsal, secret_leaks
 from kiln.builder.rehearsal_inputs import python_of
-from kiln.channel import KNOWN_SUBDIRS
 from kiln.errors import BuildFailed, KilnError, OutOfMemory
 from kiln.executor import foreign_engine
 from kiln.executor.container import ContainerExecutor
@@ -34,6 +33,7 @@ from kiln.job.log import BuildLog
 from kiln.job.messages import MARK, StepReporter, send
 from kiln.ledger import Ledger, records
 from kiln.model.run import ConfigState
+from kiln.names import KNOWN_SUBDIRS
 from kiln.processes import end_orphans
 from kiln.run import build_job
 from kiln.run.options import HOST

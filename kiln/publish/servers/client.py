@@ -12,7 +12,7 @@ from kiln import http_client
 from kiln.errors import TokenRefused, UploadFailed
 from kiln.http_client import NOT_FOUND, HttpError
 from kiln.publish.channel_reader import bounded
-from kiln.publish.order import SUBDIRS
+from kiln.publish.order import subdirs_of
 from kiln.publish.transaction import AGAIN
 
 if TYPE_CHECKING:
@@ -29,10 +29,14 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerClient:
-    """The changes and the index of a server's channels; ``pause`` sleeps for a number of seconds."""
+    """The changes and the index of a server's channels; ``pause`` sleeps for a number of seconds.
+
+    ``subdirs`` are read beside those of every channel.
+    """
 
     server: Server
     pause: Callable[[float], None]
+    subdirs: frozenset[str] = frozenset()
 
     def change(self, act: Callable[[], None], done: Callable[[], bool], failure: str) -> None:
         """Send a change; repeat it when it fails and is not done all the same.
@@ -73,7 +77,7 @@ class ServerClient:
         """Return the hashes in the index of a channel, by path."""
         return {
             f"{subdir}/{file}": str(record.get("sha256", ""))
-            for subdir in SUBDIRS
+            for subdir in subdirs_of(self.subdirs)
             for file, record in self._index(channel, subdir).items()
         }
 

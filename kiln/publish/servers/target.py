@@ -24,7 +24,7 @@ from kiln.publish.servers.client import ServerClient
 from kiln.publish.stores.folder import Folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from kiln.model.provenance import Attestation
@@ -40,12 +40,14 @@ class ServerTarget:
     """A channel on a server, as `kiln.publish.transaction.Target` describes.
 
     ``staging`` is the channel (or label) that packages are tried out from, ``journals`` a folder of this machine.
+    ``subdirs`` are those of the packages that may be published.
     """
 
     kind: ServerKind
     server: Server
     staging: str | None
     journals: Path
+    subdirs: frozenset[str] = frozenset()
     pause: Callable[[float], None] = time.sleep
 
     @classmethod
@@ -58,6 +60,7 @@ class ServerTarget:
         staging: str | None,
         journals: Path,
         reading: str | None = None,
+        subdirs: Iterable[str] = (),
     ) -> ServerTarget:
         """Return the target of an owner, a channel or its URL; ``reading`` is where clients read channels.
 
@@ -84,7 +87,7 @@ class ServerTarget:
             auth_file=auth_file,
             client_url=f"{reading.rstrip('/')}/{{channel}}" if reading else None,
         )
-        return cls(kind=kind, server=server, staging=staging, journals=journals)
+        return cls(kind=kind, server=server, staging=staging, journals=journals, subdirs=frozenset(subdirs))
 
     @property
     def name(self) -> str:
@@ -104,8 +107,10 @@ class ServerTarget:
 
     @property
     def client(self) -> ServerClient:
-        """The server, with retries."""
-        return ServerClient(server=self.server, pause=self.pause)
+        """The server, with retries; a publication under way may have other subdirs than the feedstock has now."""
+        journal = self.journal.read()
+        pending = {path.partition("/")[0] for path in journal.packages} if journal else set()
+        return ServerClient(server=self.server, pause=self.pause, subdirs=self.subdirs | pending)
 
     @property
     def state(self) -> Folder:

@@ -49,6 +49,9 @@ class Store(Protocol):
     def remove(self, path: str) -> None:
         """Remove a file, or all files below a path, if there are any."""
 
+    def subdirs(self) -> tuple[str, ...]:
+        """Return the names of the folders at the top that are conda's subdirs."""
+
     def names(self, subdir: str) -> Mapping[str, int]:
         """Return the package files of a subdir with their sizes."""
 

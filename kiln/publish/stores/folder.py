@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln import files
+from kiln.names import KNOWN_SUBDIRS
 from kiln.repodata import PACKAGES, SHARDS
 
 if TYPE_CHECKING:
@@ -105,6 +106,10 @@ class Folder:
     def remove(self, path: str) -> None:
         """Remove a file or a folder."""
         files.remove(self.place(path))
+
+    def subdirs(self) -> tuple[str, ...]:
+        """Return the subdirs that the folder has."""
+        return tuple(name for name in sorted(KNOWN_SUBDIRS) if (self.root / name).is_dir())
 
     def names(self, subdir: str) -> dict[str, int]:
         """Return the package files of a subdir."""

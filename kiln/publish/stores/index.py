@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from kiln import repodata
 from kiln.errors import UsageError, nearest
-from kiln.publish.order import SUBDIRS, runs
+from kiln.publish.order import runs, subdirs_of
 from kiln.publish.provenance_records import CHAIN
 from kiln.repodata import IndexEntry, Subdir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
     from kiln.publish.stores import Store
-
-Subject = TypeVar("Subject")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,32 +32,39 @@ class ChannelIndex:
         """Return the hashes of the packages by path, an empty one for a package that was deleted."""
         return {
             f"{subdir.name}/{file}": str(subdir.records.get(file, {}).get("sha256", ""))
-            for subdir in map(self.visible, SUBDIRS)
+            for subdir in map(self.visible, self.names())
             for file in subdir.records.keys() | subdir.removed
         }
 
-    def subdirs(self) -> dict[str, Subdir]:
-        """Return the whole index by subdir, by default empty.
+    def names(self, more: Iterable[str] = ()) -> tuple[str, ...]:
+        """Return the names of the channel's subdirs, and of those that it gets."""
+        return subdirs_of({*self.store.subdirs(), *more})
+
+    def subdirs(self, more: Iterable[str] = ()) -> dict[str, Subdir]:
+        """Return the whole index by subdir, by default empty; ``more`` are subdirs that the channel gets.
 
         Raises:
             BrokenIndex: when a file of it is invalid, or has what kiln cannot keep.
         """
-        return {name: repodata.loaded(name, self._reader(name)) for name in SUBDIRS}
+        return {name: repodata.loaded(name, self._reader(name)) for name in self.names(more)}
 
     def visible(self, name: str) -> Subdir:
         """Return the packages of one subdir."""
         return repodata.visible(name, self._reader(name))
 
     def path_of(self, name: str) -> str:
-        """Return the path of a package file, by its name.
+        """Return the path of a package file, by its name or path.
 
         Raises:
-            UsageError: when the index does not have it.
+            UsageError: when the index does not have it, or several subdirs do.
         """
         paths = self.hashes()
-        for path in paths:
-            if path.endswith(f"/{name}"):
-                return path
+        matches = [path for path in paths if path == name or path.endswith(f"/{name}")]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            what = f"{len(matches)} subdirs of {self.store.name} have a package {name!r}"
+            raise UsageError(what, hint=f"name one of {', '.join(sorted(matches))}")
         hint = nearest(name, [path.split("/")[1] for path in paths]) or "name a whole file name"
         raise UsageError(f"{self.store.name} has no package {name!r}", hint=hint)
 
@@ -70,20 +76,21 @@ class ChannelIndex:
     def offer(self, entries: Sequence[IndexEntry], records: bytes) -> None:
         """Add packages, with the chain of their records; step by step, what others need comes first."""
         for part in (*(runs(entries) if self.store.stepwise else ()), entries):
-            self._apply(Subdir.with_packages, part, records)
+            subdirs = {entry.subdir for entry in part}
+            self.change(functools.partial(Subdir.with_packages, entries=part), records, subdirs)
 
     def withdraw(
-        self, names: AbstractSet[str], edit: Callable[[Subdir, AbstractSet[str]], Subdir], records: bytes | None = None
+        self, paths: AbstractSet[str], edit: Callable[[Subdir, AbstractSet[str]], Subdir], records: bytes | None = None
     ) -> None:
         """Remove packages by an edit, then their records; step by step, what needs others goes first."""
-        entries = [entry for entry in self._offered() if entry.file in names] if self.store.stepwise else []
+        entries = [entry for entry in self._offered() if entry.path in paths] if self.store.stepwise else []
         for part in reversed(runs(entries)):
-            self._apply(edit, {entry.file for entry in part})
-        self._apply(edit, names, records)
+            self.change(functools.partial(_edited, edit, {entry.path for entry in part}))
+        self.change(functools.partial(_edited, edit, paths), records)
 
-    def change(self, edit: Callable[[Subdir], Subdir], records: bytes | None = None) -> None:
-        """Change every subdir, and the chain of records at the same moment."""
-        forms = {name: repodata.forms(edit(subdir)) for name, subdir in self.subdirs().items()}
+    def change(self, edit: Callable[[Subdir], Subdir], records: bytes | None = None, more: Iterable[str] = ()) -> None:
+        """Change every subdir, and the chain of records at the same moment; ``more`` are subdirs that are added."""
+        forms = {name: repodata.forms(edit(subdir)) for name, subdir in self.subdirs(more).items()}
         existing = self.store.read(CHAIN)
         chain = (existing or b"") if records is None else records
         folder, name = CHAIN.split("/")
@@ -91,17 +98,18 @@ class ChannelIndex:
         for subdir in forms:
             self.store.remove(f"{subdir}/{repodata.STALE}")
 
-    def _apply(self, edit: Callable[[Subdir, Subject], Subdir], subject: Subject, records: bytes | None = None) -> None:
-        """Change the index by an edit of packages, or of their names."""
-        self.change(lambda subdir: edit(subdir, subject), records)
-
     def _offered(self) -> list[IndexEntry]:
         """Return the entries that readers find at this moment."""
         return [
             IndexEntry(file=file, subdir=name, record=record, run_exports={})
-            for name in SUBDIRS
+            for name in self.names()
             for file, record in self.visible(name).offered.items()
         ]
 
     def _reader(self, name: str) -> Callable[[str], bytes | None]:
         return lambda file: self.store.read(f"{name}/{file}")
+
+
+def _edited(edit: Callable[[Subdir, AbstractSet[str]], Subdir], paths: AbstractSet[str], subdir: Subdir) -> Subdir:
+    """Return a subdir after an edit of its packages among these; others may have packages of the same file name."""
+    return edit(subdir, {path.partition("/")[2] for path in paths if path.partition("/")[0] == subdir.name})

@@ -6,7 +6,6 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from kiln.errors import BrokenPackage
-from kiln.publish.order import SUBDIRS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def yank(target: StoreTarget, names: Sequence[str], *, delete: bool = False) -> tuple[str, ...]:
-    """Withdraw packages from the index, by their file names, and return their paths; ``delete`` removes the files."""
+    """Withdraw packages from the index, by their names or paths, and return the paths; ``delete`` removes the files."""
     with _exclusively(target) as index:
         paths = [index.path_of(name) for name in names]
-        index.withdraw(set(names), _deleted if delete else _withdrawn)
+        index.withdraw(set(paths), _deleted if delete else _withdrawn)
         for path in paths if delete else ():
             target.store.remove(path)
     return tuple(paths)
@@ -32,7 +31,8 @@ def patch(target: StoreTarget, name: str, fields: Mapping[str, Any]) -> str:
     """Replace fields of a package's record in the index, and return its path; the file is not changed."""
     with _exclusively(target) as index:
         path = index.path_of(name)
-        index.change(lambda subdir: subdir.patched(name, fields) if name in subdir.records else subdir)
+        name_of_subdir, _, file = path.partition("/")
+        index.change(lambda subdir: subdir.patched(file, fields) if subdir.name == name_of_subdir else subdir)
     return path
 
 
@@ -44,17 +44,22 @@ def reindex(target: StoreTarget, read: Callable[[str], IndexEntry]) -> tuple[int
     """
     with _exclusively(target) as index:
         subdirs = index.subdirs()
-        files = {name: target.store.names(name) for name in SUBDIRS}
-        removed = {file for name in SUBDIRS for file in subdirs[name].fetched_here - files[name].keys()}
+        files = {name: target.store.names(name) for name in subdirs}
+        removed = {f"{name}/{file}" for name in subdirs for file in subdirs[name].fetched_here - files[name].keys()}
         unknown = [
             f"{name}/{file}"
-            for name in SUBDIRS
+            for name in subdirs
             for file, size in files[name].items()
             if file.endswith(".conda") and subdirs[name].records.get(file, {}).get("size") != size
         ]
         entries, broken = _read_all(unknown, read)
-        removed |= {path.split("/")[1] for path in broken}
-        index.change(lambda subdir: subdir.without(removed - subdir.removed).with_packages(entries))
+        removed |= broken.keys()
+
+        def updated(subdir: Subdir) -> Subdir:
+            missing = {path.partition("/")[2] for path in removed if path.startswith(f"{subdir.name}/")}
+            return subdir.without(missing - subdir.removed).with_packages(entries)
+
+        index.change(updated)
     return len(entries), tuple(broken.values())
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kiln.errors import AlreadyRunning, MissingTool, TokenRefused, UploadFailed, UsageError
+from kiln.names import KNOWN_SUBDIRS
 from kiln.publish.stores.lease import UNMET, Lease
 from kiln.publish.transaction import AGAIN
 from kiln.repodata import BASE, PACKAGES, SHARDS
@@ -141,6 +142,13 @@ class Bucket:
         self.client.delete_object(Bucket=self.bucket, Key=self._key(path))
         for name in list(self._listed(f"{path}/")):
             self.client.delete_object(Bucket=self.bucket, Key=name)
+
+    def subdirs(self) -> tuple[str, ...]:
+        """Return the subdirs that have objects."""
+        request = {"Bucket": self.bucket, "Prefix": self.prefix, "Delimiter": "/"}
+        pages = self.client.get_paginator("list_objects_v2").paginate(**request)
+        folders = (item["Prefix"] for page in pages for item in page.get("CommonPrefixes", ()))
+        return tuple(sorted({folder.removeprefix(self.prefix).rstrip("/") for folder in folders} & KNOWN_SUBDIRS))
 
     def names(self, subdir: str) -> dict[str, int]:
         """Return the packages of a subdir."""

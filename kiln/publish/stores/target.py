@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import repodata
 from kiln.errors import HashMismatch
 from kiln.publish.journal import JournalFile, Phase
-from kiln.publish.order import SUBDIRS
+from kiln.publish.order import subdirs_of
 from kiln.publish.provenance_records import add_records, chain_without, remove_bills
 from kiln.publish.stores.index import ChannelIndex
 from kiln.repodata import Subdir
@@ -40,7 +40,7 @@ class StoreTarget:
     @property
     def notes(self) -> tuple[str, ...]:
         """Remarks on readers during a publication, and on packages that the index has at another URL."""
-        base_urls = ((name, self.contents.visible(name).base_url) for name in SUBDIRS)
+        base_urls = ((name, self.contents.visible(name).base_url) for name in self.contents.names())
         return (
             *self.store.notes,
             *(
@@ -85,7 +85,7 @@ class StoreTarget:
             place = f"{staging}/{entry.path}"
             if not self.store.has(place, entry.sha256):
                 self.store.put(publication.files[entry.path], place, entry.sha256)
-        for name in SUBDIRS:
+        for name in subdirs_of(entry.subdir for entry in publication.entries):
             forms = repodata.forms(Subdir.empty(name).with_packages(publication.entries))
             self.store.write(f"{staging}/{name}/repodata.json", forms["repodata.json"])
         return self.store.url(staging)
@@ -117,8 +117,7 @@ class StoreTarget:
     def withdraw(self, journal: Journal) -> None:
         """Remove packages from the index where it may offer any, then their files."""
         if journal.phase is Phase.PROMOTING and (self.store.stepwise or self.held().keys() & journal.fresh):
-            names = {path.split("/")[1] for path in journal.fresh}
-            self.contents.withdraw(names, Subdir.without, chain_without(self.store, journal))
+            self.contents.withdraw(set(journal.fresh), Subdir.without, chain_without(self.store, journal))
         for path in journal.fresh:
             self.store.remove(path)
 

@@ -96,6 +96,17 @@ def test_a_bucket_is_a_channel_like_a_folder(bucket: StoreTarget, tmp_path: Path
     assert seen(mirrored(bucket, tmp_path / "mirror")) == {f"{name}-1-0.conda" for name in ("kept", *NEW)}
 
 
+def test_a_bucket_has_the_packages_of_every_platform(bucket: StoreTarget, tmp_path: Path) -> None:
+    put(bucket, tmp_path, OLD, lambda _: None)
+    package = release_package(tmp_path / "aarch64", "old", subdir="linux-aarch64")
+    transaction.publish(bucket, [package], [repodata.read(package)], lambda _: None)
+    assert {"linux-64/old-1-0.conda", "linux-aarch64/old-1-0.conda"} < bucket.held().keys()
+    (record,) = solve([bucket.address()], ["old"], virtual_packages={}, platform="linux-aarch64")
+    assert record.subdir == "linux-aarch64"
+    assert maintenance.yank(bucket, ["linux-aarch64/old-1-0.conda"]) == ("linux-aarch64/old-1-0.conda",)
+    assert [item.subdir for item in solve([bucket.address()], ["old"], virtual_packages={})] == ["linux-64"]
+
+
 def test_an_interrupted_publication_to_a_bucket_can_be_aborted(bucket: StoreTarget, tmp_path: Path) -> None:
     put(bucket, tmp_path, OLD, lambda _: None)
     before = {name: (tmp_path / "mirror" / name).read_bytes() for name in listed(mirrored(bucket, tmp_path / "mirror"))}

@@ -41,7 +41,11 @@ def test_a_whole_tested_matrix_is_a_release() -> None:
         ({"configs": {"config": ConfigState.DONE, "other": ConfigState.OUT_OF_MEMORY}}, [ReasonKind.FAILED_CONFIG]),
         ({"configs": {"config": ConfigState.DONE, "other": ConfigState.FAILED}, "partial": frozenset({"other"})}, []),
         ({"partial": frozenset({"othr"})}, [ReasonKind.MISSING_CONFIG]),
-        ({"expected": {"config": ("small-1-0.conda", "large-1-0.conda")}}, [ReasonKind.MISSING_PACKAGE]),
+        (
+            {"expected": {"config": ("linux-64/small-1-0.conda", "linux-64/large-1-0.conda")}},
+            [ReasonKind.MISSING_PACKAGE],
+        ),
+        ({"expected": {"config": ("linux-aarch64/small-1-0.conda",)}}, [ReasonKind.MISSING_PACKAGE]),
         ({"allowed": ("large", "other*")}, [ReasonKind.NOT_ALLOWED]),
         ({"held": {"linux-64/small-1-0.conda": "bb"}}, [ReasonKind.HELD]),
         ({"held": {"linux-64/small-1-0.conda": ""}}, [ReasonKind.HELD]),

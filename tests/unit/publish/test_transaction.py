@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -20,23 +21,25 @@ def target(tmp_path: Path) -> StoreTarget:
     return StoreTarget(store=Folder(root=tmp_path / "channel"))
 
 
-def package(folder: Path, name: str, *depends: str) -> tuple[Path, IndexEntry]:
+def package(folder: Path, name: str, *depends: str, subdir: str = "noarch") -> tuple[Path, IndexEntry]:
     """Write a file, and return it with its entry as a package."""
-    file = folder / f"{name}-1-0.conda"
-    file.write_text(name)
-    sha256 = hashlib.sha256(name.encode()).hexdigest()
+    file = folder / subdir / f"{name}-1-0.conda"
+    file.parent.mkdir(exist_ok=True)
+    content = f"{name} {subdir}"
+    file.write_text(content)
+    sha256 = hashlib.sha256(content.encode()).hexdigest()
     record = {
         "name": name,
         "version": "1",
         "build": "0",
         "build_number": 0,
         "depends": list(depends),
-        "subdir": "noarch",
+        "subdir": subdir,
         "sha256": sha256,
-        "md5": hashlib.md5(name.encode(), usedforsecurity=False).hexdigest(),
-        "size": len(name),
+        "md5": hashlib.md5(content.encode(), usedforsecurity=False).hexdigest(),
+        "size": len(content),
     }
-    return file, IndexEntry(file=file.name, subdir="noarch", record=record, run_exports={})
+    return file, IndexEntry(file=file.name, subdir=subdir, record=record, run_exports={})
 
 
 def publish(target: StoreTarget, *packages: tuple[Path, IndexEntry], fails: bool = False) -> tuple[str, ...]:
@@ -106,3 +109,37 @@ def test_packages_that_the_channel_has_do_not_end_another_publication(target: St
     with pytest.raises(PublicationPending, match="new-1-0"):
         publish(target, old)
     assert transaction.abort(target) == ("noarch/new-1-0.conda",)
+
+
+def test_packages_of_any_platform_are_published_and_those_of_the_same_name_stay(
+    target: StoreTarget, tmp_path: Path
+) -> None:
+    publish(target, package(tmp_path, "lib", subdir="linux-64"))
+    publish(target, package(tmp_path, "lib", subdir="linux-aarch64"), package(tmp_path, "app", subdir="osx-arm64"))
+    everything = {"linux-64/lib-1-0.conda", "linux-aarch64/lib-1-0.conda", "osx-arm64/app-1-0.conda"}
+    assert target.held().keys() == everything
+    for path in everything:
+        subdir, file = path.split("/")
+        folder = target.store.root / subdir  # type: ignore[attr-defined]
+        assert file in json.loads((folder / "repodata.json").read_text())["packages.conda"]
+        assert (folder / "repodata.json.zst").is_file()
+    publish(target, package(tmp_path, "more"))
+    assert target.held().keys() == {*everything, "noarch/more-1-0.conda"}
+
+
+def test_an_aborted_publication_leaves_packages_of_the_same_name_for_other_platforms(
+    target: StoreTarget, tmp_path: Path
+) -> None:
+    publish(target, package(tmp_path, "lib", subdir="linux-64"))
+    file, entry = package(tmp_path, "lib", subdir="linux-aarch64")
+    with pytest.raises(HashMismatch):
+        publish(target, (file, entry), fails=True)
+    journal = target.journal.read()
+    assert journal is not None
+    target.journal.write(journal.promoting())
+    target.promote(transaction.Publication.of(journal, [file], [entry]))
+    target.index(transaction.Publication.of(journal, [file], [entry]), None)
+    assert target.held().keys() == {"linux-64/lib-1-0.conda", "linux-aarch64/lib-1-0.conda"}
+    assert transaction.abort(target) == ("linux-aarch64/lib-1-0.conda",)
+    assert target.held().keys() == {"linux-64/lib-1-0.conda"}
+    assert (tmp_path / "channel" / "linux-64" / "lib-1-0.conda").is_file()

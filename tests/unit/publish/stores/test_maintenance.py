@@ -70,3 +70,29 @@ def test_reindexing_leaves_out_unreadable_files_and_returns_their_errors(target:
     count, errors = maintenance.reindex(target, read)
     assert (count, [error.what for error in errors]) == (1, ["noarch/broken-1-0.conda cannot be read"])
     assert target.contents.visible("noarch").offered.keys() == {"app-1-0.conda"}
+
+
+def test_a_package_that_several_platforms_have_is_named_by_its_path(target: StoreTarget, tmp_path: Path) -> None:
+    for subdir in ("linux-64", "linux-aarch64"):
+        publish(target, package(tmp_path, "lib", subdir=subdir))
+    with pytest.raises(UsageError, match="2 subdirs") as error:
+        maintenance.yank(target, ["lib-1-0.conda"])
+    assert "linux-aarch64/lib-1-0.conda" in error.value.hint
+    maintenance.patch(target, "linux-aarch64/lib-1-0.conda", {"depends": ["zlib"]})
+    subdirs = target.contents.subdirs()
+    assert [subdirs[name].offered["lib-1-0.conda"]["depends"] for name in ("linux-64", "linux-aarch64")] == [
+        [],
+        ["zlib"],
+    ]
+    assert maintenance.yank(target, ["linux-64/lib-1-0.conda"], delete=True) == ("linux-64/lib-1-0.conda",)
+    assert list(target.contents.visible("linux-aarch64").offered) == ["lib-1-0.conda"]
+    assert target.contents.visible("linux-64").offered == {}
+
+
+def test_reindexing_finds_packages_of_every_platform(target: StoreTarget, tmp_path: Path) -> None:
+    publish(target, package(tmp_path, "lib", subdir="linux-64"))
+    file, entry = package(tmp_path, "lib", subdir="linux-aarch64")
+    target.store.put(file, entry.path, entry.sha256)
+    target.store.remove("linux-64/lib-1-0.conda")
+    assert maintenance.reindex(target, lambda _: entry) == (1, ())
+    assert target.held().keys() == {"linux-aarch64/lib-1-0.conda"}
