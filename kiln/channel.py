@@ -232,6 +232,11 @@ def installed(prefix: Path) -> list[PrefixRecord]:
     return records
 
 
+def virtual_packages_of(subdir: str, machine: VirtualPackages) -> VirtualPackages:
+    """Return the virtual packages for a platform whose programs are emulated: this machine's, of another processor."""
+    return {**machine, "__archspec": ("1", subdir.partition("-")[2])}
+
+
 def machine_virtual_packages(overrides: Mapping[str, str] | None = None) -> VirtualPackages:
     """Return this machine's virtual packages, ``__glibc``, ``__cuda`` and ``__cuda_arch`` among them.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import build, expand, feedstock_loader, files, render
+from kiln import build, emulation, expand, feedstock_loader, files, render
 from kiln.builder import build_process, secret_leaks
 from kiln.builder.build_process import RENDERED, for_tests, hashes, package_as_json, tidied
 from kiln.builder.compile import Compile
@@ -68,7 +68,7 @@ class Builder:
         with reporter.step("render"):
             feedstock = feedstock_loader.find(job.root)
             config = dataclasses.replace(expand.read(feedstock, job.config), build_platform=job.build_platform)
-            rendered = render.finalise(render.render(feedstock, config))
+            rendered = with_emulator(render.finalise(render.render(feedstock, config)), os.environ)
             render.require_supported([rendered], own_engine=True)
         build_process.mask_secrets(rendered, secrets)
         channel = Channel(root=job.folder / "channel")
@@ -220,31 +220,39 @@ class Builder:
 
     def test(self, tester: PackageTester, output: Output, package: StepResult, siblings: list[str]) -> StepResult:
         """Install a package into a fresh prefix and run its tests; ``siblings`` are the packages' hashes."""
+        config = self.rendered.config
+        tester = tester.on(config.platform) if config.is_cross and output.subdir != "noarch" else tester
         steps = tester.plan(output, sources=build.test_sources(self.job.folder, output))
         inputs = {
             **tester.inputs(steps),
+            **({"emulated": self.job.emulated} if config.is_cross else {}),
             "package": hashes(package),
             "beside": siblings,
             "files": [{place: file_or_folder_digest(file) for place, file in step.files.items()} for step in steps],
         }
 
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
-            report = self.untested(output, display) or self.run_tests(tester, steps, display)
+            report = self.untested(output, steps, display) or self.run_tests(tester, steps, display)
             return package.paths, records.tests_as_json(dataclasses.replace(report, log=None))
 
         return self.step_cache.once(f"test {output.name}", inputs, do, leaves=file_name(output))
 
-    def untested(self, output: Output, display: ReportedStep) -> TestReport | None:
-        """Return the report of a package that this machine cannot run; None for the others.
+    def untested(self, output: Output, steps: Sequence[TestStep], display: ReportedStep) -> TestReport | None:
+        """Return the report of a package whose programs this machine cannot run; None for the others.
 
         conda-forge's builds skip the tests of cross-compiled packages too, unless an emulator is set up.
         """
         config = self.rendered.config
         if not config.is_cross or output.subdir == "noarch":
             return None
+        if self.job.emulated:
+            display.note(f"tested by an emulator of {config.platform}")
+            return None
+        has_tests = any(step.commands or step.downstreams or step.checked for step in steps)
         note = f"not tested: it is cross-compiled, for {config.platform} on {config.build_platform}"
         display.note(note)
-        return TestReport(package=output.name, verdict=TestVerdict.NONE, notes=(note,))
+        verdict = TestVerdict.SKIPPED if has_tests else TestVerdict.NONE
+        return TestReport(package=output.name, verdict=verdict, notes=(note,))
 
     def run_tests(self, tester: PackageTester, steps: Sequence[TestStep], display: ReportedStep) -> TestReport:
         """Install a package and run its tests, without the network unless it is granted."""
@@ -258,6 +266,19 @@ class Builder:
         for note in report.notes:
             display.note(note)
         return report
+
+
+def with_emulator(rendered: Rendered, environment: Mapping[str, str]) -> Rendered:
+    """Return a cross-compiled config with the variables of conda-forge's builds that name qemu-user, if it is here.
+
+    Source: cross_compile_support.sh of conda-forge-ci-setup, which adds them to the variant.
+    """
+    config = rendered.config
+    emulator = emulation.qemu_user(config.platform, environment) if config.is_cross else None
+    if emulator is None:
+        return rendered
+    variant = {**config.variant, **dict.fromkeys(emulation.EMULATORS, (emulator,))}
+    return dataclasses.replace(rendered, config=dataclasses.replace(config, variant=variant))
 
 
 def step_cache_of(job: BuildJob, rendered: Rendered, reporter: StepReporter) -> StepCache[ReportedStep]:

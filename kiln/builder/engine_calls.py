@@ -116,11 +116,11 @@ class EngineCalls:
 def unsatisfied(step: BuildStep | CompileStep, failure: SolveFailed) -> SolveFailed:
     """Return the failed solve of a step's environments with the solver's reason, which the engine does not give."""
     machine = channel.machine_virtual_packages(os.environ)
-    for environment in ("build", "host"):
+    for environment, platform in (("build", step.platforms.build), ("host", step.platforms.target)):
         specs = [spec for spec in step.recipe["requirements"].get(environment, ()) if isinstance(spec, str)]
         try:
             if specs:
-                channel.solve(step.channels, specs, virtual_packages=machine)
+                channel.solve(step.channels, specs, virtual_packages=machine, platform=platform)
         except SolveFailed as error:
             return SolveFailed(f"{environment} requirements: {error.what}", why=error.why, hint=failure.hint)
         except KilnError:

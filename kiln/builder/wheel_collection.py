@@ -79,7 +79,7 @@ class Wheels:
         """Return the report of a wheel's test; it is not tested without an interpreter of its Python."""
         if self.config.is_cross:
             note = f"not tested: it is cross-compiled, for {self.config.platform}"
-            return TestReport(package=wheel.path.name, verdict=TestVerdict.NONE, notes=(note,))
+            return TestReport(package=wheel.path.name, verdict=TestVerdict.SKIPPED, notes=(note,))
         job = self.engine.job
         prefix = Path((self.folder / "prefix").read_text().strip())
         interpreter = wheel_install_test.interpreter(wheel, interpreters(prefix, self.python), environment=os.environ)

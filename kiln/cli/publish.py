@@ -45,6 +45,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CONFIG",
         help="allow this config to be missing from the release",
     )
+    parser.add_argument(
+        "--allow-untested",
+        action="append",
+        default=[],
+        metavar="SUBDIR",
+        help="accept cross-compiled packages of this platform, such as linux-aarch64, whose tests were skipped",
+    )
     parser.add_argument("--check", action="store_true", help="check the packages for a release, and publish nothing")
     parser.add_argument("--sign-key", metavar="FILE", type=Path, help="sign the records with this SSH key")
     parser.add_argument(
@@ -94,6 +101,19 @@ def run(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
+def untested(subdirs: list[str]) -> tuple[str, ...]:
+    """Return the platforms whose packages may be untested; raise UsageError for what is no platform."""
+    from kiln.errors import nearest
+    from kiln.names import PLATFORMS
+
+    for subdir in subdirs:
+        if subdir not in PLATFORMS:
+            raise UsageError(
+                f"no such platform: {subdir!r}", hint=nearest(subdir, sorted(PLATFORMS)) or "linux-aarch64"
+            )
+    return tuple(subdirs)
+
+
 def platforms(root: Path) -> frozenset[str]:
     """Return the platforms of a feedstock's configs."""
     from kiln import expand
@@ -112,7 +132,13 @@ def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[st
 
     matrix = candidates.BuiltMatrix.of(feedstock_loader.find(root))
     published = channel.held()
-    release = matrix.release(options.packages, partial=options.partial, published=published, tokens=tokens(os.environ))
+    release = matrix.release(
+        options.packages,
+        partial=options.partial,
+        published=published,
+        tokens=tokens(os.environ),
+        untested=untested(options.allow_untested),
+    )
     paths, entries = candidates.judged(release)
     if options.check:
         return {"ready": tuple(path.name for path in paths)}

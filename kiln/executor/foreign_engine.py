@@ -162,6 +162,6 @@ def _report(file: Path, folder: Path, config: str, *, tested: bool) -> PackageRe
         build_string=index["build"],
         subdir=file.parent.name,
     )
-    verdict, note = (TestVerdict.PASSED, NOTE) if tested else (TestVerdict.NONE, UNTESTED)
+    verdict, note = (TestVerdict.PASSED, NOTE) if tested else (TestVerdict.SKIPPED, UNTESTED)
     tests = TestReport(package=index["name"], verdict=verdict, notes=(note,))
     return PackageReport(artifact=artifact, build_seconds=0.0, reused=False, tests=tests)

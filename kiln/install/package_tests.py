@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import expand, files, limits, render
+from kiln import emulation, expand, files, limits, render
 from kiln.channel import Channel
 from kiln.console.text import quantity
-from kiln.errors import UsageError
+from kiln.errors import UnsupportedPlatform, UsageError
 from kiln.job.build_outline import channels_for, file_name
 from kiln.names import KNOWN_SUBDIRS
 from kiln.package_test import PackageTester
@@ -41,10 +41,13 @@ def execute(checking: PackageTestRun, on_package: Callable[[str], None]) -> tupl
 
     Raises:
         UsageError: when no config of the feedstock renders one of them.
+        UnsupportedPlatform: when this machine cannot run the programs of one of them.
         SolveFailed, TestsFailed: for the first that fails; the others are not tested.
         AlreadyRunning: while another process tests packages of the same feedstock.
     """
-    packages = [(path, *rendered_as(checking.feedstock, path.name)) for path in checking.packages]
+    packages = [(path, *rendered_as(checking.feedstock, path)) for path in checking.packages]
+    for path, _, output in packages:
+        require_runnable(path, output.subdir)
     root = ArtifactLayout.of(checking.feedstock).place("check")
     with files.locked(root.with_suffix(".lock")):
         files.remove(root)
@@ -65,20 +68,32 @@ def channels_of(package: Path) -> tuple[str, ...]:
     return (folder.parent.as_uri(),)
 
 
-def rendered_as(feedstock: Feedstock, name: str) -> tuple[Rendered, Output]:
-    """Return the config and the output that render a package's file name.
+def require_runnable(package: Path, subdir: str) -> None:
+    """Raise UnsupportedPlatform for a package whose programs this machine cannot run."""
+    if not emulation.runs(subdir, in_container=False):
+        raise UnsupportedPlatform(
+            f"{package.name} cannot be tested on this machine",
+            why=f"it is for {subdir}, this machine is {emulation.own_subdir()}",
+            hint=f"test it on {subdir}, or register qemu-user for it with the kernel, see docs/reference/build.md",
+        )
+
+
+def rendered_as(feedstock: Feedstock, package: Path) -> tuple[Rendered, Output]:
+    """Return the config and the output that render a package's file name, for the subdir in its path if it has one.
 
     Raises:
         UsageError: when none does.
     """
-    return limits.bounded(lambda: _rendered_as(feedstock, name))
+    return limits.bounded(lambda: _rendered_as(feedstock, package))
 
 
-def _rendered_as(feedstock: Feedstock, name: str) -> tuple[Rendered, Output]:
+def _rendered_as(feedstock: Feedstock, package: Path) -> tuple[Rendered, Output]:
+    name, subdir = package.name, package.absolute().parent.name
     for file in sorted(feedstock.configs.glob("*.yaml")):
         rendered = render.finalise(render.render(feedstock, expand.read(feedstock, file.stem)))
         for output in rendered.outputs:
-            if not output.skip and file_name(output) == name:
+            there = subdir not in KNOWN_SUBDIRS or output.subdir == subdir
+            if there and not output.skip and file_name(output) == name:
                 return rendered, output
     raise UsageError(
         f"no config of {feedstock.root} renders {name}",
@@ -95,6 +110,7 @@ def _one(checking: PackageTestRun, rendered: Rendered, output: Output, root: Pat
         cache=root / "cache",
         machine=offered(checking.machine, rendered.config),
     )
+    tester = tester if output.subdir == "noarch" else tester.on(output.subdir)
     return tester.run(tester.plan(output), environment=checking.environment)
 
 

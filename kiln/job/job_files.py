@@ -71,7 +71,8 @@ class BuildJob:
     ``python`` and ``image`` are a rehearsal's: an interpreter, and the image, None on the host.
     ``compile`` are variables for the compile step alone, which do not affect its result. ``shared_packages`` are
     reports of packages that another config has made, which are in ``channel``. ``level`` is zstd's for the packages.
-    ``build_platform`` is the config's, by conda-forge.yml, which a container does not see.
+    ``build_platform`` is the config's, by conda-forge.yml, which a container does not see. ``emulated`` when programs
+    of the config's platform run there all the same.
     """
 
     root: Path
@@ -92,6 +93,7 @@ class BuildJob:
     network: bool = False
     level: int = 1
     build_platform: str = ""
+    emulated: bool = False
 
     @classmethod
     def read(cls, file: Path) -> BuildJob:

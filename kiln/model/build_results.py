@@ -35,11 +35,12 @@ class Artifact:
 
 
 class TestVerdict(str, Enum):
-    """The result of a package's tests."""
+    """The result of a package's tests; they are skipped where no program of its platform runs."""
 
     PASSED = "passed"
     FAILED = "failed"
     NONE = "no tests"
+    SKIPPED = "skipped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ class Provenance:
     """The provenance of one package: times are in seconds since the epoch, ``epoch`` is the package's own timestamp.
 
     ``sources`` are the recipe's, each with its hash or commit. ``recipe`` is a hash over the recipe's files,
-    ``log_sha256`` one over the build's log. Unknown values are None.
+    ``log_sha256`` one over the build's log. ``tests`` is the verdict, ``cross_compiled`` says for which platform on
+    which one, empty for a native build. Unknown values are None.
     """
 
     file: str
@@ -44,6 +45,7 @@ class Provenance:
     epoch: int | None
     tests: str
     log_sha256: str | None
+    cross_compiled: str = ""
     sbom_sha256: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
 

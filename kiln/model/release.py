@@ -56,7 +56,8 @@ class PackageContents:
 class Candidate:
     """A package that configs built, with the report of the first of them.
 
-    ``contents`` is None when the file cannot be read, ``broken`` says why; ``output`` is its config's current render,
+    ``contents`` is None when the file cannot be read, ``broken`` says why; ``built_on`` is the platform that it was
+    cross-compiled on, empty for a native build; ``output`` is its config's current render,
     and with ``needs_nothing_else`` no package can have added to its requirements.
     """
 
@@ -66,6 +67,7 @@ class Candidate:
     verdict: TestVerdict
     contents: PackageContents | None
     broken: str = ""
+    built_on: str = ""
     output: Output | None = None
     needs_nothing_else: bool = False
 
@@ -76,7 +78,8 @@ class Release:
 
     ``configs`` are all configs of the matrix with their states, None for one that was never built; ``partial``
     are those that may be missing. ``expected`` are the paths in the channel that each config renders. ``allowed`` are
-    globs over package names, ``held`` the hashes of the files in the channel, by their paths.
+    globs over package names, ``held`` the hashes of the files in the channel, by their paths. ``untested`` are
+    platforms whose cross-compiled packages may be published without tests.
     """
 
     configs: Mapping[str, ConfigState | None]
@@ -85,3 +88,4 @@ class Release:
     partial: frozenset[str] = frozenset()
     allowed: tuple[str, ...]
     held: Mapping[str, str] = field(default_factory=dict)
+    untested: frozenset[str] = frozenset()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import channel, command, files
+from kiln import channel, command, emulation, files
 from kiln.console.text import quantity
 from kiln.errors import SolveFailed, TestsFailed, excerpt
 from kiln.matchspec import package_name, strict
@@ -33,7 +34,8 @@ class PackageTester:
     """Tests the packages of one config: ``channels`` have them and their requirements, ``machine`` solves for them.
 
     ``folder`` is the parent of the tests' folders, prefixes and logs, ``recipe`` the recipe's folder. ``available`` are
-    the names of the packages in the channels, where the tests' other requirements are to be omitted.
+    the names of the packages in the channels, where the tests' other requirements are to be omitted. ``platform`` is
+    that of the packages: another one than this machine's needs an emulator.
     """
 
     recipe: Path
@@ -42,6 +44,13 @@ class PackageTester:
     cache: Path
     machine: VirtualPackages
     available: Collection[str] | None = None
+    platform: str = field(default_factory=emulation.own_subdir)
+
+    def on(self, platform: str) -> PackageTester:
+        """Return the tester of packages for a platform."""
+        if platform == self.platform:
+            return self
+        return dataclasses.replace(self, platform=platform, machine=channel.virtual_packages_of(platform, self.machine))
 
     def plan(self, output: Output, *, sources: Path | None = None) -> tuple[TestStep, ...]:
         """Plan the tests of one package; ``sources`` is the folder with the source files that they use."""
@@ -67,7 +76,13 @@ class PackageTester:
             }
             for step in steps
         ]
-        return {"channels": self.channels, "tests": inputs, "machine": self.machine}
+        own = self.platform == emulation.own_subdir()
+        return {
+            "channels": self.channels,
+            "tests": inputs,
+            "machine": self.machine,
+            **({} if own else {"platform": self.platform}),
+        }
 
     def run(
         self,
@@ -82,7 +97,44 @@ class PackageTester:
             SolveFailed: when the package and its tests' requirements cannot be installed.
             TestsFailed: with the end of the tests' output; prefix and folder are kept.
         """
+        if self.platform != emulation.own_subdir() and any(step.commands or step.downstreams for step in steps):
+            environment = self._emulating(environment)
         return _total([self._run_step(step, environment=environment, on_line=on_line) for step in steps])
+
+    def install(self, steps: Sequence[TestStep]) -> None:
+        """Install one package as its tests need it, without running them; nothing of it stays.
+
+        Raises:
+            SolveFailed: when the package and its tests' requirements cannot be installed.
+        """
+        for step in steps:
+            self._install(step)
+            for place in (step.prefix, step.build_prefix):
+                files.remove(place)
+
+    def _emulating(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment with what conda-forge's builds set for programs of another platform.
+
+        The loader and the C library are those of the platform's ``sysroot`` package, where the channels have one.
+        """
+        values = dict(environment)
+        if (emulator := emulation.qemu_user(self.platform, environment)) is not None:
+            values |= dict.fromkeys(emulation.EMULATORS, emulator)
+        if emulation.LIBRARIES not in values and (libraries := self._libraries()) is not None:
+            values[emulation.LIBRARIES] = str(libraries)
+        return values
+
+    def _libraries(self) -> Path | None:
+        place = self.folder / f"sysroot-{self.platform}"
+        spec, packages = f"sysroot_{self.platform}", self.machine
+        with contextlib.suppress(SolveFailed):
+            if not place.is_dir():
+                records = channel.solve(
+                    self.channels, (spec,), virtual_packages=packages, platform=emulation.own_subdir()
+                )
+                channel.install(records, place, cache=self.cache, carried=True)
+            return next((folder for folder in sorted(place.glob("*/sysroot")) if folder.is_dir()), None)
+        return emulation.system_libraries(self.platform)
 
     def _run_step(
         self, step: TestStep, *, environment: Mapping[str, str], on_line: Callable[[str], None] | None
@@ -180,12 +232,16 @@ class PackageTester:
 
     def _install(self, step: TestStep) -> None:
         """Make the prefix of a test; packages for compilers may have links that lead out of it."""
-        for prefix, specs in ((step.prefix, step.specs), (step.build_prefix, step.build_specs)):
+        own = emulation.own_subdir()
+        for prefix, specs, platform in (
+            (step.prefix, step.specs, self.platform),
+            (step.build_prefix, step.build_specs, own),
+        ):
             files.remove(prefix)
             if not specs:
                 continue
             try:
-                records = channel.solve(self.channels, specs, virtual_packages=self.machine)
+                records = channel.solve(self.channels, specs, virtual_packages=self.machine, platform=platform)
             except SolveFailed as error:
                 error.hint = "see that the channels have what the package and its tests require"
                 raise

@@ -41,6 +41,7 @@ def verify(
     link = _link_of(links, package, sha256)
     facts = [f"{len(links)} records follow one another", f"the file is the one of the record, by its hash {sha256}"]
     facts.append(_same(link.record, package))
+    facts += _tests(link.record)
     facts += _index(link.record, offered)
     facts += _bill(link.record, bill_of(sha256))
     if signers is not None:
@@ -73,6 +74,14 @@ def _same(record: Mapping[str, Any], package: Path) -> str:
         raise ProvenanceBroken(f"{package.name} and its record differ in {', '.join(wrong)}")
     package_id = f"{facts['name']} {facts['version']} {facts['build']}"
     return f"it is {package_id} of commit {facts['commit'] or 'unknown'}, as recorded"
+
+
+def _tests(record: Mapping[str, Any]) -> list[str]:
+    how = record.get("cross_compiled")
+    if not how:
+        return []
+    tests = "without its tests" if record.get("tests") == "skipped" else "with its tests run by an emulator"
+    return [f"it was {how}, {tests}, as recorded"]
 
 
 def _index(record: Mapping[str, Any], offered: Mapping[str, str]) -> list[str]:

@@ -76,7 +76,11 @@ def notes(release: Release) -> tuple[str, ...]:
     A link to a folder is common where only one package has files (``lib64``, a folder with a version in its name).
     """
     links = _folder_links(release.candidates)
-    return tuple(f"{name}: {what}" for name, what, shared in links if not shared)
+    skipped = [candidate for candidate in release.candidates if _is_accepted(candidate, release)]
+    return (
+        *(f"{candidate.path.name}: not tested, it is {cross_compiled(candidate)}" for candidate in skipped),
+        *(f"{name}: {what}" for name, what, shared in links if not shared),
+    )
 
 
 def _configs(release: Release) -> Iterator[Reason]:
@@ -119,11 +123,8 @@ def _candidate(candidate: Candidate, release: Release) -> list[Reason]:
 
     if not any(fnmatch.fnmatchcase(candidate.artifact.name, glob) for glob in release.allowed):
         refuse(ReasonKind.NOT_ALLOWED, f"this feedstock may only publish {', '.join(release.allowed) or 'nothing'}")
-    if candidate.verdict is not TestVerdict.PASSED:
-        refuse(
-            ReasonKind.UNTESTED,
-            "its tests have not run" if candidate.verdict is TestVerdict.NONE else "its tests failed",
-        )
+    if what := _untested(candidate, release):
+        refuse(ReasonKind.UNTESTED, what)
     path = f"{candidate.artifact.subdir}/{name}"
     if path in release.held and release.held[path] != candidate.artifact.sha256:
         sha256 = release.held[path]
@@ -134,6 +135,29 @@ def _candidate(candidate: Candidate, release: Release) -> list[Reason]:
     for kind, what in _of_contents(candidate):
         refuse(kind, what)
     return result
+
+
+def _untested(candidate: Candidate, release: Release) -> str:
+    """Return why a package counts as untested; empty when its tests passed, or may be skipped."""
+    if candidate.verdict is TestVerdict.PASSED or _is_accepted(candidate, release):
+        return ""
+    if candidate.verdict is TestVerdict.FAILED:
+        return "its tests failed"
+    if candidate.verdict is TestVerdict.SKIPPED and candidate.built_on:
+        subdir = candidate.artifact.subdir
+        return f"its tests were skipped: it is {cross_compiled(candidate)}; --allow-untested {subdir} accepts that"
+    return "its tests have not run"
+
+
+def _is_accepted(candidate: Candidate, release: Release) -> bool:
+    """Return whether a cross-compiled package may be published without tests."""
+    skipped = candidate.verdict is TestVerdict.SKIPPED and bool(candidate.built_on)
+    return skipped and candidate.artifact.subdir in release.untested
+
+
+def cross_compiled(candidate: Candidate) -> str:
+    """Return how a package was cross-compiled, in words; empty for a native build."""
+    return f"cross-compiled for {candidate.artifact.subdir} on {candidate.built_on}" if candidate.built_on else ""
 
 
 def _of_contents(candidate: Candidate) -> Iterator[tuple[ReasonKind, str]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import __version__, files, provenance
 from kiln.conda_package import reader
 from kiln.model.provenance import Attestation, Provenance
+from kiln.publish import gate
 from kiln.store.build_cache import recipe_digest
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def record_of(matrix: BuiltMatrix, candidate: Candidate, *, recipe: str) -> Prov
         finished=config.finished,
         epoch=int(timestamp) // 1000 if isinstance(timestamp, int) else None,
         tests=candidate.verdict.value,
+        cross_compiled=gate.cross_compiled(candidate),
         log_sha256=files.sha256(config.log) if config.log and config.log.is_file() else None,
         extra={key: value for key, value in extra.items() if key == "flow_run_id"},
     )

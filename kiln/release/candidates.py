@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import expand, files, limits, render, repodata
+from kiln import emulation, expand, files, limits, render, repodata
 from kiln.errors import BrokenPackage, UsageError
 from kiln.executor import conda_forge_env
 from kiln.job.build_outline import channels_for, file_name
@@ -57,6 +57,7 @@ class BuiltMatrix:
         partial: Iterable[str] = (),
         published: Mapping[str, str],
         tokens: Sequence[str] = (),
+        untested: Iterable[str] = (),
     ) -> Release:
         """Return the release of all configs' packages, or of the named ones, whatever made them."""
         searched = contents.forbidden_texts(self._build_folders(), tokens)
@@ -69,6 +70,7 @@ class BuiltMatrix:
             partial=frozenset(partial),
             allowed=allowed(self.feedstock),
             held=published,
+            untested=frozenset(untested),
         )
 
     def output(self, candidate: Candidate) -> tuple[Rendered, Output] | None:
@@ -104,6 +106,7 @@ class BuiltMatrix:
             verdict=report.tests.verdict if report else TestVerdict.NONE,
             contents=package_contents,
             broken=broken,
+            built_on=_built_on(rendered),
             output=rendered and rendered[1],
             needs_nothing_else=rendered is not None and _needs_nothing_else(*rendered),
         )
@@ -147,10 +150,11 @@ class StagingTest:
         for candidate in self.candidates:
             output = self.matrix.output(candidate)
             assert output is not None, "the gate refuses packages that no config renders"
-            self.on_line(f"test {candidate.path.name}")
-            self._one(*output, staged)
+            runs = emulation.runs(candidate.artifact.subdir, in_container=False)
+            self.on_line(f"{'test' if runs else 'install'} {candidate.path.name}")
+            self._one(*output, staged, runs=runs)
 
-    def _one(self, rendered: Rendered, output: Output, staged: str) -> None:
+    def _one(self, rendered: Rendered, output: Output, staged: str, *, runs: bool) -> None:
         layout = ArtifactLayout.of(self.matrix.feedstock)
         folder = layout.root / "publish"
         tester = PackageTester(
@@ -160,7 +164,11 @@ class StagingTest:
             cache=folder / "cache",
             machine=offered(self.machine, rendered.config),
         )
-        tester.run(tester.plan(output), environment=self.environment)
+        tester = tester if output.subdir == "noarch" else tester.on(output.subdir)
+        if runs:
+            tester.run(tester.plan(output), environment=self.environment)
+        else:
+            tester.install(tester.plan(output))
 
 
 def judged(release: Release) -> tuple[list[Path], list[repodata.IndexEntry]]:
@@ -267,6 +275,13 @@ def _needs_nothing_else(rendered: Rendered, output: Output) -> bool:
     staging = rendered.staging_of(output)
     entries = (output,) if staging is None else (staging, output)
     return not any(entry.requirements.build or entry.requirements.host for entry in entries) and not output.noarch
+
+
+def _built_on(rendered: tuple[Rendered, Output] | None) -> str:
+    """Return the platform that a package was cross-compiled on; empty for a native or noarch one."""
+    if rendered is None or rendered[1].subdir == "noarch" or not rendered[0].config.is_cross:
+        return ""
+    return rendered[0].config.build_platform
 
 
 def _unknown(path: Path, sha256: str) -> Artifact:

@@ -60,6 +60,8 @@ def _add_tests(suite: ET.Element, config: str, package: PackageReport) -> None:
         ET.SubElement(case, "failure", message="the package's tests fail").text = _text("\n".join(tests.notes))
     elif tests.verdict is TestVerdict.NONE:
         ET.SubElement(case, "skipped", message="the package has no tests")
+    elif tests.verdict is TestVerdict.SKIPPED:
+        ET.SubElement(case, "skipped", message=one_line("; ".join(tests.notes)) or "the tests were skipped")
 
 
 def _add_result(suite: ET.Element, name: str, config: ConfigRun, end: float) -> None:

@@ -65,7 +65,7 @@ def _use(channel: Path, options: str, specs: Iterable[str]) -> Iterator[str]:
 
 def _row(package: PackageReport) -> tuple[str, ...]:
     artifact, tests = package.artifact, package.tests
-    count = "" if tests.verdict is TestVerdict.NONE else f"{tests.commands} "
+    count = "" if tests.verdict in {TestVerdict.NONE, TestVerdict.SKIPPED} else f"{tests.commands} "
     built = "cached" if package.reused else duration(package.build_seconds)
     tested = duration(tests.seconds) if tests.commands else ""
     size = files.size_text(artifact.size)

@@ -105,7 +105,7 @@ def tests(config: ConfigRun) -> TestTotals:
     """Return the totals of the tests of a config's packages; a config that failed has only the steps of its tests."""
     if config.packages:
         verdicts = [package.tests.verdict for package in config.packages]
-        results = [verdict for verdict in verdicts if verdict is not TestVerdict.NONE]
+        results = [verdict for verdict in verdicts if verdict not in {TestVerdict.NONE, TestVerdict.SKIPPED}]
         return TestTotals(passed=results.count(TestVerdict.PASSED), run=len(results))
     steps = [step for step in config.steps if step.title.startswith(TEST_STEP)] if config.state in BAD else []
     if not any(step.failed for step in steps):

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import expand, render
+from kiln import emulation, expand, render
 from kiln.compression import FAST
 from kiln.executor import conda_forge_env, foreign_engine
 from kiln.job.job_files import BuildJob
@@ -65,6 +65,7 @@ def build_job(task: Task, executor: Executor, shared_packages: tuple[dict[str, A
         channel=inside(task.layout.root),
         network=executor.on_host or task.network,
         build_platform=task.rendered.config.build_platform,
+        emulated=emulation.runs(task.rendered.config.platform, in_container=not executor.on_host),
         level=FAST if job.options.rehearsal else expand.package_format(task.feedstock.root / "conda-forge.yml").level,
         parent=os.getpid() if executor.on_host else None,
         python=Path(job.python) if job.python and (executor.on_host or job.python_home) else None,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import platform
 from typing import TYPE_CHECKING
 
 from kiln import expand, limits, render
+from kiln.emulation import own_subdir
 from kiln.errors import UnsupportedPlatform
 from kiln.model.source_position import Place
 
@@ -14,14 +14,6 @@ if TYPE_CHECKING:
 
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
-
-_ARCHITECTURES = {"x86_64": "64", "arm64": "aarch64"}  # the machine's name: that in a subdir, where they differ
-
-
-def own_subdir() -> str:
-    """Return the subdir of this machine, such as ``linux-64``."""
-    machine = platform.machine()
-    return f"{platform.system().lower()}-{_ARCHITECTURES.get(machine, machine)}"
 
 
 def require(feedstock: Feedstock, configs: Iterable[BuildConfig], *, rehearsal: bool) -> None:

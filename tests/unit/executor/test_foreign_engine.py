@@ -99,7 +99,7 @@ def test_without_a_log_the_tail_has_the_reason(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("tested", "verdict", "note"),
-    [(True, "passed", foreign_engine.NOTE), (False, "no tests", foreign_engine.UNTESTED)],
+    [(True, "passed", foreign_engine.NOTE), (False, "skipped", foreign_engine.UNTESTED)],
 )
 def test_packages_of_any_platform_are_collected_with_whether_they_were_tested(
     tested: bool, verdict: str, note: str, tmp_path: Path

@@ -112,6 +112,28 @@ def test_untested_and_broken_packages_are_refused() -> None:
     assert kinds(release(replace(candidate(), output=None))) == [ReasonKind.MISMATCH]
 
 
+def test_skipped_tests_of_a_cross_compiled_package_are_accepted_on_request_alone() -> None:
+    skipped = replace(candidate(), verdict=TestVerdict.SKIPPED, built_on="linux-64")
+    aarch64 = replace(skipped, artifact=replace(skipped.artifact, subdir="linux-aarch64"))
+    expected = {"config": ("linux-aarch64/small-1-0.conda",)}
+    (reason,) = reasons(release(aarch64, expected=expected))
+    assert reason.kind is ReasonKind.UNTESTED
+    assert "cross-compiled for linux-aarch64 on linux-64; --allow-untested linux-aarch64" in reason.what
+    accepted = release(aarch64, expected=expected, untested=frozenset({"linux-aarch64"}))
+    assert reasons(accepted) == ()
+    assert notes(accepted) == ("small-1-0.conda: not tested, it is cross-compiled for linux-aarch64 on linux-64",)
+    assert kinds(release(aarch64, expected=expected, untested=frozenset({"linux-64"}))) == [ReasonKind.UNTESTED]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "built_on"),
+    [(TestVerdict.SKIPPED, ""), (TestVerdict.NONE, "linux-64"), (TestVerdict.FAILED, "linux-64")],
+)
+def test_no_other_untested_package_is_accepted(verdict: TestVerdict, built_on: str) -> None:
+    untested = replace(candidate(), verdict=verdict, built_on=built_on)
+    assert kinds(release(untested, untested=frozenset({"linux-64"}))) == [ReasonKind.UNTESTED]
+
+
 def test_two_packages_of_a_config_must_not_install_the_same_file() -> None:
     one, two = candidate("one", paths=("bin/x", "share/one")), candidate("two", paths=("bin/x",))
     (reason,) = reasons(release(one, two))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import expand
+from kiln import emulation, expand
 from kiln.errors import UnsupportedPlatform
 from kiln.run import platforms
 from tests.feedstocks import written
@@ -88,5 +88,5 @@ def test_when_none_can_be_built_each_is_refused(feedstock: Feedstock) -> None:
 
 def test_another_machine_builds_other_configs(feedstock: Feedstock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "ppc64le")
-    assert platforms.own_subdir() == "linux-ppc64le"
+    assert emulation.own_subdir() == "linux-ppc64le"
     assert platforms.buildable(feedstock, (*HERE, *ELSEWHERE), rehearsal=False)[0] == ("linux_ppc64le_",)
