@@ -108,7 +108,7 @@ def make(settings: configparser.ConfigParser, environment: Mapping[str, str]) ->
         "memory": str(machine.memory * 9 // 10),  # the rest is for Bazel itself
         "jobs": str(max(1, min(machine.cpus, machine.memory // memory_per_job))),
     }
-    level = environment.get("microarch_level") or "default"
+    level = environment.get("microarch_level") or "2"
     sections = ["bazel", "python", section_for(settings, "level", level)]
     capabilities: tuple[str, ...] = ()
     if cuda == "None":

@@ -11,8 +11,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import expand, feedstock_loader, render
+from packaging.version import Version
+
+from kiln import expand, feedstock_loader, rehearse, render
 from kiln.matchspec import package_name
+from kiln.rehearse import conda_names
+from kiln.rehearse.wheel_package import run_exports
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -85,11 +89,20 @@ def of_output(output: Output) -> Record:
         output.name,
         output.version,
         output.build_string,
-        output.requirements.run,
+        (*output.requirements.run, *exported(output)),
         output.requirements.run_constrained,
         output.build_number,
         " ".join(output.track_features),
     )
+
+
+def exported(output: Output) -> Iterator[str]:
+    """Yield what the host requirements of a CUDA output export, as the packages of a rehearsal do."""
+    host = {package_name(spec) for spec in output.requirements.host}
+    cuda = next((spec.split()[1] for spec in output.requirements.host if spec.startswith("cuda-version ")), None)
+    for wheel in rehearse.plan(python="3.12", cuda=cuda).dependencies if cuda else ():
+        if conda_names.exported_by(wheel.name) in host:
+            yield from run_exports(wheel.name, Version(wheel.version))["weak"]
 
 
 def stand_ins(records: Iterable[Record]) -> Iterator[Record]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
+import shutil
 from pathlib import Path
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,8 +14,12 @@ import pytest
 from kiln import expand, feedstock_loader, render
 from kiln.compat import recipe_capabilities
 from kiln.compat.combination import dotted, plain
+from kiln.matchspec import package_name
+from kiln.rehearse import conda_names
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kiln.model.rendered import Output
 
 ROOT = Path(__file__).parents[3]
@@ -34,13 +40,31 @@ def rendered() -> dict[str, dict[str, Output]]:
     return {config: {item.name: item for item in result.outputs if not item.skip} for config, result in configs.items()}
 
 
+@pytest.fixture
+def variants(tmp_path: Path) -> Callable[..., list[dict[str, Output]]]:
+    """A function that renders all configs of this recipe with keys of its variant file replaced."""
+
+    def with_keys(text: str) -> list[dict[str, Output]]:
+        shutil.copytree(ROOT / "recipe", tmp_path / "recipe")
+        shutil.copy(ROOT / "conda-forge.yml", tmp_path)
+        file = tmp_path / "recipe" / "conda_build_config.yaml"
+        for key in re.findall(r"^\w+(?=:)", text, re.MULTILINE):
+            kept = re.sub(rf"^{key}:\n(?:[ #].*\n)*", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            file.write_text(kept + text, encoding="utf-8")
+        feedstock = feedstock_loader.find(tmp_path)
+        results = (render.finalise(render.render(feedstock, config)) for config in expand.configs(feedstock))
+        return [{item.name: item for item in result.outputs if not item.skip} for result in results]
+
+    return with_keys
+
+
 def test_the_matrix_has_a_config_for_each_cuda_and_python() -> None:
     assert sorted(rendered()) == sorted(name(cuda, python) for cuda, python in CONFIGS)
 
 
 @pytest.mark.parametrize(("cuda", "python"), CONFIGS)
 def test_each_config_has_its_outputs_named_as_the_field_does(cuda: str, python: str) -> None:
-    flavour, only, number = ("cpu_", "cpu", 0) if cuda == "None" else (f"cuda{cuda.replace('.', '')}", "gpu", 200)
+    flavour, only, number = ("cpu_", "cpu", 25) if cuda == "None" else (f"cuda{cuda.replace('.', '')}", "gpu", 225)
     result = rendered()[name(cuda, python)]
     assert set(result) == {*LIBRARIES, "tensorflow-base", "tensorflow", f"tensorflow-{only}"}
     for item in result.values():
@@ -84,9 +108,59 @@ def test_outputs_that_must_fit_together_name_each_other_exactly(cuda: str, pytho
     assert exact("libtensorflow_framework", by="tensorflow-base")
     assert exact("libtensorflow_cc", by="tensorflow-base")
     assert exact("tensorflow-base", by="tensorflow")
-    only, expected = ("tensorflow-cpu", "cpu*") if cuda == "None" else ("tensorflow-gpu", "cuda*")
-    assert f"tensorflow 2.21.0 {expected}" in result[only].requirements.run
+    assert exact("tensorflow", by="tensorflow-cpu" if cuda == "None" else "tensorflow-gpu")
     assert [result[item].run_exports for item in LIBRARIES] == [{"weak": (f"{item} ==2.21.0",)} for item in LIBRARIES]
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "flavour", "cudnn", "arch"),
+    [
+        ("", "cuda129h", "<9.11", "6.0"),
+        ("compute_90,sm_70", "cuda129sm70h", "<9.11", "7.0"),
+        ("sm_75,sm_80,compute_120", "cuda129sm75h", "<10", "7.5"),
+    ],
+)
+def test_builds_for_gpus_before_turing_exclude_the_cudnn_that_has_no_kernels_for_them(
+    variants: Callable[..., list[dict[str, Output]]], capabilities: str, flavour: str, cudnn: str, arch: str
+) -> None:
+    lists = dedent(f"""
+        cuda_compute_capabilities:
+          - ""
+          - ""
+          - "{capabilities}"
+    """)
+    chosen = [item["libtensorflow_framework"] for item in variants(lists)]
+    (framework,) = {item.build_string: item for item in chosen if item.build_string.startswith("cuda129")}.values()
+    assert framework.build_string.startswith(flavour)
+    assert f"cudnn >=9.8,{cudnn}" in framework.requirements.run
+    assert f"__cuda_arch >={arch}" in framework.requirements.run_constrained
+
+
+def test_each_level_of_the_processor_is_a_build_that_is_preferred_to_lower_ones(
+    variants: Callable[..., list[dict[str, Output]]],
+) -> None:
+    levels = variants('microarch_level:\n  - "1"\n  - "2"\n  - "3"\n')
+    numbers = {
+        (
+            item["tensorflow"].build_number,
+            *(spec for spec in item["libtensorflow_cc"].requirements.build if "arch" in spec),
+        )
+        for item in levels
+    }
+    cpu = {(25 * (level - 1), f"x86_64-microarch-level {level}") for level in (1, 2, 3)}
+    assert numbers == cpu | {(number + 200, spec) for number, spec in cpu}
+    assert len({item["tensorflow-base"].build_string for item in levels}) == len(levels) == 36
+
+
+def test_the_cuda_libraries_are_bounded_by_what_their_packages_export() -> None:
+    """Those of host have run_exports on conda-forge; these three have none, or not the bounds that are needed."""
+    named = {package_name(spec) for item in rendered()[name("12.9", "3.12")].values() for spec in item.requirements.run}
+    by_hand = {item for item in named if re.match(r"cuda-|cudnn|nccl|lib(cu|nv)", item)}
+    assert by_hand == {"cuda-version", "cuda-nvcc-tools", "cudnn"}
+    exporters = {
+        package_name(spec) for spec in rendered()[name("12.9", "3.12")]["libtensorflow_framework"].requirements.host
+    }
+    assert exporters - {"cuda-version"} <= {row.exported_by for row in conda_names.known().values()}
 
 
 def test_no_two_cuda_builds_accept_the_same_cuda_version() -> None:
