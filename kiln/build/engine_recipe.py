@@ -36,7 +36,6 @@ MODULES = {"perl": "uses", "r": "libraries", "ruby": "requires"}  # the keys of 
 AS_IT_IS: Mapping[str, Any] = {
     "dynamic_linking": {"binary_relocation": False},
     "prefix_detection": {"ignore_binary_files": True},
-    "python": {"skip_pyc_compilation": ["**"]},
 }
 
 
@@ -58,7 +57,7 @@ def concrete(
     ``inherited`` are run exports of the requirements of a build step that the output shares.
 
     ``prologue`` and ``epilogue`` are shell lines that run before and after the output's script. ``as_it_is`` packs
-    the installed files unchanged: no search path is rewritten, no binary searched for the prefix, no module compiled.
+    the installed files unchanged: no search path is rewritten, and no binary searched for the prefix.
     """
     left_out = set(without)
     script = [
@@ -96,6 +95,7 @@ def compiling(name: str, staging: Staging, script: Iterable[str], *, recipe_fold
             "files": [".kiln-none"],
             **({"merge_build_and_host_envs": True} if staging.settings.merge_build_host else {}),
             **AS_IT_IS,
+            "python": {"skip_pyc_compilation": ["**"]},
         },
         "requirements": {
             "build": [strict(spec) for spec in needs.solved("build")],
@@ -167,10 +167,10 @@ def _build(output: Output, script: list[str], *, as_it_is: bool) -> dict[str, An
         "number": output.build_number,
         "string": output.build_string,
         "script": {"content": script, **passed(output.script_env)},
-        **(AS_IT_IS if as_it_is else {**binary_settings(output), "python": python_settings(output.settings.python)}),
+        **(AS_IT_IS if as_it_is else binary_settings(output)),
+        "python": {**python_settings(output.settings.python), "entry_points": list(output.entry_points)},
         **packing_settings(output),
     }
-    build["python"] = {**build["python"], "entry_points": list(output.entry_points)}
     if output.noarch:
         build["noarch"] = output.noarch
     return build

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from kiln import credentials
-from kiln.build import post_install_files, shared_workdir, solved_pins
+from kiln.build import post_install_files, rehearsal_exports, shared_workdir, solved_pins
 from kiln.build.engine_recipe import caller_names, compiling, concrete, literal_variables
 from kiln.build.engine_settings import index_entries
 from kiln.build.metadata_edits import metadata_edits
@@ -61,8 +61,8 @@ def plan_rehearsal(
     """Plan the packages of a rehearsal, in the order of their dependencies.
 
     ``wheel``, upstream's, is in ``$SRC_DIR/dist`` when an output's script runs, where the compile step would have
-    left it. The build section is omitted, since nothing is compiled, binaries are taken as upstream made them, and
-    the packages' metadata marks them as a rehearsal's.
+    left it. The build section is omitted, since nothing is compiled, but for what its tools export; binaries are taken
+    as upstream made them, and the packages' metadata marks them as a rehearsal's.
     """
     return tuple(
         BuildStep(
@@ -76,6 +76,7 @@ def plan_rehearsal(
                 as_it_is=True,
                 without={"build"},
                 extra={"rehearsal": True},
+                inherited=rehearsal_exports.of_build_section(output),
             ),
             folder=folder / output.name,
             channels=channels,

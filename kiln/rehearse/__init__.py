@@ -15,6 +15,7 @@ from kiln.rehearse import wheels
 from kiln.rehearse.cuda_packages import cuda_packages
 from kiln.rehearse.interpreter import Interpreter, probe
 from kiln.rehearse.locked_wheels import PYTHONS, RehearsalPlan, cuda_versions, plan
+from kiln.rehearse.processor_packages import processor_packages
 from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonRequest
 from kiln.rehearse.python_download import fetch as fetch_python
 from kiln.rehearse.python_download import fetched as fetched_pythons
@@ -86,4 +87,8 @@ def dependency_packages(rehearsal_plan: RehearsalPlan, store: Path, folder: Path
     wheels.verify(rehearsal_plan.dependencies, store)
     target = PackageTarget(python=rehearsal_plan.python, cuda=rehearsal_plan.cuda)
     wheel_files = [(store / wheel.file, wheel.sha256) for wheel in rehearsal_plan.dependencies]
-    return (*convert_all(wheel_files, folder, target), *cuda_packages(rehearsal_plan.dependencies, folder, target))
+    return (
+        *convert_all(wheel_files, folder, target),
+        *cuda_packages(rehearsal_plan.dependencies, folder, target),
+        *processor_packages(folder),
+    )

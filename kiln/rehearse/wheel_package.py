@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
     from packaging.version import Version
 
-CONVERTER = 1  # raise it when the same wheel gives another package
+CONVERTER = 2  # raise it when the same wheel gives another package
 _WORKERS = 2
 _PYTHON_SHEBANG = re.compile(rb"\A#!pythonw?(?=\s)")
+_LEGACY = re.compile(r"manylinux(?:1|2010|2014)(?=_)")
+_MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
 _COMPONENT = re.compile(r"nvidia/([^/]+)/(.+)")
 
 
@@ -125,12 +127,23 @@ def describe(wheel: Wheel, sha256: str, target: PackageTarget) -> PackageFacts:
         name=name,
         version=str(wheel.version),
         build=f"{build_tag}_rehearsal_{_key(sha256)}_0",
-        depends=tuple(sorted({*interpreter_requirements, *required})),
+        depends=tuple(sorted({*interpreter_requirements, *required, *glibc_requirements(wheel.platforms)})),
         license=wheel.metadata.get("license_expression") or _first_line(wheel.metadata.get("license") or ""),
         about={"summary": wheel.metadata.get("summary", ""), "home": wheel.metadata.get("home_page", "")},
         run_exports=run_exports(wheel.name, wheel.version) if conda_names.exported_by(wheel.name) == name else {},
         made_from={"wheel": wheel.path.name, "wheel_sha256": sha256},
     )
+
+
+def glibc_requirements(platforms: Iterable[str]) -> tuple[str, ...]:
+    """Return the match spec of the oldest C library that a wheel runs on, by its platform tags; empty without one.
+
+    Source: PEP 600, which defines the older names by their versions too.
+    """
+    legacy = {"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "manylinux2014": "manylinux_2_17"}
+    names = (_LEGACY.sub(lambda match: legacy[match[0]], platform) for platform in platforms)
+    versions = [(int(match[1]), int(match[2])) for match in map(_MANYLINUX.match, names) if match]
+    return ("__glibc >={}.{},<3.0.a0".format(*min(versions)),) if versions else ()
 
 
 def run_exports(pypi: str, version: Version) -> dict[str, tuple[str, ...]]:

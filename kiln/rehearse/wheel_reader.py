@@ -55,7 +55,7 @@ class Wheel:
         self._archive = archive
         self._infos = {info.filename: info for info in archive.infolist() if not info.is_dir()}
         self.members = tuple(self._member(info) for info in archive.infolist() if not info.is_dir())
-        self.name, self.version = self._names()
+        self.name, self.version, self.platforms = self._names()
         self.dist_info = self._dist_info()
         self.metadata = self._metadata()
         self.requirements = tuple(self._requirement(text) for text in self.metadata.get("requires_dist", ()))
@@ -85,14 +85,14 @@ class Wheel:
             self._bad(f"it has a member {info.filename!r}, whose name holds control characters")
         return Member(path=info.filename, size=info.file_size, executable=bool(mode & 0o111))
 
-    def _names(self) -> tuple[NormalizedName, Version]:
+    def _names(self) -> tuple[NormalizedName, Version, frozenset[str]]:
         if len(self._infos) != len(self.members):
             self._bad("it has two members of one name")
         try:
-            name, version, _, _ = parse_wheel_filename(self.path.name)
+            name, version, _, tags = parse_wheel_filename(self.path.name)
         except InvalidWheelFilename as error:
             self._bad(str(error))
-        return name, version
+        return name, version, frozenset(tag.platform for tag in tags)
 
     def _dist_info(self) -> str:
         """Return the wheel's top-level ``.dist-info`` folder; vendored packages have theirs in subfolders."""

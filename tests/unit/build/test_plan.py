@@ -92,6 +92,7 @@ def test_the_plan_of_a_rehearsal() -> None:
         "bash -e /feedstock/recipe/split.sh",
     ]
     assert "build" not in app.recipe["requirements"]
+    assert "skip_pyc_compilation" not in app.recipe["build"]["python"]
     assert app.recipe["requirements"]["host"] == ["python 3.11.* *_cpython", "lib ==2.21.0 cuda129h1234567_200"]
     assert lib.recipe["requirements"]["run_exports"] == {"weak": ["lib ==2.21.0"]}
     assert app.recipe["about"] == {"license_file": ["LICENSE"]}
@@ -108,6 +109,23 @@ def test_the_plan_of_a_rehearsal() -> None:
             "files": {"recipe": ["t.py"], "source": []},
         },
     ]
+
+
+def test_a_rehearsal_has_what_the_tools_of_its_omitted_build_section_export() -> None:
+    tools = Requirements(build=("gcc_linux-64 14.*", "sysroot_linux-64 2.28.*"), run=("__cuda",))
+    ignoring = BuildSettings(ignore_run_exports=("__glibc",))
+    runs = []
+    for settings in (BuildSettings(), ignoring):
+        outputs = (dataclasses.replace(LIB, requirements=tools, settings=settings),)
+        (step,) = plan_rehearsal(
+            Rendered(config=CPU, outputs=outputs),
+            recipe_folder=Path("/r"),
+            folder=Path("/making"),
+            channels=(),
+            wheel=Path("/w.whl"),
+        )
+        runs.append(step.recipe["requirements"]["run"])
+    assert runs == [["__cuda", "__glibc >=2.28,<3.0.a0"], ["__cuda"]]
 
 
 def test_a_rehearsal_installs_link_scripts() -> None:

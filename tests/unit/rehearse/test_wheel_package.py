@@ -55,6 +55,22 @@ def test_the_package_says_what_it_is_and_that_it_is_a_rehearsal(tmp_path: Path) 
     }
 
 
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        ("py3-none-any", []),
+        ("cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64", ["__glibc >=2.27,<3.0.a0"]),
+        ("cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64", ["__glibc >=2.17,<3.0.a0"]),
+        ("py2.py3-none-manylinux2010_x86_64", ["__glibc >=2.12,<3.0.a0"]),
+        ("py3-none-manylinux1_x86_64", ["__glibc >=2.5,<3.0.a0"]),
+    ],
+)
+def test_the_package_requires_the_c_library_of_the_wheels_tag(tmp_path: Path, tags: str, expected: list[str]) -> None:
+    wheel = make_wheel(tmp_path, name=f"small-1.2-{tags}.whl")
+    package = convert(wheel, files.sha256(wheel), tmp_path / "out", TARGET)
+    assert [spec for spec in info(package, "index")["depends"] if spec.startswith("__")] == expected
+
+
 def test_files_go_where_their_install_scheme_says(tmp_path: Path) -> None:
     data = {
         f"small-1.2.data/{path}": path
@@ -229,6 +245,6 @@ def test_cuda_libraries_go_where_conda_has_them_and_upstream_looks_for_them(tmp_
     }
     assert result["nvidia/cublas"].linkname == ".."
     index = info(package, "index")
-    assert (index["name"], index["depends"]) == ("libcublas", ["cuda-version 12.9.*"])
+    assert (index["name"], index["depends"]) == ("libcublas", ["__glibc >=2.27,<3.0.a0", "cuda-version 12.9.*"])
     assert index["build"].startswith("cuda129_rehearsal_h")
     assert "info/run_exports.json" not in result  # its -dev package has them
