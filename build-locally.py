@@ -1,21 +1,87 @@
 #!/usr/bin/env python3
 """Build this feedstock's packages: conda-forge's entry point, for any Python from 3.10 on without installed packages.
 
-It sets up an environment in .venv on first use, and passes all arguments to `kiln build`; see --help.
+It sets up an environment in .venv on first use, and passes all arguments to `kiln build`; see --help. kiln is the
+folder beside this file (in kiln's own repository), or what requirements/kiln.txt names, which pip installs.
 """
 
 import sys
 
-if sys.version_info >= (3, 10):  # noqa: UP036 - older Pythons parse this file too, and get an error message
+MINIMUM = (3, 10)
+REQUIREMENTS = "requirements/kiln.txt"
+
+
+def main():
+    """Replace this process by `kiln build` in the environment."""
     from pathlib import Path
 
-    ROOT = Path(__file__).resolve().parent
-    sys.path.insert(0, str(ROOT))
+    root = Path(__file__).resolve().parent
+    words = ["--called", Path(__file__).name, "-C", str(root), "build", "--calling-python", sys.executable]
+    arguments = ["-m", "kiln"] + words + sys.argv[1:]  # Python 2.7 must be able to parse this
+    if (root / "kiln" / "bootstrap").is_dir():
+        sys.path.insert(0, str(root))
+        from kiln.bootstrap import enter
 
-    from kiln.bootstrap import enter
+        enter(root, *arguments)
+    try:
+        python = environment(root)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    import os
 
-    words = ["--called", Path(__file__).name, "-C", str(ROOT), "build", "--calling-python", sys.executable]
-    enter(ROOT, "-m", "kiln", *(words + sys.argv[1:]))  # Python 2.7 must be able to parse this
+    os.execv(str(python), [str(python), "-I"] + arguments)
+
+
+def environment(root):
+    """Return the Python of .venv, after creating it if it is missing, unfinished or of another requirement."""
+    source, folder = root / REQUIREMENTS, root / ".venv"
+    if not source.is_file():
+        stop(3, "%s is missing" % source, "it names kiln for pip, and `kiln init` writes it")
+    python, record = folder / "bin" / "python", folder / "kiln-requirements.txt"
+    expected = "# %s\n%s" % (folder, source.read_text())
+    with source.open() as lock:
+        try:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX)  # of two processes, the second waits for the first
+        except ImportError:
+            pass
+        if python.exists() and record.is_file() and record.read_text() == expected:
+            return python
+        if folder.exists() and not record.is_file() and any(folder.iterdir()):
+            stop(22, "%s is not an environment of this script" % folder, "move it away, then run this again")
+        set_up(folder, python, record, source)
+        record.write_text(expected)
+    return python
+
+
+def set_up(folder, python, record, source):
+    """Make the environment anew; `record` stays empty until it is complete."""
+    import shutil
+    import subprocess
+
+    sys.stderr.write("setting up .venv from %s\n" % REQUIREMENTS)
+    shutil.rmtree(str(folder), ignore_errors=True)
+    folder.mkdir()
+    record.touch()
+    base = getattr(sys, "_base_executable", None) or sys.executable
+    if subprocess.call([base, "-I", "-m", "venv", str(folder)], stdout=sys.stderr):
+        hint = "apt install python%d.%d-venv, or run this with another Python" % sys.version_info[:2]
+        stop(13, "%s could not make an environment" % base, hint)
+    pip = [str(python), "-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    failed = subprocess.call(pip + ["--no-user", "-r", str(source)], stdout=sys.stderr)
+    if failed or subprocess.call([str(python), "-I", "-c", "import kiln.__main__"]):
+        stop(14, "pip could not install kiln by %s" % source, "see pip's lines above, and `pip config list`")
+
+
+def stop(code, what, hint):
+    """Print an error and exit."""
+    sys.stderr.write("error: %s\n  try: %s\n" % (what, hint))
+    sys.exit(code)
+
+
+if sys.version_info >= MINIMUM:
+    main()
 else:
     sys.stderr.write("error: this is Python " + sys.version.split()[0] + ", but kiln needs 3.10 or newer\n")
     sys.stderr.write("  try: python3.14 build-locally.py, or python3.13, python3.12, python3.11, python3.10\n")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # Each command is a module of this package, imported only when the command is used.
 COMMANDS = {
+    "init": "make a feedstock from nothing or from PyPI, or add what a checkout lacks",
     "matrix": "show the configs of the matrix and what varies between them",
     "rerender": "write .ci_support and the CI workflow from the recipe and the variant files, or check them",
     "lint": "check the recipe and conda-forge.yml against conda-smithy's rules, and correct them (--fix)",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 NAME = ".github/workflows/build.yml"
 SMITHY_NAME = ".github/workflows/conda-build.yml"  # conda-smithy's workflow for the same configs
+ENTRY = "build-locally.py"
 MARKER = "# Written by `kiln rerender`, which leaves a file alone that does not begin with this line."
 # Each action by the commit of its release, because a tag can be moved; from the tags of the actions' repositories.
 ACTIONS = {
@@ -62,15 +63,27 @@ def planned(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> WorkflowTex
     existing = _existing(feedstock)
     if existing is not None and not existing.startswith(MARKER):
         return WorkflowText(keep=True, why=f"{NAME} is left alone: kiln did not write it; name it under skip_render")
-    if not jobs or not (feedstock.root / "build-locally.py").is_file():
-        return WorkflowText()  # GitHub runs no config, or there is no command to run
+    if not jobs:
+        return WorkflowText()  # GitHub runs no config
+    reason = _reason_against(feedstock, len(jobs))
+    return WorkflowText(why=f"no {NAME}: {reason}") if reason else WorkflowText(text=_text(jobs, settings))
+
+
+def _reason_against(feedstock: Feedstock, jobs: int) -> str:
+    """Return why a feedstock can have no workflow; empty when it can."""
     if (feedstock.root / SMITHY_NAME).exists():
-        return WorkflowText(why=f"no {NAME}: conda-smithy's {SMITHY_NAME} builds these configs; remove one of the two")
-    if len(jobs) > MAX_JOBS:
-        return WorkflowText(
-            why=f"no {NAME}: GitHub starts {MAX_JOBS} jobs for one run, and there are {len(jobs)} configs"
-        )
-    return WorkflowText(text=_text(jobs, settings))
+        return f"conda-smithy's {SMITHY_NAME} builds these configs; remove one of the two"
+    if not calls_kiln(feedstock):
+        return f"it runs kiln's {ENTRY}, which this feedstock lacks; kiln init adds it where there is none"
+    if jobs > MAX_JOBS:
+        return f"GitHub starts {MAX_JOBS} jobs for one run, and there are {jobs} configs"
+    return ""
+
+
+def calls_kiln(feedstock: Feedstock) -> bool:
+    """Return whether a feedstock's build-locally.py is kiln's, not conda-smithy's or none."""
+    path = feedstock.root / ENTRY
+    return path.is_file() and re.search(r"\bkiln\b", path.read_text(encoding="utf-8", errors="replace")) is not None
 
 
 def write(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:

@@ -18,7 +18,7 @@ LAYERS = tuple(
         channel console files compression system_packages ledger limits cpu_memory provenance compat package_safety
         names credentials rattler_process processes signals folder_lock http_client shell_script emulation""",
         "feedstock_loader lint expand render build package_test publish rehearse image report",
-        "store job executor builder scheduling run install release fleet bump convert",
+        "store job executor builder scheduling run install release fleet bump convert init",
         "cli __main__",
     )
 )

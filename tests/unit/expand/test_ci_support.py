@@ -22,7 +22,7 @@ def test_rerender_writes_and_removes_nothing_through_a_link(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, inner: bool
 ) -> None:
     root = written(tmp_path / "feedstock", RECIPE).root
-    (root / "build-locally.py").touch()
+    (root / "build-locally.py").write_text("import kiln\n")
     elsewhere = root / "docs" if inner else tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "precious.yaml").write_text("kept\n")

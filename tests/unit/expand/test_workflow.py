@@ -32,7 +32,7 @@ CONFIGS = (a_config("None", "3.10"), a_config("12.9", "3.10"))
 @pytest.fixture
 def feedstock(tmp_path: Path) -> Feedstock:
     """A feedstock with the command that the workflow calls, and conda-forge's settings."""
-    (tmp_path / "build-locally.py").touch()
+    (tmp_path / "build-locally.py").write_text("import kiln\n")
     return Feedstock(root=tmp_path)
 
 
@@ -140,8 +140,14 @@ def test_a_feedstock_that_github_does_not_build_has_no_workflow(feedstock: Feeds
 
 def test_a_feedstock_without_the_command_has_no_workflow(feedstock: Feedstock) -> None:
     (feedstock.root / "build-locally.py").unlink()
-    assert workflow.write(feedstock, CONFIGS) == []
+    (line,) = workflow.write(feedstock, CONFIGS)
+    assert line.startswith(f"no {NAME}: it runs kiln's build-locally.py, which this feedstock lacks")
     assert not (feedstock.root / ".github").exists()
+
+
+def test_another_build_locally_is_not_run_in_ci(feedstock: Feedstock) -> None:
+    (feedstock.root / "build-locally.py").write_text("import subprocess\n")
+    assert workflow.planned(feedstock, CONFIGS).text is None
 
 
 def test_it_is_written_once_and_then_is_what_it_should_be(feedstock: Feedstock) -> None:

@@ -1,0 +1,268 @@
+"""``kiln init``: make a feedstock, or add what a checkout lacks."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln.cli import pinning
+from kiln.errors import KilnError, UsageError
+
+if TYPE_CHECKING:
+    from kiln.init import KilnRequirement, NewRecipe
+    from kiln.model.feedstock import Feedstock
+
+FIRST_VERSION = "0.1.0"
+_GIT_SECONDS = 30.0
+_MAINTAINER = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:/[A-Za-z0-9-]+)?")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``kiln init``."""
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="make a feedstock of this package in NAME-feedstock (default: add what the feedstock here lacks)",
+    )
+    parser.add_argument(
+        "--pypi", action="store_true", help="make the recipe of the project NAME on PyPI, with its source archive"
+    )
+    parser.add_argument(
+        "--version", metavar="VERSION", help=f"use this version (default: {FIRST_VERSION}, or PyPI's newest)"
+    )
+    parser.add_argument(
+        "--format",
+        choices=["v1", "v0"],
+        help="write a recipe.yaml for rattler-build (v1, the default) or a meta.yaml for conda-build (v0)",
+    )
+    parser.add_argument("--folder", metavar="FOLDER", type=Path, help="make the feedstock in this folder")
+    parser.add_argument(
+        "--maintainer",
+        dest="maintainers",
+        action="append",
+        metavar="USER",
+        help="write this GitHub user into the recipe; can be repeated (default: github.user of git, or your login)",
+    )
+    parser.add_argument(
+        "--kiln",
+        dest="requirement",
+        metavar="REQUIREMENT",
+        help="install kiln by this pinned requirement of pip in build-locally.py and the CI (default: this kiln)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the files as JSON")
+    pinning.arguments(parser)
+
+
+class InitReport:
+    """The files that were added and kept, and notes, in the order of the work."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.added: list[str] = []
+        self.kept: list[str] = []
+        self.notes: list[str] = []
+        self.has_configs = True
+
+    def as_json(self) -> str:
+        """Return the report as JSON."""
+        values = {"folder": str(self.folder), "added": self.added, "kept": self.kept, "notes": self.notes}
+        return json.dumps(values, indent=2)
+
+    def lines(self, name: str | None) -> list[str]:
+        """Return the report as lines, with the next commands."""
+        folder = f"-C {self.folder} "
+        return [
+            f"{'made' if name else 'completed'} the feedstock in {self.folder}",
+            *(f"  added  {path}" for path in self.added),
+            *(f"  kept   {path}" for path in self.kept),
+            *(f"note: {note}" for note in self.notes),
+            f"next: kiln {folder}lint; kiln {folder}{'build --all' if self.has_configs else 'rerender'}",
+        ]
+
+
+def run(options: argparse.Namespace, root: Path) -> int:
+    """Make or complete a feedstock."""
+    from kiln import init
+
+    if options.name is None and (only := _only_for_new(options)):
+        raise UsageError(f"{only} needs the name of a new package", hint=f"kiln init NAME {only}")
+    variables = environment()
+    if options.requirement:
+        requirement = init.kiln_requirement.given(options.requirement)
+    else:
+        requirement = init.kiln_requirement.running(env=variables)
+    report = made(options, root, requirement, variables) if options.name else completed(options, root, requirement)
+    print(report.as_json() if options.json else "\n".join(report.lines(options.name)))
+    return 0
+
+
+def _only_for_new(options: argparse.Namespace) -> str:
+    values = {
+        "--pypi": options.pypi,
+        "--version": options.version,
+        "--format": options.format,
+        "--folder": options.folder,
+        "--maintainer": options.maintainers,
+    }
+    return next((name for name, value in values.items() if value), "")
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of git and of the generator."""
+    from kiln.cli.environment_passthrough import passed_on
+
+    return {**passed_on(os.environ), **{name: os.environ[name] for name in ("XDG_CONFIG_HOME",) if name in os.environ}}
+
+
+def made(
+    options: argparse.Namespace, root: Path, requirement: KilnRequirement, variables: dict[str, str]
+) -> InitReport:
+    """Make a feedstock from nothing or from PyPI; return what was written."""
+    from kiln import feedstock_loader
+    from kiln.init import scaffold
+
+    maintainers, note = maintainers_of(options.maintainers, root, variables)
+    recipe = _recipe(options, maintainers, variables)
+    folder = root / (options.folder or f"{recipe.name}-feedstock")
+    planned = scaffold.new(folder, recipe, requirement)
+    scaffold.write(folder, planned)
+    report = InitReport(folder)
+    report.added += planned.added
+    report.notes += [*recipe.notes, *([note] if note else []), *([requirement.note] if requirement.note else [])]
+    rerender(options, feedstock_loader.find(folder), report)
+    return report
+
+
+def _recipe(options: argparse.Namespace, maintainers: list[str], variables: dict[str, str]) -> NewRecipe:
+    from kiln import init
+
+    form = init.RecipeFormat(options.format or "v1")
+    if options.version:
+        init.scaffold.checked_version(options.version)
+    if options.pypi:
+        project = init.pypi.project(options.name, options.version, env=variables)
+        return init.python_recipe(project, form, maintainers)
+    name = init.scaffold.checked_name(options.name)
+    return init.starter(name, options.version or FIRST_VERSION, form, maintainers)
+
+
+def maintainers_of(given: list[str] | None, root: Path, variables: dict[str, str]) -> tuple[list[str], str]:
+    """Return the maintainers, and a note if they are not given.
+
+    Raises:
+        UsageError: one of them is not a name of a GitHub user or team.
+    """
+    from kiln import command
+    from kiln.errors import MissingTool
+
+    if given:
+        if invalid := [name for name in given if not _MAINTAINER.fullmatch(name)]:
+            raise UsageError(f"{invalid[0]!r} is not a GitHub user or team", hint="--maintainer USER")
+        return given, ""
+    try:
+        folder = root if root.is_dir() else None
+        asked = command.capture(("git", "config", "github.user"), env=variables, cwd=folder, timeout=_GIT_SECONDS)
+        name = asked.stdout.strip()
+    except MissingTool:
+        name = ""
+    if _MAINTAINER.fullmatch(name):
+        return [name], ""
+    login = next((os.environ[key] for key in ("LOGNAME", "USER") if os.environ.get(key)), "")
+    name = login if _MAINTAINER.fullmatch(login) else "maintainer"
+    return [name], f"extra/recipe-maintainers is {name}; write GitHub users there, or give them with --maintainer"
+
+
+def completed(options: argparse.Namespace, root: Path, requirement: KilnRequirement) -> InitReport:
+    """Add what a feedstock lacks, and change no file; return what was written."""
+    from kiln import feedstock_loader
+    from kiln.expand import workflow
+    from kiln.init import scaffold
+
+    feedstock = feedstock_loader.find(root)
+    planned = scaffold.missing(feedstock, requirement)
+    scaffold.write(root, planned)
+    report = InitReport(root)
+    report.added += planned.added
+    report.kept += planned.kept
+    if scaffold.REQUIREMENTS in planned.added and requirement.note:
+        report.notes.append(requirement.note)
+    if scaffold.SCRIPT in planned.kept and not workflow.calls_kiln(feedstock):
+        report.notes.append(f"{scaffold.SCRIPT} stays conda-smithy's; `kiln build` builds with kiln")
+    if any(feedstock.configs.glob("*.yaml")):
+        report.kept.append(".ci_support")
+        _add_workflow(feedstock, report)
+    else:
+        rerender(options, feedstock, report)
+    _write_outputs(feedstock, report)
+    return report
+
+
+def _add_workflow(feedstock: Feedstock, report: InitReport) -> None:
+    """Write the workflow of the configs in .ci_support, unless there is one."""
+    from kiln import expand
+    from kiln.expand import workflow
+
+    place = feedstock.root / workflow.NAME
+    if place.exists():
+        report.kept.append(workflow.NAME)
+        return
+    names = sorted(path.stem for path in feedstock.configs.glob("*.yaml"))
+    lines = workflow.write(feedstock, expand.read_all(feedstock, names))
+    if place.exists():
+        report.added.append(workflow.NAME)
+    else:
+        report.notes += lines
+
+
+def _write_outputs(feedstock: Feedstock, report: InitReport) -> None:
+    """Write the names of the packages that the configs render to, where they render."""
+    from kiln import expand, limits, render
+    from kiln.init import scaffold
+
+    names = sorted(path.stem for path in feedstock.configs.glob("*.yaml"))
+    try:
+        packages = limits.bounded(
+            lambda: {
+                output.name
+                for config in expand.read_all(feedstock, names)
+                for output in render.render(feedstock, config).outputs
+            }
+        )
+    except KilnError as error:
+        report.notes.append(f"no {scaffold.OUTPUTS}: {error.what}")
+        return
+    if not packages:
+        report.notes.append(f"no {scaffold.OUTPUTS}: no config is known; run kiln rerender, then kiln init")
+        return
+    planned = scaffold.outputs(feedstock, packages)
+    scaffold.write(feedstock.root, planned)
+    report.added += planned.added
+    report.kept += planned.kept
+
+
+def rerender(options: argparse.Namespace, feedstock: Feedstock, report: InitReport) -> None:
+    """Write .ci_support and the workflow, or note why not: the feedstock is complete without them but for its CI."""
+    from kiln import limits
+    from kiln.cli import rerender as command
+    from kiln.expand import workflow
+
+    before = (feedstock.root / workflow.NAME).exists()
+    try:
+        variant_file = pinning.required(options, feedstock.root)
+        settings = argparse.Namespace(check=False, pinning=options.pinning, no_pinning=options.no_pinning)
+        notes, lines, _ = limits.bounded(lambda: command.rerender(settings, feedstock.root, variant_file))
+    except KilnError as error:
+        reason = ": ".join(filter(None, (error.what, error.why)))
+        report.notes.append(f".ci_support and the workflow are not written: {reason}")
+        report.has_configs = False
+        return
+    report.added += [f".ci_support/{path.name}" for path in sorted(feedstock.configs.glob("*.yaml"))]
+    written = (feedstock.root / workflow.NAME).exists()
+    if written:
+        (report.kept if before else report.added).append(workflow.NAME)
+    report.notes += [*(note.removeprefix("note: ") for note in notes), *([] if written else lines[1:])]

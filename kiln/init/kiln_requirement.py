@@ -1,0 +1,160 @@
+"""The requirement by which pip installs this kiln elsewhere: the wheel, the commit or the version that runs now.
+
+A name and a version alone are used only where pip recorded that this kiln came from its index: on another index the
+same name may be another project. Source: PEP 610, ``direct_url.json``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from kiln import command, credentials
+from kiln.errors import MissingTool, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NAME = "kiln"
+_CLONE = Path(__file__).parents[2]
+_SECONDS = 30.0
+_SSH = re.compile(r"(?P<user>[\w.-]+@)?(?P<host>[\w.-]+):(?P<path>[^/:].*)")
+_PATH_LIKE = re.compile(r"\.{0,2}/|file:")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KilnRequirement:
+    """A requirement line for pip; ``note`` says where it does not work."""
+
+    line: str
+    note: str = ""
+
+
+def given(text: str) -> KilnRequirement:
+    """Return a requirement that the user gives, pinned: a version, a URL, a wheel or a folder.
+
+    Raises:
+        UsageError: it is not a requirement on kiln, or leaves the version open.
+    """
+    hint = "--kiln 'kiln==VERSION', --kiln 'kiln @ git+https://HOST/REPOSITORY@COMMIT', or a wheel's path"
+    if _PATH_LIKE.match(text) or text.endswith(".whl"):
+        path = Path(text.removeprefix("file://")).absolute()
+        if not path.exists():
+            raise UsageError(f"--kiln: {path} does not exist", hint=hint)
+        return _local(path.as_uri())
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement as error:
+        raise UsageError(f"--kiln {text!r} is not a requirement", why=str(error).splitlines()[0], hint=hint) from error
+    if requirement.name != NAME:
+        raise UsageError(f"--kiln names {requirement.name}", why=f"the project is called {NAME}", hint=hint)
+    if requirement.url is None and [item.operator for item in requirement.specifier] not in (["=="], ["==="]):
+        raise UsageError(f"--kiln {text!r} leaves the version open", why="the next release may differ", hint=hint)
+    if requirement.url is None:
+        return KilnRequirement(line=str(requirement))
+    return _local(requirement.url) if requirement.url.startswith("file:") else _of_url(requirement.url)
+
+
+def _of_url(url: str) -> KilnRequirement:
+    """Return the requirement of an address, which names a wheel or a commit.
+
+    Raises:
+        UsageError: it names a repository without a commit or a tag.
+    """
+    path = urlsplit(url).path
+    if "+" in url.partition("://")[0] and "@" not in path:
+        hint = f"--kiln 'kiln @ {_bare(url)}@COMMIT'"
+        raise UsageError("--kiln names no commit of the repository", why="its next commit may differ", hint=hint)
+    return KilnRequirement(line=f"{NAME} @ {_bare(url)}")
+
+
+def running(*, env: Mapping[str, str]) -> KilnRequirement:
+    """Return the requirement of the kiln that runs now, from pip's record of its origin or from its git clone.
+
+    Raises:
+        UsageError: its origin is unknown.
+    """
+    record = _record()
+    if record is None:
+        return _of_clone(env)
+    version, origin = record
+    if origin is None:
+        return KilnRequirement(line=f"{NAME}=={version}")
+    return of_origin(origin)
+
+
+def of_origin(origin: Mapping[str, Any]) -> KilnRequirement:
+    """Return the requirement of a record of PEP 610."""
+    url, folder = str(origin.get("url", "")), origin.get("subdirectory")
+    fragment = [f"subdirectory={folder}"] if folder else []
+    if vcs := origin.get("vcs_info"):
+        tail = f"#{'&'.join(fragment)}" if fragment else ""
+        return KilnRequirement(line=f"{NAME} @ {vcs['vcs']}+{_bare(url)}@{vcs['commit_id']}{tail}")
+    archive = origin.get("archive_info") or {}
+    hashes = archive.get("hashes") or dict([str(archive.get("hash", "")).split("=", 1)] if archive.get("hash") else [])
+    fragment = [f"sha256={hashes['sha256']}", *fragment] if "sha256" in hashes else fragment
+    tail = f"#{'&'.join(fragment)}" if fragment else ""
+    if url.startswith("file:"):
+        return _local(f"{url}{tail}")
+    return KilnRequirement(line=f"{NAME} @ {_bare(url)}{tail}")
+
+
+def _local(url: str) -> KilnRequirement:
+    note = "requirements/kiln.txt names a file of this computer; give a URL or a version with --kiln for CI and others"
+    return KilnRequirement(line=f"{NAME} @ {url}", note=note)
+
+
+def _record() -> tuple[str, dict[str, Any] | None] | None:
+    """Return the version and the origin of the installed kiln; None when pip has not installed the running one."""
+    try:
+        installed = distribution(NAME)
+    except PackageNotFoundError:
+        return None
+    if Path(str(installed.locate_file(NAME))).resolve() != Path(__file__).resolve().parents[1]:
+        return None
+    text = installed.read_text("direct_url.json")
+    return installed.version, json.loads(text) if text else None
+
+
+def _of_clone(env: Mapping[str, str]) -> KilnRequirement:
+    """Return the requirement of the commit of the clone that runs, at the repository that it was cloned from."""
+    commit = None
+    with contextlib.suppress(MissingTool):
+        commit = command.capture(("git", "rev-parse", "HEAD"), env=env, cwd=_CLONE, timeout=_SECONDS)
+        remote = command.capture(("git", "remote", "get-url", "origin"), env=env, cwd=_CLONE, timeout=_SECONDS)
+        status = command.capture(("git", "status", "--porcelain", "kiln"), env=env, cwd=_CLONE, timeout=_SECONDS)
+    if commit is None or not (_CLONE / ".git").exists() or not commit.ok:
+        raise UsageError(
+            "the origin of this kiln is unknown",
+            why=f"pip has not installed {Path(__file__).parents[1]}, and it is not in a git clone",
+            hint="--kiln 'kiln==VERSION', or another requirement that pip can install",
+        )
+    if not remote.ok or (url := web_address(remote.stdout.strip())) is None:
+        return _local(_CLONE.as_uri())
+    note = "this clone has changes that are not committed; the feedstock gets its last commit" if status.stdout else ""
+    return KilnRequirement(line=f"{NAME} @ git+{url}@{commit.stdout.strip()}", note=note)
+
+
+def _bare(url: str) -> str:
+    """Return a URL without the password in it; the user of ssh belongs to the address."""
+    head, mark, rest = url.partition("://")
+    if "ssh" not in head:
+        vcs, plus, address = url.rpartition("+") if "+" in head else ("", "", url)
+        return f"{vcs}{plus}{credentials.bare(address)}"
+    return f"{head}{mark}" + re.sub(r"^([^/@:]*):[^/@]*@", r"\1@", rest)
+
+
+def web_address(remote: str) -> str | None:
+    """Return the URL of a git remote, without credentials; None for a folder."""
+    if "://" in remote:
+        return None if remote.startswith("file:") else _bare(remote)
+    match = _SSH.fullmatch(remote)
+    return f"ssh://{match['user'] or ''}{match['host']}/{match['path']}" if match else None

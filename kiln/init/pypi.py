@@ -1,0 +1,196 @@
+"""A recipe for a project on PyPI: py-rattler-build's generator finds the facts, written here by conda-forge's rules.
+
+The rules are those of noarch Python packages (CFEP 25: python_min), of pip installs, and of sources by their version.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from packaging.utils import canonicalize_name
+
+from kiln import command, names
+from kiln.errors import DownloadFailed, UsageError
+from kiln.matchspec import MatchSpec
+from kiln.rehearse.conda_names import conda_name
+from kiln.yamltext import Scalars, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+_SECONDS = 180.0
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MARKED = re.compile(r"^\s*# - (?P<spec>[^#]+?) # (?P<marker>.+)$", re.MULTILINE)
+_LOWER = re.compile(r">=?\s*(3\.\d+)")
+BACKENDS = frozenset({
+    "flit-core", "hatchling", "maturin", "meson-python", "pdm-backend", "poetry-core", "scikit-build-core",
+    "setuptools", "uv-build",
+})  # fmt: skip
+GLOBAL_PYTHON_MIN = (3, 10)  # conda-forge-pinning's python_min in November 2026
+_FILE = "the recipe that py-rattler-build generated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonProject:
+    """The facts about a release on PyPI that its recipe is made of; requirements are conda's match specs."""
+
+    name: str
+    version: str
+    url: str
+    sha256: str
+    noarch: bool
+    python_min: str
+    host: tuple[str, ...]
+    run: tuple[str, ...]
+    imports: tuple[str, ...]
+    about: Mapping[str, str]
+    license_files: tuple[str, ...] = ()
+    entry_points: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def project(name: str, version: str | None, *, env: Mapping[str, str]) -> PythonProject:
+    """Return the facts about a project's release, by default the newest.
+
+    Raises:
+        DownloadFailed: PyPI has no such release, has no source archive of it, or cannot be reached.
+        UsageError: the project's name is invalid.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", name):
+        raise UsageError(f"{name!r} cannot be a project on PyPI", why="names are letters, digits, '.', '_' and '-'")
+    words = (sys.executable, "-m", "kiln.init.generator_process", name, *([version] if version else []))
+    result = command.capture(words, env=env, timeout=_SECONDS)
+    try:
+        answer = json.loads(result.stdout)
+    except ValueError:
+        why = "\n       ".join(result.tail.splitlines()[-3:]) or f"no answer in {_SECONDS:.0f} s"
+        raise DownloadFailed(f"no recipe could be generated for {name}", why=why) from None
+    if "error" in answer:
+        raise _failure(name, version, str(answer["error"]))
+    return facts(str(answer["recipe"]), mapped=bool(answer["mapped"]))
+
+
+def _failure(name: str, version: str | None, text: str) -> DownloadFailed:
+    wanted = f"{name} {version}" if version else name
+    if "404" in text:
+        hint = f"check the name and the version: https://index.example/project/{name}/"
+        return DownloadFailed(f"PyPI has no {wanted}", why=" ".join(text.split()), hint=hint)
+    if "No source distribution" in text:
+        hint = f"kiln init {canonicalize_name(name)}, and name the repository's archive of the release as the source"
+        return DownloadFailed(f"PyPI has no source archive of {wanted}", why="it has wheels alone", hint=hint)
+    hint = "check the network and the proxy (HTTPS_PROXY)"
+    return DownloadFailed(f"no recipe could be generated for {wanted}", why=" ".join(text.split()), hint=hint)
+
+
+def facts(generated: str, *, mapped: bool) -> PythonProject:
+    """Return the facts in a generated recipe; ``mapped`` says that its requirements have conda's names.
+
+    Raises:
+        KilnError: it is malformed, or lacks a fact.
+    """
+    root = parse(generated, _FILE, Scalars.TEXT).value
+    name, version = str(root["package"]["name"]).lower(), str(root["context"]["version"])
+    for text, kind in ((name, "package name"), (version, "version")):
+        if reason := names.fault(text, kind):
+            raise DownloadFailed(f"{text!r} cannot be a {kind} of conda", why=reason)
+    url, sha256 = _source(root["source"], name)
+    build, needs, about = root["build"], root.get("requirements") or {}, root.get("about") or {}
+    host, run = (tuple(_specs(needs.get(kind) or (), mapped=mapped)) for kind in ("host", "run"))
+    minimum = next((match[1] for spec in run if (match := _LOWER.match(spec.removeprefix("python ")))), "")
+    noarch, guess = build.get("noarch") == "python", name.replace("-", "_")
+    imports = tuple(guess if text.lower() == guess else text for text in _imports(root.get("tests") or ()))
+    project = PythonProject(
+        name=name,
+        version=version,
+        url=url,
+        sha256=sha256,
+        noarch=noarch,
+        python_min=minimum if _number(minimum) > GLOBAL_PYTHON_MIN else "",
+        host=_without_python(host),
+        run=_without_python(run),
+        imports=imports or (guess,),
+        about={key: str(value) for key, value in about.items() if isinstance(value, str)},
+        license_files=_texts(about.get("license_file")),
+        entry_points=_texts((build.get("python") or {}).get("entry_points")) if noarch else (),
+        left_out=tuple(_left_out(generated)),
+    )
+    return _completed(project, mapped=mapped)
+
+
+def _completed(project: PythonProject, *, mapped: bool) -> PythonProject:
+    """Return a project with stand-ins for the facts that the generator did not find, and a note about each."""
+    notes, host, license_files = [], project.host, project.license_files
+    if not any(spec.split()[0] in BACKENDS for spec in host):
+        host = (*host, "setuptools")
+        notes.append(
+            "the generator could not read the source: check requirements/host (setuptools stands there) and the entry "
+            "points by upstream's pyproject.toml"
+        )
+    if project.left_out:
+        notes.append("requirements with conditions are comments in the recipe: " + ", ".join(project.left_out))
+    if not project.noarch:
+        notes.append("upstream has compiled wheels: the recipe has a C compiler; check which ones it needs, or noarch")
+    if not license_files:
+        license_files = ("LICENSE",)
+        notes.append("the name of the license's file is unknown: LICENSE stands in about/license_file")
+    if not mapped:
+        notes.append("conda's table of names could not be read: check that the requirements have conda's names")
+    return replace(project, host=("pip", *host), license_files=license_files, notes=tuple(notes))
+
+
+def _without_python(specs: Iterable[str]) -> tuple[str, ...]:
+    return tuple(spec for spec in specs if spec.split()[0] not in {"python", "pip"})
+
+
+def _number(python: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in python.split(".")) if python else ()
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else (str(value),) if value else ()
+
+
+def _specs(values: Iterable[Any], *, mapped: bool) -> Iterator[str]:
+    """Yield valid match specs, with a space after the name."""
+    for value in values:
+        try:
+            spec = MatchSpec.parse(str(value))
+        except ValueError as error:
+            raise DownloadFailed(f"{str(value)[:80]!r} is not a requirement", why=str(error)) from error
+        version = str(value).strip().partition("[")[0][len(spec.name) :].strip()
+        version = re.sub(r"==(?=[\w.]+\.\*)", "", version)  # conda warns about == with a wildcard
+        yield f"{spec.name if mapped else conda_name(spec.name)} {version}".strip()
+
+
+def _left_out(generated: str) -> Iterator[str]:
+    """Yield the requirements that the generator left out because of a condition, but those of extras."""
+    for match in _MARKED.finditer(generated):
+        if "extra" not in match["marker"]:
+            yield f"{names.escaped(match['spec'])} ({names.escaped(match['marker'])})"
+
+
+def _source(value: Any, name: str) -> tuple[str, str]:
+    """Return the address of the source and its SHA-256.
+
+    The address is that by project and version, ``{version}`` in it, which `kiln bump` can change.
+    """
+    source = value[0] if isinstance(value, list) else value
+    path = urlsplit(str(source["url"]).replace("${{ version }}", "{version}")).path
+    file, sha256 = unquote(path).rpartition("/")[2], str(source.get("sha256", ""))
+    if not re.fullmatch(r"[\w.+{}-]+", file) or "{version}" not in file:
+        raise DownloadFailed(f"the source of {name} has no version in its name", why=file)
+    if not _SHA256.fullmatch(sha256):
+        raise DownloadFailed(f"PyPI gives no SHA-256 of the source of {name}", why=f"sha256 is {sha256!r}")
+    return f"https://index.example/packages/source/{name[0]}/{name}/{file}", sha256
+
+
+def _imports(tests: Iterable[Any]) -> Iterator[str]:
+    for test in tests:
+        if isinstance(test, dict) and isinstance(test.get("python"), dict):
+            yield from (text for text in _texts(test["python"].get("imports")) if re.fullmatch(r"[\w.]+", text))

@@ -1,0 +1,100 @@
+"""The texts of a recipe for a project on PyPI, in both formats."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.init.recipe_text import RecipeFormat, items, prose, scalar
+from kiln.init.starter import NewRecipe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kiln.init.pypi import PythonProject
+
+_INSTALL = "{python} -m pip install . -vv --no-deps --no-build-isolation"
+_ABOUT_V1 = {"homepage": "homepage", "summary": "summary", "license": "license", "documentation": "documentation"}
+_ABOUT_V0 = {"homepage": "home", "summary": "summary", "license": "license", "documentation": "doc_url"}
+
+
+def python_recipe(project: PythonProject, format_: RecipeFormat, maintainers: Sequence[str]) -> NewRecipe:
+    """Return the recipe of a Python project."""
+    lines = _v1(project, maintainers) if format_ is RecipeFormat.V1 else _v0(project, maintainers)
+    return NewRecipe(
+        name=project.name, format=format_, files={format_.file: "\n".join(lines) + "\n"}, notes=project.notes
+    )
+
+
+def _v1(project: PythonProject, maintainers: Sequence[str]) -> Iterator[str]:
+    yield from ("schema_version: 1", "", "context:", f"  name: {scalar(project.name)}")
+    yield f'  version: "{project.version}"'
+    if project.python_min:
+        yield f'  python_min: "{project.python_min}"'
+    yield from ("", "package:", "  name: ${{ name }}", "  version: ${{ version }}", "")
+    yield from ("source:", f"  url: {_url(project, '${{ name }}', '${{ version }}', '${{ name[0] }}')}")
+    yield from (f"  sha256: {project.sha256}", "", "build:", "  number: 0")
+    if project.noarch:
+        yield "  noarch: python"
+    yield f"  script: {_INSTALL.format(python='${{ PYTHON }}')}"
+    if project.entry_points:
+        yield from ("  python:", "    entry_points:", items(project.entry_points, 6).rstrip())
+    yield from ("", "requirements:", *_requirements(project, "${{ %s }}"), "")
+    yield from ("tests:", "  - python:", "      imports:", items(project.imports, 8).rstrip())
+    if project.noarch:
+        yield from ("      python_version:", "        - ${{ python_min }}.*", '        - "*"')
+    yield from ("", "about:", *_about(project, RecipeFormat.V1), "", "extra:", "  recipe-maintainers:")
+    yield items(maintainers, 4).rstrip()
+
+
+def _v0(project: PythonProject, maintainers: Sequence[str]) -> Iterator[str]:
+    yield f'{{% set name = "{project.name}" %}}'
+    yield f'{{% set version = "{project.version}" %}}'
+    if project.python_min:
+        yield f'{{% set python_min = "{project.python_min}" %}}'
+    yield from ("", "package:", "  name: {{ name }}", "  version: {{ version }}", "")
+    yield from ("source:", f"  url: {_url(project, '{{ name }}', '{{ version }}', '{{ name[0] }}')}")
+    yield from (f"  sha256: {project.sha256}", "", "build:", "  number: 0")
+    if project.noarch:
+        yield "  noarch: python"
+    yield f"  script: {_INSTALL.format(python='{{ PYTHON }}')}"
+    if project.entry_points:
+        yield from ("  entry_points:", items(project.entry_points, 4).rstrip())
+    yield from ("", "requirements:", *_requirements(project, "{{ %s }}"), "")
+    yield from ("test:", "  imports:", items(project.imports, 4).rstrip(), "  commands:", "    - pip check")
+    yield from ("  requires:", "    - pip")
+    if project.noarch:
+        yield "    - python {{ python_min }}"
+    yield from ("", "about:", *_about(project, RecipeFormat.V0), "", "extra:", "  recipe-maintainers:")
+    yield items(maintainers, 4).rstrip()
+
+
+def _url(project: PythonProject, name: str, version: str, first: str) -> str:
+    path = project.url.replace(f"/source/{project.name[0]}/{project.name}/", f"/source/{first}/{name}/")
+    return path.replace("{version}", version)
+
+
+def _requirements(project: PythonProject, braces: str) -> Iterator[str]:
+    """Yield the lines of the requirements; ``braces`` are those of the format's expressions."""
+    minimum = braces % "python_min"
+    if not project.noarch:
+        yield from ("  build:", *(f"    - {braces % function}" for function in ("stdlib('c')", "compiler('c')")))
+    v1 = braces.startswith("$")
+    yield "  host:"
+    yield f"    - python {minimum}{'.*' if v1 else ''}" if project.noarch else "    - python"
+    yield items(project.host, 4).rstrip()
+    yield "  run:"
+    yield f"    - python >={minimum}" if project.noarch else "    - python"
+    if project.run:
+        yield items(project.run, 4).rstrip()
+    yield from (f"    # {text}" for text in project.left_out)
+
+
+def _about(project: PythonProject, format_: RecipeFormat) -> Iterator[str]:
+    values = {"homepage": f"https://index.example/project/{project.name}/", "summary": project.name, **project.about}
+    values.setdefault("license", "LicenseRef-unknown")
+    names = _ABOUT_V1 if format_ is RecipeFormat.V1 else _ABOUT_V0
+    for key in ("homepage", "summary", "license"):
+        yield f"  {names[key]}: {prose(values[key])}"
+    yield from ("  license_file:", items(project.license_files, 4).rstrip())
+    if values.get("documentation"):
+        yield f"  {names['documentation']}: {prose(values['documentation'])}"

@@ -1,0 +1,48 @@
+"""Parts of the texts of new recipes, in both formats: scalars and lists as YAML, free of Jinja and of selectors."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import yaml
+
+from kiln import names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_WIDTH = 1 << 20  # characters; a scalar stays on its line
+
+
+class RecipeFormat(Enum):
+    """The formats of recipes: conda-build's meta.yaml (v0) and rattler-build's recipe.yaml (v1)."""
+
+    V0 = "v0"
+    V1 = "v1"
+
+    @property
+    def file(self) -> str:
+        """The path of the recipe in the feedstock."""
+        return "recipe/recipe.yaml" if self is RecipeFormat.V1 else "recipe/meta.yaml"
+
+
+def scalar(text: str) -> str:
+    """Return a text as a YAML scalar of one line, quoted where needed."""
+    quoted = yaml.safe_dump(text, width=_WIDTH, allow_unicode=True).removesuffix("...\n").rstrip("\n")
+    return quoted if "\n" not in quoted else yaml.safe_dump(text, width=_WIDTH, default_style='"').strip()
+
+
+def prose(text: str) -> str:
+    """Return foreign text as a YAML scalar in which nothing is a template, a selector, or hidden."""
+    line = names.HIDDEN.sub("", " ".join(text.split()))
+    line = re.sub(r"\{(?=[{%#])", "{ ", line)
+    if "#" in line:  # conda-build reads `# [win]` as a selector, also inside of quotes
+        line = line.replace("[", "(").replace("]", ")")
+    return scalar(line)
+
+
+def items(values: Iterable[str], indent: int) -> str:
+    """Return the lines of a list of scalars."""
+    return "".join(f"{' ' * indent}- {scalar(value)}\n" for value in values)
