@@ -318,6 +318,12 @@ class ConversionRefused(KilnError):
     exit_code = 32
 
 
+class RehearsalRefused(KilnError):
+    """A rehearsal cannot have all packages and sources that the recipe requires."""
+
+    exit_code = 37
+
+
 class IncompatibleVersions(KilnError):
     """Versions, a GPU or a machine are incompatible with each other."""
 

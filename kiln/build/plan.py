@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln import credentials
 from kiln.build import post_install_files, rehearsal_exports, shared_workdir, solved_pins
@@ -148,7 +148,7 @@ def plan_outputs(
     folder: Path,
     channels: tuple[str, ...],
     compiled: Mapping[str, StagedFiles],
-    extra: Mapping[str, str],
+    extra: Mapping[str, Any],
     level: int = FAST,
 ) -> tuple[BuildStep, ...]:
     """Plan the packages of a config, in the order of their dependencies.

@@ -52,7 +52,11 @@ def do(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Builder:
-    """The build of a config; its methods are its steps, in their order."""
+    """The build of a config; its methods are its steps, in their order.
+
+    ``dependencies`` are the names of package files that a rehearsal has put into the config's channel, None for a
+    build, whose packages come from ``sources``.
+    """
 
     job: BuildJob
     rendered: Rendered
@@ -61,6 +65,7 @@ class Builder:
     engine: EngineCalls
     step_cache: StepCache[ReportedStep]
     reporter: StepReporter
+    dependencies: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, job: BuildJob, reporter: StepReporter, secrets: Mapping[str, str]) -> Builder:
@@ -89,7 +94,8 @@ class Builder:
         """Compile, make every package, then test every package; return the packages as JSON values."""
         compiled = self.compile_all()
         planned = self.plan(compiled)
-        self.channel.keep_only(file_name(step.output) for step in planned)  # else an old package may be installed
+        # Else an old package may be installed.
+        self.channel.keep_only((*(self.dependencies or ()), *(file_name(step.output) for step in planned)))
         shared = {
             name: report for step in planned if (report := self.take(name := file_name(step.output), step.output))
         }
@@ -139,7 +145,17 @@ class Builder:
     @property
     def channels(self) -> tuple[str, ...]:
         """The channels: that of this config's packages, then the variant's."""
-        return (self.channel.url, *self.sources)
+        return tuple(dict.fromkeys((self.channel.url, *self.sources)))
+
+    @property
+    def rehearsed(self) -> dict[str, Any]:
+        """The mark of a rehearsal in the packages' metadata; empty for a build."""
+        return {} if self.dependencies is None else {"rehearsal": True}
+
+    @property
+    def solved_from(self) -> dict[str, Any]:
+        """The packages of a rehearsal as inputs of a step; empty for a build, whose channels are not fixed."""
+        return {} if self.dependencies is None else {"dependencies": sorted(self.dependencies)}
 
     def compile(self, staging: Staging) -> Compile:
         """Return a build step that outputs share."""
@@ -175,7 +191,7 @@ class Builder:
             compiled={
                 staging.name: self.compile(staging).staged(compiled[staging.name]) for staging in self.rendered.stagings
             },
-            extra=self.job.extra,
+            extra={**self.job.extra, **self.rehearsed},
             level=self.job.level,
         )
 
@@ -205,7 +221,7 @@ class Builder:
         work = sorted(compiled.paths.values()) if compiled else []
         needs = sorted(package_name(spec) for spec in step.output.requirements.host)
         metadata = {"index": step.index, "edits": step.edits}
-        inputs = {**self.engine.inputs(step), **metadata, "compiled": work, "needs": needs}
+        inputs = {**self.engine.inputs(step), **metadata, "compiled": work, "needs": needs, **self.solved_from}
         return self.step_cache.once(f"build {step.output.name}", inputs, do, leaves=file_name(step.output))
 
     def tester(self) -> PackageTester:
@@ -216,6 +232,7 @@ class Builder:
             channels=self.channels,
             cache=self.job.cache / "pkgs",
             machine=offered(machine_virtual_packages(), self.rendered.config),
+            available=None if self.dependencies is None else self.channel.names(),
         )
 
     def test(self, tester: PackageTester, output: Output, package: StepResult, siblings: list[str]) -> StepResult:
@@ -226,6 +243,7 @@ class Builder:
         inputs = {
             **tester.inputs(steps),
             **({"emulated": self.job.emulated} if config.is_cross else {}),
+            **self.solved_from,
             "package": hashes(package),
             "beside": siblings,
             "files": [{place: file_or_folder_digest(file) for place, file in step.files.items()} for step in steps],

@@ -1,6 +1,7 @@
-"""Rehearse a config in a separate process: all steps of a build, with upstream's wheel instead of the compile.
+"""Rehearse a config in a separate process: all steps of a build, with packages made of wheels and of this machine.
 
-The config's process has fetched the wheels: this one, in a container or on the host, needs no network.
+With upstream's wheel instead of the compile where the plan has one. The config's process has fetched the wheels and the
+sources: this one, in a container or on the host, needs no network.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from typing import TYPE_CHECKING, Any
 from kiln import build, expand, feedstock_loader, files, rehearse, render
 from kiln.builder import build_process, secret_leaks
 from kiln.builder.build_process import RENDERED, for_tests, package_as_json, tidied
-from kiln.builder.rehearsal_inputs import python_of, rehearsal_disk
+from kiln.builder.builder import Builder
+from kiln.builder.engine_calls import EngineCalls
+from kiln.builder.rehearsal_inputs import rehearsal_disk
+from kiln.builder.rehearsal_planning import python_of
 from kiln.channel import machine_virtual_packages
 from kiln.errors import RecipeFault, UnsupportedPython
 from kiln.job.build_outline import file_name
 from kiln.ledger import Ledger, records
 from kiln.matchspec import package_name
 from kiln.package_test import PackageTester
-from kiln.serialization import to_json
-from kiln.store import build_cache
+from kiln.serialization import from_json, to_json
+from kiln.store import build_cache, compile_cache
 from kiln.store.rehearsal_layout import RehearsalLayout
 from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest, folder_digest
 from kiln.variants.cuda import cuda_arch_of, cuda_of
@@ -32,11 +36,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.channel import VirtualPackages
-    from kiln.job.job_files import BuildJob
+    from kiln.job.job_files import BuildJob, ConfigJob
     from kiln.job.messages import ReportedStep, StepReporter
+    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
     from kiln.model.plan import BuildStep
-    from kiln.model.rendered import Output, Rendered
+    from kiln.model.rendered import Output, OutputTest, Rendered
 
 
 def main(job_file: str) -> None:
@@ -52,7 +57,7 @@ def fetch(
     log: Path,
     reporter: StepReporter,
 ) -> None:
-    """Fetch a config's wheels, one config at a time; ``env`` is pip's.
+    """Fetch a config's wheels and sources, one config at a time; ``env`` is pip's.
 
     Raises:
         KilnError: DownloadFailed, HashMismatch, DiskFull.
@@ -61,6 +66,12 @@ def fetch(
     title = f"fetch wheels, {files.size_text(size)}" if size else "verify the fetched wheels"
     with reporter.step(title) as step, build_cache.waiting(layout.lock, seconds=build_cache.LONG):
         rehearse.fetch(wheels, layout.wheels, env=env, log=log, on_line=step.line)
+    if not wheels.sources:
+        return
+    size = sum(source.size for source in rehearse.missing_sources(wheels, layout.sources))
+    title = f"fetch sources, {files.size_text(size)}" if size else "verify the fetched sources"
+    with reporter.step(title) as step, build_cache.waiting(layout.lock, seconds=build_cache.LONG):
+        rehearse.fetch_sources(wheels, layout.sources, on_line=step.line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +101,7 @@ class Rehearsal:
             job=job,
             feedstock=feedstock,
             rendered=rendered,
-            wheels=rehearse.plan(python=python_of(config), cuda=cuda_of(config)),
+            wheels=plan_of(job, config),
             layout=layout,
             step_cache=StepCache(config=job.config, ledger=Ledger(job.folder / "steps.sqlite"), console=reporter),
             reporter=reporter,
@@ -99,9 +110,11 @@ class Rehearsal:
     def run(self) -> dict[str, Any]:
         """Convert, build and test; return the packages as JSON values."""
         self.require_same_version()
-        dependencies = self.convert(find_python(self.wheels.python, self.job))
+        dependencies = self.convert(find_python(self.wheels.python, self.job) if self.wheels.python else None)
+        if self.wheels.upstream is None:
+            return self.compile(dependencies)
         steps = self.plan()
-        self.fill_channel(dependencies, steps)
+        self.fill_channel(dependencies, [step.output for step in steps])
         needed = [package.name for package in dependencies]
         packages_by_output: dict[str, StepResult] = {}
         for step in steps:
@@ -114,6 +127,25 @@ class Rehearsal:
         ]
         return {"packages": packages}
 
+    def compile(self, dependencies: tuple[Path, ...]) -> dict[str, Any]:
+        """Build as without a rehearsal, but from the packages that were made for it."""
+        self.fill_channel(dependencies, build.in_order(self.rendered.outputs))
+        settings = {**self.job.compile, compile_cache.DISTDIR: str(self.layout.sources)}
+        job = dataclasses.replace(self.job, cache=self.layout.cache, compile=settings)
+        tests = {name for output in self.rendered.outputs for name in build.only_tested(output)}
+        digest = folder_digest(job.recipe, without={*build_process.RENDERED, *tests})
+        builder = Builder(
+            job=job,
+            rendered=for_one_python(self.rendered, self.wheels.python),
+            channel=self.layout.channel,
+            sources=(self.layout.channel.url,),
+            engine=EngineCalls(job=job, granted=self.rendered.network, recipe_digest=digest),
+            step_cache=self.step_cache,
+            reporter=self.reporter,
+            dependencies=tuple(package.name for package in dependencies),
+        )
+        return builder.run()
+
     def require_same_version(self) -> None:
         """Refuse to put the wheel of one version into packages of another.
 
@@ -121,27 +153,29 @@ class Rehearsal:
             RecipeFault: naming both versions.
         """
         upstream, versions = self.wheels.upstream, {output.version for output in self.rendered.outputs}
-        if upstream.version not in versions:
+        if upstream is not None and upstream.version not in versions:
             raise RecipeFault(
                 f"the recipe makes version {', '.join(sorted(versions))}, but a rehearsal's wheel is {upstream.file}",
                 hint="lock the wheels of this version: docs/how-to/update-the-locks.md",
             )
 
-    def convert(self, interpreter: rehearse.Interpreter) -> tuple[Path, ...]:
-        """Make conda packages of the interpreter and of the wheels; existing ones are reused."""
+    def convert(self, interpreter: rehearse.Interpreter | None) -> tuple[Path, ...]:
+        """Make conda packages of the interpreter, the wheels and this machine's programs; existing ones are reused."""
         folder = self.layout.converted
-        title = f"package Python {interpreter.version} and the wheels"
+        title = "package this machine's programs"
+        if interpreter is not None:
+            title = f"package Python {interpreter.version} and the wheels"
         with self.reporter.step(title), build_cache.waiting(self.layout.lock, seconds=build_cache.LONG):
             files.remove_leftovers(folder)
             return (
-                *rehearse.python_packages(interpreter, folder, env=os.environ),
+                *(() if interpreter is None else rehearse.python_packages(interpreter, folder, env=os.environ)),
                 *rehearse.dependency_packages(self.wheels, self.layout.wheels, folder),
             )
 
     @property
     def disk_for_build(self) -> int:
         """The bytes of disk that making one package takes temporarily."""
-        return rehearsal_disk(0, self.wheels.upstream.size, jobs=1)
+        return rehearsal_disk(0, sum(wheel.size for wheel in self.wheels.wheels[:1]), jobs=1)
 
     def plan(self) -> tuple[BuildStep, ...]:
         """Plan the config's own packages."""
@@ -153,11 +187,11 @@ class Rehearsal:
             wheel=rehearse.upstream_wheel(self.wheels, self.layout.wheels),
         )
 
-    def fill_channel(self, dependencies: tuple[Path, ...], steps: Iterable[BuildStep]) -> None:
+    def fill_channel(self, dependencies: tuple[Path, ...], outputs: Iterable[Output]) -> None:
         """Keep exactly the packages in the channel that this rehearsal needs, or has made before."""
         channel = self.layout.channel
         with self.reporter.step("index the channel"):
-            channel.keep_only({package.name for package in dependencies} | {file_name(step.output) for step in steps})
+            channel.keep_only({package.name for package in dependencies} | {file_name(output) for output in outputs})
             there = {package.name for package in channel.packages()}
             fresh = [(package, rehearse.SUBDIR) for package in dependencies if package.name not in there]
             if fresh:
@@ -183,7 +217,7 @@ class Rehearsal:
             "edits": step.edits,
             "pins": to_json(step.pins),
             "files": folder_digest(self.job.recipe, without={*RENDERED, *self.test_files()}),
-            "wheel": self.wheels.upstream.sha256,
+            "wheel": self.wheels.wheels[0].sha256,
             "engine": version("py-rattler-build"),
             "packages": needed,
             "outputs": needed_hashes(output, others),
@@ -235,6 +269,29 @@ class Rehearsal:
     def test_files(self) -> set[str]:
         """Return the recipe's files that only tests use; they do not affect the build."""
         return {name for output in self.rendered.outputs for name in build.only_tested(output)}
+
+
+def plan_of(job: BuildJob | ConfigJob, config: BuildConfig) -> rehearse.RehearsalPlan:
+    """Return the plan of a job; without one, that with upstream's wheel."""
+    if job.rehearsal_plan is None:
+        return rehearse.plan(python=python_of(config), cuda=cuda_of(config))
+    return from_json(rehearse.RehearsalPlan, job.rehearsal_plan)
+
+
+def for_one_python(rendered: Rendered, python: str) -> Rendered:
+    """Return a config whose tests for other Pythons than the rehearsal's are left out, if others remain."""
+
+    def fits(version: str) -> bool:
+        return version == "*" or f"{python}.".startswith(f"{version.removesuffix('*').removesuffix('.')}.")
+
+    def narrowed(test: OutputTest) -> OutputTest:
+        return dataclasses.replace(test, pythons=tuple(python for _ in [0] if any(map(fits, test.pythons))))
+
+    outputs = (
+        dataclasses.replace(output, tests=tuple(narrowed(test) if test.pythons else test for test in output.tests))
+        for output in rendered.outputs
+    )
+    return dataclasses.replace(rendered, outputs=tuple(outputs))
 
 
 def find_python(python: str, job: BuildJob) -> rehearse.Interpreter:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kiln import expand, rehearse
-from kiln.errors import UnknownConfig, UnsupportedPython, UsageError
+from kiln.builder.rehearsal_planning import python_of
+from kiln.errors import UnknownConfig, UnsupportedPython
 from kiln.job.build_outline import pythons_of
+from kiln.serialization import to_json
 from kiln.store.step_cache import digest
 from kiln.variants.cuda import cuda_of
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
 
+
+PlanOf: TypeAlias = "Callable[[BuildConfig], rehearse.RehearsalPlan]"
 
 SYSTEM = Path("/usr")  # an interpreter below it cannot be mounted in a container, which has its own
 # Bytes of disk for each byte of a wheel, as measured: fetched, converted and unpacked; and, while a package is made of
@@ -37,7 +41,8 @@ class RehearsalInputs:
     @property
     def key(self) -> str:
         """A hash of the inputs of a rehearsal's packages other than the recipe."""
-        return digest([[wheel.sha256 for wheel in (self.wheels.upstream, *self.wheels.dependencies)], self._python()])
+        stand_ins = [to_json(self.wheels.stand_ins)] if self.wheels.stand_ins else []
+        return digest([[wheel.sha256 for wheel in self.wheels.wheels], self._python(), *stand_ins])
 
     @property
     def portable(self) -> Path | None:
@@ -46,10 +51,11 @@ class RehearsalInputs:
             return None
         return self.interpreter.base_prefix
 
-    def python_fields(self) -> dict[str, Any]:
-        """Return the fields of a config's job for its interpreter."""
+    def job_fields(self) -> dict[str, Any]:
+        """Return the fields of a config's job for its plan and its interpreter."""
         python = None if self.interpreter is None else str(self.interpreter.executable)
-        return {"python": python, "python_home": self.portable and str(self.portable)}
+        home = self.portable and str(self.portable)
+        return {"python": python, "python_home": home, "rehearsal_plan": to_json(self.wheels)}
 
     def _python(self) -> list[object]:
         if self.interpreter is None:
@@ -97,7 +103,14 @@ class Pythons:
         return rehearse.find(python, first=(self.machine.python,), last=last, env=self.machine.environment)
 
 
-def inputs_for(configs: Iterable[BuildConfig], pythons: Pythons) -> dict[str, RehearsalInputs]:
+def locked_plan(config: BuildConfig) -> rehearse.RehearsalPlan:
+    """Return the plan of a config's rehearsal with upstream's wheel."""
+    return rehearse.plan(python=python_of(config), cuda=cuda_of(config))
+
+
+def inputs_for(
+    configs: Iterable[BuildConfig], pythons: Pythons, plan_of: PlanOf = locked_plan
+) -> dict[str, RehearsalInputs]:
     """Return the inputs of each config's rehearsal.
 
     Raises:
@@ -106,16 +119,16 @@ def inputs_for(configs: Iterable[BuildConfig], pythons: Pythons) -> dict[str, Re
     interpreters: dict[str, rehearse.Interpreter | None] = {}
     inputs = {}
     for config in configs:
-        python = python_of(config)
-        wheels = rehearse.plan(python=python, cuda=cuda_of(config))
+        wheels = plan_of(config)
+        python = wheels.python
         if python not in interpreters:
-            interpreters[python] = pythons.on_machine(python)
+            interpreters[python] = pythons.on_machine(python) if python else None
         inputs[config.name] = RehearsalInputs(wheels=wheels, interpreter=interpreters[python])
     return inputs
 
 
 def require_python(
-    configs: Iterable[BuildConfig], pythons: Pythons, *, on_host: bool
+    configs: Iterable[BuildConfig], pythons: Pythons, *, on_host: bool, plan_of: PlanOf = locked_plan
 ) -> tuple[dict[str, RehearsalInputs], tuple[str, ...]]:
     """Return the inputs of each config's rehearsal, and notes; at least one config can be rehearsed here.
 
@@ -125,12 +138,9 @@ def require_python(
         UnsupportedPython: when no config can be rehearsed on the host, since its Python is missing.
         KilnError: see `inputs_for`.
     """
-    inputs = inputs_for(configs, pythons)
-    absent = (
-        {rehearsal.wheels.python for rehearsal in inputs.values() if rehearsal.interpreter is None}
-        if on_host
-        else set()
-    )
+    inputs = inputs_for(configs, pythons, plan_of)
+    lacking = {rehearsal.wheels.python for rehearsal in inputs.values() if rehearsal.interpreter is None} - {""}
+    absent = lacking if on_host else set()
     fetch = pythons.fetch or pythons.channel == rehearse.NO_CHANNEL  # it refuses, in a dry run, too
     interpreters, failures = _fetched(sorted(absent), pythons) if fetch else ({}, {})
     if failures and len(failures) == len({rehearsal.wheels.python for rehearsal in inputs.values()}):
@@ -141,7 +151,8 @@ def require_python(
     }
     missing = () if fetch else tuple(_would_fetch(python, pythons.channel) for python in sorted(absent))
     failed = tuple(f"{failure.what}: {failure.hint}" for failure in failures.values())
-    return inputs, (*_interpreter_notes(inputs, pythons.machine), *missing, *failed)
+    plans = dict.fromkeys(note for rehearsal in inputs.values() for note in rehearsal.wheels.notes)
+    return inputs, (*plans, *_interpreter_notes(inputs, pythons.machine), *missing, *failed)
 
 
 def _fetched(
@@ -184,7 +195,7 @@ def rehearsal_disk(missing: int, upstream: int, *, jobs: int) -> int:
 
 def missing_size(inputs: Mapping[str, RehearsalInputs], store: Path) -> int:
     """Return the bytes of all wheels that are missing in ``store``, each counted once."""
-    plans = (rehearsal.wheels for rehearsal in inputs.values())
+    plans = [rehearsal.wheels for rehearsal in inputs.values()]
     return sum({wheel.file: wheel.size for plan in plans for wheel in rehearse.missing(plan, store)}.values())
 
 
@@ -211,7 +222,7 @@ def cpu_config(feedstock: Feedstock, python: str) -> BuildConfig:
         UnknownConfig: when the matrix has none, or several.
     """
     configs = expand.read_all(feedstock, sorted(file.stem for file in feedstock.configs.glob("*.yaml")))
-    matching = [config for config in configs if cuda_of(config) is None and python_of(config) == python]
+    matching = [config for config in configs if cuda_of(config) is None and pythons_of(config) == {python}]
     if len(matching) != 1:
         names = ", ".join(config.name for config in matching) or "none"
         raise UnknownConfig(
@@ -219,17 +230,3 @@ def cpu_config(feedstock: Feedstock, python: str) -> BuildConfig:
             hint="name the config: python build-locally.py --rehearse CONFIG (kiln matrix shows them)",
         )
     return matching[0]
-
-
-def python_of(config: BuildConfig) -> str:
-    """Return the minor version of Python that a config is for, ``3.11``.
-
-    Raises:
-        UsageError: when it has several, or none.
-    """
-    versions = pythons_of(config)
-    if len(versions) != 1:
-        raise UsageError(
-            f"{config.name} cannot be rehearsed", why=f"it has {len(versions)} Pythons, a rehearsal is for one"
-        )
-    return next(iter(versions))

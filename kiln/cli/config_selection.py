@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple[str, ...]:
     """Return the configs to build: the named ones, all, the failed ones, or one picked by the user.
 
-    The default of a rehearsal is the CPU config of the machine's Python.
+    The default of a rehearsal is the only config, or the CPU config of the machine's Python.
 
     Raises:
         UnknownConfig: if no config matches.
@@ -33,11 +33,11 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
         from kiln import run
 
         return failed_configs(names, run.last_states(feedstock, rehearsal=options.rehearsal))
-    if options.rehearsal and not (options.all or options.filter):
+    names = buildable_configs(feedstock, names, rehearsal=options.rehearsal)
+    if options.rehearsal and not (options.all or options.filter or len(names) == 1):
         from kiln import run
 
         return (run.config_of_machine(feedstock, machine_of(options)),)
-    names = buildable_configs(feedstock, names, rehearsal=options.rehearsal)
     if options.all or options.rehearsal or len(names) == 1:
         return names
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

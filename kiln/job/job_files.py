@@ -24,7 +24,8 @@ class ConfigJob:
 
     ``engine_data`` is the container engine as tried by the run: a trial takes long.
     ``variables`` are conda-forge's, ``environment`` the further variables of a build on the host; both without secrets.
-    ``python`` is an interpreter of this machine for a rehearsal, ``python_home`` its folder, if it can be mounted.
+    ``python`` is an interpreter of this machine for a rehearsal, ``python_home`` its folder, if it can be mounted,
+    ``rehearsal_plan`` its plan, as JSON values.
     ``sources`` is a hash of the feedstock's files from which ``key`` was computed.
     ``parent`` is the run's process. ``group`` are the configs that share a compile, whose ``cold`` build runs first,
     ``cache_key`` names their cache, and ``compile_memory`` is the memory in bytes that a compile should use.
@@ -46,6 +47,7 @@ class ConfigJob:
     parent: int | None = None
     python: str | None = None
     python_home: str | None = None
+    rehearsal_plan: Mapping[str, Any] | None = None
     log: str
     group: str
     cold: bool = False
@@ -68,7 +70,8 @@ class BuildJob:
 
     ``parent`` is the process that starts the build, where it is visible: on the host.
     ``queue`` is the folder for scripts to run without the network, None where all run here.
-    ``python`` and ``image`` are a rehearsal's: an interpreter, and the image, None on the host.
+    ``python``, ``rehearsal_plan`` and ``image`` are a rehearsal's: an interpreter, its plan as JSON values, and the
+    image, None on the host.
     ``compile`` are variables for the compile step alone, which do not affect its result. ``shared_packages`` are
     reports of packages that another config has made, which are in ``channel``. ``level`` is zstd's for the packages.
     ``build_platform`` is the config's, by conda-forge.yml, which a container does not see. ``emulated`` when programs
@@ -85,6 +88,7 @@ class BuildJob:
     extra: Mapping[str, str]
     parent: int | None = None
     python: Path | None = None
+    rehearsal_plan: Mapping[str, Any] | None = None
     image: str | None = None
     compile: Mapping[str, str] = field(default_factory=dict)
     shared_packages: tuple[Mapping[str, Any], ...] = ()

@@ -1,9 +1,9 @@
 """The parts of a rehearsal, which runs without a conda channel.
 
-Upstream's wheel replaces the compile; the Python packages that it requires are made from wheels, and ``python`` from an
-interpreter of this machine. The order: ``probe`` or ``find``, ``plan``, ``fetch``, then ``python_packages`` and
-``dependency_packages``, whose files all belong in the channel's ``SUBDIR``. A package's name identifies its content, so
-one that exists is used again.
+Python packages are made from wheels, ``python`` from an interpreter of this machine, compilers and programs from this
+machine's; for TensorFlow, upstream's wheel replaces the compile. The order: ``plan``, with upstream's wheel, or
+``general_plan``, then ``fetch``, ``python_packages`` and ``dependency_packages``, whose files all belong in the
+channel's ``SUBDIR``. A package's name identifies its content, so one that exists is used again.
 """
 
 from __future__ import annotations
@@ -11,23 +11,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.conda_package.writer import SUBDIR
-from kiln.rehearse import wheels
+from kiln.rehearse import source_files, wheels
 from kiln.rehearse.cuda_packages import cuda_packages
+from kiln.rehearse.general_plan import PlanRequest, general_plan
+from kiln.rehearse.general_plan import python_of as python_for
 from kiln.rehearse.interpreter import Interpreter, probe
-from kiln.rehearse.locked_wheels import PYTHONS, RehearsalPlan, cuda_versions, plan
+from kiln.rehearse.locked_wheels import PYTHONS, cuda_versions, has_upstream_wheel, plan
 from kiln.rehearse.processor_packages import processor_packages
 from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonRequest
 from kiln.rehearse.python_download import fetch as fetch_python
 from kiln.rehearse.python_download import fetched as fetched_pythons
 from kiln.rehearse.python_package import python_packages
 from kiln.rehearse.pythons import find, newest
+from kiln.rehearse.rehearsal_plan import RehearsalPlan
+from kiln.rehearse.required_packages import required_packages
+from kiln.rehearse.source_files import SourceSearch
+from kiln.rehearse.stand_in_package import stand_in_packages
 from kiln.rehearse.wheel_package import PackageTarget, convert_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from kiln.rehearse.locked_wheels import LockedWheel
+    from kiln.rehearse.rehearsal_plan import LockedWheel, SourceFile
 
 __all__ = [
     "DEFAULT_CHANNEL",
@@ -35,19 +41,27 @@ __all__ = [
     "PYTHONS",
     "SUBDIR",
     "Interpreter",
+    "PlanRequest",
     "PythonRequest",
     "RehearsalPlan",
+    "SourceSearch",
     "cuda_versions",
     "dependency_packages",
     "fetch",
     "fetch_python",
+    "fetch_sources",
     "fetched_pythons",
     "find",
+    "general_plan",
+    "has_upstream_wheel",
     "missing",
+    "missing_sources",
     "newest",
     "plan",
     "probe",
+    "python_for",
     "python_packages",
+    "required_packages",
     "upstream_wheel",
 ]
 
@@ -73,14 +87,32 @@ def fetch(
     wheels.fetch(rehearsal_plan.wheels, store, env=env, log=log, on_line=on_line)
 
 
+def missing_sources(rehearsal_plan: RehearsalPlan, store: Path) -> tuple[SourceFile, ...]:
+    """Return the sources that ``fetch_sources`` would download into ``store``."""
+    return source_files.missing(rehearsal_plan.sources, store)
+
+
+def fetch_sources(rehearsal_plan: RehearsalPlan, store: Path, *, on_line: Callable[[str], None]) -> None:
+    """Download all sources of a plan into ``store`` and verify each against the hash of the recipe.
+
+    Raises HashMismatch, DownloadFailed and DiskFull.
+    """
+    source_files.fetch(rehearsal_plan.sources, store, on_line=on_line)
+
+
 def upstream_wheel(rehearsal_plan: RehearsalPlan, store: Path) -> Path:
     """Return the fetched wheel that replaces the compile; raises HashMismatch when it is not the lock's."""
-    wheels.verify([rehearsal_plan.upstream], store)
-    return store / rehearsal_plan.upstream.file
+    upstream = rehearsal_plan.upstream
+    if upstream is None:
+        raise ValueError("the plan has no wheel that replaces the compile")
+    wheels.verify([upstream], store)
+    return store / upstream.file
 
 
 def dependency_packages(rehearsal_plan: RehearsalPlan, store: Path, folder: Path) -> tuple[Path, ...]:
     """Convert the fetched wheels of a plan, except upstream's, to conda packages in ``folder``, and return these.
+
+    Stand-ins are made, too.
 
     Raises BrokenPackage for an invalid or harmful wheel, HashMismatch and DiskFull.
     """
@@ -91,4 +123,5 @@ def dependency_packages(rehearsal_plan: RehearsalPlan, store: Path, folder: Path
         *convert_all(wheel_files, folder, target),
         *cuda_packages(rehearsal_plan.dependencies, folder, target),
         *processor_packages(folder),
+        *stand_in_packages(rehearsal_plan.stand_ins, folder),
     )

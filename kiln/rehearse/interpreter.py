@@ -13,7 +13,7 @@ from kiln.errors import MissingTool, UnsupportedPython
 from kiln.rehearse.locked_wheels import PYTHONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _PROBE = Path(__file__).with_name("probe.py")
 _PROBE_SECONDS = 60
@@ -46,13 +46,13 @@ class Interpreter:
         return self.version.rpartition(".")[0]
 
 
-def probe(executable: Path, *, env: Mapping[str, str]) -> Interpreter:
+def probe(executable: Path, *, env: Mapping[str, str], pythons: Sequence[str] = PYTHONS) -> Interpreter:
     """Return the interpreter of an executable; for a virtual environment's, the Python that it was made from.
 
-    Raises UnsupportedPython, with the reason and a hint, for all but CPython of one of ``PYTHONS`` on Linux x86-64.
+    Raises UnsupportedPython, with the reason and a hint, for all but CPython of one of ``pythons`` on Linux x86-64.
     """
     facts = facts_of(executable, env=env)
-    require_supported(executable, facts)
+    require_supported(executable, facts, pythons)
     return described(facts)
 
 
@@ -79,14 +79,14 @@ def _ask(executable: Path, env: Mapping[str, str]) -> dict[str, Any]:
     raise UnsupportedPython(f"{executable} does not answer as a Python 3", why=why, hint=what_works())
 
 
-def require_supported(executable: Path, facts: Mapping[str, Any]) -> None:
+def require_supported(executable: Path, facts: Mapping[str, Any], pythons: Sequence[str] = PYTHONS) -> None:
     """Raise UnsupportedPython when a rehearsal cannot use an interpreter with these facts."""
-    why = next(_objections(facts), None)
+    why = next(_objections(facts, pythons), None)
     if why is not None:
         raise UnsupportedPython(f"{executable} cannot be used for a rehearsal", why=why, hint=what_works())
 
 
-def _objections(facts: Mapping[str, Any]) -> Iterator[str]:
+def _objections(facts: Mapping[str, Any], pythons: Sequence[str]) -> Iterator[str]:
     python = ".".join(str(number) for number in facts["version"][:2])
     if facts["implementation"] != "cpython":
         yield f"it is {facts['implementation']}, but TensorFlow's extension modules are for CPython"
@@ -94,7 +94,7 @@ def _objections(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"it runs on {facts['system']} {facts['machine']} with {facts['bits']} bits, the wheels on linux x86_64"
     if facts["libc"] != "glibc":
         yield "its C library is not glibc, which the manylinux wheels need"
-    if python not in PYTHONS:
+    if python not in pythons:
         yield f"it is Python {python}, and this TensorFlow has wheels for {PYTHONS[0]} to {PYTHONS[-1]} only"
     if facts["free_threaded"] or facts["debug"]:
         kind = "free-threaded" if facts["free_threaded"] else "debug"

@@ -3,42 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kiln.errors import UnsupportedPython, VariantFault
+from kiln.rehearse.rehearsal_plan import LockedWheel, RehearsalPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 LOCKS = Path(__file__).parent / "locks"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 UPSTREAM = frozenset({"tensorflow", "tensorflow-cpu"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockedWheel:
-    """One wheel of a lock: ``name`` is its normalized PyPI name, ``size`` counts bytes."""
-
-    name: str
-    version: str
-    file: str
-    size: int
-    sha256: str
-    pythons: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RehearsalPlan:
-    """The wheels of one config's rehearsal: upstream's, which replaces the compile, and its dependencies."""
-
-    python: str
-    cuda: str | None
-    upstream: LockedWheel
-    dependencies: tuple[LockedWheel, ...]
-
-    @property
-    def wheels(self) -> tuple[LockedWheel, ...]:
-        """All wheels, upstream's first."""
-        return (self.upstream, *self.dependencies)
 
 
 def cuda_versions() -> tuple[str, ...]:
@@ -51,6 +28,11 @@ def read(lock: str) -> tuple[LockedWheel, ...]:
     """Return the wheels of a lock, ``cpu`` or ``cuda12.9``."""
     rows = json.loads((LOCKS / f"{lock}.json").read_text(encoding="utf-8"))["wheels"]
     return tuple(LockedWheel(**{**row, "pythons": tuple(row["pythons"])}) for row in rows)
+
+
+def has_upstream_wheel(outputs: Iterable[str]) -> bool:
+    """Return whether a wheel of the locks replaces the compile of outputs with these names."""
+    return not UPSTREAM.isdisjoint(outputs)
 
 
 def plan(*, python: str, cuda: str | None = None) -> RehearsalPlan:

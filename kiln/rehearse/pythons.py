@@ -30,7 +30,7 @@ def find(python: str, *, first: Iterable[Path] = (), last: Iterable[Path] = (), 
     refusals = []
     for executable in dict.fromkeys([*first, *candidates(python, env), *last]):
         try:
-            interpreter = probe(executable, env=env)
+            interpreter = probe(executable, env=env, pythons=(*PYTHONS, python))
         except UnsupportedPython as error:
             refusals.append(f"{error.what}{f' ({error.why})' if error.why else ''}")
             continue

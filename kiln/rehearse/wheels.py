@@ -20,7 +20,7 @@ from kiln.errors import DiskFull, DownloadFailed, HashMismatch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from kiln.rehearse.locked_wheels import LockedWheel
+    from kiln.rehearse.rehearsal_plan import LockedWheel
 
 _REPORTS = 3.0  # seconds between two reports of a download
 _STAMPS = ".verified.json"
@@ -59,11 +59,24 @@ def fetch(
     missing_wheels = missing(wheels, store)
     if missing_wheels:
         files.require_space(store, sum(wheel.size for wheel in missing_wheels), for_what="fetching the wheels")
-        with tempfile.TemporaryDirectory(dir=store, prefix=_UNFINISHED) as folder:
-            _download(missing_wheels, Path(folder), env=env, log=log, on_line=on_line)
-            for wheel in missing_wheels:
-                _keep(wheel, Path(folder) / wheel.file, store)
+        for batch in _batches(missing_wheels):
+            with tempfile.TemporaryDirectory(dir=store, prefix=_UNFINISHED) as folder:
+                _download(batch, Path(folder), env=env, log=log, on_line=on_line)
+                for wheel in batch:
+                    _keep(wheel, Path(folder) / wheel.file, store)
     return tuple(store / wheel.file for wheel in wheels)
+
+
+def _batches(wheels: Iterable[LockedWheel]) -> tuple[tuple[LockedWheel, ...], ...]:
+    """Return wheels in groups that have each project once, as pip downloads one version of a project at a time."""
+    batches: list[dict[str, LockedWheel]] = []
+    for wheel in wheels:
+        batch = next((batch for batch in batches if wheel.name not in batch), None)
+        if batch is None:
+            batches.append({wheel.name: wheel})
+        else:
+            batch[wheel.name] = wheel
+    return tuple(tuple(batch.values()) for batch in batches)
 
 
 def verify(wheels: Iterable[LockedWheel], store: Path) -> None:

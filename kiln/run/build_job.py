@@ -69,6 +69,7 @@ def build_job(task: Task, executor: Executor, shared_packages: tuple[dict[str, A
         level=FAST if job.options.rehearsal else expand.package_format(task.feedstock.root / "conda-forge.yml").level,
         parent=os.getpid() if executor.on_host else None,
         python=Path(job.python) if job.python and (executor.on_host or job.python_home) else None,
+        rehearsal_plan=job.rehearsal_plan,
         image=job.image,
         queue=None if executor.queue is None else inside(executor.queue),
     )

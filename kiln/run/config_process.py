@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, rehearse, render, signals
 from kiln.builder import rehearsal, secret_leaks
-from kiln.builder.rehearsal_inputs import python_of
 from kiln.errors import BuildFailed, KilnError, OutOfMemory
 from kiln.executor import foreign_engine
 from kiln.executor.container import ContainerExecutor
@@ -40,7 +39,6 @@ from kiln.run.options import HOST
 from kiln.store import build_cache
 from kiln.store.build_cache import BuildInputs
 from kiln.store.rehearsal_layout import RehearsalLayout
-from kiln.variants.cuda import cuda_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -185,10 +183,10 @@ class ConfigBuild:
     def fetch(self) -> None:
         """Fetch the wheels of a rehearsal, by pip with the user's settings, which no other process sees."""
         layout, config, job = RehearsalLayout(config=self.task.folder), self.task.rendered.config, self.task.job
-        if job.container == HOST and job.python is None:
-            rehearse.find(python_of(config), env=os.environ)  # refuse before anything is fetched
+        wheels = rehearsal.plan_of(job, config)
+        if job.container == HOST and job.python is None and wheels.python:
+            rehearse.find(wheels.python, env=os.environ)  # refuse before anything is fetched
         layout.wheels.mkdir(parents=True, exist_ok=True)
-        wheels = rehearse.plan(python=python_of(config), cuda=cuda_of(config))
         rehearsal.fetch(wheels, layout, env=os.environ, log=Path(job.log), reporter=StepReporter())
 
     def result(self, outcome: ProcessOutcome) -> dict[str, Any]:

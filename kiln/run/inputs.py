@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from kiln import expand, limits, render
 from kiln.builder import rehearsal_inputs
+from kiln.builder.rehearsal_planning import RehearsalPlanner
 from kiln.job.build_outline import require_step
 from kiln.run import compatibility, executor_choice, platforms, preflight, recipe_files
 from kiln.run.options import HOST
 from kiln.store import build_cache
 from kiln.store.compile_cache import cache_key
 from kiln.store.layout import ArtifactLayout
+from kiln.store.rehearsal_layout import RehearsalLayout
 from kiln.yamltext import read_text
 
 if TYPE_CHECKING:
@@ -92,7 +94,11 @@ def look_up(
         show=on_line or (lambda _: None),
     )
     rehearsals, notes_on_rehearsals = (
-        rehearsal_inputs.require_python(configs, pythons, on_host=on_host) if options.build.rehearsal else ({}, ())
+        rehearsal_inputs.require_python(
+            configs, pythons, on_host=on_host, plan_of=_planner(feedstock, options, machine, on_host=on_host).plan
+        )
+        if options.build.rehearsal
+        else ({}, ())
     )
     return RunInputs(
         feedstock=feedstock,
@@ -106,6 +112,20 @@ def look_up(
         caches={config.name: cache_key(config, where=places[config.name].compilers(machine)) for config in configs},
         share=share,
         notes=(*_stale(feedstock), *choice.notes, *notes, *notes_on_rehearsals, *_system_packages(feedstock)),
+    )
+
+
+def _planner(feedstock: Feedstock, options: RunOptions, machine: HostMachine, *, on_host: bool) -> RehearsalPlanner:
+    """Return the planner of a run's rehearsals."""
+    layout = ArtifactLayout.of(feedstock, rehearsal=True)
+    return RehearsalPlanner(
+        feedstock=feedstock,
+        machine=machine,
+        store=RehearsalLayout(config=layout.work("sources")).sources,
+        folder=options.build.distdir,
+        mirror=options.build.mirror,
+        on_host=on_host,
+        env={**machine.environment, **options.client},
     )
 
 

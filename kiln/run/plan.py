@@ -186,7 +186,7 @@ def _job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[str, Any]
         group=group_of(config),
         cache_key=run_inputs.caches[config.name],
         compile_memory=share.memory,
-        **({} if rehearsal is None else rehearsal.python_fields()),
+        **({} if rehearsal is None else rehearsal.job_fields()),
     )
 
 

@@ -120,8 +120,11 @@ def require(
 
 def _require_rehearsal_disk(layout: ArtifactLayout, rehearsals: Mapping[str, RehearsalInputs], jobs: int) -> int:
     missing_bytes = missing_size(rehearsals, RehearsalLayout(config=layout.work(min(rehearsals))).wheels)
-    upstream = max(rehearsal.wheels.upstream.size for rehearsal in rehearsals.values())
-    disk = rehearsal_disk(missing_bytes, upstream, jobs=min(jobs, len(rehearsals)))
+    upstream = max(
+        0 if rehearsal.wheels.upstream is None else rehearsal.wheels.upstream.size for rehearsal in rehearsals.values()
+    )
+    jobs = min(jobs, len(rehearsals))
+    disk = rehearsal_disk(missing_bytes, upstream, jobs=jobs) + (0 if upstream else jobs * LEAST_DISK)
     fetched = f" with {files.size_text(missing_bytes)} to fetch" if missing_bytes else ""
     files.require_space(layout.root, disk, for_what=f"rehearsing {', '.join(rehearsals)}{fetched}")
     return disk

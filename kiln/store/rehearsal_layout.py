@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 SIGN = "REHEARSAL.txt"
 SIGN_TEXT = """\
-The packages in this channel are a rehearsal of a release, not a release: what is compiled in them was published by
-TensorFlow's own project as a wheel, and the Python in them comes from the machine, or the container's image, that they
-were made on. They are for trying this feedstock there. kiln refuses to publish them.
+The packages in this channel are a rehearsal of a release, not a release: what they depend on was published as wheels,
+and the Python and the compilers come from the machine, or the container's image, that they were made on. TensorFlow's
+compile was replaced by its own project's wheel. They are for trying this feedstock there. kiln refuses to publish them.
 """
 
 
@@ -43,6 +43,11 @@ class RehearsalLayout:
     def wheels(self) -> Path:
         """The fetched wheels, shared by all configs."""
         return files.inside(self.config.parent / "wheels", self.config.parent)
+
+    @property
+    def sources(self) -> Path:
+        """The fetched sources of the recipe, shared by all configs."""
+        return files.inside(self.config.parent / "sources", self.config.parent)
 
     @property
     def converted(self) -> Path:

@@ -19,7 +19,8 @@ from kiln import rehearse
 from kiln.channel import Channel
 from kiln.errors import DownloadFailed, HashMismatch, UnsupportedPython
 from kiln.rehearse import wheels
-from kiln.rehearse.locked_wheels import PYTHONS, LockedWheel, plan
+from kiln.rehearse.locked_wheels import PYTHONS, plan
+from kiln.rehearse.rehearsal_plan import LockedWheel
 from kiln.rehearse.wheel_package import PackageTarget, convert_all
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from kiln.conda_package.reader import read_info
 from kiln.model.build_results import TestVerdict
 from kiln.package_test import PackageTester
 from kiln.rehearse import wheels
-from kiln.rehearse.locked_wheels import PYTHONS, LockedWheel
+from kiln.rehearse.locked_wheels import PYTHONS
+from kiln.rehearse.rehearsal_plan import LockedWheel
 
 ROOT = Path(__file__).parents[2]
 SERVING = ROOT / "serving"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import platform
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kiln import emulation
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # As the kernel shows what Debian's qemu-user-static registers.
 AARCH64 = """\

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 from packaging.utils import parse_wheel_filename
 
 from kiln.errors import UnsupportedPython, VariantFault
 from kiln.rehearse import conda_names
-from kiln.rehearse.locked_wheels import LOCKS, PYTHONS, LockedWheel, cuda_versions, plan, read
+from kiln.rehearse.locked_wheels import LOCKS, PYTHONS, cuda_versions, plan, read
+
+if TYPE_CHECKING:
+    from kiln.rehearse.rehearsal_plan import LockedWheel
 
 ALL = ["cpu", *(f"cuda{version}" for version in cuda_versions())]
 

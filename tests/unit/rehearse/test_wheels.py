@@ -14,7 +14,7 @@ import pytest
 from kiln import command, files
 from kiln.errors import DiskFull, DownloadFailed, HashMismatch
 from kiln.rehearse import wheels
-from kiln.rehearse.locked_wheels import LockedWheel
+from kiln.rehearse.rehearsal_plan import LockedWheel
 
 
 def locked(name: str, content: bytes = b"content", platform: str = "any") -> LockedWheel:

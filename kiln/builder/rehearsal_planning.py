@@ -1,0 +1,101 @@
+"""Plan the rehearsal of a config: upstream's wheel where kiln has a lock of it, else all that a build requires."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln import limits, package_test, rehearse, render
+from kiln.errors import UnsupportedPython, UsageError
+from kiln.job.build_outline import pythons_of
+from kiln.variants.cuda import cuda_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from kiln.job.machine import HostMachine
+    from kiln.model.build_config import BuildConfig
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.rendered import Rendered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RehearsalPlanner:
+    """Plans the rehearsals of a feedstock's configs, on the host unless ``on_host`` is False.
+
+    ``store`` has the sources of earlier rehearsals, ``folder`` the user's downloads; ``mirror`` is a further address of
+    sources. ``env`` is pip's environment.
+    """
+
+    feedstock: Feedstock
+    machine: HostMachine
+    store: Path
+    folder: Path | None
+    mirror: str | None
+    on_host: bool
+    env: Mapping[str, str]
+
+    def plan(self, config: BuildConfig) -> rehearse.RehearsalPlan:
+        """Return the plan of a config's rehearsal; nothing is downloaded.
+
+        Raises:
+            KilnError: UsageError for a config of several Pythons, or in a container; RehearsalRefused with all that
+                cannot be had; UnsupportedPython and VariantFault without locked wheels.
+        """
+        rendered = limits.bounded(lambda: render.finalise(render.render(self.feedstock, config)))
+        if rehearse.has_upstream_wheel(output.name for output in rendered.outputs):
+            return rehearse.plan(python=python_of(config), cuda=cuda_of(config))
+        if not self.on_host:
+            raise UsageError(
+                f"{config.name} cannot be rehearsed in a container",
+                why="its compilers and programs are those of this machine",
+                hint="remove --container, or use --container none",
+            )
+        required = rehearse.required_packages(rendered, test_specs=specs_of_tests(rendered))
+        python = python_of(config) if pythons_of(config) else rehearse.python_for(required, self._preferred())
+        projects = dict.fromkeys((rendered.name, *(output.name for output in rendered.outputs)))
+        return rehearse.general_plan(
+            rehearse.PlanRequest(
+                rendered=rendered,
+                required=required,
+                python=python,
+                sources=rehearse.SourceSearch(
+                    store=self.store, folder=self.folder, mirror=self.mirror, projects=tuple(projects), env=self.env
+                ),
+                env=self.env,
+                glibc=platform.libc_ver()[1],
+            )
+        )
+
+    def _preferred(self) -> tuple[str, ...]:
+        """Return the calling Python's version, then that of the newest one on this machine."""
+        pythons = []
+        with contextlib.suppress(UnsupportedPython):
+            pythons.append(rehearse.probe(self.machine.python, env=self.machine.environment).python)
+        newest = rehearse.newest(env=self.machine.environment)
+        return (*pythons, *([] if newest is None else [newest.python]))
+
+
+def specs_of_tests(rendered: Rendered) -> Iterator[tuple[str, str]]:
+    """Yield the requirements of the tests of each output that is not skipped, with its name."""
+    for output in rendered.outputs:
+        for test in output.tests if not output.skip else ():
+            for spec in (*package_test.required_specs(test), *test.requires_build):
+                yield output.name, package_test.installed_spec(spec, test)
+
+
+def python_of(config: BuildConfig) -> str:
+    """Return the minor version of Python that a config is for, ``3.11``.
+
+    Raises:
+        UsageError: when it has several, or none.
+    """
+    versions = pythons_of(config)
+    if len(versions) != 1:
+        raise UsageError(
+            f"{config.name} cannot be rehearsed", why=f"it has {len(versions)} Pythons, a rehearsal is for one"
+        )
+    return next(iter(versions))

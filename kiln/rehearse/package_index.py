@@ -1,0 +1,127 @@
+"""The Python package indexes that pip is configured for, asked for the files of a project with their hashes.
+
+An answer is JSON (PEP 691) or HTML (PEP 503) with the hash in the fragment of each link; an index may be a folder.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urljoin, urlsplit
+
+from packaging.utils import canonicalize_name
+
+from kiln import command, credentials, http_client
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+DEFAULT = "https://index.example/simple"
+ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.1"
+_SECONDS = 60.0
+_LARGEST = 100_000_000  # bytes of an answer
+_SETTING = re.compile(r"^(?P<place>[^.]+)\.(?P<key>[\w-]+)=(?P<value>.+)$", re.MULTILINE)
+_SHA256 = re.compile(r"sha256=([0-9a-f]{64})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexFile:
+    """A file of a project on an index; ``size`` is 0 where the index does not have it."""
+
+    name: str
+    url: str
+    sha256: str
+    size: int = 0
+
+
+def indexes(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the indexes that pip is configured for, the main one first, without their credentials, which are kept.
+
+    ``env`` is pip's environment.
+    """
+    words = ("config", "list", "--disable-pip-version-check")
+    result = command.capture((sys.executable, "-m", "pip", *words), env=env, timeout=_SECONDS)
+    main, extra = DEFAULT, ""
+    for match in _SETTING.finditer(result.stdout):  # pip lists the settings with the highest precedence last
+        if match["place"] in {"global", "install", ":env:"} and match["key"] in {"index-url", "extra-index-url"}:
+            value = _value(match["value"])
+            main, extra = (value, extra) if match["key"] == "index-url" else (main, value)
+    return credentials.register(url.rstrip("/") for url in (main, *extra.split()))
+
+
+def _value(text: str) -> str:
+    try:
+        return str(ast.literal_eval(text))
+    except (SyntaxError, ValueError):
+        return text
+
+
+def files_of(project: str, index: str) -> Iterator[IndexFile]:
+    """Yield the files of a project that have a SHA-256.
+
+    Raises:
+        HttpError: when the index does not answer, or has no such project.
+    """
+    url = f"{index}/{canonicalize_name(project)}/"
+    data, is_json = _answer(url)
+    yield from _of_json(data, url) if is_json else _of_html(data, url)
+
+
+def _answer(url: str) -> tuple[bytes, bool]:
+    """Return the answer of an index, and whether it is JSON."""
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        try:
+            return (Path(unquote(parts.path)) / "index.html").read_bytes(), False
+        except OSError as error:
+            raise http_client.HttpError(str(error)) from error
+    headers = {"Accept": ACCEPT, "User-Agent": "kiln", **credentials.headers(url)}
+    with http_client.opened(url, headers=headers) as response:
+        data = response.read(_LARGEST + 1)
+        if len(data) > _LARGEST:
+            raise http_client.HttpError(f"the answer has more than {_LARGEST:,} bytes")
+        return data, "json" in response.headers.get("Content-Type", "")
+
+
+def _of_json(data: bytes, base: str) -> Iterator[IndexFile]:
+    try:
+        content: Any = json.loads(data)
+        for entry in content["files"]:
+            if sha256 := entry["hashes"].get("sha256"):
+                size = entry.get("size")
+                yield IndexFile(
+                    name=str(entry["filename"]),
+                    url=urljoin(base, str(entry["url"])),
+                    sha256=str(sha256),
+                    size=size if isinstance(size, int) else 0,
+                )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise http_client.HttpError(f"the answer is not an index's: {error}") from error
+
+
+def _of_html(data: bytes, base: str) -> Iterator[IndexFile]:
+    links = _Links()
+    links.feed(data.decode("utf-8", "replace"))
+    for address in links.addresses:
+        parts = urlsplit(urljoin(base, address))
+        if match := _SHA256.fullmatch(parts.fragment):
+            url = parts._replace(fragment="").geturl()
+            yield IndexFile(name=unquote(Path(parts.path).name), url=url, sha256=match[1])
+
+
+class _Links(HTMLParser):
+    """The addresses of all links of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Keep the address of a link."""
+        self.addresses += [value for name, value in attrs if tag == "a" and name == "href" and value]

@@ -1,0 +1,83 @@
+"""The packages that a config requires from a channel, with the outputs and the sections that require them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from kiln.matchspec import MatchSpec, package_name
+from kiln.recipe.specs import with_star
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kiln.model.rendered import Output, Rendered
+
+
+class Section(str, Enum):
+    """A section of requirements, in the order in which a build solves them."""
+
+    BUILD = "build"
+    HOST = "host"
+    RUN = "run"
+    TEST = "test"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequiredPackage:
+    """A requirement of one section of an output, or of a build step that outputs share; ``name`` is the package's."""
+
+    name: str
+    spec: str
+    section: Section
+    output: str
+
+    @property
+    def version(self) -> str:
+        """The version constraint in conda's notation; empty without one."""
+        try:
+            return MatchSpec.parse(self.spec).version
+        except ValueError:
+            return ""
+
+    @property
+    def place(self) -> str:
+        """The section and the output, for messages: ``host of keras``."""
+        return f"{self.section.value} of {self.output}"
+
+
+def required_packages(rendered: Rendered, *, test_specs: Iterable[tuple[str, str]] = ()) -> tuple[RequiredPackage, ...]:
+    """Return what a config's outputs require, except virtual packages and each other.
+
+    ``test_specs`` are further requirements of tests, each with the name of its output.
+    """
+    outputs = [output for output in rendered.outputs if not output.skip]
+    own = {output.name for output in outputs}
+    distinct = dict.fromkeys((*_of_stagings(rendered), *_of_outputs(outputs), *_of_tests(test_specs)))
+    return tuple(entry for entry in distinct if entry.name not in own and not entry.name.startswith("__"))
+
+
+def _of_stagings(rendered: Rendered) -> Iterator[RequiredPackage]:
+    for staging in rendered.stagings:
+        for section in (Section.BUILD, Section.HOST):
+            specs = staging.requirements.solved(section)
+            yield from _entries(specs, section, rendered.name or staging.name, exact=staging.settings.by_engine)
+
+
+def _of_outputs(outputs: Iterable[Output]) -> Iterator[RequiredPackage]:
+    for output in outputs:
+        for section in (Section.BUILD, Section.HOST, Section.RUN):
+            exact = output.settings.by_engine or section is Section.RUN
+            yield from _entries(output.requirements.solved(section), section, output.name, exact=exact)
+
+
+def _of_tests(test_specs: Iterable[tuple[str, str]]) -> Iterator[RequiredPackage]:
+    for output, spec in test_specs:
+        yield from _entries([spec], Section.TEST, output, exact=True)
+
+
+def _entries(specs: Iterable[str], section: Section, output: str, *, exact: bool) -> Iterator[RequiredPackage]:
+    for text in specs:
+        spec = text if exact else with_star(text)
+        yield RequiredPackage(name=package_name(spec).lower(), spec=spec, section=section, output=output)

@@ -1,0 +1,217 @@
+"""The choice of wheels for requirements by pip's resolver: nothing is installed, and no source archive is built."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from kiln import command, credentials, http_client
+from kiln.errors import DownloadFailed
+from kiln.rehearse.rehearsal_plan import LockedWheel
+from kiln.rehearse.wheel_package import PackageTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_SECONDS = 600.0
+_UNAVAILABLE = re.compile(
+    r"Could not find a version that satisfies the requirement (?P<requirement>[^\n]+?)"
+    r" \(from versions: (?P<versions>[^)]*)\)"
+)
+_REQUIRED_BY = re.compile(r"^(?P<requirement>.*?) \(from (?P<parents>.+)\)$")
+_WORKERS = 8
+_GLIBC = re.compile(r"(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnavailableProject:
+    """A requirement that no wheel satisfies: ``project`` is the requested one, ``reason`` what pip found."""
+
+    project: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """The wheels that satisfy requirements together, and the requirements that none satisfies."""
+
+    wheels: tuple[LockedWheel, ...]
+    unavailable: tuple[UnavailableProject, ...] = ()
+
+
+class RequirementsConflict(Exception):
+    """The requirements contradict each other; the text is pip's explanation."""
+
+
+def resolve(requirements: Iterable[str], *, python: str, glibc: str, env: Mapping[str, str]) -> Resolution:
+    """Return the wheels of requirements with all that they require, for a Python and a C library's version.
+
+    A requirement that no wheel satisfies is left out, and the others are resolved again. ``env`` is pip's environment.
+
+    Raises:
+        RequirementsConflict: they contradict each other.
+        KilnError: DownloadFailed when pip cannot reach its index.
+    """
+    wanted = sorted(requirements)
+    unavailable: list[UnavailableProject] = []
+    while wanted:
+        report, output = _ask_pip(wanted, python=python, glibc=glibc, env=env)
+        if report is not None:
+            if more := sorted(_overlooked(report, python) - set(wanted)):
+                wanted = [*wanted, *more]
+                continue
+            return Resolution(wheels=_wheels(report, python), unavailable=tuple(unavailable))
+        failure = _failure(output, wanted)
+        unavailable.append(failure)
+        wanted = [text for text in wanted if _project(text) != failure.project]
+    return Resolution(wheels=(), unavailable=tuple(unavailable))
+
+
+def resolve_command(requirements: Path, report: Path, *, python: str, glibc: str) -> tuple[str, ...]:
+    """Return the argv of kiln's own pip that chooses wheels for a Python and for this machine's C library."""
+    return (
+        *(sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-input", "--quiet"),
+        *("--disable-pip-version-check", "--only-binary=:all:", "--retries=3", "--report", str(report)),
+        *(f"--python-version={python}", "--implementation=cp", f"--abi=cp{python.replace('.', '')}"),
+        *("--abi=abi3", "--abi=none"),
+        *(f"--platform={platform}" for platform in platforms(glibc)),
+        *("--requirement", str(requirements)),
+    )
+
+
+def platforms(glibc: str) -> tuple[str, ...]:
+    """Return the platform tags of wheels that run with a version of glibc, the newest first."""
+    match = _GLIBC.match(glibc)
+    newest = int(match[2]) if match and match[1] == "2" else 17
+    legacy = {17: "manylinux2014_x86_64", 12: "manylinux2010_x86_64", 5: "manylinux1_x86_64"}
+    names: list[str] = []
+    for minor in range(newest, 4, -1):
+        names += [f"manylinux_2_{minor}_x86_64", *([legacy[minor]] if minor in legacy else [])]
+    return (*names, "linux_x86_64")
+
+
+def _ask_pip(
+    requirements: Sequence[str], *, python: str, glibc: str, env: Mapping[str, str]
+) -> tuple[dict[str, Any] | None, str]:
+    """Return pip's report, None when it fails, and its messages."""
+    with tempfile.TemporaryDirectory(prefix="kiln-resolve-") as folder:
+        file, report = Path(folder) / "requirements.txt", Path(folder) / "report.json"
+        file.write_text("".join(f"{text}\n" for text in requirements), encoding="utf-8")
+        argv = resolve_command(file, report, python=python, glibc=glibc)
+        result = command.run(argv, env={**env, "TMPDIR": folder}, timeout=_SECONDS, tail_lines=400)
+        if not result.ok:
+            return None, result.tail
+        content: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
+        return content, result.tail
+
+
+def _overlooked(report: Mapping[str, Any], python: str) -> set[str]:
+    """Return what the chosen wheels require with another Python than pip's own.
+
+    pip evaluates markers for the Python that runs it, whatever the target's.
+    """
+    environment = {**PackageTarget(python=python).marker_environment(), "extra": ""}
+    versions = {
+        canonicalize_name(entry["metadata"]["name"]): entry["metadata"]["version"] for entry in report["install"]
+    }
+    texts = {text for entry in report["install"] for text in entry["metadata"].get("requires_dist", ())}
+    requirements = (requirement for text in texts if (requirement := _parsed(text)) is not None and requirement.marker)
+    return {
+        f"{requirement.name}{requirement.specifier}"
+        for requirement in requirements
+        if requirement.marker is not None
+        and requirement.marker.evaluate(environment)
+        and not _is_met(requirement, versions.get(canonicalize_name(requirement.name)))
+    }
+
+
+def _parsed(text: str) -> Requirement | None:
+    try:
+        return Requirement(text)
+    except InvalidRequirement:
+        return None
+
+
+def _is_met(requirement: Requirement, version: str | None) -> bool:
+    return version is not None and requirement.specifier.contains(version, prereleases=True)
+
+
+def _failure(output: str, requirements: Sequence[str]) -> UnavailableProject:
+    """Return the requested project that pip could not provide."""
+    projects = {_project(text) for text in requirements}
+    for match in _UNAVAILABLE.finditer(output):
+        text, parents = match["requirement"], ""
+        if required := _REQUIRED_BY.match(text):
+            text, parents = required["requirement"], required["parents"]
+        versions = "no wheel" if match["versions"] in {"", "none"} else f"only {_shortened(match['versions'])}"
+        reason = f"{text}: pip's index has {versions} for this Python and machine"
+        for candidate in (_project(text), *(_project(part) for part in parents.split("->"))):
+            if candidate in projects:
+                because = "" if candidate == _project(text) else f"{candidate} requires "
+                return UnavailableProject(project=candidate, reason=f"{because}{reason}")
+    lines = [line.removeprefix("ERROR: ") for line in output.splitlines() if not line.startswith("WARNING")]
+    if "conflict" in output or "ResolutionImpossible" in output:
+        raise RequirementsConflict("\n".join(lines[-20:]))
+    raise DownloadFailed(
+        "pip could not resolve the requirements of a rehearsal",
+        why="\n".join(lines[-5:]),
+        hint="check the network; pip's own settings (PIP_INDEX_URL, PIP_PROXY, pip.conf) apply",
+    )
+
+
+def _shortened(versions: str) -> str:
+    names = versions.split(", ")
+    return versions if len(names) <= 3 else f"{names[0]} to {names[-1]}"
+
+
+def _project(text: str) -> str:
+    try:
+        return canonicalize_name(Requirement(text.partition(" (from")[0].strip()).name)
+    except InvalidRequirement:
+        return canonicalize_name(re.split(r"[\s=<>!~;\[(]", text.strip(), maxsplit=1)[0])
+
+
+def _wheels(report: Mapping[str, Any], python: str) -> tuple[LockedWheel, ...]:
+    """Return the wheels of pip's report with their sizes.
+
+    Raises:
+        KilnError: DownloadFailed for a file without a hash, which could not be verified later.
+    """
+    entries = report["install"]
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        sizes = list(pool.map(_size, [entry["download_info"]["url"] for entry in entries]))
+    return tuple(_wheel(entry, size, python) for entry, size in zip(entries, sizes, strict=True))
+
+
+def _wheel(entry: Mapping[str, Any], size: int, python: str) -> LockedWheel:
+    url, name = entry["download_info"]["url"], canonicalize_name(entry["metadata"]["name"])
+    sha256 = entry["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256")
+    file = Path(unquote(urlsplit(url).path)).name
+    if not sha256:
+        raise DownloadFailed(f"pip's index has no hash of {file}", hint="use an index with hashes, as PyPI has them")
+    version = str(entry["metadata"]["version"])
+    return LockedWheel(name=name, version=version, file=file, size=size, sha256=sha256, pythons=(python,))
+
+
+def _size(url: str) -> int:
+    """Return the size of a file, 0 when its server does not announce it."""
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        path = Path(unquote(parts.path))
+        return path.stat().st_size if path.is_file() else 0
+    try:
+        headers = {"User-Agent": "kiln", **credentials.headers(url)}
+        with http_client.opened(url, method="HEAD", headers=headers, timeout=30.0) as response:
+            return http_client.announced_size(response) or 0
+    except http_client.HttpError:
+        return 0

@@ -1,0 +1,204 @@
+"""The sources of a recipe by their hashes: from a folder, a Python package index, a mirror, or their own address."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from packaging.utils import canonicalize_name
+
+from kiln import credentials, files, http_client
+from kiln.errors import DownloadFailed, HashMismatch
+from kiln.rehearse import package_index
+from kiln.rehearse.rehearsal_plan import SourceFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from kiln.model.rendered import Source
+
+_BY_PROJECT = re.compile(r"/packages/[^/]+/[^/]/(?P<name>[^/]+)/[^/]+$")
+_VERSION = re.compile(r"[-_]v?\d.*$")
+_TIMEOUT = 30.0  # seconds for an address to answer
+_LONGEST = 3600.0  # seconds for a file
+_CHUNK = 1 << 18
+_HOSTED = ("index.example", "index.example", "old.index.example", "files.index.example")  # which a package index stands for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingSource:
+    """A source that cannot be had, with the reason."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSearch:
+    """The places in which sources are searched, in this order.
+
+    ``store`` has fetched files, ``folder`` the user's downloads, ``mirror`` files as ``MIRROR/HOST/PATH``. ``projects``
+    are names to ask the indexes for besides those in a source's own address; ``env`` is pip's environment.
+    """
+
+    store: Path
+    folder: Path | None
+    mirror: str | None
+    projects: tuple[str, ...]
+    env: Mapping[str, str]
+
+    def locate(self, sources: Iterable[Source]) -> tuple[tuple[SourceFile, ...], tuple[MissingSource, ...]]:
+        """Return where each source file is, and those that cannot be had; nothing is downloaded."""
+        located: dict[str, SourceFile] = {}
+        missing: list[MissingSource] = []
+        indexes: list[str] | None = None
+        for source in sources:
+            if source.git_url is not None and not source.git_url.startswith((".", "/", "file:")):
+                missing.append(MissingSource(name=source.git_url, reason="a git repository has no hash to find it by"))
+            if not is_remote(source) or source.sha256 in located:
+                continue
+            if source.sha256 is None:
+                missing.append(MissingSource(name=source.url[0], reason="the recipe has no sha256 to find it by"))
+                continue
+            here = self._here(source, source.sha256)
+            if here is None and indexes is None:
+                indexes = list(package_index.indexes(self.env))
+            file = here or self._on_indexes(source, source.sha256, indexes or []) or self._on_web(source, source.sha256)
+            if file is None:
+                missing.append(MissingSource(name=source.url[0], reason="no index has its hash, no address answers"))
+            else:
+                located[source.sha256] = file
+        return tuple(located.values()), tuple(missing)
+
+    def _here(self, source: Source, sha256: str) -> SourceFile | None:
+        for name in names_of(source):
+            for folder in filter(None, (self.store, self.folder)):
+                path = folder / name
+                if path.is_file() and files.sha256(path) == sha256:
+                    size = path.stat().st_size
+                    return SourceFile(
+                        name=name, sha256=sha256, url=path.absolute().as_uri(), origin=str(folder), size=size
+                    )
+        return None
+
+    def _on_indexes(self, source: Source, sha256: str, indexes: Iterable[str]) -> SourceFile | None:
+        for index in indexes:
+            for project in projects_of(source, self.projects):
+                try:
+                    matches = [file for file in package_index.files_of(project, index) if file.sha256 == sha256]
+                except http_client.HttpError:
+                    continue
+                if matches:
+                    (match, name) = matches[0], next(iter(names_of(source)))
+                    origin = f"{match.name} of {project} on {urlsplit(index).hostname or index}"
+                    return SourceFile(name=name, sha256=sha256, url=match.url, origin=origin, size=match.size)
+        return None
+
+    def _on_web(self, source: Source, sha256: str) -> SourceFile | None:
+        for url, name in self._addresses(source):
+            try:
+                with http_client.opened(
+                    url, method="HEAD", headers={"User-Agent": "kiln"}, timeout=_TIMEOUT
+                ) as response:
+                    size = http_client.announced_size(response) or 0
+            except http_client.HttpError:
+                continue
+            return SourceFile(name=name, sha256=sha256, url=url, origin=urlsplit(url).hostname or url, size=size)
+        return None
+
+    def _addresses(self, source: Source) -> Iterator[tuple[str, str]]:
+        for url in source.url:
+            parts = urlsplit(url)
+            if parts.scheme in {"http", "https"}:
+                name = Path(unquote(parts.path)).name
+                if self.mirror is not None:
+                    yield f"{self.mirror.rstrip('/')}/{parts.netloc}{parts.path}", name
+                yield url, name
+
+
+def is_remote(source: Source) -> bool:
+    """Return whether a source is a file to download."""
+    return any(url.startswith(("http://", "https://")) for url in source.url)
+
+
+def names_of(source: Source) -> tuple[str, ...]:
+    """Return the names of a source's file at its addresses."""
+    names = (Path(unquote(urlsplit(url).path)).name for url in source.url if url.startswith(("http://", "https://")))
+    return tuple(dict.fromkeys(name for name in names if name not in {"", ".."}))
+
+
+def projects_of(source: Source, more: Iterable[str]) -> tuple[str, ...]:
+    """Return the projects of an index that may have a source: those of its addresses first."""
+    names: list[str] = []
+    for url in source.url:
+        parts = urlsplit(url)
+        path = unquote(parts.path)
+        if match := _BY_PROJECT.search(path):
+            names.append(match["name"])
+        elif parts.hostname in _HOSTED:
+            names.append(_VERSION.sub("", Path(path).name))
+    return tuple(dict.fromkeys(canonicalize_name(name) for name in (*names, *more) if name))
+
+
+def missing(sources: Iterable[SourceFile], store: Path) -> tuple[SourceFile, ...]:
+    """Return the sources that ``fetch`` would download; existing files are not read."""
+    return tuple(source for source in sources if not (store / source.name).is_file())
+
+
+def fetch(sources: Iterable[SourceFile], store: Path, *, on_line: Callable[[str], None]) -> None:
+    """Download or copy the sources that are missing from ``store``, and verify all.
+
+    Raises:
+        KilnError: HashMismatch, after removing the bad file, DownloadFailed, DiskFull.
+    """
+    store.mkdir(parents=True, exist_ok=True)
+    for source in sources:
+        target = store / source.name
+        if target.is_file() and files.sha256(target) == source.sha256:
+            continue
+        files.require_space(store, source.size, for_what=f"fetching {source.name}")
+        on_line(f"{source.name}: {source.origin}")
+        with tempfile.TemporaryDirectory(dir=store, prefix=".fetch-") as folder:
+            part = Path(folder) / "part"
+            _download(source, part)
+            if (actual := files.sha256(part)) != source.sha256:
+                raise HashMismatch(
+                    f"{source.name} is not the recipe's source; it is not used",
+                    why=f"its SHA-256 is {actual}, the recipe has {source.sha256}; it came from {source.origin}",
+                    hint="put the right file into a folder and name it with --distdir",
+                )
+            part.replace(target)
+
+
+def _download(source: SourceFile, part: Path) -> None:
+    parts = urlsplit(source.url)
+    if parts.scheme == "file":
+        files.link_or_copy(Path(unquote(parts.path)), part)
+        return
+    end = time.monotonic() + _LONGEST
+    try:
+        headers = {"User-Agent": "kiln", **credentials.headers(source.url)}
+        with (
+            files.full_disk_as_error(part.parent),
+            part.open("wb") as file,
+            http_client.opened(source.url, headers=headers) as response,
+        ):
+            _copy(response, file, end)
+    except http_client.HttpError as error:
+        raise DownloadFailed(
+            f"{source.name} cannot be downloaded",
+            why=f"{source.origin}: {error}",
+            hint="run the same command again, or put the file into a folder and name it with --distdir",
+        ) from error
+
+
+def _copy(stream: IO[bytes], file: IO[bytes], end: float) -> None:
+    while chunk := stream.read(_CHUNK):
+        if time.monotonic() > end:
+            raise http_client.HttpError(f"it takes more than {_LONGEST / 60:.0f} minutes")
+        file.write(chunk)

@@ -1,0 +1,207 @@
+"""The substitutes for a config's required packages: an interpreter, this machine's programs, or wheels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
+
+from kiln.rehearse import compilers, conda_names, machine_programs, pip_requirements, resolution
+from kiln.rehearse.rehearsal_plan import StandIn
+from kiln.rehearse.required_packages import Section
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from kiln.rehearse.rehearsal_plan import LockedWheel
+    from kiln.rehearse.required_packages import RequiredPackage
+
+OF_INTERPRETER = frozenset({"python", "python_abi"})
+_NOT_PYTHON = ("lib", "r-", "perl-", "ruby-", "lua-", "cross-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingPackage:
+    """A package that cannot be had, with the requirements of it and the reason."""
+
+    name: str
+    required: tuple[RequiredPackage, ...]
+    reason: str
+
+    @property
+    def only_tested(self) -> bool:
+        """True when tests alone require it."""
+        return all(entry.section is Section.TEST for entry in self.required)
+
+    @property
+    def text(self) -> str:
+        """The package, what requires it, and the reason."""
+        places = ", ".join(dict.fromkeys(entry.place for entry in self.required))
+        return f"{self.required[0].spec} ({places}): {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Substitutes:
+    """What stands in for required packages: stand-ins of this machine, wheels, and the packages that nothing does."""
+
+    stand_ins: tuple[StandIn, ...] = ()
+    wheels: tuple[LockedWheel, ...] = ()
+    missing: tuple[MissingPackage, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubstituteSearch:
+    """The search for substitutes: ``python`` is the rehearsal's, empty when the config has none.
+
+    ``own`` are the versions of the config's outputs by their names, ``pinned`` the keys of its variant, ``env`` pip's
+    environment, ``glibc`` the version of this machine's C library.
+    """
+
+    python: str
+    own: Mapping[str, str]
+    pinned: Collection[str]
+    env: Mapping[str, str]
+    glibc: str
+    notes: list[str] = field(default_factory=list)
+
+    def run(self, required: Iterable[RequiredPackage]) -> Substitutes:
+        """Return the substitutes of required packages.
+
+        Raises:
+            RequirementsConflict: the requirements of one environment contradict each other.
+            KilnError: DownloadFailed when pip cannot reach its index.
+        """
+        by_name: dict[str, list[RequiredPackage]] = {}
+        for entry in required:
+            if entry.name not in OF_INTERPRETER:
+                by_name.setdefault(entry.name, []).append(entry)
+        toolchain, programs, python_packages, missing = self._sorted(by_name)
+        wheels, unavailable = self._resolved(python_packages)
+        conda_of = {pip_requirements.pypi_name(name): name for name in python_packages}
+        missing += [
+            MissingPackage(name=name, required=tuple(by_name[name]), reason=entry.reason)
+            for entry in unavailable
+            if (name := conda_of.get(entry.project)) is not None
+        ]
+        aliases = self._aliases(by_name.keys() - {entry.name for entry in missing}, wheels)
+        return Substitutes(
+            stand_ins=(*compilers.stand_ins(toolchain, self.env), *programs, *aliases),
+            wheels=tuple(wheel for wheel in wheels if self._own_name(wheel) is None),
+            missing=tuple(missing),
+            notes=(*self.notes, *self._guesses(python_packages, {entry.name for entry in missing})),
+        )
+
+    def _sorted(
+        self, by_name: Mapping[str, list[RequiredPackage]]
+    ) -> tuple[
+        dict[str, list[str]], list[StandIn], dict[str, tuple[RequiredPackage, ...]], list[MissingPackage]
+    ]:  # fmt: skip
+        """Return the packages of the toolchain, stand-ins of programs, Python packages, and missing packages."""
+        toolchain: dict[str, list[str]] = {}
+        programs: list[StandIn] = []
+        python_packages: dict[str, tuple[RequiredPackage, ...]] = {}
+        missing: list[MissingPackage] = []
+        for name, entries in sorted(by_name.items()):
+            required, reason = tuple(entries), ""
+            constraints = [entry.version for entry in entries]
+            if compilers.is_toolchain(name):
+                program = compilers.missing_program(name, self.env)
+                reason = f"this machine has no {program}" if program else ""
+                toolchain |= {} if program else {name: constraints}
+            elif (row := machine_programs.table().get(name)) is not None:
+                stand_in, reason = self._program(name, row, constraints)
+                programs += [stand_in] if stand_in else []
+                if stand_in is None and row.pypi and self.python:
+                    python_packages[name], reason = required, ""
+            elif reason := self._why_not_python(name):
+                pass
+            else:
+                python_packages[name] = required
+            missing += [MissingPackage(name=name, required=required, reason=reason)] if reason else []
+        return toolchain, programs, python_packages, missing
+
+    def _program(
+        self, name: str, row: machine_programs.ProgramPackage, constraints: list[str]
+    ) -> tuple[StandIn | None, str]:
+        """Return the stand-in of a program's package; else the reason why this machine has none."""
+        program = machine_programs.find(row.programs[0], self.env)
+        if program is None:
+            return None, f"this machine has no {row.programs[0]}"
+        if not machine_programs.fits(program.version, constraints):
+            return None, f"this machine has {row.programs[0]} {program.version} only"
+        found_programs = machine_programs.paths(row.programs, self.env)
+        origin = f"{program.path} {program.version}"
+        return StandIn(name=name, version=program.version, programs=found_programs, origin=origin), ""
+
+    def _why_not_python(self, name: str) -> str:
+        """Return why a package has no wheels; empty for a Python package, or what may be one."""
+        if pip_requirements.is_certain(name):
+            return "" if self.python else "it is a Python package, and no Python was chosen"
+        if name.startswith(_NOT_PYTHON):
+            return "it is a library of the channel, not a Python package"
+        if canonicalize_name(name) in {canonicalize_name(key) for key in self.pinned if key.strip("_.-")}:
+            return "it is a library of the channel, which the variant pins"
+        return "" if self.python else "it is a package of the channel, and nothing on this machine stands in for it"
+
+    def _resolved(
+        self, packages: Mapping[str, tuple[RequiredPackage, ...]]
+    ) -> tuple[tuple[LockedWheel, ...], list[resolution.UnavailableProject]]:
+        """Return wheels for all packages together; if that is impossible, for each environment on its own."""
+        every = [entry for entries in packages.values() for entry in entries]
+        try:
+            return self._resolve(every)
+        except resolution.RequirementsConflict:
+            self.notes.append("the requirements contradict each other: each environment gets wheels of its own")
+        environments: dict[tuple[bool, str], list[RequiredPackage]] = {}
+        for entry in every:
+            environments.setdefault((entry.section in {Section.RUN, Section.TEST}, entry.output), []).append(entry)
+        wheels: dict[LockedWheel, None] = {}
+        unavailable: list[resolution.UnavailableProject] = []
+        for entries in environments.values():
+            more, faults = self._resolve(entries)
+            wheels |= dict.fromkeys(more)
+            unavailable += [fault for fault in faults if fault.project not in {old.project for old in unavailable}]
+        return tuple(wheels), unavailable
+
+    def _resolve(
+        self, entries: Iterable[RequiredPackage]
+    ) -> tuple[tuple[LockedWheel, ...], list[resolution.UnavailableProject]]:
+        constraints: dict[str, list[str]] = {}
+        for entry in entries:
+            constraints.setdefault(entry.name, []).append(entry.version)
+        texts = {pip_requirements.pip_requirement(name, versions) for name, versions in constraints.items()}
+        if not texts:
+            return (), []
+        answer = resolution.resolve(texts, python=self.python, glibc=self.glibc, env=self.env)
+        return answer.wheels, list(answer.unavailable)
+
+    def _own_name(self, wheel: LockedWheel) -> str | None:
+        """Return the config's own output that a wheel would duplicate."""
+        names = {wheel.name, canonicalize_name(conda_names.conda_name(wheel.name))}
+        return next((own for own in self.own if canonicalize_name(own) in names), None)
+
+    def _aliases(self, required: Collection[str], wheels: Iterable[LockedWheel]) -> list[StandIn]:
+        """Return packages that only depend on another one: names of the channel that differ from the wheels'."""
+        aliases: dict[tuple[str, str], StandIn] = {}
+        for wheel in wheels:
+            name, own = conda_names.conda_name(wheel.name), self._own_name(wheel)
+            version = wheel.version if own is None else self.own[own]
+            target = f"{name} =={version}" if own is None else own
+            spellings = {entry for entry in required if pip_requirements.pypi_name(entry) == wheel.name}
+            for spelling in sorted((spellings if own is None else {name}) - {name if own is None else own}):
+                origin = f"the wheel of {wheel.name}" if own is None else f"this config's {own}"
+                aliases[spelling, version] = StandIn(name=spelling, version=version, depends=(target,), origin=origin)
+        return list(aliases.values())
+
+    def _guesses(self, packages: Iterable[str], missing: Collection[str]) -> list[str]:
+        """Return notes on the names that were mapped without certainty."""
+        there = sorted(name for name in packages if name not in missing)
+        guessed = [name for name in there if not pip_requirements.is_certain(name)]
+        several = [name for name in there if len(pip_requirements.known_pypi_names(name)) > 1]
+        notes = [f"taken from pip's index by their names alone: {', '.join(guessed)}"] if guessed else []
+        return notes + [
+            f"{name} may be {' or '.join(pip_requirements.known_pypi_names(name))} on pip's index: the first is taken"
+            for name in several
+        ]
