@@ -27,6 +27,7 @@ NAME = "kiln"
 _CLONE = Path(__file__).parents[2]
 _SECONDS = 30.0
 _SSH = re.compile(r"(?P<user>[\w.-]+@)?(?P<host>[\w.-]+):(?P<path>[^/:].*)")
+_URL = re.compile(r"[a-z+]+://")
 _PATH_LIKE = re.compile(r"\.{0,2}/|file:")
 
 
@@ -45,13 +46,13 @@ def given(text: str) -> KilnRequirement:
         UsageError: it is not a requirement on kiln, or leaves the version open.
     """
     hint = "--kiln 'kiln==VERSION', --kiln 'kiln @ git+https://HOST/REPOSITORY@COMMIT', or a wheel's path"
-    if _PATH_LIKE.match(text) or text.endswith(".whl"):
+    if _PATH_LIKE.match(text) or (text.endswith(".whl") and "://" not in text):
         path = Path(text.removeprefix("file://")).absolute()
         if not path.exists():
             raise UsageError(f"--kiln: {path} does not exist", hint=hint)
         return _local(path.as_uri())
     try:
-        requirement = Requirement(text)
+        requirement = Requirement(f"{NAME} @ {text}" if _URL.match(text) else text)
     except InvalidRequirement as error:
         raise UsageError(f"--kiln {text!r} is not a requirement", why=str(error).splitlines()[0], hint=hint) from error
     if requirement.name != NAME:

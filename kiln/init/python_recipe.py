@@ -51,7 +51,7 @@ def _v0(project: PythonProject, maintainers: Sequence[str]) -> Iterator[str]:
     yield f'{{% set version = "{project.version}" %}}'
     if project.python_min:
         yield f'{{% set python_min = "{project.python_min}" %}}'
-    yield from ("", "package:", "  name: {{ name }}", "  version: {{ version }}", "")
+    yield from ("", "package:", "  name: {{ name }}", '  version: "{{ version }}"', "")
     yield from ("source:", f"  url: {_url(project, '{{ name }}', '{{ version }}', '{{ name[0] }}')}")
     yield from (f"  sha256: {project.sha256}", "", "build:", "  number: 0")
     if project.noarch:

@@ -17,8 +17,8 @@ _V1 = """\
 schema_version: 1
 
 context:
-  name: {name}
-  version: {version}
+  name: {scalar_name}
+  version: {quoted_version}
 
 package:
   name: ${{{{ name }}}}
@@ -61,7 +61,7 @@ _V0 = """\
 
 package:
   name: {{{{ name }}}}
-  version: {{{{ version }}}}
+  version: "{{{{ version }}}}"
 
 source:
   # The files in recipe/src. For a release of upstream's: url and sha256.
@@ -144,7 +144,7 @@ def starter(name: str, version: str, format_: RecipeFormat, maintainers: Sequenc
     """Return the recipe of a small package that installs a program."""
     values = {
         "name": name,
-        "version": scalar(version) if not version.replace(".", "", 1).isdigit() else f'"{version}"',
+        "scalar_name": scalar(name),
         "quoted_name": f'"{name}"',
         "quoted_version": f'"{version}"',
         "home": f"https://github.com/{maintainers[0]}/{name}",

@@ -31,15 +31,7 @@ class Installed(NamedTuple):
 def ended(argv: tuple[str, ...], folder: Path) -> str:
     """Run a program to its end, without this clone on its path; return its output."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    result = subprocess.run(
-        argv,
-        cwd=folder,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=CEILING,
-    )
+    result = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=CEILING)
     assert result.returncode == 0, f"{argv}\n{result.stdout}\n{result.stderr}"
     return result.stdout
 
@@ -86,6 +78,5 @@ def test_a_feedstock_from_nothing_is_built_and_published_away_from_this_clone(
     published = installed.kiln(root, "publish", "--to", str(channel))
     (package,) = (channel / "noarch").glob("*.conda")
     assert f"published noarch/{package.name}" in published
-    words = ("install", "greeter", "--from", channel.as_uri(), "--prefix", str(tmp_path / "prefix"))
-    installed.kiln(root, *words)
+    installed.kiln(root, "install", "greeter", "--from", channel.as_uri(), "--prefix", str(tmp_path / "prefix"))
     assert ended((str(tmp_path / "prefix" / "bin" / "greeter"),), tmp_path) == "hello from greeter\n"

@@ -1,0 +1,136 @@
+"""``kiln init`` makes a feedstock that needs no other command, or adds to one without changing it."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import cli
+from kiln.errors import FeedstockNotFound, NotWritable, UsageError
+from tests.feedstocks import written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+META = "package:\n  name: a\n  version: '1'\n"
+REQUIREMENT = ("--kiln", "kiln==1.2.3")
+
+
+@pytest.fixture(autouse=True)
+def user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A user whose git names no GitHub user."""
+    monkeypatch.setenv("LOGNAME", "jane")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+
+
+def init(folder: Path, *words: str) -> int:
+    return cli.dispatch(["-C", str(folder), "init", *words, *REQUIREMENT])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("form", ["v0", "v1"])
+def test_a_feedstock_from_nothing_is_up_to_date(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+    assert init(tmp_path, "tool", "--format", form, "--maintainer", "jane", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    root = tmp_path / "tool-feedstock"
+    assert report["folder"] == str(root)
+    assert sorted(report["added"]) == sorted(contents(root))
+    assert {".ci_support/linux_64_.yaml", ".github/workflows/build.yml"} <= set(report["added"])
+    assert cli.dispatch(["-C", str(root), "rerender", "--check"]) == 0
+    assert "kiln==1.2.3\n" in (root / "requirements" / "kiln.txt").read_text()
+
+
+@pytest.mark.processes
+def test_the_maintainer_is_the_login_where_git_names_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert init(tmp_path, "tool", "--folder", "here") == 0
+    assert "    - jane\n" in (tmp_path / "here" / "recipe" / "recipe.yaml").read_text()
+    printed = capsys.readouterr().out
+    assert "note: extra/recipe-maintainers is jane" in printed
+    assert printed.splitlines()[-1] == f"next: kiln -C {tmp_path}/here lint; kiln -C {tmp_path}/here build --all"
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    words = ("tool", "--maintainer", "jane")
+    assert init(tmp_path, *words) == 0
+    before = contents(tmp_path)
+    with pytest.raises(NotWritable):
+        init(tmp_path, *words, "--format", "v0")
+    assert contents(tmp_path) == before
+
+
+def test_a_feedstock_is_completed_and_no_file_of_it_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    feedstock = written(tmp_path / "f", META, files={".gitignore": "theirs\n"})
+    before = contents(feedstock.root)
+    assert init(feedstock.root, "--json") == 0
+    after = contents(feedstock.root)
+    report = json.loads(capsys.readouterr().out)
+    assert {name: after[name] for name in before} == before
+    assert sorted(report["added"]) == sorted(after.keys() - before.keys())
+    assert {"build-locally.py", "outputs.txt", ".github/workflows/build.yml"} <= after.keys()
+    assert report["kept"] == ["conda-forge.yml", ".gitignore"]
+    assert after["outputs.txt"].decode().splitlines()[1:] == ["a"]
+    assert init(feedstock.root) == 0
+    assert contents(feedstock.root) == after
+
+
+def test_a_checkout_with_configs_keeps_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    feedstock = written(tmp_path / "f", META)
+    assert cli.dispatch(["-C", str(feedstock.root), "rerender"]) == 0
+    (feedstock.configs / "linux_64_.yaml").write_text("target_platform:\n- linux-64\nmine:\n- '1'\n")
+    capsys.readouterr()
+    smithy = {"build-locally.py": "import subprocess\n", ".github/workflows/conda-build.yml": "theirs\n"}
+    for name, text in smithy.items():
+        (feedstock.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (feedstock.root / name).write_text(text)
+    before = contents(feedstock.root)
+    assert init(feedstock.root, "--json") == 0
+    after, report = contents(feedstock.root), json.loads(capsys.readouterr().out)
+    assert {name: after[name] for name in before} == before
+    assert after.keys() - before.keys() == {".gitignore", "outputs.txt"}
+    assert ".ci_support" in report["kept"]
+    assert any("conda-smithy's .github/workflows/conda-build.yml builds" in note for note in report["notes"])
+
+
+def test_a_recipe_that_needs_a_pinning_is_written_and_what_is_missing_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    feedstock = written(tmp_path, META + "requirements:\n  host:\n    - zlib {{ zlib_version }}\n")
+    assert init(feedstock.root, "--pinning-channel", "none") == 0
+    printed = capsys.readouterr().out
+    assert ".ci_support and the workflow are not written: zlib_version has no value without a pinning" in printed
+    assert printed.splitlines()[-1].endswith("rerender")
+    assert not feedstock.configs.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--pypi",), "--pypi needs the name of a new package"),
+        (("--format", "v0"), "--format needs the name"),
+        (("Tool",), "cannot be the name of a package"),
+        (("tool", "--version", "1-2"), "cannot be a version"),
+        (("tool", "--maintainer", "jane doe"), "not a GitHub user"),
+        (("tool", "--kiln", "kiln"), "leaves the version open"),
+    ],
+)
+def test_invalid_words_are_refused_before_anything_is_written(
+    tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    given = words if "--kiln" in words else (*words, *REQUIREMENT)
+    given = given if "--maintainer" in words or not words[0].lower().startswith("t") else (*given, "--maintainer", "j")
+    with pytest.raises(UsageError, match=message):
+        cli.dispatch(["-C", str(tmp_path), "init", *given])
+    assert os.listdir(tmp_path) == []  # noqa: PTH208 - also of hidden files
+
+
+def test_a_folder_without_a_recipe_is_not_completed(tmp_path: Path) -> None:
+    with pytest.raises(FeedstockNotFound):
+        init(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,31 @@
+"""Foreign text in a new recipe is text: it starts no template, no selector, no other key."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from kiln.init.recipe_text import items, prose, scalar
+
+
+@pytest.mark.parametrize("text", ["1.10", "yes", "a: b", "- a", "", "two\nlines", "it's", "@x", "null"])
+def test_a_scalar_reads_back_as_the_text_on_one_line(text: str) -> None:
+    assert "\n" not in scalar(text)
+    assert yaml.safe_load(f"key: {scalar(text)}")["key"] == text
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("runs {{ os }} and {% if %}", "runs { { os }} and { % if %}"),
+        ("${{ env.get('A') }}", "${ { env.get('A') }}"),
+        ("for C# [win]", "for C# (win)"),
+        ("two\n lines\u202e", "two lines"),
+    ],
+)
+def test_foreign_text_is_harmless(text: str, result: str) -> None:
+    assert yaml.safe_load(f"key: {prose(text)}")["key"] == result
+
+
+def test_items_are_one_a_line() -> None:
+    assert items(["a >=1", "*"], 2) == "  - a >=1\n  - '*'\n"
