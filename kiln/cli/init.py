@@ -7,6 +7,7 @@ import json
 import os
 import re
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from kiln.cli import pinning
@@ -75,7 +76,7 @@ class InitReport:
 
     def lines(self, name: str | None) -> list[str]:
         """Return the report as lines, with the next commands."""
-        folder = f"-C {self.folder} "
+        folder = f"-C {quote(str(self.folder))} "
         return [
             f"{'made' if name else 'completed'} the feedstock in {self.folder}",
             *(f"  added  {path}" for path in self.added),
