@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kiln.convert import facts, keys
+from kiln.convert.compile_variables import compile_variables
 from kiln.convert.facts import Facts
 from kiln.convert.package_tests import IMPLICIT
 from kiln.convert.pins import pin_bounds
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
-    from kiln.model.rendered import Output, Pin, Rendered, Script
+    from kiln.model.rendered import Output, Pin, Rendered, Script, Staging
     from kiln.recipe.metadata import Metadata
 
 _BOUND = frozenset({"python", "r-base"})  # languages whose packages export their own bounds
@@ -62,7 +63,7 @@ def _facts(package: Metadata, output: Output, rendered: Rendered, system: str) -
         values=facts.without_defaults(values),
         hash_input=dict(output.used),
         script_keys=_script_keys(package, output),
-        compile_keys=_compile_keys(package),
+        compile_keys=_compile_keys(package, rendered.staging_of(output)),
         bound_python=output.noarch != "python" and bool(_BOUND.intersection(output.requirements.run)),
     )
 
@@ -73,12 +74,13 @@ def _script_keys(package: Metadata, output: Output) -> tuple[str, ...]:
     return tuple(sorted(package.recipe.scripts.of_file(file) & output.used.keys())) if file else ()
 
 
-def _compile_keys(package: Metadata) -> tuple[str, ...]:
-    """Return the keys that the compile of a recipe with outputs reads as variables."""
+def _compile_keys(package: Metadata, step: Staging | None) -> tuple[str, ...]:
+    """Return the keys, and the variables of the package, that the compile of a recipe with outputs reads."""
     recipe = package.recipe
     if not recipe.outputs_of(package.values):
         return ()
-    return tuple(sorted(recipe.scripts.of_recipe(recipe.platform.system) - _ALWAYS_SET))
+    own = () if step is None else compile_variables(step, recipe.source.path.parent)
+    return (*own, *sorted(recipe.scripts.of_recipe(recipe.platform.system) - _ALWAYS_SET))
 
 
 def _section(package: Metadata, name: str) -> Mapping[str, Any]:
@@ -201,7 +203,8 @@ def _shared(package: Metadata, output: Output, rendered: Rendered) -> dict[str, 
     step = rendered.staging_of(output)
     if several and step is not None and (step.script.file or step.script.lines):
         result["compile/script"] = _script(step.script)
-        result["compile/script/env"] = tuple(sorted(step.script_env))
+        own = compile_variables(step, package.recipe.source.path.parent)
+        result["compile/script/env"] = tuple(sorted((*step.script_env, *(f"{key}={own[key]}" for key in own))))
         for section in ("build", "host"):
             given = list(getattr(step.requirements, section))
             result[f"compile/requirements/{section}"] = facts.specs(given, section)

@@ -32,7 +32,7 @@ class RecipeFacts:
 
     ``top_is_package``: the top level is a package in addition to its outputs; ``use_keys`` and ``ignore_keys`` are, by
     output, keys to count, or not to count, in hashes; ``compile_keys`` are keys that the script of the compile reads,
-    ``always`` those that every config has.
+    and variables of the package (``PKG_NAME``), ``always`` the keys that every config has.
     """
 
     top_is_package: bool
@@ -205,7 +205,7 @@ class Converter:
         result = ConvertedPackage()
         result.put(("staging",), DictPart(pairs=[("name", replace(name, pieces=(*name.pieces, "-build"), above=[]))]))
         result.put(("source",), self._sections.source(self._tree.all("source")))
-        result.put(("build", "script"), self._with_keys(script))
+        result.put(("build", "script"), self._with_keys(script, identity, build))
         requirements = [_only(part, ("build", "host")) for part in self._tree.all("requirements")]
         self._sections.requirements(list(requirements), result)
         if ignored := [key for key in ("ignore_run_exports", "ignore_run_exports_from") if build.all(key)]:
@@ -214,19 +214,33 @@ class Converter:
         given = {"build": build, "requirements": self._tree.all("requirements")}
         return DictPart(pairs=_ordered(result, given), above=[_ABOVE_STAGING])
 
-    def _with_keys(self, script: Part) -> Part:
+    def _with_keys(self, script: Part, identity: DictPart, build: DictPart) -> Part:
         """Return the script of a compile with the keys that it reads, which it would only have if they were counted."""
         if not self._facts.compile_keys:
             return script
         given = script if isinstance(script, DictPart) else DictPart(pairs=[("content", script)])
         env = _section(given, "env")
         names = {name for name, _ in env.pairs}
-        pairs = [(key, ScalarPart(pieces=(self._value(key),))) for key in self._facts.compile_keys if key not in names]
+        own = {
+            "PKG_NAME": identity.all("name"),
+            "PKG_VERSION": identity.all("version"),
+            "PKG_BUILDNUM": build.all("number"),
+        }
+        pairs = [
+            (key, self._own_value(own[key]) if key in own else self._key_value(key))
+            for key in self._facts.compile_keys
+            if key not in names
+        ]
         rest = [pair for pair in given.pairs if pair[0] != "env"]
         return DictPart(pairs=[*rest, ("env", DictPart(pairs=[*env.pairs, *pairs]))])
 
-    def _value(self, key: str) -> Expr:
-        return Expr(key) if key in self._facts.always else Expr(f'{key} | default("")', FILTER)
+    def _key_value(self, key: str) -> Part:
+        return ScalarPart(pieces=(Expr(key) if key in self._facts.always else Expr(f'{key} | default("")', FILTER),))
+
+    def _own_value(self, parts: list[Part]) -> Part:
+        """Return a variable of the package as text, as variables are; without a value it is 0, as a build number is."""
+        value = chosen(parts)
+        return text("0") if value is None else replace(value, plain=False, above=[], behind="")
 
     def _output(self, entry: DictPart, top: str, staging: DictPart | None, about: DictPart | None) -> DictPart:
         tree, package = self._tree, ConvertedPackage()

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
 PROGRAM = Path(__file__).with_name("rattler_builds.py")
 EXPORTS = "info/run_exports.json"
-COMPARED = ("info/tests/tests.yaml", EXPORTS)
+COMPARED = ("info/tests/tests.yaml", "info/licenses/", EXPORTS)
 PLACEHOLDER = re.compile(r"/[^\s:\"']*_env_placehold[^\s:\"'/]*")
 CPU = "linux_64_cuda_compiler_versionNone"
 
@@ -54,6 +54,17 @@ def copied(name: str, folder: Path) -> Path:
     return root
 
 
+def in_v1(folder: Path) -> Path:
+    """Return a copy of the small feedstock that `kiln convert` has converted to recipe.yaml, with its configs."""
+    root = Path(shutil.copytree(FIXTURES / "small-feedstock", folder / "small-feedstock"))
+    ended = kiln(root, "convert")
+    assert ended.returncode == 0, ended.stderr
+    (root / "recipe" / "meta.yaml").unlink()
+    ended = kiln(root, "rerender")
+    assert ended.returncode == 0, ended.stderr
+    return root
+
+
 def kiln(root: Path, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run a command of kiln's to its end; containers are of the base image."""
     argv = (sys.executable, "-m", "kiln", "-C", str(root), *words)
@@ -70,12 +81,12 @@ def kiln(root: Path, *words: str, stdin: str = "") -> subprocess.CompletedProces
 
 
 def contents(package: Path) -> dict[str, Any]:
-    """Return the files that a package installs, its tests and run exports, without the prefixes in them."""
+    """Return the files that a package installs, its tests, licenses and run exports, without the prefixes in them."""
     with reader.reading(package) as setting:
         files = {
             member.name: member.linkname if content is None else content.read().decode(errors="replace")
             for member, content in setting
-            if not member.isdir() and (not member.name.startswith("info/") or member.name in COMPARED)
+            if not member.isdir() and (not member.name.startswith("info/") or member.name.startswith(COMPARED))
         }
     exports = json.loads(files.pop(EXPORTS, "{}"))
     plain = {name: PLACEHOLDER.sub("PREFIX", text) for name, text in files.items() if not name.endswith(".pyc")}

@@ -135,6 +135,25 @@ def test_keys_that_a_script_reads_stay_used(tmp_path: Path) -> None:
     assert "use_keys:\n      - mode\n" in result.recipe
 
 
+def test_a_compile_keeps_the_variables_of_the_package_that_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meta = (
+        "{% set number = 3 %}\npackage:\n  name: a-split\n  version: '1.20'\nbuild:\n  number: {{ number }}\n"
+        "outputs:\n  - name: b\n    script: b.sh\n    requirements:\n      host:\n        - zlib\n"
+    )
+    scripts = {"recipe/build.sh": 'echo "$PKG_NAME ${PKG_VERSION} $PKG_BUILDNUM"\n', "recipe/b.sh": "true\n"}
+    feedstock = written(tmp_path / "a", meta, "zlib:\n  - '1'\n", files=scripts)
+    expand.write(feedstock, expand.configs(feedstock))
+    result = convert.convert(feedstock)
+    assert result.proof.holds
+    lines = ("PKG_BUILDNUM: ${{ number }}", "PKG_NAME: a-split", 'PKG_VERSION: "1.20"')
+    assert "".join(f"          {line}\n" for line in lines) in result.recipe
+    lost = result.recipe.replace(f"          {lines[2]}\n", "")
+    monkeypatch.setattr(conversions, "converted", lambda _, __: lost)
+    assert {item.what for item in convert.faults(convert.convert(feedstock))} == {"compile/script/env"}
+
+
 def test_a_feedstock_with_a_recipe_yaml_is_refused(tmp_path: Path) -> None:
     feedstock = written(tmp_path, PINNED, files={"recipe/recipe.yaml": "package: {name: a, version: '1'}\n"})
     with pytest.raises(ConversionRefused):
