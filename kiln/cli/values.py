@@ -28,10 +28,10 @@ def minutes(text: str) -> float:
 
 
 def folder(text: str) -> Path:
-    """Return the path of an existing folder."""
-    path = Path(text)
+    """Return the absolute path of an existing folder; builds run in other folders."""
+    path = Path(text).absolute()
     if not path.is_dir():
-        raise UsageError(f"folder not found: {path}", hint="--distdir FOLDER, with the files that Bazel would download")
+        raise UsageError(f"folder not found: {text}", hint="--distdir FOLDER, with the files that Bazel would download")
     return path
 
 

@@ -53,8 +53,11 @@ def test_minutes_are_converted_to_seconds() -> None:
         values.minutes("soon")
 
 
-def test_a_folder_must_exist(tmp_path: Path) -> None:
+def test_a_folder_must_exist_and_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert values.folder(str(tmp_path)) == tmp_path
+    (tmp_path / "downloads").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert values.folder("downloads") == tmp_path / "downloads"
     with pytest.raises(UsageError, match="folder not found"):
         values.folder(str(tmp_path / "absent"))
 
