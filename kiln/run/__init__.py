@@ -10,7 +10,6 @@ from kiln.executor.conda_forge_env import PASSED_ON as CONTRACT
 from kiln.job.machine import HostMachine
 from kiln.job.options import BuildOptions
 from kiln.ledger import Ledger
-from kiln.recipe_v1.recipe_format import is_v1
 from kiln.run import recipe_support
 from kiln.run.options import RunOptions, run_arguments
 from kiln.run.plan import RunPlan, as_text, prepare
@@ -76,8 +75,9 @@ def callers_variables(feedstock: Feedstock, configs: Iterable[str]) -> frozenset
 
 
 def _recipe(feedstock: Feedstock) -> str:
-    file = feedstock.recipe_v1 if limits.bounded(lambda: is_v1(feedstock)) else feedstock.meta
-    return file.read_text(encoding="utf-8", errors="replace")
+    """Return the text of the recipe, in either format."""
+    files = (file for file in (feedstock.meta, feedstock.recipe_v1) if file.is_file())
+    return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
 
 
 def build(feedstock: Feedstock, planned: RunPlan, watcher: RunObserver) -> tuple[MatrixReport, Mapping[str, KilnError]]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault, nearest
 from kiln.model.source_position import Place
-from kiln.recipe_v1.recipe_format import is_v1
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -16,22 +15,19 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Rendered
 
-META = "meta.yaml"
+LATE = "${{"  # of folders that only the build knows
 
 
 def require(feedstock: Feedstock, renderings: Iterable[Rendered]) -> None:
-    """Require the scripts, patches and local sources that a meta.yaml names.
+    """Require the scripts, patches and local sources that a recipe names.
 
     Raises:
         RecipeFault: with all missing files.
     """
-    if is_v1(feedstock):  # its files are looked up when it is rendered
-        return
-    names = dict.fromkeys(pair for rendered in renderings for pair in _names(rendered))
-    missing = {name: key for key, name in names if not _exists(feedstock.recipe, key, name)}
+    names = dict.fromkeys((rendered.file, *pair) for rendered in renderings for pair in _names(rendered))
+    missing = {(file, name): key for file, key, name in names if not _exists(feedstock.recipe, key, name)}
     if missing:
-        lines = feedstock.meta.read_text(encoding="utf-8", errors="replace").splitlines()
-        first, *others = _errors(feedstock.recipe, missing, lines)
+        first, *others = _errors(feedstock, missing)
         raise RecipeFault(first.what, at=first.at, why=first.why, hint=first.hint, others=others)
 
 
@@ -39,7 +35,7 @@ def _names(rendered: Rendered) -> Iterator[tuple[str, str]]:
     """Yield the paths that a build reads, relative to the recipe, each after the key that names it."""
     for source in rendered.sources:
         yield from (("source/path", path) for path in [source.path] if path is not None)
-        yield from (("source/patches", patch) for patch in source.patches)
+        yield from (("source/patches", patch) for patch in source.patches if LATE not in patch)
     scripts = (
         *(staging.script for staging in rendered.stagings),
         *(output.script for output in rendered.outputs if not output.skip),
@@ -53,21 +49,22 @@ def _exists(recipe: Path, key: str, name: str) -> bool:
     return path.exists() if key == "source/path" else path.is_file()
 
 
-def _errors(recipe: Path, missing: Mapping[str, str], lines: list[str]) -> Iterator[RecipeFault]:
-    files = sorted(path.name for path in recipe.iterdir())
-    for name, key in missing.items():
+def _errors(feedstock: Feedstock, missing: Mapping[tuple[str, str], str]) -> Iterator[RecipeFault]:
+    files = sorted(path.name for path in feedstock.recipe.iterdir())
+    for (file, name), key in missing.items():
         yield RecipeFault(
             f"{key}: {name!r} does not exist",
-            at=_place(name, lines),
-            why=f"paths are relative to the recipe's folder, {recipe}",
+            at=_place(feedstock.root, file, name),
+            why=f"paths are relative to the recipe's folder, {feedstock.recipe}",
             hint=nearest(name, files) or f"add recipe/{name}, or correct its name",
         )
 
 
-def _place(name: str, lines: list[str]) -> Place:
+def _place(root: Path, file: str, name: str) -> Place:
     """Return the place of a path in the recipe; the recipe alone for a path that a template makes."""
     word = re.compile(rf"(?<![\w./-]){re.escape(name)}(?![\w./-])")
+    lines = (root / file).read_text(encoding="utf-8", errors="replace").splitlines()
     for number, line in enumerate(lines, 1):
         if match := word.search(line.partition(" #")[0]):
-            return Place(file=f"recipe/{META}", line=number, column=match.start() + 1)
-    return Place(file=f"recipe/{META}")
+            return Place(file=file, line=number, column=match.start() + 1)
+    return Place(file=file)

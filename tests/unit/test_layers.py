@@ -75,3 +75,18 @@ def test_imports_within_a_layer_make_no_cycle(layer: int) -> None:
 def test_the_lowest_layer_needs_only_the_standard_library(file: Path) -> None:
     roots = {name.split(".")[0] for name in imports_of(file)}
     assert roots <= {*sys.stdlib_module_names, "kiln"}
+
+
+# What reads recipes of one format; the others get what is rendered, and do not know which format it was.
+FORMATS = {"recipe", "recipe_v1"}
+READERS = {"bump", "convert", "expand", "lint", "render", "run/recipe_support.py"}
+
+
+def test_what_comes_after_rendering_does_not_know_the_format_of_the_recipe() -> None:
+    users = {
+        file.relative_to(PACKAGE)
+        for file in FILES
+        if part_of(file) not in FORMATS
+        and {name.split(".")[1] for name in imports_of(file) if "kiln." in name} & FORMATS
+    }
+    assert {str(file) if file.parts[0] == "run" else file.parts[0] for file in users} == READERS

@@ -10,6 +10,7 @@ from kiln import expand
 from kiln.errors import RecipeFault
 from kiln.run.inputs import _require_keys, _system_packages
 from tests.feedstocks import written
+from tests.unit.render.test_v1 import feedstock as feedstock_v1
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,3 +78,41 @@ def test_files_of_the_recipe_that_exist_are_accepted(tmp_path: Path) -> None:
     files = {"recipe/there.py": "", "recipe/instal.sh": "", "nowhere/a.c": "", "recipe/fix.patch": ""}
     feedstock = written(tmp_path, FILES, files=files)
     _require_keys(feedstock, expand.configs(feedstock), engine="rattler-build")
+
+
+FILES_V1 = """recipe:
+  name: a
+  version: 1
+outputs:
+  - staging:
+      name: s
+    source:
+      path: ../nowhere
+      patches:
+        - fix.patch
+        - ${{ RECIPE_DIR }}/late.patch
+    build:
+      script:
+        file: compile.sh
+  - package:
+      name: b
+    inherit: s
+    build:
+      script: install
+"""
+
+
+def test_files_of_a_recipe_yaml_are_refused_in_the_same_way(tmp_path: Path) -> None:
+    feedstock = feedstock_v1(tmp_path, FILES_V1)
+    configs = [expand.read(feedstock, "linux_64_")]
+    with pytest.raises(RecipeFault) as refusal:
+        _require_keys(feedstock, tuple(configs), engine="rattler-build")
+    assert [line for line in str(refusal.value).splitlines() if line.startswith("recipe/")] == [
+        "recipe/recipe.yaml:8:13: source/path: '../nowhere' does not exist",
+        "recipe/recipe.yaml:10:11: source/patches: 'fix.patch' does not exist",
+        "recipe/recipe.yaml:14:15: script: 'compile.sh' does not exist",
+    ]
+    for name in ("nowhere/a", "recipe/fix.patch", "recipe/compile.sh"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    _require_keys(feedstock, tuple(configs), engine="rattler-build")
