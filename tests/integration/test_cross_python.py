@@ -1,0 +1,295 @@
+"""A C library, a program and a Python binding are cross-compiled; the program runs by qemu-user, as do its tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import expand
+from kiln.channel import Channel, solve
+from kiln.conda_package.reader import read_info, reading
+from tests.feedstocks import written
+from tests.integration.test_cross import CC, FORGE, QEMU
+from tests.packages import release_package
+
+if TYPE_CHECKING:
+    from kiln.model.feedstock import Feedstock
+
+CONFIG, AARCH64 = "linux_aarch64_", 183
+ROOT = Path(__file__).parents[2]
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+SUFFIX = f".cpython-{sys.version_info.major}{sys.version_info.minor}-aarch64-linux-gnu.so"
+SYSCONFIG = "_sysconfigdata__linux_aarch64-linux-gnu"
+HOOK = "etc/conda/activate.d/activate-gcc_linux-aarch64.sh"  # before cross-python's, in the order of their names
+SYSROOT = Path("/usr/aarch64-linux-gnu/lib")
+META = """\
+package:
+  name: greetings
+  version: 1.2
+source:
+  path: src
+build:
+  number: 0
+outputs:
+  - name: libgreeting
+    script: library.sh
+    build:
+      run_exports:
+        - {{ pin_subpackage("libgreeting") }}
+    requirements:
+      build:
+        - {{ compiler("c") }}
+    test:
+      commands:
+        - test -f $PREFIX/lib/libgreeting.so
+    about: &about
+      license: MIT
+      license_file: LICENSE
+  - name: greeting
+    script: program.sh
+    requirements:
+      build:
+        - {{ compiler("c") }}
+      host:
+        - {{ pin_subpackage("libgreeting", exact=True) }}
+    test:
+      commands:
+        - test "$(greeting)" = "hello from aarch64"
+        - test "$($PREFIX/bin/greeting)" = "hello from aarch64"
+    about: *about
+  - name: py-greeting
+    script: binding.sh
+    requirements:
+      build:
+        - {{ compiler("c") }}
+        - python                              # [build_platform != target_platform]
+        - cross-python_{{ target_platform }}  # [build_platform != target_platform]
+      host:
+        - python
+        - {{ pin_subpackage("libgreeting", exact=True) }}
+      run:
+        - python
+    test:
+      commands:
+        - test -f $PREFIX/lib/python*/site-packages/greeting.cpython-*-aarch64-linux-gnu.so
+    about: *about
+about:
+  license: MIT
+  license_file: LICENSE
+"""
+SOURCES = {
+    "recipe/src/LICENSE": "Do as you like.\n",
+    "recipe/src/greeting.c": '#include <stdio.h>\nvoid greet(void) { puts("hello from aarch64"); }\n',
+    "recipe/src/main.c": "void greet(void);\nint main(void) { greet(); return 0; }\n",
+    "recipe/src/binding.c": """\
+#include <Python.h>
+void greet(void);
+static PyObject *call(PyObject *self, PyObject *nothing) { greet(); Py_RETURN_NONE; }
+static PyMethodDef methods[] = {{"greet", call, METH_NOARGS, "Greet."}, {0}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "greeting", 0, -1, methods};
+PyMODINIT_FUNC PyInit_greeting(void) { return PyModule_Create(&module); }
+""",
+    "recipe/library.sh": 'mkdir -p "$PREFIX/lib"\n$CC -shared -fPIC greeting.c -o "$PREFIX/lib/libgreeting.so"\n',
+    # A recipe's own check runs by the emulator that conda-forge's builds name.
+    "recipe/program.sh": """\
+mkdir -p "$PREFIX/bin"
+$CC main.c -L"$PREFIX/lib" -lgreeting -Wl,-rpath,"$PREFIX/lib" -o "$PREFIX/bin/greeting"
+test "$($CROSSCOMPILING_EMULATOR "$PREFIX/bin/greeting")" = "hello from aarch64"
+test "$CMAKE_CROSSCOMPILING_EMULATOR" = "$CROSSCOMPILING_EMULATOR"
+""",
+    # As a build backend does: the interpreter of the build machine is asked about the target's Python.
+    "recipe/binding.sh": """\
+suffix=$($PYTHON -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
+include=$($PYTHON -c 'import sysconfig; print(sysconfig.get_path("include"))')
+test "$(python -c 'import sysconfig; print(sysconfig.get_platform())')" = linux-aarch64
+mkdir -p "$SP_DIR"
+$CC -shared -fPIC -I"$include" binding.c -L"$PREFIX/lib" -lgreeting -Wl,-rpath,"$PREFIX/lib" \\
+    -o "$SP_DIR/greeting$suffix"
+""",
+    "outputs.txt": "*greeting\n",
+}
+# What conda-forge's cross-python does at its activation, without crossenv: after it, both `$PYTHON` and the `python` on
+# PATH are the build machine's interpreter, which takes itself for the target's.
+CROSS_PYTHON = f"""\
+if [ "${{CONDA_BUILD:-0}}" = 1 ] && [ "${{CONDA_BUILD_STATE:-}}" != TEST ]; then
+    : "${{BUILD_PREFIX:?}}" "${{PREFIX:?}}" "${{PY_VER:?}}" "${{PYTHON:?}}" "${{CONDA_BUILD_SYSROOT:?}}"
+    mkdir -p "$PREFIX/bin"
+    mv "$BUILD_PREFIX/bin/python" "$BUILD_PREFIX/bin/build-python"
+    for place in "$PREFIX/bin/python" "$BUILD_PREFIX/bin/python"; do
+        rm -f "$place"
+        printf '%s\\n' '#!/bin/sh' \\
+            "export _PYTHON_HOST_PLATFORM=linux-aarch64 _PYTHON_SYSCONFIGDATA_NAME={SYSCONFIG}" \\
+            "export PYTHONPATH=$PREFIX/lib/python$PY_VER" \\
+            "exec $BUILD_PREFIX/bin/build-python \\"\\$@\\"" > "$place"
+        chmod +x "$place"
+    done
+fi
+"""
+
+
+def compiler(folder: Path) -> Path:
+    """Return a package that stands for conda-forge's cross compiler: it names Debian's, and the target's libraries."""
+    hook = f"export CC={shutil.which(CC)} CONDA_BUILD_SYSROOT=/ QEMU_LD_PREFIX={SYSROOT.parent}\n"
+    return release_package(folder, "gcc_linux-aarch64", "14", payload={HOOK: hook.encode()})
+
+
+def build_python(folder: Path) -> Path:
+    """Return a package that stands for the build machine's Python: it runs the one of these tests."""
+    script = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
+    return release_package(folder, "python", f"{PYTHON}.0", "0_cpython", payload={"bin/python": script.encode()})
+
+
+def host_python(folder: Path) -> Path:
+    """Return a package that stands for the target's Python: headers, and the values that `sysconfig` reads."""
+    headers = Path(sysconfig.get_path("include"))
+    library = f"lib/python{PYTHON}"
+    values = f'build_time_vars = {{"EXT_SUFFIX": "{SUFFIX}", "INCLUDEPY": "@", "Py_ENABLE_SHARED": 0}}\n'
+    payload = {
+        f"include/python{PYTHON}/{file.relative_to(headers)}": file.read_bytes() for file in headers.rglob("*.h")
+    }
+    payload |= {f"{library}/{SYSCONFIG}.py": values.encode(), "bin/python": b"#!/bin/sh\nexit 1\n"}
+    return release_package(folder, "python", f"{PYTHON}.0", "0_cpython", payload=payload, subdir="linux-aarch64")
+
+
+def sysroot(folder: Path) -> Path:
+    """Return a package that stands for conda-forge's C library of the target: it has Debian's."""
+    names = ("ld-linux-aarch64.so.1", "libc.so.6")
+    payload = {f"aarch64-conda-linux-gnu/sysroot/lib/{name}": (SYSROOT / name).read_bytes() for name in names}
+    return release_package(folder, "sysroot_linux-aarch64", "2.28", payload=payload, subdir="noarch")
+
+
+@pytest.fixture
+def channel(tmp_path: Path) -> Channel:
+    """Return a channel of packages that stand for conda-forge's."""
+    result, folder = Channel(root=tmp_path / "channel"), tmp_path / "made"
+    hook = {"etc/conda/activate.d/activate_z-cross-python.sh": CROSS_PYTHON.encode()}
+    cross = release_package(folder, "cross-python_linux-aarch64", PYTHON, payload=hook)
+    target = host_python(folder / "target")
+    result.add(
+        [
+            *((package, "linux-64") for package in (compiler(folder), build_python(folder), cross)),
+            (target, "linux-aarch64"),
+            (sysroot(folder), "noarch"),
+        ]
+    )
+    return result
+
+
+# The registration of qemu-user as Debian's package makes it, in a user namespace: other processes do not see it.
+MAGIC = r"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00"
+MASK = r"\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff"
+REGISTER = f"""\
+set -e
+mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
+printf '%s' ':qemu-aarch64:M::{MAGIC}:{MASK}:{shutil.which(QEMU)}:OCF' > /proc/sys/fs/binfmt_misc/register
+"$@"
+"""
+EMULATING = ("unshare", "--user", "--map-root-user", "--mount", "bash", "-c", REGISTER, "bash")
+
+
+def kiln(folder: Path, *words: str, emulating: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run kiln in a feedstock; when ``emulating``, in a namespace whose kernel runs the target's programs."""
+    before = EMULATING if emulating else ()
+    command = (*before, sys.executable, "-m", "kiln", "-C", str(folder), *words)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ)
+
+
+def said(result: subprocess.CompletedProcess[str]) -> str:
+    return result.stdout + result.stderr
+
+
+@pytest.fixture
+def feedstock(channel: Channel, tmp_path: Path) -> Feedstock:
+    """Return the feedstock, with one config: for linux-aarch64 on linux-64."""
+    if subprocess.run((*EMULATING, "true"), capture_output=True, check=False).returncode:
+        pytest.skip("this kernel has no binfmt_misc for user namespaces")
+    variants = (
+        f"channel_sources:\n  - {channel.url}\nc_compiler:\n  - gcc\nc_compiler_version:\n  - 14\n"
+        f"python:\n  - {PYTHON}.* *_cpython\n"
+    )
+    result = written(tmp_path / "feedstock", META, variants, FORGE, SOURCES)
+    expand.write(result, [config for config in expand.configs(result) if config.name == CONFIG])
+    assert [file.stem for file in result.configs.glob("*.yaml")] == [CONFIG]
+    return result
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="it is built on linux-64")
+@pytest.mark.needs(CC, QEMU, "unshare")
+def test_a_cross_compiled_binding_is_published_without_tests_on_request_alone(
+    feedstock: Feedstock, tmp_path: Path
+) -> None:
+    built = kiln(feedstock.root, "build", CONFIG, "--container", "none")
+    assert built.returncode == 0, said(built)
+    assert said(built).count("not tested: it is cross-compiled, for linux-aarch64 on linux-64") == 3
+    binding = next((feedstock.root / "build_artifacts" / "linux-aarch64").glob("py-greeting-*.conda"))
+    assert f"lib/python{PYTHON}/site-packages/greeting{SUFFIX}" in (members := elf_machines(binding))
+    assert set(members.values()) == {AARCH64}
+    assert "libgreeting >=1.2,<2.0a0" in read_info(binding, "index.json")["depends"]
+
+    release = ("publish", "--to", str(tmp_path / "release"))
+    refused = kiln(feedstock.root, *release)
+    assert refused.returncode == 21, said(refused)
+    assert said(refused).count("--allow-untested linux-aarch64 accepts that") == 3
+    published = kiln(feedstock.root, *release, "--allow-untested", "linux-aarch64", "--json")
+    assert published.returncode == 0, said(published)
+    assert len(json.loads(published.stdout)["published"]) == 3
+    assert "install py-greeting" in published.stderr
+    records = recorded(tmp_path / "release")
+    facts = {(record["tests"], record["cross_compiled"]) for record in records}
+    assert facts == {("skipped", "cross-compiled for linux-aarch64 on linux-64")}
+    found = solve([(tmp_path / "release").as_uri()], ["greeting"], virtual_packages={}, platform="linux-aarch64")
+    assert {record.subdir for record in found} == {"linux-aarch64"}
+    verified = kiln(feedstock.root, "verify", str(next((tmp_path / "release/linux-aarch64").glob("greeting-*.conda"))))
+    assert verified.returncode == 0, said(verified)
+    assert "cross-compiled for linux-aarch64 on linux-64, without its tests" in verified.stdout
+    assert "the channel's index has the same hash" in verified.stdout
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="it is built on linux-64")
+@pytest.mark.needs(CC, QEMU, "unshare")
+def test_where_the_kernel_runs_programs_of_the_target_their_tests_run(feedstock: Feedstock, tmp_path: Path) -> None:
+    built = kiln(feedstock.root, "build", CONFIG, "--container", "none", emulating=True)
+    assert built.returncode == 0, said(built)
+    assert "not tested" not in said(built)
+    assert "2 passed" in said(built)
+    program = next((feedstock.root / "build_artifacts" / "linux-aarch64").glob("greeting-*.conda"))
+    assert elf_machines(program) == {"bin/greeting": AARCH64}
+    tested = kiln(feedstock.root, "test", str(program))
+    assert tested.returncode == 33, said(tested)
+    assert kiln(feedstock.root, "test", str(program), emulating=True).returncode == 0
+
+    published = kiln(feedstock.root, "publish", "--to", str(tmp_path / "release"), emulating=True)
+    assert published.returncode == 0, said(published)
+    assert f"test {program.name}" in published.stderr
+    records = recorded(tmp_path / "release")
+    assert {record["tests"] for record in records} == {"passed"}
+
+    # A test that fails under the emulator fails the build: it is the program of the target that ran.
+    meta = feedstock.recipe / "meta.yaml"
+    meta.write_text(meta.read_text().replace('test "$(greeting)" = "hello', 'test "$(greeting)" = "bye'))
+    failed = kiln(feedstock.root, "build", CONFIG, "--container", "none", emulating=True)
+    assert failed.returncode != 0
+    assert "test 'hello from aarch64' = 'bye from aarch64'" in said(failed)
+
+
+def recorded(channel: Path) -> list[dict[str, str]]:
+    """Return the records of a channel's packages."""
+    lines = (channel / "provenance" / "chain.jsonl").read_text().splitlines()
+    return [json.loads(line)["record"] for line in lines]
+
+
+def elf_machines(package: Path) -> dict[str, int]:
+    """Return the machine of each binary of a package, by the number in its header."""
+    with reading(package) as members:
+        texts = {member.name: content.read() for member, content in members if content}
+    binaries = {name: data for name, data in texts.items() if data.startswith(b"\x7fELF")}
+    return {name: int.from_bytes(data[18:20], "little") for name, data in binaries.items()}
