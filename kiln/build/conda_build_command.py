@@ -58,7 +58,7 @@ class Call:
     of its own packages while they are tested. ``cache`` holds the packages fetched by other configs. ``channels`` are
     in order of priority, ``settings`` are conda-build's own. A build for CUDA assumes a driver for the version ``cuda``
     and GPUs of the capability ``cuda_arch``, on every machine. The packages of a ``cross``-compiled config are not
-    tested.
+    tested. ``subdir`` is that of the machine that builds.
     """
 
     engine: str
@@ -77,6 +77,7 @@ class Call:
     cuda_arch: str | None
     extra: Mapping[str, str]
     cross: bool = False
+    subdir: str = "linux-64"
 
 
 def argv(call: Call) -> tuple[str, ...]:
@@ -144,7 +145,7 @@ def environment(call: Call) -> dict[str, str]:
     cuda = {"CONDA_OVERRIDE_CUDA": call.cuda, "CONDA_OVERRIDE_CUDA_ARCH": call.cuda_arch if call.cuda else None}
     return {
         "CONDARC": str(call.condarc),
-        "CONDA_SUBDIR": "linux-64",
+        "CONDA_SUBDIR": call.subdir,
         "CONDA_BLD_PATH": str(call.croot),
         "CONDA_LIBMAMBA_SOLVER_NO_CHANNELS_FROM_INSTALLED": "1",
         "PYTHONUNBUFFERED": "1",

@@ -33,7 +33,8 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
         from kiln import run
 
         return failed_configs(names, run.last_states(feedstock, rehearsal=options.rehearsal))
-    names = buildable_configs(feedstock, names, rehearsal=options.rehearsal)
+    containers = getattr(options, "container", None) != "none"
+    names = buildable_configs(feedstock, names, rehearsal=options.rehearsal, containers=containers)
     if options.rehearsal and not (options.all or options.filter or len(names) == 1):
         from kiln import run
 
@@ -48,11 +49,13 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     return (menu(names),)
 
 
-def buildable_configs(feedstock: Feedstock, names: tuple[str, ...], *, rehearsal: bool) -> tuple[str, ...]:
+def buildable_configs(
+    feedstock: Feedstock, names: tuple[str, ...], *, rehearsal: bool, containers: bool
+) -> tuple[str, ...]:
     """Return the configs that this machine can build, and print a line about the others."""
     from kiln import run
 
-    buildable, note = run.buildable(feedstock, names, rehearsal=rehearsal)
+    buildable, note = run.buildable(feedstock, names, rehearsal=rehearsal, containers=containers)
     if note:
         print(note, file=sys.stderr)
     return buildable

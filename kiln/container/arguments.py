@@ -30,6 +30,7 @@ def create(engine: Engine, run: ContainerRun, *, name: str, labels: Mapping[str,
         "create",
         *("--name", name, "--pull", "never", "--log-driver", "none"),  # output is read while it comes, not kept twice
         *engine.options,
+        *([] if run.platform is None else ["--platform", run.platform]),
         *_pairs("--label", {**labels, **run.labels}),
         *_privileges(engine, run),
         *user(engine, run.user),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import command
 from kiln.container.arguments import require_name
 from kiln.container.engine import Engine, EngineKind
-from kiln.errors import ContainerFault, DownloadFailed, excerpt
+from kiln.errors import ContainerFault, DownloadFailed, UsageError, excerpt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +63,29 @@ def digest_of(described: Mapping[str, Any]) -> str:
     return "sha256:" + str(described["Id"]).removeprefix("sha256:")
 
 
+def platform_of(described: Mapping[str, Any]) -> str:
+    """Return the platform in an engine's description of an image, such as ``linux/arm64``; empty where it has none.
+
+    The generation of a 64-bit ARM processor is left out: there is one.
+    """
+    system, architecture = described.get("Os") or "", described.get("Architecture") or ""
+    variant = "" if architecture == "arm64" else described.get("Variant") or ""
+    return "/".join(filter(None, (system, architecture, variant))) if system and architecture else ""
+
+
+def require_fetchable(image: str, present: str, platform: str) -> None:
+    """Refuse an image that was made on this machine for another platform: no registry has it.
+
+    Raises:
+        UsageError: with both platforms.
+    """
+    if image.startswith(LOCAL):
+        raise UsageError(
+            f"the image {image} is of {present}, the config needs one of {platform}",
+            hint="docker_image in the variant, or DOCKER_IMAGE, names another image",
+        )
+
+
 def labels(engine: Engine, image: str) -> Mapping[str, str]:
     """Return the labels of an image; empty when it is missing."""
     described = inspect(engine, image) or {}
@@ -79,8 +102,10 @@ def ensure(engine: Engine, image: str) -> str:
     return pull(engine, image) if described is None else digest_of(described)
 
 
-def pull(engine: Engine, image: str, *, on_line: Callable[[str], None] | None = None) -> str:
-    """Fetch an image from its registry and return its digest.
+def pull(
+    engine: Engine, image: str, *, platform: str | None = None, on_line: Callable[[str], None] | None = None
+) -> str:
+    """Fetch an image from its registry, for a platform if it is given, and return its digest.
 
     Raises:
         DownloadFailed: when it cannot be fetched, with a hint.
@@ -91,7 +116,8 @@ def pull(engine: Engine, image: str, *, on_line: Callable[[str], None] | None = 
         raise unavailable(engine, image, "images named localhost/... are made on this machine, and none has this name")
     if on_line is not None:
         on_line(f"fetching {image} with {engine.kind.value}")
-    result = command.run([engine.executable, "pull", image], env=engine.environment, on_line=on_line)
+    options = () if platform is None else ("--platform", platform)
+    result = command.run([engine.executable, "pull", *options, image], env=engine.environment, on_line=on_line)
     if not result.ok:
         raise unavailable(engine, image, result.tail)
     return digest(engine, image)

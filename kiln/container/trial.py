@@ -73,15 +73,17 @@ REFUSALS = (
 _workable: dict[Engine, Engine] = {}
 
 
-def workable(engine: Engine, image: str) -> Engine:
+def workable(engine: Engine, image: str, *, platform: str | None = None) -> Engine:
     """Return the engine with the options that it needs here, tried once per process with a present image.
+
+    ``platform`` is the image's, where it is not this machine's.
 
     Raises:
         ContainerFault: when it refuses for an unknown reason.
         MissingTool: when the program that would work is not installed.
     """
     if engine not in _workable:
-        _workable[engine] = _find_options(engine, image)
+        _workable[engine] = _find_options(engine, image, platform)
     return _workable[engine]
 
 
@@ -96,11 +98,11 @@ def trust(engine: Engine) -> Engine:
     return engine
 
 
-def _find_options(engine: Engine, image: str) -> Engine:
+def _find_options(engine: Engine, image: str, platform: str | None = None) -> Engine:
     """Run ``true`` until it succeeds, adding options for each known refusal; repeat once after a silent refusal."""
     refusals, silent = list(REFUSALS), 0
     while True:
-        result = engine.ask(*words(engine, image))
+        result = engine.ask(*words(engine, image, platform))
         if result.ok:
             return engine
         refusal = next((candidate for candidate in refusals if candidate.words.search(result.tail)), None)
@@ -124,10 +126,11 @@ def answer(engine: Engine, refusal: Refusal) -> Engine:
     )
 
 
-def words(engine: Engine, image: str) -> tuple[str, ...]:
+def words(engine: Engine, image: str, platform: str | None = None) -> tuple[str, ...]:
     """Return the smallest command to run, without the image's own entry point."""
     return (
         *("run", "--rm", "--pull", "never", "--network", "none"),
         *engine.options,
+        *(() if platform is None else ("--platform", platform)),
         *("--entrypoint", "true", image),
     )

@@ -81,6 +81,7 @@ def run_inside(
     options: tuple[str, ...],
     mounts: tuple[Mount, ...],
     secrets: Mapping[str, str] | None = None,
+    platform: str | None = None,
 ) -> ContainerRun:
     """Return the container in which ``argv`` builds a config; it sees only the ``mounts`` of this machine."""
     inside = {
@@ -101,6 +102,7 @@ def run_inside(
         network=network,
         workdir=HOME,
         options=options,
+        platform=platform,
     )
 
 

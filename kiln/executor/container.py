@@ -111,14 +111,15 @@ class ContainerExecutor:
     def _injected_engine(self, python: str) -> Mount:
         """Return the mount of kiln's own engine for an image's Python, fetched if it is missing."""
         layout = self.task.layout
-        folder = engine_injection.place(python, layout.engines)
+        subdir = self.task.rendered.config.build_platform
+        folder = engine_injection.place(python, layout.engines, subdir)
         if not folder.is_dir():
             title = f"fetch the engine for Python {python}"
             with (
                 StepReporter().step(title) as step,
                 build_cache.waiting(layout.lock("engines"), seconds=build_cache.LONG),
             ):
-                engine_injection.fetch(python, layout.engines, env=os.environ, on_line=step.line)
+                engine_injection.fetch(python, layout.engines, subdir, env=os.environ, on_line=step.line)
         return Mount(source=folder, target=conda_forge_env.ENGINE_INSIDE)
 
     def plan(self, engine: Engine, words: tuple[str, ...], folders: Folders, *more: Mount) -> ContainerRun:
@@ -128,6 +129,7 @@ class ContainerExecutor:
         return conda_forge_env.run_inside(
             words,
             image_name=job.image,
+            platform=job.image_platform,
             environment=job.variables,
             secrets={**task.scripted, **task.secrets},
             user=User(uid=os.getuid(), gid=os.getgid()),

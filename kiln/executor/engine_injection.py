@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")  # those of the wheels, PEP 600
+TAGS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")  # those of the wheels, PEP 600
+MACHINES = {"64": "x86_64"}  # the machine's name, where it is not that in a subdir
 WORDS = "no rattler-build in this image; kiln can mount its own for Python"
 PRINT_OFFER = f'import sys; v = sys.version_info; v < (3, 10) and exit(1); print("{WORDS} %d.%d" % v[:2])'
 OFFER = re.compile(rf"^{re.escape(WORDS)} (3\.\d+)$", re.MULTILINE)
@@ -33,9 +34,16 @@ def python_of_image(output: str) -> str | None:
     return match and match[1]
 
 
-def requirements(lock: str, python: str) -> str:
+def machine_of(subdir: str) -> str:
+    """Return the name of a platform's machine, as in the tags of wheels: ``aarch64``."""
+    architecture = subdir.partition("-")[2]
+    return MACHINES.get(architecture, architecture)
+
+
+def requirements(lock: str, python: str, subdir: str) -> str:
     """Return the entries of a lock for a Python: pip would evaluate conditions for the Python that runs pip."""
-    environment = {"python_version": python, "python_full_version": f"{python}.0"}
+    machine = machine_of(subdir)
+    environment = {"python_version": python, "python_full_version": f"{python}.0", "platform_machine": machine}
     entries = []
     for entry in re.split(r"\n(?=[^\s#])", lock):
         name, _, rest = entry.partition(" \\\n")
@@ -45,38 +53,41 @@ def requirements(lock: str, python: str) -> str:
     return "\n".join(entries)
 
 
-def argv(python: str, target: Path, lock: Path) -> tuple[str, ...]:
-    """Return the command line of kiln's own pip, for wheels of another Python."""
+def argv(python: str, target: Path, lock: Path, subdir: str) -> tuple[str, ...]:
+    """Return the command line of kiln's own pip, for wheels of another Python, perhaps of another platform."""
     return (
         *(sys.executable, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar=off"),
         *("--no-deps", "--require-hashes", "--only-binary=:all:", "--no-compile", "--implementation=cp"),
         f"--python-version={python}",
-        *(f"--platform={platform}" for platform in PLATFORMS),
+        *(f"--platform={tag}_{machine_of(subdir)}" for tag in TAGS),
         *("--target", str(target), "--requirement", str(lock)),
     )
 
 
-def place(python: str, engines: Path) -> Path:
-    """Return the folder of the engine for a Python; each lock of the wheels has its own."""
-    return engines / f"cp{python.replace('.', '')}-{files.sha256(REQUIREMENTS)[:16]}"
+def place(python: str, engines: Path, subdir: str) -> Path:
+    """Return the folder of the engine for a Python of a platform; each lock of the wheels has its own."""
+    machine = "" if subdir == "linux-64" else f"-{machine_of(subdir)}"
+    return engines / f"cp{python.replace('.', '')}{machine}-{files.sha256(REQUIREMENTS)[:16]}"
 
 
-def fetch(python: str, engines: Path, *, env: Mapping[str, str], on_line: Callable[[str], None]) -> None:
-    """Fetch the engine for a Python, once for all configs and runs; ``env`` is pip's. Callers hold a lock.
+def fetch(python: str, engines: Path, subdir: str, *, env: Mapping[str, str], on_line: Callable[[str], None]) -> None:
+    """Fetch the engine for a Python of a platform, once for all configs and runs; ``env`` is pip's.
+
+    Callers hold a lock.
 
     Raises:
         DownloadFailed: with the end of pip's output.
         DiskFull: when the disk is full.
     """
-    folder = place(python, engines)
+    folder = place(python, engines, subdir)
     if folder.is_dir():
         return
     engines.mkdir(parents=True, exist_ok=True)
     files.remove_leftovers(engines)
     lock = engines / f"{folder.name}.txt"
-    files.write_text(lock, requirements(REQUIREMENTS.read_text(), python))
+    files.write_text(lock, requirements(REQUIREMENTS.read_text(), python, subdir))
     with files.full_disk_as_error(engines), files.replacing(folder) as part:
-        result = command.run(argv(python, part, lock), env=env, on_line=on_line)
+        result = command.run(argv(python, part, lock, subdir), env=env, on_line=on_line)
         if not result.ok:
             raise DownloadFailed(
                 f"kiln's own engine for Python {python}, which the image lacks, cannot be fetched",

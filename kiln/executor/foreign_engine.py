@@ -73,6 +73,7 @@ def prepare(
         cuda_arch=cuda_arch_of(rendered.config),
         extra={name: variables.get(name, "") for name in conda_forge_env.EXTRA},
         cross=rendered.config.is_cross,
+        subdir=rendered.config.build_platform,
     )
     make_caches(folder, cache)
     files.write_text(folder / f"clobber_{config}.yaml", conda_build_command.clobber(rendered))

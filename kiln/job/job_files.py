@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class ConfigJob:
     """A config to build: ``container`` is an engine's name, or ``none`` for the host; ``memory`` in bytes.
 
-    ``engine_data`` is the container engine as tried by the run: a trial takes long.
+    ``engine_data`` is the container engine as tried by the run: a trial takes long. ``image_platform`` is the image's,
+    where its programs are emulated.
     ``variables`` are conda-forge's, ``environment`` the further variables of a build on the host; both without secrets.
     ``python`` is an interpreter of this machine for a rehearsal, ``python_home`` its folder, if it can be mounted,
     ``rehearsal_plan`` its plan, as JSON values.
@@ -40,6 +41,7 @@ class ConfigJob:
     container: str
     engine_data: Mapping[str, Any] | None = None
     image: str | None = None
+    image_platform: str | None = None
     cores: int
     memory: int | None = None
     variables: Mapping[str, str]

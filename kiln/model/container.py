@@ -44,7 +44,8 @@ class ContainerRun:
     appear in no command line, log or representation. Without ``user`` the image sets the user: its entry point may
     start as root and change to another user, for which it needs some of ``capabilities``; all others are dropped.
     ``interactive`` programs read this process's standard input, which is a terminal if ``terminal`` is set.
-    ``options`` are passed to the engine unchanged and last, so they take precedence.
+    ``options`` are passed to the engine unchanged and last, so they take precedence. ``platform`` is the image's, where
+    it is not this machine's.
     """
 
     image: str
@@ -61,6 +62,7 @@ class ContainerRun:
     interactive: bool = False
     terminal: bool = False
     options: tuple[str, ...] = ()
+    platform: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,11 +51,13 @@ def plan(
         return prepare(feedstock, options, machine=machine, ledger=ledger, layout=layout, on_line=on_line)
 
 
-def buildable(feedstock: Feedstock, names: Iterable[str], *, rehearsal: bool) -> tuple[tuple[str, ...], str]:
+def buildable(
+    feedstock: Feedstock, names: Iterable[str], *, rehearsal: bool, containers: bool
+) -> tuple[tuple[str, ...], str]:
     """Return the configs that this machine can build, and a line about the others, see `kiln.run.platforms`."""
     from kiln.run import platforms
 
-    return platforms.buildable(feedstock, names, rehearsal=rehearsal)
+    return platforms.buildable(feedstock, names, rehearsal=rehearsal, containers=containers)
 
 
 def callers_variables(feedstock: Feedstock, configs: Iterable[str]) -> frozenset[str]:

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import container, image
+from kiln import container, emulation, image
 from kiln.container import EngineChoice, images, trial
 from kiln.errors import UsageError
 from kiln.run.options import HOST
@@ -24,10 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildLocation:
-    """The location of a config's build: its image's name, and its digest if known; no name on the host."""
+    """The location of a config's build: its image's name, and its digest if known; no name on the host.
+
+    ``platform`` is the image's, where programs are emulated: ``linux/arm64``.
+    """
 
     image: str | None = None
     digest: str = "host"
+    platform: str | None = None
 
     @property
     def pinned(self) -> str:
@@ -55,31 +59,56 @@ def choose(options: RunOptions) -> EngineChoice:
 
 
 def of_configs(
-    configs: Iterable[BuildConfig], options: RunOptions, engine: Engine | None, on_line: Callable[[str], None] | None
+    configs: Iterable[tuple[BuildConfig, str]],
+    options: RunOptions,
+    engine: Engine | None,
+    on_line: Callable[[str], None] | None,
 ) -> tuple[dict[str, BuildLocation], tuple[str, ...]]:
     """Return the location of each config's build, and notes on the images; missing images are fetched.
 
+    ``configs`` come with the platforms of their images.
+
     Raises:
-        UsageError: for a config without an image.
+        UsageError: for a config without an image, or an image that is needed for two platforms at once.
         DownloadFailed: for an image that cannot be fetched.
     """
     if engine is None:
-        return {config.name: BuildLocation() for config in configs}, ()
+        return {config.name: BuildLocation() for config, _ in configs}, ()
     options, notes = _with_base_image(options, engine)
-    names = {config.name: _image_of(config, options) for config in configs}
-    digests = {name: _digest(name, options, engine, on_line) for name in sorted(set(names.values()))}
+    images_of_configs = {config.name: (_image_of(config, options), platform) for config, platform in configs}
+    digests = {
+        name: _digest(name, platform, options, engine, on_line)
+        for name, platform in sorted(_platforms(images_of_configs.values()).items())
+    }
     absent = (f"the image {name} is missing and would be fetched" for name in digests if digests[name] == "unknown")
-    return {config: BuildLocation(image=name, digest=digests[name]) for config, name in names.items()}, (
-        *notes,
-        *absent,
-    )
+    own = emulation.oci_platform(emulation.own_subdir())
+    return {
+        config: BuildLocation(image=name, digest=digests[name], platform=None if platform == own else platform)
+        for config, (name, platform) in images_of_configs.items()
+    }, (*notes, *absent)
 
 
-def _digest(name: str, options: RunOptions, engine: Engine, on_line: Callable[[str], None] | None) -> str:
+def _platforms(images_of_configs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the platform of each image; engines have an image of a name for one platform at a time."""
+    platforms: dict[str, str] = {}
+    for name, platform in images_of_configs:
+        if platforms.setdefault(name, platform) != platform:
+            raise UsageError(
+                f"the image {name} is needed for {platforms[name]} and for {platform}",
+                hint="build the configs of each platform in a run of their own",
+            )
+    return platforms
+
+
+def _digest(
+    name: str, platform: str, options: RunOptions, engine: Engine, on_line: Callable[[str], None] | None
+) -> str:
     described = images.inspect(engine, name)
-    if described is not None:
+    if described is not None and images.platform_of(described) in {platform, ""}:
         return images.digest_of(described)
-    return images.pull(engine, name, on_line=on_line) if options.fetch else "unknown"
+    if described is not None and (options.fetch or name.startswith(images.LOCAL)):
+        images.require_fetchable(name, images.platform_of(described), platform)
+    return images.pull(engine, name, platform=platform, on_line=on_line) if options.fetch else "unknown"
 
 
 def _with_base_image(options: RunOptions, engine: Engine) -> tuple[RunOptions, tuple[str, ...]]:
@@ -112,4 +141,4 @@ def settled(engine: Engine | None, place: BuildLocation) -> Engine | None:
     Raises:
         ContainerFault: when it refuses for an unknown reason.
     """
-    return None if engine is None else trial.workable(engine, str(place.image))
+    return None if engine is None else trial.workable(engine, str(place.image), platform=place.platform)

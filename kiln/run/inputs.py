@@ -76,14 +76,20 @@ def look_up(
     configs = expand.read_all(feedstock, options.configs)
     if options.build.from_step is not None:
         require_step(feedstock, configs, options.build.from_step, engine=options.build.engine)
-    platforms.require(feedstock, configs, rehearsal=options.build.rehearsal)
+    rehearsal = options.build.rehearsal
+    platforms.require(feedstock, configs, rehearsal=rehearsal, containers=options.container != HOST)
     if options.build.engine == OWN_ENGINE:
         expand.package_format(feedstock.root / "conda-forge.yml")  # refuse an invalid one before anything is built
     compatibility.require(feedstock, configs)
     _require_keys(feedstock, configs, engine=options.build.engine)
     choice = executor_choice.choose(options)
+    if choice.engine is None:
+        platforms.require(feedstock, configs, rehearsal=rehearsal, containers=False)
     places, notes = executor_choice.of_configs(
-        configs, options, choice.engine, on_line and (lambda line: on_line(f"image: {line}"))
+        [(config, platforms.image_platform(feedstock, config)) for config in configs],
+        options,
+        choice.engine,
+        on_line and (lambda line: on_line(f"image: {line}")),
     )
     on_host = options.container in {None, HOST}
     pythons = rehearsal_inputs.Pythons(

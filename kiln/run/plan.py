@@ -176,6 +176,7 @@ def _job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[str, Any]
         container=run_inputs.container,
         engine_data=engine_data,
         image=run_inputs.places[config.name].image,
+        image_platform=run_inputs.places[config.name].platform,
         cores=share.cores,
         memory=options.memory if run_inputs.engine is None else share.memory,
         variables=conda_forge_env.variables(

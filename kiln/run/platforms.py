@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln import expand, limits, render
+from kiln import emulation, expand, limits, render
 from kiln.emulation import own_subdir
 from kiln.errors import UnsupportedPlatform
 from kiln.model.source_position import Place
@@ -16,30 +16,32 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
 
 
-def require(feedstock: Feedstock, configs: Iterable[BuildConfig], *, rehearsal: bool) -> None:
-    """Refuse configs that this machine cannot build.
+def require(feedstock: Feedstock, configs: Iterable[BuildConfig], *, rehearsal: bool, containers: bool = True) -> None:
+    """Refuse configs that this machine cannot build; without ``containers`` it builds on the host alone.
 
     Raises:
         UnsupportedPlatform: for each of them.
     """
-    faults = [fault for config in configs if (fault := _fault(feedstock, config, rehearsal=rehearsal))]
+    faults = [fault for config in configs if (fault := _fault(feedstock, config, rehearsal, containers))]
     if faults:
         first, *others = faults
         raise UnsupportedPlatform(first.what, at=first.at, why=first.why, hint=first.hint, others=others)
 
 
-def buildable(feedstock: Feedstock, names: Iterable[str], *, rehearsal: bool) -> tuple[tuple[str, ...], str]:
+def buildable(
+    feedstock: Feedstock, names: Iterable[str], *, rehearsal: bool, containers: bool = True
+) -> tuple[tuple[str, ...], str]:
     """Return the configs that this machine can build, and a line about the others; empty without any.
 
     Raises:
         UnsupportedPlatform: when it can build none of them.
     """
     configs = expand.read_all(feedstock, tuple(names))
-    faults = {config.name: fault for config in configs if (fault := _fault(feedstock, config, rehearsal=rehearsal))}
+    faults = {config.name: fault for config in configs if (fault := _fault(feedstock, config, rehearsal, containers))}
     if not faults:
         return tuple(config.name for config in configs), ""
     if len(faults) == len(configs):
-        require(feedstock, configs, rehearsal=rehearsal)
+        require(feedstock, configs, rehearsal=rehearsal, containers=containers)
     left_out = [config for config in configs if config.name in faults]
     targets = ", ".join(sorted({config.platform for config in left_out}))
     count = f"{len(left_out)} config{'s' if len(left_out) > 1 else ''}"
@@ -49,7 +51,17 @@ def buildable(feedstock: Feedstock, names: Iterable[str], *, rehearsal: bool) ->
     )
 
 
-def _fault(feedstock: Feedstock, config: BuildConfig, *, rehearsal: bool) -> UnsupportedPlatform | None:
+def image_platform(feedstock: Feedstock, config: BuildConfig) -> str:
+    """Return the platform, such as ``linux/arm64``, of the image that a config is built in."""
+    return emulation.oci_platform(limits.bounded(lambda: render.build_platform(feedstock, config.platform)))
+
+
+def _fault(
+    feedstock: Feedstock,
+    config: BuildConfig,
+    rehearsal: bool,
+    containers: bool,
+) -> UnsupportedPlatform | None:
     here, target = own_subdir(), config.platform
     build = limits.bounded(lambda: render.build_platform(feedstock, target))
     at = Place(file=f".ci_support/{config.name}.yaml")
@@ -65,6 +77,8 @@ def _fault(feedstock: Feedstock, config: BuildConfig, *, rehearsal: bool) -> Uns
         return UnsupportedPlatform(
             f"{config.name} cannot be built on this machine", at=at, why=why, hint=f"build it on {build}"
         )
+    if build == target != here and containers and emulation.runs(target, in_container=True):
+        return None
     if build != here:
         key = target.replace("-", "_")
         return UnsupportedPlatform(
@@ -72,6 +86,16 @@ def _fault(feedstock: Feedstock, config: BuildConfig, *, rehearsal: bool) -> Uns
             at=at,
             why=f"it is built for {target} on {build}, this machine is {here}",
             hint=f"build it on {build}, or cross-compile: build_platform: {{{key}: {here.replace('-', '_')}}} in "
-            "conda-forge.yml, then kiln rerender",
+            f"conda-forge.yml, then kiln rerender{_emulated_way(target) if build == target else ''}",
         )
     return None
+
+
+def _emulated_way(target: str) -> str:
+    """Return what an emulated build needs, to be tried next."""
+    if emulation.runs(target, in_container=True):
+        return "; or emulate it in a container (docker or podman)"
+    return (
+        f"; or emulate it in a container: this kernel has no interpreter for {target} that containers can use (Debian: "
+        "apt-get install qemu-user-static binfmt-support)"
+    )

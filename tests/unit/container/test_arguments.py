@@ -131,3 +131,8 @@ def test_a_path_that_would_mean_something_else_to_an_engine_is_refused(source: s
     with pytest.raises(UsageError, match="cannot be mounted") as caught:
         words(mounts=(Mount(source=Path(source), target=target),))
     assert why in str(caught.value)
+
+
+def test_a_foreign_image_runs_as_its_platform() -> None:
+    assert "--platform" not in words()
+    assert "--platform linux/arm64" in " ".join(words(platform="linux/arm64"))

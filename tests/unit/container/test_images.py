@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kiln.container import Engine, EngineKind
-from kiln.container.images import digest_of, pull, unavailable
-from kiln.errors import DownloadFailed
+from kiln.container.images import digest_of, platform_of, pull, require_fetchable, unavailable
+from kiln.errors import DownloadFailed, UsageError
 
 ENGINE = Engine(kind=EngineKind.DOCKER, executable="docker", version="20.10", environment={})
 
@@ -51,3 +51,22 @@ def test_a_local_image_is_not_fetched_from_a_registry() -> None:
 )
 def test_a_digest_is_the_registrys_or_else_the_hash_of_the_image(described: dict[str, object], expected: str) -> None:
     assert digest_of(described) == expected
+
+
+@pytest.mark.parametrize(
+    ("described", "expected"),
+    [
+        ({"Os": "linux", "Architecture": "amd64"}, "linux/amd64"),
+        ({"Os": "linux", "Architecture": "arm64", "Variant": "v8"}, "linux/arm64"),
+        ({"Os": "linux", "Architecture": "arm", "Variant": "v7"}, "linux/arm/v7"),
+        ({"Architecture": "amd64"}, ""),
+    ],
+)
+def test_the_platform_of_an_image_is_written_as_engines_take_it(described: dict[str, str], expected: str) -> None:
+    assert platform_of(described) == expected
+
+
+def test_an_image_of_this_machine_is_not_fetched_for_another_platform() -> None:
+    with pytest.raises(UsageError, match=r"is of linux/amd64, the config needs one of linux/arm64"):
+        require_fetchable("localhost/kiln-base:bookworm", "linux/amd64", "linux/arm64")
+    require_fetchable("quay.io/condaforge/linux-anvil:1", "linux/amd64", "linux/arm64")

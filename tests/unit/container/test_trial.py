@@ -58,3 +58,10 @@ def test_without_runc_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     with pytest.raises(MissingTool, match="runc, which can, is not here"):
         answer(engine(), CRUN)
+
+
+def test_a_foreign_image_is_tried_as_its_platform() -> None:
+    assert "--platform" not in words(engine(), "image:1")
+    assert words(engine(), "image:1", "linux/arm64")[-5:] == (
+        *("--platform", "linux/arm64", "--entrypoint", "true", "image:1"),
+    )

@@ -52,6 +52,25 @@ def test_the_machines_own_platform_and_cross_compiled_ones_of_its_system_are_bui
     platforms.require(feedstock, expand.read_all(feedstock, HERE), rehearsal=False)
 
 
+def test_an_emulated_config_is_built_in_a_container_where_the_kernel_runs_its_programs(
+    feedstock: Feedstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = expand.read_all(feedstock, ("linux_ppc64le_",))
+    with pytest.raises(UnsupportedPlatform) as caught:
+        platforms.require(feedstock, configs, rehearsal=False)
+    assert "no interpreter for linux-ppc64le that containers can use" in caught.value.hint
+    monkeypatch.setattr(emulation, "runs", lambda subdir, in_container: in_container and subdir == "linux-ppc64le")
+    platforms.require(feedstock, configs, rehearsal=False)
+    assert platforms.image_platform(feedstock, configs[0]) == "linux/ppc64le"
+    with pytest.raises(UnsupportedPlatform) as caught:
+        platforms.require(feedstock, configs, rehearsal=False, containers=False)
+    assert "or emulate it in a container (docker or podman)" in caught.value.hint
+    names, note = platforms.buildable(feedstock, (*HERE, *ELSEWHERE), rehearsal=False)
+    assert set(names) == {*HERE, "linux_ppc64le_"}
+    assert "linux-ppc64le" not in note
+    assert platforms.image_platform(feedstock, *expand.read_all(feedstock, ("linux_aarch64_",))) == "linux/amd64"
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [
