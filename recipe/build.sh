@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The compile step: from TensorFlow's sources in $SRC_DIR to exactly one wheel in $SRC_DIR/dist, hours of work for many
-# cores. All outputs of this recipe are made from that wheel (split.sh), wherever it was built.
+# The compile step: from TensorFlow's sources in $SRC_DIR to exactly one wheel in $SRC_DIR/dist, and the libraries for C
+# and C++ in $SRC_DIR/dist/libraries, hours of work for many cores. All outputs of this recipe are made from these
+# (split.sh), wherever the wheel was built.
 #
 # Bazel's flags are in compile.ini; compile_plan.py derives them from it and from the config's variant
 # (cuda_compiler_version, cudnn, python; microarch_level and cuda_compute_capabilities where the recipe has them). The
@@ -22,7 +23,7 @@ run_bazel() {
     "$bazel" --output_user_root="$SRC_DIR/bazel" --bazelrc="$SRC_DIR/config.bazelrc" "$@"
 }
 
-bazel='' target='' wheel_folder='' nvcc_target='' nvcc_file='' flags=''
+bazel='' target='' wheel_folder='' nvcc_target='' nvcc_file='' library_targets='' library_folder='' flags=''
 assignments=$(plan --bazelrc "$SRC_DIR/config.bazelrc")
 eval "$assignments"
 trap 'run_bazel shutdown' EXIT
@@ -43,3 +44,11 @@ if ((${#wheels[@]} != 1)); then
     exit 1
 fi
 plan --wheel "${wheels[0]}"
+
+# The next call of Bazel begins a new file of events.
+if [[ -n ${BAZEL_BUILD_EVENTS:-} ]]; then
+    mv "$BAZEL_BUILD_EVENTS" "$BAZEL_BUILD_EVENTS.wheel"
+fi
+read -ra targets <<<"$library_targets"
+run_bazel build --config=libraries "${targets[@]}"
+bash "$RECIPE_DIR/python.sh" library_files.py "$RECIPE_DIR/compile.ini" "$library_folder" "$SRC_DIR/dist/libraries"

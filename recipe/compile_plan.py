@@ -53,6 +53,9 @@ class Plan:
     nvcc_target: str
     nvcc_file: str
     kernels_in: str
+    library_targets: str
+    library_folder: str
+    library_flags: tuple[str, ...]
 
 
 def main(arguments: list[str]) -> int:
@@ -128,6 +131,9 @@ def make(settings: configparser.ConfigParser, environment: Mapping[str, str]) ->
         nvcc_target=settings.get("cuda", "nvcc_target", fallback="") if capabilities else "",
         nvcc_file=settings.get("cuda", "nvcc_file", fallback="") if capabilities else "",
         kernels_in=setting(settings, "cuda", "kernels_in") if capabilities else "",
+        library_targets=setting(settings, "libraries", "targets"),
+        library_folder=setting(settings, "libraries", "folder"),
+        library_flags=tuple(flag_list(settings, "libraries", values)),
     )
 
 
@@ -302,13 +308,17 @@ def version_of(program: str, environment: Mapping[str, str]) -> str:
 
 def bazelrc(plan: Plan) -> list[str]:
     """Return the lines of a file for ``--bazelrc``."""
-    return ["# Written by compile_plan.py from compile.ini and the config's variant.", *map(line, plan.flags)]
+    return [
+        "# Written by compile_plan.py from compile.ini and the config's variant.",
+        *(line(flag) for flag in plan.flags),
+        *(line(flag, "build:libraries") for flag in plan.library_flags),
+    ]
 
 
-def line(flag: str) -> str:
+def line(flag: str, command: str = "build") -> str:
     """Return the line of a flag, quoted if it has special characters."""
     escaped = flag.replace("\\", "\\\\").replace('"', '\\"')
-    return f'build "{escaped}"' if re.search(r"[\s#\"'\\]", flag) else f"build {flag}"
+    return f'{command} "{escaped}"' if re.search(r"[\s#\"'\\]", flag) else f"{command} {flag}"
 
 
 def assignments(plan: Plan, program: str, bazel_version: str) -> list[str]:
@@ -319,6 +329,8 @@ def assignments(plan: Plan, program: str, bazel_version: str) -> list[str]:
         "wheel_folder": plan.folder,
         "nvcc_target": plan.nvcc_target,
         "nvcc_file": plan.nvcc_file,
+        "library_targets": plan.library_targets,
+        "library_folder": plan.library_folder,
     }
     lines = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     flag_lines = "".join(f"  {without_password(flag)}\n" for flag in plan.flags)

@@ -1,6 +1,7 @@
 """Fills a prefix with one output of this recipe, taking from a TensorFlow wheel only what belongs to that output.
 
-It does not matter who made the wheel: Bazel a moment ago, or upstream. Standard library only, Python 3.10 or newer.
+It does not matter who made the wheel: Bazel a moment ago, or upstream. The libraries for C and C++ are those that Bazel
+made for themselves, if it did, else those of the wheel. Standard library only, Python 3.10 or newer.
 """
 
 from __future__ import annotations
@@ -12,35 +13,18 @@ import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import development_files
 import elf_runpath
+import header_files
 import wheel_metadata
-from wheel_files import BadWheel, Item, content, extract, files, link, stamp, the_wheel
+from wheel_files import BadWheel, Item, content, copied, extract, files, in_parallel, link, stamp, the_wheel, written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 LIBRARY = re.compile(r"tensorflow/lib(?P<name>tensorflow_framework|tensorflow_cc)\.so\.\d+")
-INCLUDE = "tensorflow/include/"
-# Python's own headers, which every `python` package has. Of the libraries' files they alone differ between the wheels
-# of two Pythons, so without them one libtensorflow_cc serves every Python.
-PYTHON_HEADERS = re.compile(r"tensorflow/include/external/(local_config_python|python_3_\d+_[^/]*)/")
-# absl/, google/ and Eigen/ directly in include/ would overwrite those of other packages, so TensorFlow's copies have a
-# separate folder. TensorFlow's own folders, which its interfaces name, are directly in include/. They are folders and
-# not links: other packages install files there, too (tsl_robin_map has include/tsl), and a link instead of a folder
-# would hide these files, or put them into TensorFlow's.
-OWN_HEADERS = ("tensorflow/", "tsl/", "xla/")
-INCLUDED_HEADERS = Path("include/libtensorflow_cc")
-
-PKG_CONFIG = """\
-prefix=${{pcfiledir}}/../..
-libdir=${{prefix}}/lib
-includedir=${{prefix}}/include
-
-Name: tensorflow_cc
-Description: TensorFlow for C and C++
-Version: {version}
-Libs: -L${{libdir}} -ltensorflow_cc -ltensorflow_framework
-Cflags: -I${{includedir}}/libtensorflow_cc -I${{includedir}}
-"""
-
 # The folders below site-packages/nvidia for the libraries of NVIDIA's wheels that TensorFlow loads at run time.
 NVIDIA = (
     *("cublas", "cuda_cupti", "cuda_nvrtc", "cuda_runtime", "cudnn", "cufft"),
@@ -60,6 +44,11 @@ class Request:
     prefix: Path
     licenses: Path
     site_packages: Path | None
+
+    @property
+    def libraries(self) -> Path:
+        """The folder of the libraries that Bazel made without the wheel; it does not exist in a rehearsal."""
+        return self.wheels / "libraries"
 
 
 def main(arguments: list[str]) -> int:
@@ -101,54 +90,96 @@ def minor_of_python(request: Request) -> str | None:
 def write_licenses(wheel: zipfile.ZipFile, folder: Path) -> None:
     """Write the wheel's license texts to the paths of the recipe's ``license_file``."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (f"{INCLUDE}LICENSE", "tensorflow/THIRD_PARTY_NOTICES.txt"):
+    for name in (f"{header_files.INCLUDE}LICENSE", "tensorflow/THIRD_PARTY_NOTICES.txt"):
         (folder / Path(name).name).write_bytes(content(wheel, name))
 
 
 def fill_framework(request: Request, wheel: zipfile.ZipFile) -> int:
-    """Install libtensorflow_framework and its links into lib/; return the number of files."""
-    return install_library(request, wheel, "tensorflow_framework")
+    """Install libtensorflow_framework and the headers of the C interface; return the number of files.
+
+    Both other libraries have the C interface and require this one.
+    """
+    headers = header_files.of_wheel(wheel)
+    names = header_files.of_c_interface(wheel, headers)
+    return install_headers(request, wheel, names) + install_library(request, wheel, "tensorflow_framework")
+
+
+def fill_c(request: Request, wheel: zipfile.ZipFile) -> int:
+    """Install libtensorflow, the library of the C interface alone; return the number of files."""
+    if not request.libraries.is_dir():
+        raise BadWheel("there is no libtensorflow in a wheel, and the compile left no dist/libraries")
+    return install_library(request, wheel, "tensorflow") + write_development_files(request, "tensorflow")
 
 
 def fill_cc(request: Request, wheel: zipfile.ZipFile) -> int:
-    """Install libtensorflow_cc, its links, all headers and the pkg-config file into the prefix."""
-    items = [Item(member=member, target=header(request, member.filename)) for member in headers(wheel)]
-    extract(wheel, items)
-    pkg_config = request.prefix / "lib/pkgconfig/tensorflow_cc.pc"
-    pkg_config.parent.mkdir(parents=True, exist_ok=True)
-    pkg_config.write_text(PKG_CONFIG.format(version=request.version), encoding="utf-8")
-    return install_library(request, wheel, "tensorflow_cc") + len(items) + 1
+    """Install libtensorflow_cc and all headers but those of the C interface; return the number of files."""
+    headers = header_files.of_wheel(wheel)
+    names = headers.keys() - header_files.of_c_interface(wheel, headers)
+    count = install_headers(request, wheel, names) + install_more_headers(request, headers)
+    return count + install_library(request, wheel, "tensorflow_cc") + write_development_files(request, "tensorflow_cc")
 
 
-def headers(wheel: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    """Return the wheel's headers, without those of Python."""
-    return [m for m in files(wheel) if m.filename.startswith(INCLUDE) and not PYTHON_HEADERS.match(m.filename)]
+def write_development_files(request: Request, name: str) -> int:
+    """Write the files for pkg-config and CMake; return their number."""
+    complete = request.libraries.is_dir()
+    return development_files.write(request.prefix, name, request.version, client_session=complete)
 
 
-def header(request: Request, name: str) -> Path:
-    """Return the path of a header in the prefix, by its name in the wheel."""
-    path = name.removeprefix(INCLUDE)
-    return request.prefix / ("include" if path.startswith(OWN_HEADERS) else INCLUDED_HEADERS) / path
+def install_headers(request: Request, wheel: zipfile.ZipFile, names: Iterable[str]) -> int:
+    """Install headers of the wheel; return their number."""
+    members = header_files.of_wheel(wheel)
+    apart = {name for name in members if header_files.is_apart(name)}
+
+    def install(name: str) -> None:
+        text = header_files.with_places(wheel.read(members[name]), name, apart)
+        written(Item(member=members[name], target=include(request, name)), text)
+
+    names = sorted(names)
+    in_parallel(install, names)
+    return len(names)
+
+
+def install_more_headers(request: Request, headers: Mapping[str, zipfile.ZipInfo]) -> int:
+    """Install the headers that Bazel's install_headers has and the wheel has not; return their number."""
+    folder = request.libraries / "include"
+    files_there = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    names = sorted(name for name in files_there.keys() - headers.keys() if not header_files.PYTHON.match(name))
+    apart = {name for name in (*headers, *files_there) if header_files.is_apart(name)}
+    date = next(iter(headers.values()))
+    for name in names:
+        text = header_files.with_places(files_there[name].read_bytes(), name, apart)
+        written(Item(member=date, target=include(request, name)), text)
+    return len(names)
+
+
+def include(request: Request, name: str) -> Path:
+    """Return the path of a header in the prefix."""
+    return request.prefix / "include" / header_files.place(name)
 
 
 def install_library(request: Request, wheel: zipfile.ZipFile, name: str) -> int:
     """Install one library into lib/ under its full version, with the links for the loader and the linker."""
-    item = library(request, wheel, name)
-    extract(wheel, [item])
-    if elf_runpath.rewrite(item.target, library_runpath):
+    target = request.prefix / "lib" / f"lib{name}.so.{request.version}"
+    if request.libraries.is_dir():
+        item = Item(member=library(wheel, "tensorflow_framework"), target=target)
+        copied(request.libraries / "lib" / f"lib{name}.so.2", item)
+    else:
+        item = Item(member=library(wheel, name), target=target)
+        extract(wheel, [item])
+    if elf_runpath.rewrite(target, library_runpath):
         stamp(item)
-    soname = Path(item.member.filename).name
-    link(item.target.with_name(soname), item.target)
-    link(item.target.with_name(f"lib{name}.so"), item.target.with_name(soname))
+    soname = target.with_name(f"lib{name}.so.{request.version.partition('.')[0]}")
+    link(soname, target)
+    link(target.with_name(f"lib{name}.so"), soname)
     return 3
 
 
-def library(request: Request, wheel: zipfile.ZipFile, name: str) -> Item:
-    """Return a library of the wheel with its path in the prefix."""
+def library(wheel: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
+    """Return the member of the wheel that is a library."""
     for member in files(wheel):
         match = LIBRARY.fullmatch(member.filename)
         if match and match["name"] == name:
-            return Item(member=member, target=request.prefix / "lib" / f"lib{name}.so.{request.version}")
+            return member
     raise BadWheel(f"the wheel has no library lib{name}")
 
 
@@ -188,7 +219,7 @@ def fill_base(request: Request, wheel: zipfile.ZipFile) -> int:
 
 def is_package(name: str) -> bool:
     """Return whether a member belongs to the Python package: neither library nor header nor metadata."""
-    return name.startswith("tensorflow/") and not name.startswith(INCLUDE) and not LIBRARY.fullmatch(name)
+    return name.startswith("tensorflow/") and not name.startswith(header_files.INCLUDE) and not LIBRARY.fullmatch(name)
 
 
 def require_known_files(wheel: zipfile.ZipFile) -> None:
@@ -229,10 +260,15 @@ def link_back(request: Request, wheel: zipfile.ZipFile, site_packages: Path) -> 
     libraries = [member.filename for member in files(wheel) if LIBRARY.fullmatch(member.filename)]
     for name in libraries:
         link(site_packages / name, request.prefix / "lib" / Path(name).name)
-    header_names = [member.filename for member in headers(wheel)]
-    for name in header_names:
-        link(site_packages / name, header(request, name))
-    return [*libraries, *header_names]
+    headers = {f"{header_files.INCLUDE}{path}": name for name in header_files.of_wheel(wheel) for path in paths(name)}
+    for path, name in headers.items():
+        link(site_packages / path, include(request, name))
+    return [*libraries, *headers]
+
+
+def paths(name: str) -> set[str]:
+    """Return the paths by which a header is included: its own, and the one by which other headers include it."""
+    return {name, header_files.place(name)} if header_files.is_apart(name) else {name}
 
 
 def fill_nothing(_request: Request, _wheel: zipfile.ZipFile) -> int:
@@ -241,6 +277,7 @@ def fill_nothing(_request: Request, _wheel: zipfile.ZipFile) -> int:
 
 
 OUTPUTS = {
+    "libtensorflow": fill_c,
     "libtensorflow_framework": fill_framework,
     "libtensorflow_cc": fill_cc,
     "tensorflow-base": fill_base,

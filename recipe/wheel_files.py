@@ -9,11 +9,13 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import zipfile
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+T = TypeVar("T")
 
 WHEEL_NAME = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)-cp3(?P<python>\d+)-[^-]+-[^-]+\.whl")
 # Copies large members without holding them in memory, and without a call for every few bytes.
@@ -68,9 +70,13 @@ def extract(wheel: zipfile.ZipFile, items: Sequence[Item]) -> None:
     """Write each member to its target, in parallel (inflating releases the GIL) and the largest first."""
     for folder in {item.target.parent for item in items}:
         folder.mkdir(parents=True, exist_ok=True)
-    largest_first = sorted(items, key=lambda item: -item.member.file_size)
+    in_parallel(lambda item: extract_one(wheel, item), sorted(items, key=lambda item: -item.member.file_size))
+
+
+def in_parallel(function: Callable[[T], None], values: Iterable[T]) -> None:
+    """Call a function with each value, in threads: what decompresses and writes releases the GIL."""
     with ThreadPoolExecutor(min(4, int(os.environ.get("CPU_COUNT") or os.cpu_count() or 1))) as pool:
-        for _ in pool.map(lambda item: extract_one(wheel, item), largest_first):
+        for _ in pool.map(function, values):
             pass
 
 
@@ -79,6 +85,24 @@ def extract_one(wheel: zipfile.ZipFile, item: Item) -> None:
     with wheel.open(item.member) as source, item.target.open("wb") as target:
         shutil.copyfileobj(source, target, CHUNK)
     item.target.chmod(0o755 if item.member.external_attr >> 16 & 0o111 else 0o644)
+    stamp(item)
+
+
+def written(item: Item, data: bytes) -> None:
+    """Write a text of the wheel that was changed, with the date of its member."""
+    item.target.parent.mkdir(parents=True, exist_ok=True)
+    item.target.write_bytes(data)
+    item.target.chmod(0o644)
+    stamp(item)
+
+
+def copied(source: Path, item: Item) -> None:
+    """Copy a file that is not in the wheel, with the date of a member."""
+    if not source.is_file():
+        raise BadWheel(f"the compile left no {source.name} in {source.parent}")
+    item.target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, item.target)
+    item.target.chmod(0o755)
     stamp(item)
 
 

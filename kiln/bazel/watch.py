@@ -14,7 +14,7 @@ from kiln import processes
 from kiln.bazel.events import BazelBuild
 from kiln.compat import failures as known_failures
 from kiln.errors import BuildFailed, excerpt
-from kiln.model.compile_report import Progress
+from kiln.model.compile_report import Progress, sum_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -63,6 +63,11 @@ class EventFile:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self.build.take(line)
+
+
+def earlier_calls(path: Path) -> list[Path]:
+    """Return the files of events that a step has put aside, under longer names, before a further call of Bazel."""
+    return sorted(path.parent.glob(f"{path.name}.*"))
 
 
 class Pace:
@@ -162,9 +167,13 @@ class BuildWatch:
         return f"nothing has happened for {idle / 60:.0f} min; at work: {names or 'nothing but Bazel itself'}"
 
     def report(self) -> CompileReport | None:
-        """Return the origin of the actions, None when Bazel has not counted them."""
+        """Return the origin of the actions of all calls of Bazel, None when it has not counted them."""
         self.file.read()
-        return self.build.report()
+        earlier = [EventFile(path) for path in earlier_calls(self.file.path)]
+        for file in earlier:
+            file.read()
+        reports = [report for file in (*earlier, self.file) if (report := file.build.report())]
+        return sum_of(reports) if reports else None
 
     def explained(self, error: KilnError) -> KilnError:
         """Return an error with the action that failed and its cause, as far as they are known."""

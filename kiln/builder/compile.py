@@ -76,7 +76,8 @@ class Compile:
         """Write the step's settings, and return the file for its Bazel's events."""
         job = self.engine.job
         events = job.folder / "bazel-events.json"
-        files.remove(events)
+        for path in (events, *bazel.earlier_calls(events)):
+            files.remove(path)
         files.write_text(
             job.folder / "compile.env", compile_cache.settings({**job.compile, compile_cache.EVENTS: str(events)})
         )

@@ -95,13 +95,16 @@ class Rehearsal:
             rendered = render.finalise(render.render(feedstock, config))
             render.require_supported([rendered], own_engine=True)
         build_process.mask_secrets(rendered)
+        wheels = plan_of(job, config)
+        if wheels.upstream is not None:
+            rendered = without_gaps(rendered, reporter)
         layout = RehearsalLayout(config=job.folder, apart=job.image is not None)
         layout.open()
         return cls(
             job=job,
             feedstock=feedstock,
             rendered=rendered,
-            wheels=plan_of(job, config),
+            wheels=wheels,
             layout=layout,
             step_cache=StepCache(config=job.config, ledger=Ledger(job.folder / "steps.sqlite"), console=reporter),
             reporter=reporter,
@@ -292,6 +295,19 @@ def for_one_python(rendered: Rendered, python: str) -> Rendered:
         for output in rendered.outputs
     )
     return dataclasses.replace(rendered, outputs=tuple(outputs))
+
+
+def without_gaps(rendered: Rendered, reporter: StepReporter) -> Rendered:
+    """Return a config without the outputs that upstream's wheel cannot fill, and report these and others' gaps."""
+    gaps = rehearse.wheel_gaps(output.name for output in rendered.outputs if not output.skip)
+    if gaps:
+        with reporter.step("compare the outputs with upstream's wheel") as step:
+            for gap in gaps:
+                step.note(gap.note)
+    absent = {gap.output for gap in gaps if not gap.is_made}
+    return dataclasses.replace(
+        rendered, outputs=tuple(output for output in rendered.outputs if output.name not in absent)
+    )
 
 
 def find_python(python: str, job: BuildJob) -> rehearse.Interpreter:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +41,15 @@ class CompileReport:
     def __str__(self) -> str:
         internal = f", {self.internal:,} internal" if self.internal else ""
         return f"{self.hits + self.misses:,} actions: {self.hits:,} from the cache, {self.misses:,} run{internal}"
+
+
+def sum_of(reports: Sequence[CompileReport]) -> CompileReport:
+    """Return the report of a compile that called Bazel several times."""
+    works = [report.work for report in reports if report.work is not None]
+    return CompileReport(
+        hits=sum(report.hits for report in reports),
+        misses=sum(report.misses for report in reports),
+        internal=sum(report.internal for report in reports),
+        seconds=sum(report.seconds for report in reports),
+        work=sum(works) if works else None,
+    )

@@ -27,6 +27,7 @@ from kiln.rehearse.rehearsal_plan import RehearsalPlan
 from kiln.rehearse.required_packages import required_packages
 from kiln.rehearse.source_files import SourceSearch
 from kiln.rehearse.stand_in_package import stand_in_packages
+from kiln.rehearse.wheel_gaps import of_outputs as wheel_gaps
 from kiln.rehearse.wheel_package import PackageTarget, convert_all
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ __all__ = [
     "python_packages",
     "required_packages",
     "upstream_wheel",
+    "wheel_gaps",
 ]
 
 

@@ -35,6 +35,7 @@ ROOT = Path(__file__).parents[2]
 CUDA_12_PY_311, CUDA_12_PY_313, CUDA_13_PY_311, _ = sorted(
     file.stem for file in (small_tensorflow.FIXTURE / ".ci_support").glob("*.yaml")
 )
+LIBRARIES = ("libtensorflow_framework", "libtensorflow", "libtensorflow_cc")
 # Of the actions that a cache could answer: the module's object and the module itself, and the wheel.
 PYTHONS_OWN = 3
 
@@ -161,13 +162,35 @@ def test_the_wheel_is_split_into_packages_by_the_recipes_own_scripts(
     # One of each library for a CUDA, whichever Python led; the rest once per config. All passed their tests there.
     counts = {
         name: len([item for item in packages if item.startswith(f"{name}-2.0.1-")])
-        for name in ("libtensorflow_framework", "libtensorflow_cc", "tensorflow-base", "tensorflow")
+        for name in (*LIBRARIES, "tensorflow-base", "tensorflow")
     }
-    assert counts == {"libtensorflow_framework": 2, "libtensorflow_cc": 2, "tensorflow-base": 3, "tensorflow": 3}
+    assert counts == {**dict.fromkeys(LIBRARIES, 2), "tensorflow-base": 3, "tensorflow": 3}
     (base,) = (item for name, item in packages.items() if name.startswith("tensorflow-base-2.0.1-cuda124py313"))
     files = {item["_path"] for item in read_info(base, "paths.json")["paths"]}
     assert "lib/python3.13/site-packages/tensorflow/python/_pywrap_tensorflow.so" in files
     assert "lib/python3.13/site-packages/tensorflow-2.0.1.dist-info/METADATA" in files
+
+
+def test_programs_for_c_and_cpp_link_with_the_libraries_in_a_prefix_of_their_own(
+    feedstock: Feedstock, compiles: dict[str, dict[str, Any]]
+) -> None:
+    """The wheel's library has no ClientSession, so that this is the one that Bazel makes in a call of its own."""
+    assert compiles
+    text = next((feedstock.artifacts / "logs").glob(f"*/{CUDA_12_PY_311}.log")).read_text()
+    for said in (
+        "C: 1 + 2 + 3 = 6",
+        "C++: done, 1 x 1 + 2 x 2 + 3 x 3 = 14",
+        "ClientSession: the largest of 1, 7, 3 is 7",
+    ):
+        assert said in text
+    assert "skipped, there is no compiler" not in text
+    (wheel,) = (file for file in feedstock.wheels() if file.match("cuda12.4/*cp311*"))
+    with zipfile.ZipFile(wheel) as archive:
+        assert b"ClientSession" not in archive.read("tensorflow/libtensorflow_cc.so.2")
+        assert "tensorflow/include/tensorflow/cc/client/client_session.h" not in archive.namelist()
+    (package,) = (feedstock.artifacts / "linux-64").glob("libtensorflow_cc-*-cuda124h*.conda")
+    files = {item["_path"] for item in read_info(package, "paths.json")["paths"]}
+    assert "include/tensorflow/cc/client/client_session.h" in files
 
 
 def test_the_wheel_has_the_tag_of_its_binaries_and_works_in_a_plain_venv(

@@ -85,7 +85,8 @@ def test_the_packages_metadata_is_that_of_the_rendered_recipe(report: dict[str, 
     feedstock = feedstock_loader.find(ROOT)
     rendered = render.finalise(render.render(feedstock, read(feedstock, report["config"])))
     paths = {package["artifact"]["name"]: Path(package["artifact"]["path"]) for package in report["packages"]}
-    for output in rendered.outputs:
+    assert {output.name for output in rendered.outputs if not output.skip} - paths.keys() == {"libtensorflow"}
+    for output in (output for output in rendered.outputs if output.name in paths):
         index = read_info(paths[output.name], "index.json")
         assert (index["version"], index["build"], index["build_number"], index["subdir"]) == (
             output.version,
@@ -96,6 +97,26 @@ def test_the_packages_metadata_is_that_of_the_rendered_recipe(report: dict[str, 
         assert index.get("track_features", "") == " ".join(output.track_features)
         assert [spec for spec in output.requirements.run if spec not in index["depends"]] == []
         assert index["constrains"] == list(output.requirements.run_constrained)
+
+
+def test_the_packages_require_the_c_library_and_the_processor_and_have_compiled_modules(
+    report: dict[str, Any],
+) -> None:
+    paths = {package["artifact"]["name"]: Path(package["artifact"]["path"]) for package in report["packages"]}
+    for name in ("libtensorflow_framework", "libtensorflow_cc", "tensorflow-base"):
+        depends = read_info(paths[name], "index.json")["depends"]
+        assert {"__glibc >=2.28,<3.0.a0", "_x86_64-microarch-level >=2"} <= set(depends)
+    files = {entry["_path"] for entry in read_info(paths["tensorflow-base"], "paths.json")["paths"]}
+    modules = {path for path in files if path.endswith(".py")}
+    assert len([path for path in files if path.endswith(".pyc")]) == len(modules) > 1000
+
+
+def test_what_the_wheel_lacks_is_said(report: dict[str, Any]) -> None:
+    (step,) = (step for step in report["steps"] if step["title"] == "compare the outputs with upstream's wheel")
+    assert step["notes"] == [
+        "upstream's wheel has no libtensorflow.so: libtensorflow is not made",
+        "upstream's wheel has no tensorflow::ClientSession: libtensorflow_cc is made without it",
+    ]
 
 
 def test_no_two_packages_install_the_same_path(report: dict[str, Any]) -> None:

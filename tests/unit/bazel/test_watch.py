@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -52,6 +53,20 @@ def test_a_second_call_of_bazel_begins_anew(tmp_path: Path) -> None:
     file.read()
     assert not file.build.failures
     assert file.build.exit_name == "SUCCESS"
+
+
+def test_the_report_counts_the_actions_of_earlier_calls_that_were_put_aside(tmp_path: Path) -> None:
+    path = tmp_path / "events.json"
+    for name in ("events.json.wheel", "events.json"):
+        shutil.copy(EVENTS / "again.json", tmp_path / name)
+    once = EventFile(EVENTS / "again.json")
+    once.read()
+    single = once.build.report()
+    both = BuildWatch(file=EventFile(path), on_progress=print, stall=Stall(60)).report()
+    assert single is not None
+    assert both is not None
+    assert (both.hits, both.misses) == (2 * single.hits, 2 * single.misses)
+    assert single.misses + single.hits > 0
 
 
 def test_progress_is_told_once_and_only_when_it_has_changed() -> None:

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 RECIPE = Path(__file__).parents[3] / "recipe"
-SCRIPTS = ("machine_limits", "kernels", "compile_plan", "elf_runpath", "wheel_files", "wheel_metadata", "split_wheel")
+SCRIPTS = (
+    *("machine_limits", "kernels", "compile_plan", "library_files", "elf_runpath", "wheel_files", "header_files"),
+    *("development_files", "wheel_metadata", "split_wheel"),
+)
 SOLIB = "$ORIGIN/../../_solib_x86_64/_U_S"
 NVIDIA = "$ORIGIN/../../nvidia/cublas/lib:$ORIGIN/../nvidia/cublas/lib"
 # As setuptools writes it; RECORD is added by the fixture.
@@ -49,10 +52,14 @@ def members(runpath: str) -> dict[str, bytes]:
         "python/_pywrap.so": shared_object(f"{SOLIB}:$ORIGIN/../:$ORIGIN/"),
         "python/plain.so": shared_object(None),
         "include/LICENSE": b"licence",
-        "include/tensorflow/c/c_api.h": b"// C",
+        "include/tensorflow/c/c_api.h": b'#include "xla/x.h"\n',
+        "include/tensorflow/c/c_api_internal.h": b'#include "tensorflow/core/x.h"\n',
+        "include/tensorflow/core/x.h": b'#include <vector>\n  #  include "absl/x.h"\n#include "tsl/x.h"\n',
         "include/tsl/x.h": b"",
         "include/xla/x.h": b"",
-        "include/absl/x.h": b"",
+        "include/absl/x.h": b'#include "absl/base/y.h"\n#include <absl/base/y.h>\n#include "base/y.h"\n',
+        "include/absl/base/y.h": b"",
+        "include/external/tree/x.h": b'#include "absl/x.h"\n',
         "include/external/local_config_python/python_include/Python.h": b"",
         "include/external/python_3_11_x86_64-unknown-linux-gnu/include/python3.11/Python.h": b"",
     }

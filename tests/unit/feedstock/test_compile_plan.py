@@ -128,6 +128,20 @@ def test_what_the_caller_provides_becomes_flags(flags: Callable[..., tuple[str, 
     )
 
 
+def test_the_libraries_are_compiled_by_a_call_with_flags_of_its_own(scripts: Any, tmp_path: Path) -> None:
+    plan = scripts.compile_plan
+    made = plan.make(plan.read(RECIPE / "compile.ini"), {**CPU, "BAZEL_CPUS": "2", "BAZEL_MEMORY_MB": "8000"})
+    # An empty value: upstream takes any text for yes.
+    assert plan.bazelrc(made)[-1] == "build:libraries --repo_env=USE_PYWRAP_RULES="
+    assert "build --repo_env=USE_PYWRAP_RULES=True" in plan.bazelrc(made)
+    told = plan.assignments(made, "bazel", "")
+    assert (
+        "library_targets='//tensorflow:libtensorflow.so //tensorflow:libtensorflow_cc.so //tensorflow:install_headers'"
+        in told
+    )
+    assert "library_folder=bazel-bin/tensorflow" in told
+
+
 @pytest.mark.parametrize(
     ("cpus", "memory", "jobs"), [("32", "64000", "32"), ("32", "16000", "8"), ("2", "64000", "2"), ("4", "900", "1")]
 )

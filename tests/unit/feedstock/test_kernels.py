@@ -67,7 +67,8 @@ def wheel(tmp_path: Path) -> Path:
 
 
 def plan(scripts: Any, *capabilities: str, library: str = "tensorflow/libtensorflow_cc.so.2") -> Any:
-    empty = dict.fromkeys(("target", "folder", "bazel_version", "nvcc_target", "nvcc_file"), "")
+    names = ("target", "folder", "bazel_version", "nvcc_target", "nvcc_file", "library_targets", "library_folder")
+    empty = {**dict.fromkeys(names, ""), "library_flags": ()}
     return scripts.compile_plan.Plan(flags=(), capabilities=capabilities, kernels_in=library, **empty)
 
 

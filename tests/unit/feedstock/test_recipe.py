@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 CUDA = ("None", "12.5", "12.9")
 PYTHONS = {"3.10": "3.10.____cpython", "3.11": "3.11.____cpython", "3.12": "3.12.____cpython", "3.13": "3.13.____cp313"}
-LIBRARIES = ("libtensorflow_framework", "libtensorflow_cc")
+LIBRARIES = ("libtensorflow_framework", "libtensorflow", "libtensorflow_cc")
 CONFIGS = [(cuda, python) for cuda in CUDA for python in PYTHONS]
 
 
@@ -104,6 +104,7 @@ def test_outputs_that_must_fit_together_name_each_other_exactly(cuda: str, pytho
     def exact(needed: str, by: str) -> bool:
         return f"{needed} 2.21.0 {result[needed].build_string}" in result[by].requirements.run
 
+    assert exact("libtensorflow_framework", by="libtensorflow")
     assert exact("libtensorflow_framework", by="libtensorflow_cc")
     assert exact("libtensorflow_framework", by="tensorflow-base")
     assert exact("libtensorflow_cc", by="tensorflow-base")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.feedstock.conftest import NVIDIA, RECIPE, SOLIB
+from tests.unit.feedstock.conftest import NVIDIA, RECIPE, SOLIB, shared_object
 from tests.unit.feedstock.test_elf_runpath import runpath_of
 
 if TYPE_CHECKING:
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 LIBRARIES = ("libtensorflow_framework", "libtensorflow_cc")
 SITE = "lib/python3.11/site-packages"
-HEADERS = ("tensorflow/c/c_api.h", "tsl/x.h", "xla/x.h")
+C_HEADERS = ("tensorflow/c/c_api.h", "xla/x.h")
+HEADERS = (*C_HEADERS, "tensorflow/c/c_api_internal.h", "tensorflow/core/x.h", "tsl/x.h")
+APART = ("LICENSE", "absl/x.h", "absl/base/y.h")
+TREES = ("external/tree/x.h",)
 
 
 def files_in(folder: Path) -> set[str]:
@@ -41,11 +44,13 @@ def test_each_file_of_the_wheel_is_in_one_output_and_none_in_two(split: Any, mak
         seen = now
     assert seen == {
         *(f"lib/{name}.so{suffix}" for name in LIBRARIES for suffix in ("", ".2", ".2.21.0")),
-        *("include/libtensorflow_cc/LICENSE", "include/libtensorflow_cc/absl/x.h"),
+        *(f"include/libtensorflow_cc/{item}" for item in (*APART, *TREES)),
         *(f"include/{item}" for item in HEADERS),
         "lib/pkgconfig/tensorflow_cc.pc",
+        *(f"lib/cmake/tensorflow_cc/tensorflow_cc-config{suffix}.cmake" for suffix in ("", "-version")),
         *(f"{SITE}/tensorflow/{item}" for item in ("__init__.py", "THIRD_PARTY_NOTICES.txt")),
-        *(f"{SITE}/tensorflow/include/{item}" for item in ("LICENSE", "absl/x.h", *HEADERS)),
+        *(f"{SITE}/tensorflow/include/{item}" for item in (*APART, *HEADERS, *TREES)),
+        *(f"{SITE}/tensorflow/include/libtensorflow_cc/{item}" for item in APART),
         *(f"{SITE}/tensorflow/python/{item}" for item in ("_pywrap.so", "plain.so")),
         *(f"{SITE}/tensorflow/{name}.so.2" for name in LIBRARIES),
         *(f"{SITE}/tensorflow-2.21.0.dist-info/{item}" for item in ("METADATA", "WHEEL", "INSTALLER", "RECORD")),
@@ -56,13 +61,91 @@ def test_every_link_is_relative_and_leads_to_a_file_of_the_prefix(split: Any, ma
     make_wheel()
     prefix = split(*LIBRARIES, "tensorflow-base")
     links = {name: prefix / name for name in files_in(prefix) if (prefix / name).is_symlink()}
-    assert len(links) == 11
+    assert len(links) == 6 + len(HEADERS) + len(TREES) + 2 * len(APART)
     for name, link in links.items():
         assert not link.readlink().is_absolute(), name
         assert link.resolve(strict=True).is_relative_to(prefix), name
         assert link.is_file(), f"{name} leads to a folder, in which other packages may install files"
     assert (prefix / SITE / "tensorflow/libtensorflow_cc.so.2").samefile(prefix / "lib/libtensorflow_cc.so.2.21.0")
-    assert (prefix / SITE / "tensorflow/include/tensorflow/c/c_api.h").read_bytes() == b"// C"
+    assert (prefix / SITE / "tensorflow/include/tensorflow/c/c_api.h").read_bytes() == b'#include "xla/x.h"\n'
+
+
+def test_the_headers_of_the_c_interface_are_in_the_library_that_both_others_require(
+    split: Any, make_wheel: Any
+) -> None:
+    make_wheel()
+    headers = {name for name in files_in(split("libtensorflow_framework")) if name.startswith("include/")}
+    assert headers == {f"include/{item}" for item in C_HEADERS}
+
+
+def test_includes_are_found_from_the_include_folder_of_the_prefix_alone(split: Any, make_wheel: Any) -> None:
+    make_wheel()
+    include = split(*LIBRARIES) / "include"
+    own, apart = include / "tensorflow/core/x.h", include / "libtensorflow_cc/absl/x.h"
+    assert own.read_text() == '#include <vector>\n  #  include "libtensorflow_cc/absl/x.h"\n#include "tsl/x.h"\n'
+    # The last one is found beside the header.
+    assert apart.read_text().splitlines() == [
+        '#include "libtensorflow_cc/absl/base/y.h"',
+        "#include <libtensorflow_cc/absl/base/y.h>",
+        '#include "base/y.h"',
+    ]
+    assert (include / "libtensorflow_cc/external/tree/x.h").read_text() == '#include "absl/x.h"\n'
+
+
+@pytest.fixture
+def libraries(tmp_path: Path) -> Path:
+    """The folder of what Bazel made without the wheel: three libraries, and a header that the wheel lacks."""
+    folder = tmp_path / "dist" / "libraries"
+    for name in (*LIBRARIES, "libtensorflow"):
+        (folder / "lib").mkdir(parents=True, exist_ok=True)
+        (folder / "lib" / f"{name}.so.2").write_bytes(shared_object(f"{SOLIB}:$ORIGIN/", tail=name.encode()))
+    for header, text in {"tensorflow/cc/client.h": '#include "absl/x.h"\n', "tensorflow/core/x.h": "other"}.items():
+        (folder / "include" / header).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "include" / header).write_text(text)
+    return folder
+
+
+def test_the_libraries_are_those_that_bazel_made_for_themselves(
+    scripts: Any, split: Any, make_wheel: Any, libraries: Path
+) -> None:
+    make_wheel()
+    prefix = split(*LIBRARIES, "libtensorflow", "tensorflow-base")
+    for name in (*LIBRARIES, "libtensorflow"):
+        installed = prefix / "lib" / f"{name}.so"
+        assert installed.read_bytes().find(b"\0" + name.encode()) > 0
+        assert runpath_of(scripts, installed) == "$ORIGIN"
+        assert installed.stat().st_mtime == 1772669760.0
+        assert installed.stat().st_mode & 0o777 == 0o755
+    assert (prefix / SITE / "tensorflow/libtensorflow_cc.so.2").samefile(prefix / "lib/libtensorflow_cc.so.2.21.0")
+    assert (prefix / "include/tensorflow/cc/client.h").read_text() == '#include "libtensorflow_cc/absl/x.h"\n'
+    assert "absl" in (prefix / "include/tensorflow/core/x.h").read_text(), "the wheel's header comes first"
+    assert libraries.is_dir()
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_the_package_says_whether_its_library_has_client_session(
+    split: Any, make_wheel: Any, request: pytest.FixtureRequest, *, complete: bool
+) -> None:
+    make_wheel()
+    if complete:
+        request.getfixturevalue("libraries")
+    text = (split("libtensorflow_cc") / "lib/pkgconfig/tensorflow_cc.pc").read_text()
+    assert f"\nclient_session={'yes' if complete else 'no'}\n" in text
+
+
+def test_a_wheel_alone_makes_no_libtensorflow(split: Any, make_wheel: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    make_wheel()
+    split("libtensorflow", code=1)
+    assert "there is no libtensorflow in a wheel" in capsys.readouterr().err
+
+
+def test_a_library_that_the_compile_did_not_leave_is_named(
+    split: Any, make_wheel: Any, libraries: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_wheel()
+    (libraries / "lib" / "libtensorflow_cc.so.2").unlink()
+    split("libtensorflow_cc", code=1)
+    assert "the compile left no libtensorflow_cc.so.2 in " in capsys.readouterr().err
 
 
 def test_the_build_machine_leaves_no_trace_in_search_paths(scripts: Any, split: Any, make_wheel: Any) -> None:
