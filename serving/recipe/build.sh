@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # The compile step: from Serving's sources in $SRC_DIR to the server and the wheel of its Python API in $SRC_DIR/dist.
 #
-# The needs of a release are in releases.csv; cuda_compiler_version and cudnn are the config's. The caller may set:
+# The needs of a release and its CUDA are in releases.csv; cuda_compiler_version is the config's. The caller may set:
 # BAZEL_DISK_CACHE (a folder), BAZEL_REMOTE_CACHE (a URL), BAZEL_CACHE_KEY (divides a shared cache), BAZEL_BUILD_EVENTS (a
 # file to write, JSON), BAZEL_CPUS, BAZEL_MEMORY_MB (what may be used, else the machine's), BAZEL_DISTDIR (a folder of
 # downloads).
 set -euo pipefail
-# Parts of the config's variant, which a script gets when it names them.
-: "${cuda_compiler_version:?}" "${cudnn:?}"
+# A part of the config's variant, which a script gets when it names it.
+: "${cuda_compiler_version:?}"
 unset CC CXX CPP AR AS LD NM RANLIB STRIP CFLAGS CXXFLAGS CPPFLAGS LDFLAGS
 MEGABYTES_PER_JOB=2000 # what a compiler process of this code base takes up to
 
@@ -17,8 +17,9 @@ fail() {
 }
 
 # The last field, the source, is for people and may hold commas.
-release=$(grep "^$PKG_VERSION," "$RECIPE_DIR/releases.csv") || fail "releases.csv has no release $PKG_VERSION"
-IFS=, read -r _ _ tensorflow commit bazel config capabilities _ <<<"$release"
+release=$(grep "^$PKG_VERSION,$cuda_compiler_version," "$RECIPE_DIR/releases.csv") ||
+    fail "releases.csv has no release $PKG_VERSION for CUDA $cuda_compiler_version"
+IFS=, read -r _ _ _ tensorflow commit bazel config toolkit cudnn capabilities _ <<<"$release"
 capabilities=${capabilities//:/,}
 
 # The sources name the commit of the TensorFlow that they compile; it must be the one that the table was made for.
@@ -39,16 +40,25 @@ case $bazel in
 0.*) flags+=("--local_resources=$usable,$cpus,1.0") ;;
 *) flags+=("--local_resources=memory=$usable" "--local_resources=cpu=$cpus" --incompatible_strict_action_env) ;;
 esac
-if [[ $cuda_compiler_version != None ]]; then
-    flags+=("--config=$config" --copt=-fPIC)
-    case $bazel in
-    0.*)
-        # Asked of the environment, as upstream's image for this release sets it.
-        export TF_NEED_CUDA=1 TF_CUDA_VERSION=$cuda_compiler_version TF_CUDNN_VERSION=$cudnn
-        export TF_CUDA_COMPUTE_CAPABILITIES=$capabilities
-        ;;
-    *) flags+=("--repo_env=TF_CUDA_COMPUTE_CAPABILITIES=$capabilities") ;;
-    esac
+[[ $config == "" ]] || flags+=(--copt=-fPIC)
+case $config in
+"") ;;
+cuda)
+    flags+=(--config=cuda)
+    # Asked of the environment, as upstream's image for this release sets it.
+    export TF_NEED_CUDA=1 TF_CUDA_VERSION=$toolkit TF_CUDNN_VERSION=$cudnn TF_CUDA_COMPUTE_CAPABILITIES=$capabilities
+    ;;
+cuda_clang) flags+=(--config=cuda_clang) ;;
+cuda_nvcc)
+    # Serving has no configuration for nvcc: these are the settings of its TensorFlow's, and the rest of cuda_clang.
+    flags+=(--config=cuda --action_env=TF_NVCC_CLANG=1 --@local_config_cuda//:cuda_compiler=nvcc)
+    flags+=(--repo_env=TF_NEED_TENSORRT=0 --repo_env=HERMETIC_NVSHMEM_VERSION=3.2.5)
+    ;;
+*) fail "releases.csv has the configuration '$config', and this script has no flags for it" ;;
+esac
+if [[ $config == cuda_* ]]; then
+    flags+=("--repo_env=HERMETIC_CUDA_VERSION=$toolkit" "--repo_env=HERMETIC_CUDNN_VERSION=$cudnn")
+    flags+=("--repo_env=TF_CUDA_COMPUTE_CAPABILITIES=$capabilities")
 fi
 [[ -z ${BAZEL_DISK_CACHE:-} ]] || flags+=("--disk_cache=$BAZEL_DISK_CACHE")
 [[ -z ${BAZEL_REMOTE_CACHE:-} ]] || flags+=("--remote_cache=$BAZEL_REMOTE_CACHE")

@@ -1,13 +1,15 @@
-"""The Python API of TensorFlow Serving as a package: of upstream's wheel, installed with TensorFlow, and used."""
+"""The packages of TensorFlow Serving: the API of upstream's wheel, and the server around a stand-in; both used."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,6 +21,9 @@ from kiln.package_test import PackageTester
 from kiln.rehearse import wheels
 from kiln.rehearse.locked_wheels import PYTHONS
 from kiln.rehearse.rehearsal_plan import LockedWheel
+
+if TYPE_CHECKING:
+    from kiln.model.rendered import Output
 
 ROOT = Path(__file__).parents[2]
 SERVING = ROOT / "serving"
@@ -36,6 +41,9 @@ API = LockedWheel(
 pytestmark = pytest.mark.skipif(PYTHON not in PYTHONS, reason=f"TensorFlow has no wheels for Python {PYTHON}")
 
 
+STAND_IN = ROOT / "tests" / "fixtures" / "model_server.py"
+
+
 @pytest.fixture(scope="session")
 def tensorflow() -> Path:
     """A channel with this Python and TensorFlow: that of this clone's rehearsal, made now or found."""
@@ -46,42 +54,67 @@ def tensorflow() -> Path:
     return Path(config["packages"][0]["artifact"]["path"]).parents[1]
 
 
-def test_the_api_is_packaged_installed_and_speaks_with_a_server(tensorflow: Path, tmp_path: Path) -> None:
+def packaged(name: str, file: Path, tensorflow: Path, folder: Path) -> tuple[Output, Path]:
+    """Return an output of the CPU config and its package, made of a file in the place of the compile's."""
     feedstock = feedstock_loader.find(SERVING)
     config = expand.read(feedstock, CONFIG)
     here = dataclasses.replace(config, variant={**config.variant, "python": (f"{PYTHON}.*",)})
     rendered = render.finalise(render.render(feedstock, here))
-    (output,) = (item for item in rendered.outputs if item.name == "tensorflow-serving-api")
+    (output,) = (item for item in rendered.outputs if item.name == name)
     # The license is in the sources, of which nothing is compiled here.
     about = {key: value for key, value in output.about.items() if key != "license_file"}
     output = dataclasses.replace(output, about=about)
-
-    (wheel,) = wheels.fetch([API], tmp_path / "wheels", env=os.environ)
     (step,) = build.plan_rehearsal(
         dataclasses.replace(rendered, outputs=(output,)),
         recipe_folder=feedstock.recipe,
-        folder=tmp_path / "work",
+        folder=folder / "work",
         channels=(Channel(root=tensorflow).url,),
-        wheel=wheel,
+        wheel=file,
     )
-    package = build.execute(step, environment={**os.environ, "RATTLER_CACHE_DIR": str(tmp_path / "cache")}, log=None)
-    index = read_info(package, "index.json")
-    assert (index["name"], index["version"], index["noarch"]) == ("tensorflow-serving-api", "2.20.0", "python")
-    assert "tensorflow >=2.20.0,<3" in index["depends"]
-    paths = {entry["_path"] for entry in read_info(package, "paths.json")["paths"]}
-    assert "site-packages/tensorflow_serving/apis/prediction_service_pb2_grpc.py" in paths
+    environment = {**os.environ, "RATTLER_CACHE_DIR": str(folder / "cache")}
+    return output, build.execute(step, environment=environment, log=None)
 
-    own = Channel(root=tmp_path / "channel")
-    own.add([(package, "noarch")])
+
+def tested(output: Output, package: Path, tensorflow: Path, folder: Path) -> str:
+    """Return the log of the package's own tests, which must pass."""
+    own = Channel(root=folder / "channel")
+    own.add([(package, "noarch" if output.noarch else "linux-64")])
     tester = PackageTester(
-        recipe=feedstock.recipe,
-        folder=tmp_path / "test",
+        recipe=SERVING / "recipe",
+        folder=folder / "test",
         channels=(own.url, Channel(root=tensorflow).url),
         cache=tensorflow.parents[1] / "cache" / "pkgs",
         machine=machine_virtual_packages(),
     )
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     report = tester.run(tester.plan(output), environment=environment)
-    assert report.verdict is TestVerdict.PASSED
     assert report.log is not None
-    assert "the API of TensorFlow Serving works with a server and TensorFlow 2.21.0" in report.log.read_text()
+    log = report.log.read_text()
+    assert report.verdict is TestVerdict.PASSED, log
+    return log
+
+
+def test_the_api_is_packaged_installed_and_speaks_with_a_server(tensorflow: Path, tmp_path: Path) -> None:
+    (wheel,) = wheels.fetch([API], tmp_path / "wheels", env=os.environ)
+    output, package = packaged("tensorflow-serving-api", wheel, tensorflow, tmp_path)
+    index = read_info(package, "index.json")
+    assert (index["name"], index["version"], index["noarch"]) == ("tensorflow-serving-api", "2.20.0", "python")
+    assert "tensorflow >=2.20.0,<3" in index["depends"]
+    paths = {entry["_path"] for entry in read_info(package, "paths.json")["paths"]}
+    assert "site-packages/tensorflow_serving/apis/prediction_service_pb2_grpc.py" in paths
+    log = tested(output, package, tensorflow, tmp_path)
+    assert "the API of TensorFlow Serving works with a server and TensorFlow 2.21.0" in log
+
+
+def test_the_servers_package_serves_a_saved_model(tensorflow: Path, tmp_path: Path) -> None:
+    """With a stand-in for the program, which needs hours to compile; the stand-in says that it is one."""
+    program = tmp_path / "dist" / "tensorflow_model_server"
+    program.parent.mkdir()
+    shutil.copy(STAND_IN, program)
+    output, package = packaged("tensorflow-serving", program, tensorflow, tmp_path)
+    assert [entry["_path"] for entry in read_info(package, "paths.json")["paths"]] == ["bin/tensorflow_model_server"]
+    # The stand-in predicts with TensorFlow's Python package.
+    test = dataclasses.replace(output.test, requires=(*output.test.requires, "tensorflow"))
+    log = tested(dataclasses.replace(output, test=test), package, tensorflow, tmp_path)
+    assert "(a stand-in of kiln's tests, made of TensorFlow's Python package): the predictions of a saved" in log
+    assert "are right, also of a compiled function; GPU: not asked for" in log
