@@ -77,7 +77,7 @@ def concrete(
         **({"source": source_entries} if source_entries else {}),
         "build": _build(output, script, as_it_is=as_it_is),
         "requirements": {section: specs for section, specs in requirements.items() if section not in left_out},
-        "tests": [entry for test in output.tests for entry in _test(test)],
+        "tests": [entry for test in output.tests if test.by_engine for entry in _test(test)],
         "about": _about(output),
         "extra": dict(extra or {}),
     }

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kiln.build import packed_recipe, packed_tests
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kiln.model.rendered import Output
 
 # The keys of ``about`` that are lists in about.json, whatever the recipe has, by FIELDS in conda_build/metadata.py.
@@ -28,6 +32,38 @@ def metadata_edits(output: Output) -> dict[str, Any]:
         "without_recipe": not output.settings.include_recipe,
     }
     return {"hash_input": dict(output.used), **{key: value for key, value in edits.items() if value}}
+
+
+def conda_build_layout(output: Output, recipe_folder: Path, sources: Path) -> dict[str, Any]:
+    """Return the changes that give a package the files of conda-build's layout, in the place of the engine's.
+
+    ``files`` are the planned files of ``info``, ``sections`` those of the rendered recipe; ``link`` is the content of
+    link.json, and ``prefix_files`` the globs of the only files in which the prefix is replaced. ``sources`` is the
+    folder of the source files that tests use. Packages of a recipe.yaml keep the engine's layout.
+    """
+    if output.settings.by_engine:
+        return {}
+    recipe = packed_recipe.recipe_files(output, recipe_folder) if output.settings.include_recipe else []
+    edits = {
+        "files": [*recipe, *packed_tests.test_files(output, recipe_folder, sources)],
+        "link": {"noarch": {"type": output.noarch}, "package_metadata_version": 1}
+        if output.noarch == "generic"
+        else {},
+        "prefix_files": _prefix_files(output),
+    }
+    return {"sections": packed_recipe.sections_of(output), **{key: value for key, value in edits.items() if value}}
+
+
+def _prefix_files(output: Output) -> dict[str, list[str]]:
+    """Return the globs of the only text files, and of the only binaries, in which the prefix is replaced.
+
+    As in conda-build, a list of binaries ends the detection of others, unless the recipe asks for it.
+    """
+    prefix = output.settings.prefix
+    detected = output.sections.get("build", {}).get("detect_binary_files_with_prefix") is not None
+    binary = () if detected and output.detect_binary_files_with_prefix else prefix.binary
+    lists = {"text": prefix.text, "binary": binary}
+    return {mode: list(globs) for mode, globs in lists.items() if globs}
 
 
 def _listed(value: str | tuple[str, ...]) -> list[str]:

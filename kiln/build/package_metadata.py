@@ -1,30 +1,35 @@
-"""Add to a package's metadata the entries that conda-build writes and rattler-build does not."""
+"""Give a package the metadata that conda-build writes and rattler-build does not, or writes differently."""
 
 from __future__ import annotations
 
 import datetime as dt
-import fnmatch
 import json
 import re
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from kiln.build import solved_pins
+from kiln.build import info_files, packed_recipe, solved_pins
+from kiln.build.metadata_edits import LISTS
+from kiln.build.packed_paths import changed_paths, legacy_files
 from kiln.compression import FAST
 from kiln.conda_package import reader
+from kiln.conda_package.reader import InfoFile
 from kiln.matchspec import legacy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from kiln.model.rendered import Pin
 
-
+ENGINE = "rattler_build_version"  # the key in about.json
 # Entries with the kernel and the processor of the build machine, which make no difference to the package's files.
 _MACHINE = re.compile(rb"^ *- __(?:linux|archspec)=.*\n", re.MULTILINE)
-
-
 _TIMESTAMP = re.compile(rb"^( *timestamp: ).*$", re.MULTILINE)
+_ENGINE = re.compile(rb"^  rattler-build: (\S+)$", re.MULTILINE)
+# The folders in which the engine packs a recipe and its tests, where conda-build has its own.
+_ENGINES_OWN = ("recipe/", "tests/")
 
 
 def stamp(
@@ -33,7 +38,7 @@ def stamp(
     *,
     index: Mapping[str, Any],
     edits: Mapping[str, Any] | None = None,
-    pins: Sequence[tuple[str, Pin]] = (),
+    pins: tuple[tuple[str, Pin], ...] = (),
     epoch: int | None = None,
     level: int = FAST,
 ) -> None:
@@ -44,55 +49,123 @@ def stamp(
     seconds; without it, the engine's own clock stays. The same build on another machine with the same timestamp gives
     the same bytes. ``level`` is zstd's, for a package that gets a timestamp.
     """
-    timestamp = {} if epoch is None else {"timestamp": 1000 * epoch}
-    changes = edits or {}
-    solved = solved_pins.solved_packages(package) if pins else {}
+    old = reader.info_files(package)
+    new = PackageMetadata(old=old, fields=index, edits=edits or {}, pins=pins, epoch=epoch).files()
+    added = {name: file for name, file in new.items() if name not in old}
 
-    def specs(field: str, texts: Iterable[str]) -> list[str]:
-        own = [pin for name, pin in pins if name == field]
+    def edit(name: str, _: bytes) -> bytes | None:
+        return new[name].data if name in new else None
+
+    reader.rewrite_info(package, target, edit, added=added, mtime=epoch, level=level)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageMetadata:
+    """The metadata of a package: ``old`` are the engine's files, the other fields those of `stamp`."""
+
+    old: Mapping[str, bytes]
+    fields: Mapping[str, Any]
+    edits: Mapping[str, Any]
+    pins: tuple[tuple[str, Pin], ...]
+    epoch: int | None
+
+    def files(self) -> dict[str, InfoFile]:
+        """Return the files of ``info`` by their names; those of the engine without a counterpart are left out."""
+        conda_builds = "sections" in self.edits
+        left_out = _ENGINES_OWN if conda_builds else ("recipe/",) if self.edits.get("without_recipe") else ()
+        kept = {name: InfoFile(data=data) for name, data in self.old.items() if not name.startswith(left_out)}
+        for name, data in self._changes().items():
+            if name in kept:
+                kept[name] = InfoFile(data=data)
+        if conda_builds:
+            kept |= info_files.collected(self.edits.get("files", ()))
+            kept |= {name: InfoFile(data=data) for name, data in self._conda_builds().items()}
+        return kept
+
+    def _changes(self) -> dict[str, bytes]:
+        """Return the engine's files with the changes of this package."""
+        edits, old = self.edits, self.old
+        changes = {
+            "about.json": _json(self._about()),
+            "index.json": _json(self._index),
+            "run_exports.json": _json(self._run_exports),
+        }
+        if "hash_input" in edits:
+            changes["hash_input.json"] = _json(edits["hash_input"])
+        if "paths.json" in old:
+            changes["paths.json"] = _json(self._paths)
+        if solved_pins.RENDERED in old:
+            changes[solved_pins.RENDERED] = _recipe(old[solved_pins.RENDERED], self.epoch)
+        return changes
+
+    def _conda_builds(self) -> dict[str, bytes]:
+        """Return the files of conda-build's layout that follow from those of the engine."""
+        edits = self.edits
+        files = legacy_files(self._paths)
+        if not edits.get("without_recipe"):
+            text = packed_recipe.rendered_text(
+                edits["sections"], resolved=self._solved, index=self._index, run_exports=self._run_exports
+            )
+            files[f"recipe/{packed_recipe.META}"] = text.encode()
+        return {**files, **({"link.json": _json(edits["link"])} if "link" in edits else {})}
+
+    @cached_property
+    def _solved(self) -> dict[str, list[tuple[str, str, str]]]:
+        return solved_pins.environments(self.old.get(solved_pins.RENDERED, b""))
+
+    def _specs(self, field: str, texts: Iterable[str]) -> list[str]:
+        own = [pin for name, pin in self.pins if name == field]
+        solved = solved_pins.pinnable(self._solved) if own else {}
         return solved_pins.closed([legacy(text) for text in texts], own, solved)
 
-    def index_of(data: bytes) -> bytes:
-        fields = json.loads(data) | dict(index) | timestamp
-        sections = solved_pins.SECTIONS.items()
-        return _json(fields | {key: specs(field, fields.get(key, [])) for field, key in sections})
+    @cached_property
+    def _index(self) -> dict[str, Any]:
+        timestamp = {} if self.epoch is None else {"timestamp": 1000 * self.epoch}
+        fields = self._object("index.json") | dict(self.fields) | timestamp
+        fields |= {key: self._specs(field, fields.get(key, [])) for field, key in solved_pins.SECTIONS.items()}
+        return _as_conda_build(fields) if "sections" in self.edits else fields
 
-    def exports_of(data: bytes) -> bytes:
-        return _json({kind: specs(f"run_exports/{kind}", texts) for kind, texts in json.loads(data).items()})
+    @cached_property
+    def _run_exports(self) -> dict[str, list[str]]:
+        exports = self._object("run_exports.json")
+        return {kind: self._specs(f"run_exports/{kind}", texts) for kind, texts in exports.items()}
 
-    edits_by_name: Mapping[str, Callable[[bytes], bytes]] = {
-        "about.json": lambda data: _json(_about(json.loads(data), changes)),
-        "hash_input.json": lambda data: _json(changes["hash_input"]) if "hash_input" in changes else data,
-        "index.json": index_of,
-        "paths.json": lambda data: _paths(data, changes.get("no_link", ())),
-        "run_exports.json": exports_of,
-        "recipe/rendered_recipe.yaml": lambda data: _recipe(data, epoch),
-    }
+    @cached_property
+    def _paths(self) -> dict[str, Any]:
+        return changed_paths(
+            self._object("paths.json"), self.edits.get("no_link", ()), self.edits.get("prefix_files", {})
+        )
 
-    def edit(name: str, data: bytes) -> bytes | None:
-        if changes.get("without_recipe") and name.startswith("recipe/"):
-            return None
-        return edits_by_name[name](data) if name in edits_by_name else data
+    def _about(self) -> dict[str, Any]:
+        """Return about.json with the recipe's own values; the engine's ``extra`` counts before the recipe's.
 
-    reader.rewrite_info(package, target, edit, mtime=epoch, level=level)
+        Channels in folders are left out: they name places on the machine that built the package.
+        """
+        about = self._object("about.json")
+        extra = {**self.edits.get("extra", {}), **about.get("extra", {})}
+        channels = [url.rstrip("/") for url in about.get("channels", ()) if not url.startswith(packed_recipe.LOCAL)]
+        lists: dict[str, list[str]] = {key: [] for key in LISTS} if "sections" in self.edits else {}
+        engine = _ENGINE.search(self.old.get(solved_pins.RENDERED, b""))
+        return {
+            **lists,
+            **about,
+            **({"channels": channels} if "channels" in about else {}),
+            **({ENGINE: engine[1].decode()} if engine else {}),
+            **self.edits.get("about", {}),
+            **({"extra": extra} if extra else {}),
+        }
+
+    def _object(self, name: str) -> dict[str, Any]:
+        value = json.loads(self.old.get(name, b"{}"))
+        return value if isinstance(value, dict) else {}
 
 
-def _about(about: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return about.json with the recipe's own values; the engine's ``extra`` counts before the recipe's."""
-    extra = {**changes.get("extra", {}), **about.get("extra", {})}
-    return {**about, **changes.get("about", {}), **({"extra": extra} if extra else {})}
-
-
-def _paths(data: bytes, no_link: Iterable[str]) -> bytes:
-    """Return paths.json in which the files of these globs are marked as never to be linked."""
-    patterns = tuple(no_link)
-    if not patterns:
-        return data
-    paths = json.loads(data)
-    for entry in paths["paths"]:
-        if any(fnmatch.fnmatchcase(entry["_path"], pattern) for pattern in patterns):
-            entry["no_link"] = True
-    return _json(paths)
+def _as_conda_build(index: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an index.json with sorted requirements, as conda-build's; a package for all platforms names none."""
+    fields = {**index, **{key: sorted(index[key]) for key in solved_pins.SECTIONS.values() if key in index}}
+    if not fields.get("constrains"):
+        fields.pop("constrains", None)
+    return {"arch": None, "platform": None, **fields} if fields.get("subdir") == "noarch" else fields
 
 
 def _recipe(data: bytes, epoch: int | None) -> bytes:

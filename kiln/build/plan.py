@@ -9,7 +9,7 @@ from kiln import credentials
 from kiln.build import post_install_files, rehearsal_exports, shared_workdir, solved_pins
 from kiln.build.engine_recipe import caller_names, compiling, concrete, literal_variables
 from kiln.build.engine_settings import index_entries
-from kiln.build.metadata_edits import metadata_edits
+from kiln.build.metadata_edits import conda_build_layout, metadata_edits
 from kiln.compression import FAST
 from kiln.errors import BuildFailed
 from kiln.matchspec import package_name
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Output, OutputTest, Rendered, Staging
 
 COMPILE = "kiln-compile"  # what the engine calls a step that outputs share
+NOT_VARIABLES = ("perl", "lua", "r", "numpy", "python")  # conda-build has variables of other names for them
 NO_PACKAGE = "unset PKG_NAME PKG_VERSION PKG_BUILDNUM PKG_BUILD_STRING PKG_HASH"
 
 
@@ -83,7 +84,7 @@ def plan_rehearsal(
             environment=cuda_override(rendered),
             platforms=platforms(rendered),
             index=index_entries(output),
-            edits=metadata_edits(output),
+            edits=metadata_edits(output) | conda_build_layout(output, recipe_folder, test_sources(folder, output)),
             pins=solved_pins.of_output(output),
         )
         for output in in_order(rendered.outputs)
@@ -178,7 +179,7 @@ def plan_outputs(
             environment=cuda_override(rendered),
             platforms=platforms(rendered),
             index=index_entries(output),
-            edits=metadata_edits(output),
+            edits=metadata_edits(output) | conda_build_layout(output, recipe_folder, test_sources(folder, output)),
             pins=solved_pins.of_output(output),
             level=level,
             recipe_folder=recipe_folder,
@@ -261,8 +262,14 @@ def script_environment(output: Output, rendered: Rendered, recipe_folder: Path) 
 
 
 def variant_variables(rendered: Rendered) -> dict[str, str]:
-    """Return the config's variant as variables, the first value of each key."""
-    return _as_variables({key: values[0] for key, values in rendered.config.variant.items() if values})
+    """Return the config's variant as variables, the first value of each key; and the other keys of a meta.yaml.
+
+    A script may read keys of the variant file beside the recipe that no config has, because the recipe does not use
+    them. Source: get_dict in conda_build/environ.py.
+    """
+    others = rendered.outputs[0].all_keys if rendered.outputs else {}
+    texts = {key: value for key, value in others.items() if isinstance(value, str) and key not in NOT_VARIABLES}
+    return _as_variables({**texts, **{key: values[0] for key, values in rendered.config.variant.items() if values}})
 
 
 def _as_variables(values: Mapping[str, str]) -> dict[str, str]:

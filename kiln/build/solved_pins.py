@@ -6,14 +6,12 @@ import json
 from typing import TYPE_CHECKING
 
 from kiln import names
-from kiln.conda_package import reader
 from kiln.errors import RecipeFault
 from kiln.versions import pinned_spec
 from kiln.yamltext import Scalars, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from kiln.model.rendered import Output, Pin
 
@@ -65,18 +63,26 @@ def of_output(output: Output) -> tuple[tuple[str, Pin], ...]:
     return tuple((field, pin) for field, _, pin in output.pins if not pin.by_engine)
 
 
-def solved_packages(package: Path) -> dict[str, tuple[str, str]]:
-    """Return version and build string of the packages that a pin of this package can mean, as the engine recorded them.
+def environments(recipe: bytes) -> dict[str, list[tuple[str, str, str]]]:
+    """Return name, version and build string of the packages in ``host`` and ``build``, as the engine recorded them.
+
+    ``recipe`` is the text of its rendered recipe; an environment that the package has not is left out.
+    """
+    value = parse(recipe.decode(), RENDERED, Scalars.TEXT).value or {}
+    recorded = value.get("finalized_dependencies", {})
+    solved = {name: recorded[name] for name in ("host", "build") if isinstance(recorded.get(name), dict)}
+    return {
+        name: [(record["name"], record["version"], record["build"]) for record in environment.get("resolved") or ()]
+        for name, environment in solved.items()
+    }
+
+
+def pinnable(solved: Mapping[str, Iterable[tuple[str, str, str]]]) -> dict[str, tuple[str, str]]:
+    """Return version and build string of the packages that a pin can mean, by name.
 
     They are those of the host environment; without one, those of the build environment.
     """
-    with reader.reading(package) as members:
-        texts = (content.read() for member, content in members if member.name == f"info/{RENDERED}" and content)
-        text = next(texts, b"").decode()
-    environments = parse(text, RENDERED, Scalars.TEXT).value.get("finalized_dependencies", {})
-    solved = [environments[name] for name in ("host", "build") if isinstance(environments.get(name), dict)]
-    packages = solved[0].get("resolved", []) if solved else []
-    return {record["name"]: (record["version"], record["build"]) for record in packages}
+    return {name: (version, build) for name, version, build in next(iter(solved.values()), ())}
 
 
 def closed(specs: Sequence[str], pins: Iterable[Pin], solved: Mapping[str, tuple[str, str]]) -> list[str]:

@@ -85,7 +85,13 @@ class Builder:
             rendered=rendered,
             channel=channel,
             sources=channels_for(rendered),
-            engine=EngineCalls(job=job, granted=rendered.network, recipe_digest=digest, secrets=secrets),
+            engine=EngineCalls(
+                job=job,
+                granted=rendered.network,
+                recipe_digest=digest,
+                packed_digest=folder_digest(job.recipe),
+                secrets=secrets,
+            ),
             step_cache=step_cache_of(job, rendered, reporter),
             reporter=reporter,
         )

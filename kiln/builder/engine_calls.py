@@ -35,12 +35,14 @@ ATTEMPTS, PAUSE = 3, 2.0  # when a download fails; seconds, doubled each time
 class EngineCalls:
     """The engine's calls for one config: ``granted`` are patterns of the steps whose scripts may use the network.
 
-    ``secrets`` are variables of the compile step alone, ``recipe_digest`` is a hash of the recipe's files.
+    ``secrets`` are variables of the compile step alone. ``recipe_digest`` is a hash of the recipe's files that affect a
+    script, ``packed_digest`` one of all of its files, which packages contain.
     """
 
     job: BuildJob
     granted: tuple[str, ...]
     recipe_digest: str
+    packed_digest: str
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def execute(self, step: BuildStep | CompileStep, display: ReportedStep) -> Path:
@@ -75,7 +77,7 @@ class EngineCalls:
         """Return the inputs that decide a step's result."""
         return {
             "recipe": step.recipe,
-            "files": self.recipe_digest,
+            "files": self.packed_digest if isinstance(step, BuildStep) else self.recipe_digest,
             "channels": step.channels,
             "engine": version("py-rattler-build"),
             "folder": str(step.folder),

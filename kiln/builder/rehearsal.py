@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import build, expand, feedstock_loader, files, rehearse, render
 from kiln.builder import build_process, secret_leaks
-from kiln.builder.build_process import RENDERED, for_tests, package_as_json, tidied
+from kiln.builder.build_process import for_tests, package_as_json, tidied
 from kiln.builder.builder import Builder
 from kiln.builder.engine_calls import EngineCalls
 from kiln.builder.rehearsal_inputs import rehearsal_disk
@@ -219,7 +219,7 @@ class Rehearsal:
             "index": step.index,
             "edits": step.edits,
             "pins": to_json(step.pins),
-            "files": folder_digest(self.job.recipe, without={*RENDERED, *self.test_files()}),
+            "files": folder_digest(self.job.recipe),
             "wheel": self.wheels.wheels[0].sha256,
             "engine": version("py-rattler-build"),
             "packages": needed,
@@ -268,10 +268,6 @@ class Rehearsal:
         with self.reporter.step("look for a GPU driver") as step:
             step.note(f"none found: solving as with a driver for CUDA {self.wheels.cuda}")
         return {**offered, "__cuda": (self.wheels.cuda, "0"), "__cuda_arch": (cuda_arch_of(self.rendered.config), "0")}
-
-    def test_files(self) -> set[str]:
-        """Return the recipe's files that only tests use; they do not affect the build."""
-        return {name for output in self.rendered.outputs for name in build.only_tested(output)}
 
 
 def plan_of(job: BuildJob | ConfigJob, config: BuildConfig) -> rehearse.RehearsalPlan:

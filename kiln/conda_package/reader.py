@@ -13,6 +13,7 @@ import struct
 import tarfile
 import zipfile
 import zlib
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 from kiln import files
@@ -20,7 +21,7 @@ from kiln.compression import FAST, packing, zstd
 from kiln.errors import BrokenPackage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Mapping
     from pathlib import Path
 
     Members = Generator[tuple[tarfile.TarInfo, IO[bytes] | None], None, None]
@@ -41,6 +42,14 @@ LEAST_PAYLOAD, RATIO = 1 << 33, 200  # bytes, and how many times its packed size
 MOST_MEMBERS = 2_000_000
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 _DESCRIPTOR, _LONGEST_DESCRIPTOR = 8, 24  # the flag of sizes that follow a member, and their bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InfoFile:
+    """A file of a package's metadata."""
+
+    data: bytes
+    mode: int = 0o644
 
 
 class _Member(tarfile.TarInfo):
@@ -103,6 +112,20 @@ def read_info(package: Path, name: str) -> Any:
             if posixpath.normpath(member.name) == f"info/{name}":
                 value = _json_of(name, content, value)
     return {} if value is None else value[0]
+
+
+def info_files(package: Path) -> dict[str, bytes]:
+    """Return the regular files of a package's metadata by their names below ``info/``.
+
+    Raises:
+        BrokenPackage: when the file is not a .conda package.
+    """
+    with (
+        _as_broken(package),
+        zipfile.ZipFile(package) as file,
+        contextlib.closing(_unpacked(file, _info_member(file), LARGEST_INFO)) as members,
+    ):
+        return {member.name.removeprefix("info/"): content.read() for member, content in members if content}
 
 
 def read_object(package: Path, name: str) -> dict[str, Any]:
@@ -215,12 +238,13 @@ def rewrite_info(
     target: Path,
     edit: Callable[[str, bytes], bytes | None],
     *,
+    added: Mapping[str, InfoFile] | None = None,
     mtime: int | None = None,
     level: int = FAST,
 ) -> None:
     """Write ``package`` to ``target`` with each file of its metadata passed through ``edit`` (name, content).
 
-    A file for which ``edit`` returns None is left out.
+    A file for which ``edit`` returns None is left out; ``added`` are further files by their names below ``info/``.
 
     The same edit of the same package gives the same bytes. With ``mtime``, in seconds, every file in the package has
     that time, so the same content gives the same bytes, too; without it, the payload is not packed again. ``level`` is
@@ -231,7 +255,7 @@ def rewrite_info(
         for name in old.namelist():
             member = zipfile.ZipInfo(name, EPOCH)
             if name == info:
-                new.writestr(member, zstd.compress(_edited(old.read(name), edit, mtime), level))
+                new.writestr(member, zstd.compress(_edited(old.read(name), edit, added or {}, mtime), level))
                 continue
             with old.open(name) as source, new.open(member, "w", force_zip64=True) as sink:
                 if mtime is not None and name.endswith(".tar.zst"):
@@ -289,7 +313,12 @@ def _opened(compressed: bytes) -> tarfile.TarFile:
     return tarfile.open(fileobj=io.BytesIO(plain))
 
 
-def _edited(compressed: bytes, edit: Callable[[str, bytes], bytes | None], mtime: int | None) -> bytes:
+def _edited(
+    compressed: bytes,
+    edit: Callable[[str, bytes], bytes | None],
+    added: Mapping[str, InfoFile],
+    mtime: int | None,
+) -> bytes:
     changed = io.BytesIO()
     with _opened(compressed) as old, tarfile.open(fileobj=changed, mode="w") as new:
         for member in old:
@@ -304,4 +333,8 @@ def _edited(compressed: bytes, edit: Callable[[str, bytes], bytes | None], mtime
                 continue
             member.size = len(data)
             new.addfile(member, io.BytesIO(data))
+        for name, file in sorted(added.items()):
+            member = tarfile.TarInfo(f"info/{name}")
+            member.size, member.mode, member.mtime = len(file.data), file.mode, mtime or 0
+            new.addfile(member, io.BytesIO(file.data))
     return changed.getvalue()

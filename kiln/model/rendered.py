@@ -174,6 +174,8 @@ class Output:
     several Pythons. ``script_env`` are variables of the caller that the script gets: ``NAME``, or ``NAME=value``.
     ``staging`` is the name of the build step that it shares, whose run exports it takes over with ``staged_exports``.
     ``single`` are the fields that the recipe has as text, or as true, in the place of a list or a word.
+    ``is_output`` is true for an output that has another name than the recipe. ``sections`` are the evaluated sections
+    of a meta.yaml for this package, and ``all_keys`` the values of all variant keys, used or not.
     """
 
     name: str
@@ -205,6 +207,9 @@ class Output:
     sources: tuple[Source, ...] = ()
     staging: str | None = None
     staged_exports: bool = True
+    is_output: bool = False
+    sections: Mapping[str, Any] = field(default_factory=dict)
+    all_keys: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def used_texts(self) -> dict[str, str]:

@@ -122,7 +122,8 @@ def _engine_version(package: Path) -> str | None:
                 return match[1] if match else None
             if not member.name.startswith("info/"):
                 break
-    engine_version = reader.read_object(package, "about.json").get("conda_build_version")
+    about = reader.read_object(package, "about.json")
+    engine_version = about.get("rattler_build_version") or about.get("conda_build_version")
     return None if engine_version is None else str(engine_version)
 
 

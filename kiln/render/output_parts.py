@@ -78,6 +78,9 @@ def output(package: Metadata, *, variant: Mapping[str, str], pins: tuple[tuple[s
         settings=build_settings(package, _entry(package)),
         extra=dict(mapping(package, "extra")),
         single=frozenset(_single(package)),
+        is_output=package.is_output,
+        sections=package.values,
+        all_keys=dict(package.variant),
     )
 
 

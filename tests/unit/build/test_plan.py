@@ -96,18 +96,13 @@ def test_the_plan_of_a_rehearsal() -> None:
     assert app.recipe["requirements"]["host"] == ["python 3.11.* *_cpython", "lib ==2.21.0 cuda129h1234567_200"]
     assert lib.recipe["requirements"]["run_exports"] == {"weak": ["lib ==2.21.0"]}
     assert app.recipe["about"] == {"license_file": ["LICENSE"]}
-    assert app.edits == {
-        "hash_input": {"__cuda": "__cuda"},
-        "about": {"home": "https://example.org", "license": "Apache-2.0", "license_file": "LICENSE"},
-    }
+    assert app.edits["hash_input"] == {"__cuda": "__cuda"}
+    assert app.edits["about"] == {"home": "https://example.org", "license": "Apache-2.0", "license_file": "LICENSE"}
     assert app.recipe["extra"] == {"rehearsal": True}
-    assert app.recipe["tests"] == [
-        {"python": {"imports": ["app"], "pip_check": False}},
-        {
-            "script": ["app --help"],
-            "requirements": {"run": ["gcc ==14"]},
-            "files": {"recipe": ["t.py"], "source": []},
-        },
+    assert app.recipe["tests"] == []
+    assert [entry["to"] for entry in app.edits["files"]] == [
+        *("recipe", "recipe/meta.yaml.template", "recipe/conda_build_config.yaml"),
+        *("test/test_time_dependencies.json", "test/run_test.py", "test/run_test.sh", "test"),
     ]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from kiln.build.engine_recipe import concrete
 from kiln.build.package_metadata import stamp
-from kiln.build.solved_pins import closed, engine_requirement, of_output, solved_packages
+from kiln.build.solved_pins import closed, engine_requirement, environments, of_output, pinnable
 from kiln.conda_package.reader import read_info
 from kiln.errors import RecipeFault
 from kiln.model.rendered import Output, Pin, Requirements
@@ -111,7 +111,7 @@ def test_a_package_gets_the_bounds_of_what_its_engine_recorded(tmp_path: Path) -
     index = {"name": "p", "depends": ["numpy >=0", "lib ==1"], "constrains": ["short >=0"]}
     info = {"index.json": index, "run_exports.json": {"strong": ["numpy >=0"]}, "recipe/rendered_recipe.yaml": RENDERED}
     old = conda_package(tmp_path / "old.conda", info)
-    assert solved_packages(old) == SOLVED
+    assert pinnable(environments(RENDERED.encode())) == SOLVED
     short = Pin(name="short", subpackage=False, exact=True)
     pins = (("run", NUMPY), ("run_constrained", short), ("run_exports/strong", NUMPY))
     stamp(old, tmp_path / "new.conda", index={}, pins=pins)
@@ -121,7 +121,6 @@ def test_a_package_gets_the_bounds_of_what_its_engine_recorded(tmp_path: Path) -
     assert read_info(tmp_path / "new.conda", "run_exports.json") == {"strong": ["numpy >=2.4.6,<3.0a0"]}
 
 
-def test_without_a_host_environment_the_build_environment_counts(tmp_path: Path) -> None:
+def test_without_a_host_environment_the_build_environment_counts() -> None:
     text = RENDERED[: RENDERED.index("  host:")] + "  host: null\n"
-    old = conda_package(tmp_path / "old.conda", {"index.json": {}, "recipe/rendered_recipe.yaml": text})
-    assert solved_packages(old) == {"gcc": ("14", "0")}
+    assert pinnable(environments(text.encode())) == {"gcc": ("14", "0")}

@@ -1,0 +1,108 @@
+"""Read the files that a package gets in ``info``, as planned: files made of parts, and trees of files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from kiln.conda_package.reader import InfoFile
+from kiln.errors import BuildFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+LARGEST = 1 << 27  # bytes of all files; readers of packages refuse more metadata than twice that
+# Folders and files that are no part of a recipe: of version control, of desktops, and of running modules from it.
+FOREIGN = frozenset((".git", ".hg", ".svn", ".DS_Store", "__pycache__"))
+
+
+def collected(entries: Iterable[dict[str, Any]]) -> dict[str, InfoFile]:
+    """Return the files of planned entries by their names below ``info/``; a later entry replaces an earlier one.
+
+    Raises:
+        BuildFailed: a file is missing, or all of them are too large.
+    """
+    files: dict[str, InfoFile] = {}
+    size = 0
+    for entry in entries:
+        for name, file in _tree(entry) if "tree" in entry else _file(entry):
+            size += len(file.data)
+            if size > LARGEST:
+                raise BuildFailed(
+                    f"info/{name} and the files before it have more than {LARGEST:,} bytes",
+                    why="the package contains its recipe and the files of its tests",
+                    hint="keep sources out of the recipe's folder, or set build/include_recipe to false",
+                )
+            files[name] = file
+    return files
+
+
+def _file(entry: dict[str, Any]) -> Iterator[tuple[str, InfoFile]]:
+    """Yield the one file of an entry; it can be executed if its last file can."""
+    data, mode = b"", 0o644
+    for part in entry["parts"]:
+        if isinstance(part, str):
+            data += part.encode()
+            continue
+        file = Path(part["file"])
+        try:
+            data += file.read_bytes()
+        except OSError as error:
+            raise BuildFailed(f"{file.name}, for info/{entry['to']}, cannot be read", why=str(error)) from error
+        mode = _mode(file)
+    yield _name(entry["to"]), InfoFile(data=data, mode=mode)
+
+
+def _tree(entry: dict[str, Any]) -> Iterator[tuple[str, InfoFile]]:
+    """Yield the files of a folder that match an entry's patterns, and all files in folders that do.
+
+    With ``below``, a pattern matches at any depth. A link that leads out of the folder is left out: what it leads to is
+    not the recipe's.
+    """
+    top = Path(entry["tree"])
+    root, without = top.resolve(), {top / name for name in entry.get("without", ())}
+    for pattern in entry["patterns"]:
+        for match in _matches(top, pattern, below=bool(entry.get("below"))):
+            for file in sorted(_below(match)) if match.is_dir() and not match.is_symlink() else [match]:
+                place = file.relative_to(top)
+                if file in without or FOREIGN.intersection(place.parts) or not file.is_file():
+                    continue
+                if not file.resolve().is_relative_to(root):
+                    text = f"info/{entry['to']}: {place} is left out, a link that leads out of the folder\n"
+                    sys.stdout.write(text)
+                    continue
+                yield _name(f"{entry['to']}/{place.as_posix()}"), InfoFile(data=file.read_bytes(), mode=_mode(file))
+
+
+def _matches(folder: Path, pattern: str, *, below: bool) -> list[Path]:
+    """Return the files that match a pattern; none for one that is absolute or leads out of the folder."""
+    if PurePosixPath(pattern).is_absolute() or ".." in PurePosixPath(pattern).parts:
+        return []
+    try:
+        return sorted(folder.rglob(pattern) if below else folder.glob(pattern))
+    except (ValueError, NotImplementedError):  # not a pattern
+        return []
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, without following links to folders."""
+    for path, _, names in os.walk(folder):
+        yield from (Path(path, name) for name in names)
+
+
+def _mode(file: Path) -> int:
+    return 0o755 if file.stat().st_mode & 0o111 else 0o644
+
+
+def _name(text: str) -> str:
+    """Return the name of a file below ``info/``.
+
+    Raises:
+        BuildFailed: it leads out of there.
+    """
+    name = PurePosixPath(text)
+    if name.is_absolute() or ".." in name.parts:
+        raise BuildFailed(f"info/{text} is outside the package's metadata")
+    return str(name)

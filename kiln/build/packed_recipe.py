@@ -1,0 +1,116 @@
+"""The recipe that a package carries in ``info/recipe``, in conda-build's layout.
+
+Source: copy_recipe in conda_build/build.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from kiln import __version__, credentials
+from kiln.yamltext.typed_text import value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from kiln.model.rendered import Output
+
+META, TEMPLATE, VARIANT = "meta.yaml", "meta.yaml.template", "conda_build_config.yaml"
+# The order of the sections of a rendered recipe, by FIELDS in conda_build/metadata.py; outputs are not shown in it.
+SECTIONS = ("package", "source", "build", "requirements", "app", "test", "about", "extra")
+# Marks that have conda-build test the package as it is, with the files in info/test.
+FINAL = {"final": True, "copy_test_source_files": True}
+LOCAL = "file:"
+
+
+def recipe_files(output: Output, recipe_folder: Path) -> list[dict[str, Any]]:
+    """Return the entries of the files in ``info/recipe``, but for the rendered recipe, which needs the solved packages.
+
+    They are the variant and the recipe's own files: beside it, or in ``parent`` for an output of another name, with the
+    output's script beside the rendered recipe.
+    """
+    variant = {"to": f"recipe/{VARIANT}", "parts": [_yaml(variant_values(output.all_keys), in_order=False)]}
+    if not output.is_output:
+        files = {"to": "recipe", "tree": str(recipe_folder), "patterns": ["*"], "without": [META, VARIANT]}
+        template = {"to": f"recipe/{TEMPLATE}", "parts": [{"file": str(recipe_folder / META)}]}
+        return [files, template, variant]
+    files = {"to": "recipe/parent", "tree": str(recipe_folder), "patterns": ["*"]}
+    script = output.script.file
+    own = [{"to": f"recipe/{script}", "parts": [{"file": str(recipe_folder / script)}]}] if script else []
+    return [files, *own, variant]
+
+
+def variant_values(variant: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of all variant keys, without credentials and without channels on the building machine."""
+    values = {key: value_of(value) for key, value in variant.items()}
+    channels = values.get("channel_sources")
+    if isinstance(channels, str):
+        public = (credentials.bare(channel) for channel in channels.split(",") if not channel.startswith(LOCAL))
+        values["channel_sources"] = ",".join(public)
+    return {key: value for key, value in values.items() if key != "channel_sources" or value}
+
+
+def sections_of(output: Output) -> dict[str, Any]:
+    """Return the evaluated sections of a recipe for its rendered form, before anything is solved."""
+    given = {key: output.sections[key] for key in SECTIONS if key in output.sections}
+    build = {**(given.get("build") or {}), "number": output.build_number, "string": output.build_string}
+    package = {"name": output.name, "version": output.version}
+    extra = {**(given.get("extra") or {}), **FINAL}
+    values: dict[str, Any] = plain({**given, "package": package, "build": build, "extra": extra})
+    return values
+
+
+def plain(value: Any) -> Any:
+    """Return a value of a recipe with built-in types, for JSON and YAML."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value if isinstance(value, bool | int | float) or value is None else str(value)
+
+
+def rendered_text(
+    sections: Mapping[str, Any],
+    *,
+    resolved: Mapping[str, Iterable[tuple[str, str, str]]],
+    index: Mapping[str, Any],
+    run_exports: Mapping[str, Any],
+) -> str:
+    """Return the rendered meta.yaml of a finished package.
+
+    ``resolved`` are names, versions and build strings of the packages in ``build`` and ``host``; ``index`` and
+    ``run_exports`` are the package's metadata.
+    """
+    given = sections.get("requirements")
+    names = set(given) if isinstance(given, dict) else set()
+    requirements = {
+        **{name: sorted(map(" ".join, resolved.get(name, ()))) for name in ("build", "host")},
+        "run": list(index.get("depends", ())),
+        "run_constrained": list(index.get("constrains", ())),
+    }
+    needs = {name: specs for name, specs in requirements.items() if specs or name in names or name == "run"}
+    build = {**sections["build"], **_exports(sections["build"], run_exports)}
+    values = {**sections, "build": build, "requirements": needs}
+    ordered = {key: values[key] for key in SECTIONS if values.get(key)}
+    return "".join(_head()) + _yaml(ordered, in_order=True)
+
+
+def _exports(build: Mapping[str, Any], run_exports: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the run exports with their bounds, as a list where the recipe has one."""
+    if not run_exports:
+        return {}
+    by_kind = isinstance(build.get("run_exports"), dict)
+    return {"run_exports": dict(run_exports) if by_kind else list(run_exports.get("weak", ()))}
+
+
+def _head() -> Iterator[str]:
+    yield f"# This file created by kiln {__version__}\n"
+    yield f"# The recipe before rendering: {TEMPLATE}, or parent/{META}\n"
+    yield "# ------------------------------------------------\n\n"
+
+
+def _yaml(value: Mapping[str, Any], *, in_order: bool) -> str:
+    return str(yaml.safe_dump(dict(value), sort_keys=not in_order, default_flow_style=False, allow_unicode=True))
