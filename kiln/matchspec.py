@@ -6,9 +6,12 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kiln.versions import version_or_none
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_COMMENT = re.compile(r"#[^\]]*$")
 _PARTS = re.compile(r"([,|()])")
 _NAME = re.compile(r"([^\s=<>!~\[]*)\s*(.*)", re.DOTALL)
 # A version, and the build after a blank or an equals sign that no operator precedes: conda's rule.
@@ -16,8 +19,8 @@ _VERSION_BUILD = re.compile(r"(.*?[^\s=!|,<>~])(?:\s+|=)([^-=,|<>~\s][^=,|<>~\s]
 _APART = re.compile(r"[^\s=!|,<>~(]\s+[^\s=!|,<>~)]")
 _BRACKETS = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]$")  # a value may be a list, in brackets itself
 _KEY_VALUE = re.compile(r"""\s*([A-Za-z0-9_-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|(\[[^\[\]]*\])|([^,"']*?))\s*(?:,|$)""")
-_VALID_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_VALID_VERSION = re.compile(r"(?:(?:[<>]=?|[!=]=|=|~=|!=~|==~)?\s*[A-Za-z0-9_.+!*-]+|\^.*\$)")
+_VALID_NAME = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9_.+*-]*")  # with an asterisk, all names that match
+_VALID_VERSION = re.compile(r"(?:[<>]=?|[!=]=|=|~=|!=~|==~|=<|=>)?\s*([A-Za-z0-9_.+!*-]+)|\^.*\$")
 _PLAIN_BUILD = re.compile(r"[A-Za-z0-9_.+*]+")
 _FILE = re.compile(r"(?:[a-z]+://|[./~]).*\.(?:conda|tar\.bz2)(?:#\w+|\[.*\])?", re.DOTALL)
 _KEYS = frozenset({
@@ -44,7 +47,7 @@ class MatchSpec:
         Raises:
             ValueError: the text is not a match spec; the message says why.
         """
-        text, keys = _without_brackets(text.strip())
+        text, keys = _without_brackets(_COMMENT.sub("", text).strip())
         channel, namespace, text = ["", "", *text.rsplit(":", 2)][-3:]
         match = _NAME.match(text)
         assert match is not None, "each part of the pattern may be empty"
@@ -163,10 +166,18 @@ def _checked_version(version: str) -> str:
         ValueError: it is not one.
     """
     parts = re.split(r"[,|]", re.sub(r"[()]", "", version)) if version else []
-    invalid = [part for part in parts if not _VALID_VERSION.fullmatch(part.strip())]
+    invalid = [part for part in parts if not _is_bound(part.strip())]
     if invalid:
         raise ValueError(f"{invalid[0]!r} is not a version, or a bound of one" if invalid[0] else "a bound is empty")
     return "".join(part.removeprefix("==") for part in _PARTS.split(version.replace(" ", "")))
+
+
+def _is_bound(part: str) -> bool:
+    match = _VALID_VERSION.fullmatch(part)
+    if match is None or match[1] is None:
+        return match is not None
+    plain = match[1].removesuffix("*").removesuffix(".") if match[1].endswith("*") else match[1]
+    return plain == "" or version_or_none(plain) is not None
 
 
 def _explicit(version: str) -> str:

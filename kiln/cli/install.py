@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kiln.cli import common_arguments
 from kiln.cli.environment_passthrough import cache_folder
 from kiln.errors import UsageError
-from kiln.matchspec import fault, strict
+from kiln.matchspec import fault, package_name, strict
 
 if TYPE_CHECKING:
     import argparse
@@ -91,7 +91,7 @@ def request(options: argparse.Namespace) -> InstallRequest:
     from kiln.install import install
 
     for spec in options.specs:
-        if why := fault(spec):
+        if why := fault(spec) or ("'*' is for versions" if "*" in package_name(spec) else ""):
             raise UsageError(f"{spec!r} is not a match spec", why=why, hint="'numpy <2', python=3.12, 'six=1.17=py*'")
     return install.InstallRequest(
         prefix=options.prefix.absolute().resolve(),

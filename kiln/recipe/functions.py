@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate
+from kiln.recipe.setup_py import setup_data
 from kiln.recipe.specs import with_star
 from kiln.yamltext import Scalars, parse, read_text
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from kiln.recipe.source_files import SourceFiles
+    from kiln.template.names import Os
     from kiln.variants.platform import Platform
 
 # The parts of Python's modules that a template may use: values and harmless functions only.
@@ -54,28 +57,17 @@ VARYING = frozenset({"compiler", "stdlib", "cdt"})
 
 
 # The functions that read a file of the source.
-OF_SOURCE = frozenset({"load_file_data", "load_file_regex"})
-
-
-def local_source(folder: Path, values: Mapping[str, Any]) -> Path | None:
-    """Return the folder of a recipe's source within the feedstock; None for sources of other kinds, or several."""
-    section = values.get("source")
-    entries = section if isinstance(section, list) else [section]
-    if len(entries) != 1 or not isinstance(entries[0], dict) or not isinstance(entries[0].get("path"), str):
-        return None
-    path = (folder / entries[0]["path"]).resolve()
-    inside = path.is_relative_to(folder.resolve().parent) and path.is_dir()
-    return path if inside and not entries[0].get("folder") and not entries[0].get("patches") else None
+OF_SOURCE = frozenset({"load_file_data", "load_file_regex", "load_setup_py_data", "load_setuptools"})
 
 
 def functions(
-    folder: Path, platform: Platform, variant: Mapping[str, Any], host_arch: str, *, source: Path | None = None
+    platform: Platform, variant: Mapping[str, Any], host_arch: str, *, sources: SourceFiles, os: Os
 ) -> dict[str, Any]:
     """Return the template functions for one platform and variant.
 
-    Files are read from the recipe's ``folder``, and from its local ``source``, if any.
+    Files are read from the recipe's folder, and from its ``sources``; ``os`` is what a setup.py sees.
     """
-    files = _Files(folder, source)
+    files = _Files(sources, os)
     return {
         "compiler": lambda language: tool(language, "compiler", platform, variant),
         "stdlib": lambda language: tool(language, "stdlib", platform, variant),
@@ -85,8 +77,8 @@ def functions(
         "pin_subpackage": pin_subpackage,
         "resolved_packages": lambda env: [],  # noqa: ARG005 - nothing is resolved before a solver runs
         "installed": {},
-        "load_setup_py_data": lambda *_, **__: {},
-        "load_setuptools": lambda *_, **__: {},
+        "load_setup_py_data": files.setup,
+        "load_setuptools": files.setup,
         "load_npm": files.npm,
         "load_file_regex": files.regex,
         "load_file_data": files.data,
@@ -164,48 +156,67 @@ def marked_pins(mark: Callable[..., str]) -> dict[str, Callable[..., str]]:
 
 
 class _Files:
-    """The files of a recipe, read as data."""
+    """The files of a recipe and of its sources, read as data."""
 
-    def __init__(self, folder: Path, source: Path | None = None) -> None:
-        self._folder = folder.resolve()
-        self._source = source
+    def __init__(self, sources: SourceFiles, os: Os) -> None:
+        self._sources = sources
+        self._os = os
 
     def text(self, name: str) -> str:
-        """Return a file's text.
-
-        Raises:
-            UnsafeTemplate: it is outside the feedstock.
-            TemplateFault: it cannot be read.
-        """
-        path = (self._folder / str(name)).resolve()
-        if not path.is_relative_to(self._folder.parent):
-            raise UnsafeTemplate(f"the template reads {str(name)!r}", why="it is outside the feedstock")
-        if not path.is_file():
-            raise TemplateFault(f"file {str(name)!r} not found in the recipe folder")
-        return read_text(path, str(name))
+        """Return the text of a file of the recipe; raises what ``recipe_file`` raises."""
+        return recipe_file(self._sources.recipe, name)
 
     def npm(self) -> Any:
         """Return the data of ``package.json``."""
         return load_text(self.text("package.json"), "json")
 
     def data(self, filename: str, fmt: str | None = None, *_: Any, from_recipe_dir: bool = False, **__: Any) -> Any:
-        """Return a file's data; a file of a source that is not local, which a build alone fetches, counts as empty."""
+        """Return a file's data; a file of a source that is to be fetched counts as empty."""
         text = self._text(filename, from_recipe_dir=from_recipe_dir)
         return {} if text is None else load_text(text, fmt or str(filename).rpartition(".")[2])
 
     def regex(self, load_file: str, regex_pattern: str, from_recipe_dir: bool = False, **_: Any) -> Any:
-        """Return the match of a pattern in a file; None for a file of a source that is not local."""
+        """Return the match of a pattern in a file; None for a file of a source that is to be fetched."""
         text = self._text(load_file, from_recipe_dir=from_recipe_dir)
         return None if text is None else search(str(regex_pattern), text)
 
+    def setup(self, setup_file: str = "setup.py", from_recipe_dir: bool = False, **_: Any) -> Any:
+        """Return the data of a setup.py; empty for a file that is missing, as in conda-build."""
+
+        def read(name: str) -> str | None:
+            if from_recipe_dir or name.startswith(("/", "..")):
+                place = (self._sources.recipe / name).resolve()
+                return self.text(name) if place.exists() or not place.is_relative_to(self._sources.recipe) else None
+            return self._sources.text(name, optional=True)
+
+        try:
+            data = setup_data(str(setup_file), read, self._os)
+        except KilnError:
+            if self._sources.final:
+                raise
+            return {}
+        return data if self._sources.final else data.known()
+
     def _text(self, name: str, *, from_recipe_dir: bool) -> str | None:
-        """Return the text of a file of the recipe or of its local source; None where there is none yet."""
+        """Return the text of a file of the recipe or of its sources; None where there is none yet."""
         if from_recipe_dir or str(name).startswith(("/", "..")):
             return self.text(name)
-        path = None if self._source is None else (self._source / str(name)).resolve()
-        if path is None or not path.is_relative_to(self._folder.parent) or not path.is_file():
-            return None
-        return read_text(path, str(name))
+        return self._sources.text(str(name))
+
+
+def recipe_file(folder: Path, name: str) -> str:
+    """Return the text of a file of a recipe in a folder.
+
+    Raises:
+        UnsafeTemplate: it is outside the feedstock.
+        TemplateFault: it cannot be read.
+    """
+    path = (folder / str(name)).resolve()
+    if not path.is_relative_to(folder.resolve().parent):
+        raise UnsafeTemplate(f"the template reads {str(name)!r}", why="it is outside the feedstock")
+    if not path.is_file():
+        raise TemplateFault(f"file {str(name)!r} not found in the recipe folder")
+    return read_text(path, str(name))
 
 
 def search(pattern: str, text: str) -> re.Match[str] | None:

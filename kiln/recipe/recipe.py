@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import MalformedYaml, RecipeFault
 from kiln.model.source_position import Place
-from kiln.recipe.functions import NAMES, OF_SOURCE, VARYING, functions, local_source, marked_pins
+from kiln.recipe.functions import NAMES, OF_SOURCE, VARYING, functions, marked_pins
 from kiln.recipe.metadata import Metadata
 from kiln.recipe.outputs import kind_of, listed, outputs_of
 from kiln.recipe.recipe_text import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeSource, language_value
+from kiln.recipe.source_files import SourceFiles
 from kiln.recipe.usage import Usage, in_batch, in_shell
-from kiln.template.names import Names
+from kiln.template.names import Names, Os
 from kiln.template.selectors import reselected
 from kiln.versions import version_or_none
 from kiln.yamltext import read_text
@@ -62,10 +63,17 @@ class Recipe:
     """A recipe, a platform and the space of its variants."""
 
     def __init__(
-        self, source: RecipeSource, platform: Platform, space: Space, pins: Callable[..., str] | None = None
+        self,
+        source: RecipeSource,
+        platform: Platform,
+        space: Space,
+        pins: Callable[..., str] | None = None,
+        *,
+        reads_sources: bool = False,
     ) -> None:
         self.source = source
         self.pins = pins
+        self.reads_sources = reads_sources
         self.platform = platform
         self.space = space
         self.narrowed = space
@@ -140,31 +148,34 @@ class Recipe:
         """Return the recipe's values at a variant.
 
         The package's own names (``PKG_VERSION`` and so on) and the place of its source are known only after a
-        rendering, so a recipe that uses them is rendered three times.
+        rendering, so a recipe that uses them is rendered three times; what the source lacks in the last is an error.
         """
         values: Mapping[str, Any] = {}
         template = self.source.template(self.source.text.select(self.names(variant, host_subdir)))
-        self_referential = template.names is None or template.names & (_PACKAGE | OF_SOURCE)
-        for _ in range(3 if self_referential else 1):
-            values = self._rendered(variant, host_subdir, values)
+        again = template.names is None or template.names & (_PACKAGE | OF_SOURCE) or self.source.names_revision
+        passes = 3 if again else 1
+        for number in range(1, passes + 1):
+            values = self._rendered(variant, host_subdir, values, final=self.reads_sources and number == passes)
         return values
 
-    def _rendered(self, variant: Variant, host_subdir: str, before: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _rendered(
+        self, variant: Variant, host_subdir: str, before: Mapping[str, Any], *, final: bool
+    ) -> Mapping[str, Any]:
         names = self.names(variant, host_subdir)
         selected = self.source.text.select(names)
         template = self.source.template(selected)
         package = Metadata(self, variant, before, host_subdir=host_subdir)
         identity = (package.name, package.version, package.build_number) if before else ()
-        source = local_source(self.source.path.parent, before)
+        sources = SourceFiles.of(self.source.path.parent, before.get("source"), final=final)
         depended = (self.platform.subdir, self.pins is None, *self._depended(variant, template))
-        extra = (*identity, host_subdir, source, *depended)
+        extra = (*identity, host_subdir, repr(sources) if before else None, *depended)
 
         def context() -> Callable[[str], Any]:
-            return self._context(variant, names, host_subdir, package)
+            return self._context(variant, names, package, sources)
 
-        text = self.source.rendered(selected, names, context, extra)
-        final = reselected(text, names, self.source.name)
-        return self.source.parsed(final, selected, lambda: self.source.marked(selected, names, context))
+        text = self.source.rendered(selected, names, context, extra, sources if final else None)
+        text = reselected(text, names, self.source.name)
+        return self.source.parsed(text, selected, lambda: self.source.marked(selected, names, context))
 
     def _depended(self, variant: Variant, template: Template) -> list[object]:
         """Return the values on which the template depends without naming them."""
@@ -174,21 +185,22 @@ class Recipe:
         languages = sorted({_LANGUAGE[name] for name in template.names & _LANGUAGE.keys()})
         return [variant.get(key) for key in (*tools, *languages)]
 
-    def _context(self, variant: Variant, names: Names, host_subdir: str, package: Metadata) -> Callable[[str], Any]:
-        arch = host_subdir.rpartition("-")[2]
-        folder = self.source.path.parent
-        local_names = functions(folder, self.platform, variant, arch, source=local_source(folder, package.values))
-        if self.pins is not None:
-            local_names |= marked_pins(self.pins)
+    def _context(self, variant: Variant, names: Names, package: Metadata, sources: SourceFiles) -> Callable[[str], Any]:
+        revision = dict(sources.git_names()) if self.reads_sources and self.source.names_revision else {}
+        arch = package.host_subdir.rpartition("-")[2]
 
         def value(name: str) -> Any:
             if name == "environ":
-                return self._environ(variant, value)
-            for place in (local_names, variant):
+                return self._environ(variant, value) | revision
+            for place in (local_names, revision, variant):
                 if name in place:
                     return place[name]
             return self._build_name(name, package) if name in _OF_BUILD else names.fixed(name)
 
+        os = Os(_BUILD_NAMES | dict(self.platform.environ))
+        local_names = functions(self.platform, variant, arch, sources=sources, os=os)
+        if self.pins is not None:
+            local_names |= marked_pins(self.pins)
         return value
 
     def _build_name(self, name: str, package: Metadata) -> Any:
@@ -203,7 +215,7 @@ class Recipe:
             return language_value(name, package.variant, self._defaults)
         return _BUILD_NAMES[name] if name in _BUILD_NAMES else self._system_name(name, package.host_subdir)
 
-    def _environ(self, variant: Variant, value: Callable[[str], Any]) -> Mapping[str, Any]:
+    def _environ(self, variant: Variant, value: Callable[[str], Any]) -> dict[str, Any]:
         """Return the template's ``environ``: the platform's environment, a build's names, and the variant."""
         environ: dict[str, Any] = dict(self.platform.environ)
         reserved = {"PERL", "LUA", "R", "NUMPY", "PYTHON"}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from kiln.recipe.source_files import SourceFiles
     from kiln.template.names import Doubts, Names
     from kiln.template.selectors import Selected
 
@@ -38,7 +39,7 @@ _SET = re.compile(r"\{%-?\s*(?:set|for|macro)\s+([\w\s,]+)")
 _BLOCK = re.compile(r"\{%-?\s*(?:if|for)\b")
 _BLOCK_END = re.compile(r"\{%-?\s*end(?:if|for)\b")
 _KEY = re.compile(r"[\s-]*['\"]?([^\s:'\"{]+)['\"]?\s*:")
-GIT_NAME = re.compile(r"(GIT|HG)_[A-Z_0-9]+")  # names that are defined once the source is checked out
+GIT_NAME = re.compile(r"(?:GIT|HG)_[A-Z_0-9]+")  # names that are defined once the source is checked out
 _PACKAGE = frozenset({"PKG_NAME", "PKG_VERSION", "PKG_BUILDNUM", "PKG_HASH", "PKG_BUILD_STRING"})
 _EVERY = functions.NAMES | _BUILD_NAMES.keys() | _PACKAGE
 _LANGUAGE = {
@@ -78,6 +79,7 @@ class RecipeSource:
         """
         self.text = Selectable(text, self.name)
         self.set_names = frozenset(word for result in _SET.findall(text) for word in re.findall(r"\w+", result))
+        self.names_revision = GIT_NAME.search(text) is not None
         self._conditional = _conditional(text)
         self._check_lines()
 
@@ -90,9 +92,8 @@ class RecipeSource:
 
     def _load(self, name: str) -> str:
         """Return the text of an included file, with selectors applied as in the recipe."""
-        files = functions._Files(self.path.parent)  # noqa: SLF001 - with the same checks as for data files
         assert self._names is not None
-        return Selectable(files.text(name), name).select(self._names).text
+        return Selectable(functions.recipe_file(self.path.parent, name), name).select(self._names).text
 
     def template(self, selected: Selected) -> Template:
         """Return the compiled template of a selected text."""
@@ -155,11 +156,13 @@ class RecipeSource:
         names: Names,
         context: Callable[[], Callable[[str], Any]],
         extra: tuple[object, ...],
+        sources: SourceFiles | None = None,
     ) -> str:
         """Return the text after Jinja.
 
         ``context`` returns the function that returns a name's value or raises KeyError; ``extra`` are the values on
-        which the text depends apart from the names in the template.
+        which the text depends apart from the names in the template. With ``sources``, which are final, a name of their
+        revision without a value is an error.
         """
         template = self.template(selected)
         key = (selected.text, names.values_of(template.asked), extra)
@@ -168,7 +171,7 @@ class RecipeSource:
             self._names = names
             names_read = template.asked if template.names is not None else names.suggestions() | _EVERY
             values = dict(_values(names_read, context()))
-            text = template.render(values, self._may_be_empty(names), values.keys() | self.known)
+            text = template.render(values, self._may_be_empty(names, sources), values.keys() | self.known)
             self._rendered[key] = text
         return text
 
@@ -182,9 +185,16 @@ class RecipeSource:
         except KilnError:
             return ""
 
-    def _may_be_empty(self, names: Names) -> Callable[[str], bool]:
-        # A name that is set under some selector is not a mistake where the selector does not hold.
-        return lambda name: name in self.set_names or names.is_known(name) or bool(GIT_NAME.fullmatch(name))
+    def _may_be_empty(self, names: Names, sources: SourceFiles | None) -> Callable[[str], bool]:
+        def may_be_empty(name: str) -> bool:
+            if GIT_NAME.fullmatch(name) and name not in self.set_names:
+                if sources is not None:
+                    raise sources.unknown(name)
+                return True
+            # A name that is set under some selector is not a mistake where the selector does not hold.
+            return name in self.set_names or names.is_known(name)
+
+        return may_be_empty
 
 
 def _conditional(text: str) -> frozenset[str]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
+from kiln import matchspec
 from kiln.errors import RecipeFault
 from kiln.model.key_faults import KeyFault
 from kiln.recipe.specs import name_of
-from kiln.versions import version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,12 +16,6 @@ if TYPE_CHECKING:
     from kiln.recipe.metadata import Metadata
 
 _NOARCH = frozenset({"python", "generic", "True"})
-_BLANKS = re.compile(r"(?<=[<>=!~,|])\s+|\s+(?=[,|])")  # around operators, where they divide nothing
-_HEAD = re.compile(r"(?:\S+::)?([^\s=<>!~\[]*)\s*")
-_PACKAGE = re.compile(r"[\w.+*-]+")
-_CONSTRAINT = re.compile(r"(?:==|!=|<=|>=|~=|=<|=>|=|<|>)?([\w.!+*-]+)|\^.*\$")
-_OPERATOR = re.compile(r"[<>=~,|]")
-_BUILD = re.compile(r"(?<=[\w.*])=(?!=)[\w.*+-]*$")  # of name=version=build
 _SECTIONS = ("build", "host", "run", "run_constrained")
 
 
@@ -47,7 +40,7 @@ def require_valid(package: Metadata, values: Mapping[str, Any]) -> None:
             at = package.recipe.place(own or "requirements")
             raise RecipeFault(f"{package.name}: requirements/{section} has an empty item", at=at)
         for spec in package.requirements.get(section, ()):
-            if fault := spec_fault(spec) or _own_name(package, section, spec):
+            if fault := matchspec.fault(spec) or _own_name(package, section, spec):
                 at = package.recipe.place(own or "requirements")
                 raise RecipeFault(f"{package.name}: {spec[:80]!r} in requirements/{section}", at=at, why=fault)
 
@@ -62,15 +55,15 @@ def _written(package: Metadata, values: Mapping[str, Any], section: str) -> list
 
 
 def unread_versions(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
-    """Return the versions that only a fetched source or the recipe's code could give: a template reads them as None."""
+    """Return the versions to which the template gives no value: they are the text None."""
     return tuple(
         KeyFault(
             key="package/version",
             known=True,
             what=f"{package.name} has the version 'None'",
             at=package.recipe.place("outputs" if package.is_output else "package"),
-            why="rendering reads no source but a local folder of the feedstock, and runs no code",
-            hint="write the version into the recipe, or --engine conda-build",
+            why="the template gives it no value",
+            hint="write the version into the recipe",
         )
         for package in packages
         if package.version == "None"
@@ -78,13 +71,17 @@ def unread_versions(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
 
 
 def require_no_cycle(packages: Sequence[Metadata]) -> None:
-    """Refuse two outputs that require each other.
+    """Refuse two outputs that require each other; a cross-compiled recipe may require its outputs of another platform.
 
     Raises:
         RecipeFault: with their names.
     """
     needs = {
-        package.name: {name_of(spec) for section in ("build", "host", "run") for spec in package.depends(section)}
+        package.name: {
+            name_of(spec)
+            for section in (("host", "run") if _is_cross(package) else ("build", "host", "run"))
+            for spec in package.depends(section)
+        }
         for package in packages
     }
     for name, required in needs.items():
@@ -94,32 +91,11 @@ def require_no_cycle(packages: Sequence[Metadata]) -> None:
                 raise RecipeFault(f"the outputs {name} and {other} require each other", at=at)
 
 
-def spec_fault(spec: str) -> str:
-    """Return why a requirement is not a match spec of conda, or an empty text."""
-    text, _, _ = _BLANKS.sub("", spec.partition("#")[0].strip()).partition("[")
-    head = _HEAD.match(text)
-    assert head is not None, "the pattern matches any text"
-    if not head[1]:
-        return "it has no package name"
-    if not _PACKAGE.fullmatch(head[1]):
-        return f"{head[1][:40]!r} is not the name of a package"
-    version, build = (*text[head.end() :].split(), "", "")[:2]
-    parts = re.split(r"[,|]", _BUILD.sub("", version.replace("(", "").replace(")", ""))) if version else []
-    if not all(map(_is_constraint, parts)):
-        return f"{version[:40]!r} is not a version constraint"
-    return f"{build[:40]!r} is not a build string; join constraints by commas" if _OPERATOR.search(build) else ""
-
-
-def _is_constraint(part: str) -> bool:
-    match = _CONSTRAINT.fullmatch(part)
-    if match is None or match[1] is None:
-        return match is not None
-    plain = match[1].removesuffix("*").removesuffix(".") if match[1].endswith("*") else match[1]
-    return plain == "" or version_or_none(plain) is not None
+def _is_cross(package: Metadata) -> bool:
+    return package.recipe.platform.build not in {"", package.recipe.platform.subdir}
 
 
 def _own_name(package: Metadata, section: str, spec: str) -> str:
-    cross = package.recipe.platform.build not in {"", package.recipe.platform.subdir}
-    if section == "run_constrained" or name_of(spec) != package.name or (section == "build" and cross):
+    if section == "run_constrained" or name_of(spec) != package.name or (section == "build" and _is_cross(package)):
         return ""
     return "a package cannot require itself"

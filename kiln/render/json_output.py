@@ -30,7 +30,7 @@ def _plain(output: Output) -> dict[str, Any]:
         "build_number": output.build_number,
         "build": output.build_string,
         "subdir": output.subdir,
-        "noarch": True if "noarch" in output.single else output.noarch,
+        "noarch": True if "noarch" in output.single else None if "noarch_python" in output.single else output.noarch,
         "requirements": {
             "build": list(needs.build),
             "host": list(needs.host),

@@ -105,7 +105,7 @@ def _noarch(package: Metadata) -> str | None:
 
 
 def _single(package: Metadata) -> Iterator[str]:
-    """Yield the fields whose values conda-build leaves as text, or as true."""
+    """Yield the fields whose values conda-build leaves as text or as true, and the legacy ``noarch_python``."""
     exports = package.value("build", "run_exports")
     kinds = exports.items() if isinstance(exports, dict) else ()
     yield from (f"run_exports/{kind}" for kind, specs in kinds if isinstance(specs, str))
@@ -115,6 +115,8 @@ def _single(package: Metadata) -> Iterator[str]:
     yield from (f"test/{key}" for key in ("imports", *_TESTED) if isinstance(section.get(key), str))
     if package.noarch is True:
         yield "noarch"
+    if package.noarch_python and not package.noarch:
+        yield "noarch_python"
 
 
 def relocation(value: Any) -> bool | tuple[str, ...]:

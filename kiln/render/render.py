@@ -55,7 +55,7 @@ def _render(feedstock: Feedstock, config: BuildConfig) -> Rendered:
         return render_v1(feedstock, config, config.build_platform)
     recipe, packages = evaluated(feedstock, config)
     pinned = "pin_" in recipe.source.text.text
-    open_ends = Recipe(recipe.source, recipe.platform, recipe.space, marker) if pinned else None
+    open_ends = Recipe(recipe.source, recipe.platform, recipe.space, marker, reads_sources=True) if pinned else None
     documents = [recipe.top(package.variant).values for package in packages]
     return replace(
         _rendered(config, recipe, packages, open_ends),
@@ -94,7 +94,7 @@ def recipe_at(feedstock: Feedstock, config: BuildConfig) -> Recipe:
     sources = [*(file.source(platform, source.known) for file in files), own]
     defaults = VariantSource(name="defaults", values=platform.defaults())
     space = filtered(combine([defaults, *sources]), [source.values for source in sources])
-    return Recipe(source, platform, space)
+    return Recipe(source, platform, space, reads_sources=True)
 
 
 def build_platform(feedstock: Feedstock, platform: str) -> str:

@@ -106,7 +106,8 @@ def test_the_engine_understands_the_same_as_rattler_does_of_the_form_itself(form
         ("a >=1,,<2", "a bound is empty"),
         ("a >=1,", "a bound is empty"),
         ("foo@bar", "'foo@bar' is not the name of a package"),
-        ("py* 3", "'py*' is not the name of a package"),
+        ("py@ 3", "'py@' is not the name of a package"),
+        ("a .1", "'.1' is not a version, or a bound of one"),
         (">=1.0", "it names no package"),
         ("", "it names no package"),
         ("a >=1.0<2", "'>=1.0<2' is not a version, or a bound of one"),
@@ -128,3 +129,24 @@ def test_what_is_no_match_spec_is_reported_with_the_reason(text: str, why: str) 
 )
 def test_the_address_of_a_package_stays(address: str) -> None:
     assert (fault(address), strict(address)) == ("", address)
+
+
+# The answers of conda 26.7's MatchSpec.
+VALID = """\
+a; a 1; a 1.*; a 1.2 py*_0; a=1; a=1=b; a==1; a >= 1; a >=1, <2; a >=1 b; a<2; a!=1; a ~=1.2; a *; a * cpu*; a =*=cuda
+a 1.2.*,!=1.2.3; conda-forge::a; conda-forge::a >=1; a[version=1]; a[version='>=1,<2',build=x]; a 1|2
+__glibc >=2.17,<3.0.a0; a 1!2.0; a 1.0+local; *; a* 1; A; _a; a >=1.*; a =1.*; a 2.7*; a >=py312; a 9e; a#b; a =<2
+python_abi 3.11.* *_cp311; mkl >=2023.2.0,<2024.0a0; libfaiss =*=*_cuda; a >=1|<0"""
+INVALID = """\
+a >=1,,<2; foo@bar; >=1.0; a >=1.0<2; a {; a { b }; a >=; a <; a !; a 1..2; a 1.; a .1; a -1; a >=1 <2; a 1,; a ,1
+a 1%; a 1&2; a "1"; a '>1'; a/b; a >=1,<2|; pillow-heif  >=0.10.0,<1.0.0<py312|>=0.13.0,<1.0.0>=py312"""
+
+
+@pytest.mark.parametrize("spec", VALID.replace("\n", "; ").split("; "))
+def test_a_match_spec_of_conda_is_valid(spec: str) -> None:
+    assert fault(spec) == ""
+
+
+@pytest.mark.parametrize("spec", INVALID.replace("\n", "; ").split("; "))
+def test_what_conda_refuses_as_a_match_spec_is_invalid(spec: str) -> None:
+    assert fault(spec) != ""

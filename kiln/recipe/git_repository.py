@@ -1,0 +1,93 @@
+"""A local git repository as conda-build's templates know it, asked for without running any program that it names."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from kiln import command
+from kiln.errors import RecipeFault
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_SECONDS = 30.0
+_MAX_SIZE = 4 << 20  # bytes of a file
+# The user's and the system's settings do not count, and the repository's own run no program.
+_SETTINGS = {
+    "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_NO_LAZY_FETCH": "1", "GIT_NO_REPLACE_OBJECTS": "1", "GIT_ALLOW_PROTOCOL": "", "LC_ALL": "C",
+    "PATH": os.defpath,
+}  # fmt: skip
+_HARMLESS = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.pager=cat", "safe.directory=*")
+_ELSEWHERE = ("commondir", "objects/info/alternates", "objects/info/http-alternates")
+_OF_TAG = ("GIT_DESCRIBE_TAG", "GIT_DESCRIBE_NUMBER", "GIT_DESCRIBE_HASH")
+_DESCRIPTION = re.compile(r"(.+)-(\d+)-(g[0-9a-f]+)")
+_PEP440 = re.compile(r"[-_`azA-Z]*([a-zA-Z0-9.]+)-(\d+)-g([0-9a-f]{7,})")  # the characters are conda-build's
+
+
+@lru_cache(maxsize=64)
+def names(repository: Path, revision: str) -> Mapping[str, str]:
+    """Return conda-build's names for a revision of a repository; without a tag, those of tags are left out.
+
+    Raises:
+        RecipeFault: the repository does not have the revision.
+        MissingTool: git is missing.
+    """
+    commit = _git(repository, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+    if commit is None:
+        raise RecipeFault(f"the git repository {repository.name!r} has no revision {revision[:80]!r}")
+    values = {"GIT_FULL_HASH": commit}
+    if match := _DESCRIPTION.fullmatch(_git(repository, "describe", "--tags", "--long", commit) or ""):
+        values |= dict(
+            zip(("GIT_DESCRIBE_TAG", "GIT_DESCRIBE_NUMBER", "GIT_DESCRIBE_HASH"), match.groups(), strict=True)
+        )
+        values["GIT_DESCRIBE_TAG_PEP440"] = str(_pep440(match[0]))
+        values["GIT_BUILD_STR"] = f"{match[2]}_{match[3]}"
+    elif match := _DESCRIPTION.fullmatch(_git(repository, "describe", "--all", "--long", commit) or ""):
+        values["GIT_DESCRIBE_HASH"] = match[3]
+    return values
+
+
+def text(repository: Path, revision: str, name: str) -> str | None:
+    """Return the text of a file at a revision; None where it has no such file.
+
+    Raises:
+        RecipeFault: the file exceeds the size limit.
+    """
+    blob = f"{revision}:{name}"
+    size = _git(repository, "cat-file", "-s", "--end-of-options", blob)
+    if size is None or _git(repository, "cat-file", "-t", "--end-of-options", blob) != "blob":
+        return None
+    if int(size) > _MAX_SIZE:
+        raise RecipeFault(f"{name[:80]!r} has {int(size):,} bytes", why=f"the limit is {_MAX_SIZE:,}")
+    return _run(repository, "cat-file", "blob", "--end-of-options", blob)
+
+
+def _pep440(description: str) -> str | None:
+    """Return the version of a description; conda-build's rule (``get_version_from_git_tag``)."""
+    match = _PEP440.fullmatch(description)
+    if match is None:
+        return None
+    return match[1] if match[2] == "0" else f"{match[1]}.post{match[2]}+{match[3]}"
+
+
+def _git(repository: Path, *arguments: str) -> str | None:
+    output = _run(repository, *arguments)
+    return None if output is None else output.strip()
+
+
+def _run(repository: Path, *arguments: str) -> str | None:
+    """Return the output of a command of git in a repository, and in none of the folders above; None where it fails."""
+    settings = [word for setting in _HARMLESS for word in ("-c", setting)]
+    folder = repository / ".git" if (repository / ".git").exists() else repository
+    if not folder.is_dir() or any((folder / name).exists() for name in _ELSEWHERE):
+        why = "its objects are in another folder, as those of a worktree, a submodule or a shared clone"
+        raise RecipeFault(f"the git repository {repository.name!r} is not complete in the feedstock", why=why)
+    result = command.capture(
+        ("git", *settings, "--git-dir", str(folder), *arguments), env=_SETTINGS, cwd=repository, timeout=_SECONDS
+    )
+    return result.stdout if result.ok else None

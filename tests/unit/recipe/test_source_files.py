@@ -1,0 +1,262 @@
+"""A recipe that reads its source reads it as conda-build does, inside the feedstock, and without running it."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln import expand, render
+from kiln.errors import KilnError, MalformedYaml, RecipeFault, TemplateFault, UnsafeTemplate
+from kiln.recipe import source_archive
+from kiln.yamltext import reader
+from tests.feedstocks import written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.rendered import Output
+
+READING = """\
+{% set data = load_file_data("FILE") %}
+package:
+  name: a
+  version: {{ data.get("version") }}
+source:
+SOURCE
+about:
+  summary: {{ load_file_regex("FILE", "v[a-z]+n").group() if data else "" }}
+"""
+DATA = '{"version": "1.5"}'
+
+
+def reading(source: str, file: str = "data.json") -> str:
+    indented = "\n".join(f"  {line}" for line in source.splitlines())
+    return READING.replace("SOURCE", indented).replace("FILE", file)
+
+
+def output(feedstock: Feedstock) -> Output:
+    (config,) = expand.configs(feedstock)
+    (result,) = render.render(feedstock, config).outputs
+    return result
+
+
+def require_refused(feedstock: Feedstock, kind: type[KilnError], what: str) -> None:
+    expand.configs(feedstock)  # a rerender needs no source
+    with pytest.raises(kind, match=what):
+        output(feedstock)
+
+
+def test_a_local_source_is_read(tmp_path: Path) -> None:
+    result = output(written(tmp_path, reading("path: src"), files={"recipe/src/data.json": DATA}))
+    assert (result.version, result.about["summary"]) == ("1.5", "version")
+
+
+def test_of_several_sources_the_one_that_has_the_file_is_read(tmp_path: Path) -> None:
+    local = "- path: src\n  folder: first\n- path: ../more\n  folder: second/part\n"
+    source = f"{local}- url: https://a.org/a.tar.gz\n  folder: x"
+    files = {"recipe/src/data.json": '{"version": "1"}', "more/data.json": '{"version": "2"}'}
+    assert output(written(tmp_path / "a", reading(source, "first/data.json"), files=files)).version == "1"
+    assert output(written(tmp_path / "b", reading(source, "second/part/data.json"), files=files)).version == "2"
+    require_refused(
+        written(tmp_path / "c", reading(source, "second/data.json"), files=files), TemplateFault, "not found"
+    )
+    require_refused(
+        written(tmp_path / "d", reading(source, "x/data.json"), files=files), TemplateFault, "does not fetch"
+    )
+
+
+def test_of_two_sources_with_a_file_the_later_is_read(tmp_path: Path) -> None:
+    files = {"recipe/a/data.json": '{"version": "1"}', "recipe/b/data.json": '{"version": "2"}'}
+    assert output(written(tmp_path, reading("- path: a\n- path: b"), files=files)).version == "2"
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "what"),
+    [
+        ("url: https://a.org/a.tar.gz", TemplateFault, "does not fetch"),
+        ("git_url: https://a.org/a.git", TemplateFault, "does not fetch"),
+        ("hg_url: https://a.org/a", TemplateFault, "does not fetch"),
+        ("url: file:///etc/passwd", UnsafeTemplate, "the template reads"),
+        ("path: ../../outside", UnsafeTemplate, "the template reads"),
+        ("path: missing", RecipeFault, "the source 'missing' does not exist"),
+        ("path: .", TemplateFault, "file 'data.json' not found in the recipe's source"),
+    ],
+)
+def test_what_no_local_source_has_is_refused(tmp_path: Path, source: str, kind: type[KilnError], what: str) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "data.json").write_text(DATA)
+    require_refused(written(tmp_path / "feedstock", reading(source)), kind, what)
+
+
+def test_a_link_out_of_the_feedstock_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "secret.json").write_text(DATA)
+    source = tmp_path / "feedstock" / "recipe" / "src"
+    source.mkdir(parents=True)
+    (source / "data.json").symlink_to(tmp_path / "secret.json")
+    feedstock = written(tmp_path / "feedstock", reading("path: src"))
+    with pytest.raises(UnsafeTemplate, match="the template reads"):
+        output(feedstock)
+
+
+def test_a_file_that_a_patch_changes_is_refused(tmp_path: Path) -> None:
+    source = "path: src\npatches:\n  - p.diff"
+    patch = "--- a/{0}\n+++ b/{0}\n@@ -1 +1 @@\n-a\n+b\n"
+    files = {"recipe/src/data.json": DATA, "recipe/p.diff": patch.format("other.json")}
+    assert output(written(tmp_path / "a", reading(source), files=files)).version == "1.5"
+    files["recipe/p.diff"] = patch.format("data.json")
+    require_refused(written(tmp_path / "b", reading(source), files=files), TemplateFault, "which p.diff changes")
+
+
+def archive(path: Path, names: dict[str, str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as file:
+            for name, text in names.items():
+                file.writestr(name, text)
+        return
+    with tarfile.open(path, "w:gz") as tar:
+        for name, text in names.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text.encode()))
+
+
+@pytest.mark.parametrize("name", ["a.tar.gz", "a.zip"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"a-1/setup.cfg": "", "a-1/data.json": DATA},  # a single folder does not count
+        {"data.json": DATA, "a-1/data.json": '{"version": "2"}'},
+    ],
+)
+def test_a_local_archive_is_searched_as_conda_build_unpacks_it(
+    tmp_path: Path, name: str, names: dict[str, str]
+) -> None:
+    feedstock = written(tmp_path, reading(f"url: {name}"))
+    archive(tmp_path / "recipe" / name, names)
+    assert output(feedstock).version == "1.5"
+
+
+def test_the_folder_of_an_archive_counts_where_it_is_not_the_only_one(tmp_path: Path) -> None:
+    several = written(tmp_path, reading("url: a.zip"))
+    archive(tmp_path / "recipe" / "a.zip", {"a-1/data.json": DATA, "b": ""})
+    require_refused(several, TemplateFault, "file 'data.json' not found")
+    whole = written(tmp_path / "whole", reading("url: a.zip\nno_hoist: true", "a-1/data.json"))
+    archive(tmp_path / "whole" / "recipe" / "a.zip", {"a-1/data.json": DATA})
+    assert output(whole).version == "1.5"
+
+
+def test_the_size_of_what_is_read_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    feedstock = written(tmp_path, reading("url: a.zip"))
+    archive(tmp_path / "recipe" / "a.zip", {"data.json": DATA})
+    monkeypatch.setattr(source_archive, "_MAX_SIZE", 10)
+    require_refused(feedstock, TemplateFault, "has more than 10 bytes")
+    monkeypatch.setattr(source_archive, "_MAX_MEMBERS", 0)
+    archive(tmp_path / "recipe" / "a.zip", {"b": "", "data.json": ""})
+    require_refused(feedstock, TemplateFault, "has more than 0 files")
+    local = written(tmp_path / "local", reading("path: src"), files={"recipe/src/data.json": DATA + " " * 3000})
+    monkeypatch.setattr(reader, "_MAX_SIZE", 3000)
+    require_refused(local, MalformedYaml, "data.json has 3,018 bytes")
+
+
+def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
+    for name in ("a.zip", "a.tar.gz", "a.tar.xz"):
+        feedstock = written(tmp_path / name, reading(f"url: {name}"), files={f"recipe/{name}": "no archive"})
+        require_refused(feedstock, TemplateFault, f"{name} cannot be read")
+    feedstock = written(tmp_path / "7z", reading("url: a.7z"), files={"recipe/a.7z": ""})
+    require_refused(feedstock, TemplateFault, "out of a.7z")
+
+
+GIT = """\
+package:
+  name: a
+  version: {{ GIT_DESCRIBE_TAG_PEP440 }}
+source:
+  SOURCE
+build:
+  number: {{ environ.get("GIT_DESCRIBE_NUMBER", 7) }}
+about:
+  summary: {{ GIT_DESCRIBE_TAG }} {{ GIT_DESCRIBE_HASH }} {{ GIT_BUILD_STR }} {{ GIT_FULL_HASH }}
+"""
+
+
+def git(folder: Path, *arguments: str) -> str:
+    settings = (
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@a.org",
+        "-c",
+        "commit.gpgsign=false",
+        "-c",
+        "tag.gpgsign=false",
+    )
+    argv = ("git", "-C", str(folder), *settings, *arguments)
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def repository(folder: Path, *, tag: str | None = "v1.2") -> str:
+    folder.mkdir(parents=True)
+    git(folder, "init", "-q", "-b", "main")
+    (folder / "data.json").write_text(DATA)
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "one")
+    if tag:
+        git(folder, "tag", tag)
+    git(folder, "commit", "-q", "--allow-empty", "-m", "two")
+    return git(folder, "rev-parse", "HEAD")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("source", ["path: ../src", "git_url: ../src", "git_url: ../src/.git\n  git_rev: main"])
+def test_the_revision_of_a_local_repository_is_read(tmp_path: Path, source: str) -> None:
+    feedstock = written(tmp_path, GIT.replace("SOURCE", source))
+    commit = repository(tmp_path / "src")
+    result = output(feedstock)
+    short = f"g{commit[:7]}"
+    assert (result.version, result.build_number) == (f"v1.2.post1+{short[1:]}", 1)
+    assert result.about["summary"] == f"v1.2 {short} 1_{short} {commit}"
+
+
+@pytest.mark.processes
+def test_a_revision_of_the_recipe_counts(tmp_path: Path) -> None:
+    source = "git_url: ../src\n  git_rev: v1.2"
+    feedstock = written(tmp_path, GIT.replace("SOURCE", source))
+    repository(tmp_path / "src")
+    assert (output(feedstock).version, output(feedstock).build_number) == ("v1.2", 0)
+    reads = written(tmp_path / "reads", reading("git_url: ../src\ngit_rev: main"))
+    repository(tmp_path / "reads" / "src")
+    assert output(reads).version == "1.5"
+    require_refused(
+        written(tmp_path, GIT.replace("SOURCE", "git_url: ../src\n  git_rev: v9")), RecipeFault, "has no revision 'v9'"
+    )
+
+
+@pytest.mark.processes
+def test_a_name_of_the_revision_without_a_value_is_refused(tmp_path: Path) -> None:
+    feedstock = written(tmp_path / "a", GIT.replace("SOURCE", "git_url: https://a.org/a.git"))
+    require_refused(feedstock, TemplateFault, "GIT_DESCRIBE_TAG_PEP440 has no value")
+    untagged = written(tmp_path / "b", GIT.replace("SOURCE", "path: ../src"))
+    repository(tmp_path / "b" / "src", tag=None)
+    require_refused(untagged, TemplateFault, "GIT_DESCRIBE_TAG_PEP440 has no value")
+
+
+@pytest.mark.processes
+def test_a_repository_runs_no_program_and_stays_in_the_feedstock(tmp_path: Path) -> None:
+    feedstock = written(tmp_path, GIT.replace("SOURCE", "path: ../src"))
+    repository(tmp_path / "src")
+    ran = tmp_path / "ran"
+    for setting in ("core.fsmonitor", "core.pager", "core.sshCommand", "core.editor", "diff.external"):
+        git(tmp_path / "src", "config", setting, f"touch {ran}; false")
+    assert output(feedstock).build_number == 1
+    assert not ran.exists()
+    (tmp_path / "src" / ".git" / "objects" / "info" / "alternates").write_text(f"{tmp_path}\n")
+    require_refused(feedstock, RecipeFault, "is not complete in the feedstock")
+    linked = written(tmp_path / "linked", GIT.replace("SOURCE", "path: ../src"), files={"src/.git": "gitdir: /a\n"})
+    require_refused(linked, RecipeFault, "is not complete in the feedstock")
