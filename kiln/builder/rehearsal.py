@@ -46,7 +46,15 @@ if TYPE_CHECKING:
 
 def main(job_file: str) -> None:
     """Rehearse the job's config and write the result."""
-    build_process.carry_out(job_file, lambda job, reporter: Rehearsal.of(job, reporter).run())
+    build_process.carry_out(job_file, rehearsed)
+
+
+def rehearsed(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
+    """Rehearse a config; return the packages as JSON values. Until it is complete, the earlier channel stays."""
+    rehearsal = Rehearsal.of(job, reporter)
+    result = rehearsal.run()
+    rehearsal.layout.drop_earlier()
+    return result
 
 
 def fetch(
@@ -193,8 +201,11 @@ class Rehearsal:
     def fill_channel(self, dependencies: tuple[Path, ...], outputs: Iterable[Output]) -> None:
         """Keep exactly the packages in the channel that this rehearsal needs, or has made before."""
         channel = self.layout.channel
-        with self.reporter.step("index the channel"):
-            channel.keep_only({package.name for package in dependencies} | {file_name(output) for output in outputs})
+        with self.reporter.step("index the channel") as step:
+            needed = {package.name for package in dependencies} | {file_name(output) for output in outputs}
+            if self.layout.set_aside(needed):
+                step.note(f"the channel of before stays in {self.layout.earlier.root.name} until this one is complete")
+            channel.keep_only(needed)
             there = {package.name for package in channel.packages()}
             fresh = [(package, rehearse.SUBDIR) for package in dependencies if package.name not in there]
             if fresh:

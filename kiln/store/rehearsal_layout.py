@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,7 @@ from kiln import files
 from kiln.channel import Channel
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 SIGN = "REHEARSAL.txt"
@@ -65,6 +68,27 @@ class RehearsalLayout:
         return Channel(root=files.inside(self.config / "channel", self.config))
 
     @property
+    def earlier(self) -> Channel:
+        """The channel as it was before a rehearsal that is not complete yet; empty otherwise."""
+        return Channel(root=files.inside(self.config / "channel.earlier", self.config))
+
+    def set_aside(self, needed: Iterable[str]) -> bool:
+        """Copy the channel if some of its packages are not ``needed``; return whether there is an earlier one.
+
+        The copy stays over interruptions, also of its copying, and is not replaced by what those left in the channel.
+        """
+        root = self.earlier.root
+        names = {package.name for package in self.channel.packages()}
+        if not root.exists() and names - set(needed):
+            with files.replacing(root) as part:
+                shutil.copytree(self.channel.root, part, symlinks=True, copy_function=_copied)
+        return root.exists()
+
+    def drop_earlier(self) -> None:
+        """Remove the earlier channel, when the rehearsal is complete."""
+        files.remove(self.earlier.root)
+
+    @property
     def work(self) -> Path:
         """The folder in which packages are made and tested."""
         return files.inside(self.config / "work", self.config)
@@ -77,3 +101,15 @@ class RehearsalLayout:
                 files.remove_leftovers(folder)
         self.channel.repair()
         files.write_text(self.channel.root / SIGN, SIGN_TEXT)
+
+
+def _copied(source: str, target: str) -> str:
+    """Link a package, which never changes, and copy a file of the index."""
+    if source.endswith(".conda"):
+        try:
+            os.link(source, target)
+        except OSError:
+            pass
+        else:
+            return target
+    return str(shutil.copy2(source, target))

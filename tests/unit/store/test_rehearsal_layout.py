@@ -17,3 +17,28 @@ def test_a_rehearsal_in_a_container_shares_nothing_but_the_wheels(tmp_path: Path
     written = (apart.lock, apart.converted, apart.cache, apart.channel.root, apart.work)
     assert all(path.is_relative_to(config) for path in written)
     assert not together.converted.is_relative_to(config)
+
+
+def channel_of(layout: RehearsalLayout, *names: str) -> None:
+    for name in names:
+        path = layout.channel.root / "noarch" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    (layout.channel.root / "noarch" / "repodata.json").write_text(" ".join(names))
+
+
+def test_a_channel_that_loses_packages_stays_beside_until_its_successor_is_complete(tmp_path: Path) -> None:
+    layout = RehearsalLayout(config=tmp_path)
+    channel_of(layout, "a-1-0.conda", "b-1-0.conda")
+    assert not layout.set_aside(["a-1-0.conda", "b-1-0.conda"])
+    assert not layout.earlier.root.exists()
+    assert layout.set_aside(["a-2-0.conda", "b-1-0.conda"])
+    (layout.channel.root / "noarch" / "a-1-0.conda").unlink()
+    channel_of(layout, "a-2-0.conda")  # the rehearsal goes on, and is interrupted; the next one begins
+    assert layout.set_aside(["a-3-0.conda"])
+    earlier = layout.earlier.root / "noarch"
+    assert sorted(path.name for path in earlier.iterdir()) == ["a-1-0.conda", "b-1-0.conda", "repodata.json"]
+    assert (earlier / "repodata.json").read_text() == "a-1-0.conda b-1-0.conda"
+    layout.drop_earlier()
+    assert not layout.earlier.root.exists()
+    layout.drop_earlier()
