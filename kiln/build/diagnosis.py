@@ -40,6 +40,13 @@ NETWORK = FailureKind(
     error=DownloadFailed,
     hint="see that the channels and sources can be reached, then run the same command again",
 )
+# The server's answer that does not change by asking again; 408, 425 and 429 ask for another attempt.
+_FINAL = re.compile(r"status client error \((?!408|425|429)4\d\d\b", re.IGNORECASE)
+ABSENT = FailureKind(
+    words=_FINAL,
+    error=DownloadFailed,
+    hint="the server has no such file, or refuses it: check the address and the version, or name a --mirror",
+)
 PACKAGES = FailureKind(
     words=re.compile(r"cannot solve the request|no candidates were found|failed to (?:solve|resolve)", re.IGNORECASE),
     error=SolveFailed,
@@ -75,4 +82,12 @@ def kind(reason: str, tail: str) -> FailureKind:
     )
     if failure is NETWORK and HASH.words.search(tail):
         return HASH  # the message names only the last of several addresses; an earlier one had another file
+    if failure is NETWORK and is_final(f"{reason}\n{tail}"):
+        return ABSENT
     return NETWORK if failure is PACKAGES and GAVE_UP in tail else failure
+
+
+def is_final(messages: str) -> bool:
+    """Return whether each failed request among an engine's messages has an answer that another attempt would repeat."""
+    requests = [line for line in messages.splitlines() if NETWORK.words.search(line)]
+    return bool(requests) and all(_FINAL.search(line) for line in requests)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kiln import build, channel
+from kiln.build import diagnosis
 from kiln.build.source_mirrors import SourceMirrors
 from kiln.errors import BuildFailed, DownloadFailed, KilnError, SolveFailed, TestsFailed
 from kiln.executor import network_isolation
@@ -139,11 +140,13 @@ def timestamp() -> dict[str, str]:
 
 
 def persistent(do: Callable[[], Result], display: ReportedStep) -> Result:
-    """Call a function, again after a pause when a download fails, and return its result."""
+    """Call a function, again after a pause when a download fails for a reason that may pass; return its result."""
     for attempt in range(1, ATTEMPTS):
         try:
             return do()
         except DownloadFailed as error:
+            if diagnosis.is_final(f"{error.what}\n{error.why}"):
+                raise
             display.note(f"attempt {attempt} of {ATTEMPTS}: {error.what}")
             display.line(f"the network failed, attempt {attempt} of {ATTEMPTS}: {error.why or error.what}")
             time.sleep(PAUSE * 2 ** (attempt - 1))

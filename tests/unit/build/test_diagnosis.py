@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.build.diagnosis import in_words, kind
+from kiln.build.diagnosis import ABSENT, NETWORK, in_words, is_final, kind
 from kiln.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed, TestsFailed
 
 
@@ -50,3 +50,22 @@ def test_a_failure_has_its_kind(reason: str, tail: str, error: type[KilnError]) 
 )
 def test_an_engines_message_is_shown_without_its_exceptions_name(reason: str, tail: str, said: str) -> None:
     assert in_words(reason, tail) == said
+
+
+@pytest.mark.parametrize(
+    ("messages", "final"),
+    [
+        ("Failed to fetch from u: HTTP status client error (404 Not Found) for url (u)", True),
+        ("Failed to fetch from u: HTTP status client error (403 Forbidden) for url (u)", True),
+        ("Failed to fetch from u: HTTP status client error (429 Too Many Requests) for url (u)", False),
+        ("Failed to fetch from u: HTTP status client error (408 Request Timeout) for url (u)", False),
+        ("Failed to fetch from u: HTTP status server error (503 Service Unavailable) for url (u)", False),
+        ("Failed to fetch from a: HTTP status client error (404 Not Found)\nFailed to fetch from b: dns error", False),
+        ("Script failed with status 404", False),
+        ("", False),
+    ],
+)
+def test_an_answer_that_would_not_change_is_told_from_a_fault_that_may_pass(messages: str, final: bool) -> None:
+    assert is_final(messages) == final
+    if messages.startswith("Failed"):
+        assert kind(messages, "") is (ABSENT if final else NETWORK)
