@@ -34,13 +34,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="match specs of packages, in any form of conda's: tensorflow, 'tensorflow-gpu 2.21.*', python=3.12, "
         "'tensorflow=2.21=cuda*', conda-forge::six, \"six[build='py*']\"",
     )
-    parser.add_argument(
-        "-p",
-        "--prefix",
-        required=True,
-        metavar="DIR",
-        type=Path,
-        help="install into this prefix; a missing one is created",
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument(
+        "-p", "--prefix", metavar="DIR", type=Path, help="install into this prefix; a missing one is created"
+    )
+    place.add_argument(
+        "-n",
+        "--name",
+        metavar="NAME",
+        help="install into the environment of this name, where conda and mamba find it; a missing one is created",
     )
     common_arguments.channels(parser, default="conda-forge")
     parser.add_argument(
@@ -79,7 +81,7 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
             with nullcontext() if plan.nothing else steps.step(title):
                 install.execute(plan, cache=(options.cache or default_cache(os.environ)).absolute())
             if not options.json:
-                print(activation(plan.request.prefix))
+                print(activation(plan.request.prefix, options.name))
     if options.json:
         print(json.dumps(as_data(plan, dry=options.dry_run), indent=2))
     return 0
@@ -89,12 +91,14 @@ def request(options: argparse.Namespace) -> InstallRequest:
     """Return the request of the command line and the environment."""
     from kiln import credentials
     from kiln.install import install
+    from kiln.install.named_prefix import prefix_of
 
     for spec in options.specs:
         if why := fault(spec) or ("'*' is for versions" if "*" in package_name(spec) else ""):
             raise UsageError(f"{spec!r} is not a match spec", why=why, hint="'numpy <2', python=3.12, 'six=1.17=py*'")
+    prefix = options.prefix or prefix_of(options.name, env=os.environ, home=Path.home())
     return install.InstallRequest(
-        prefix=options.prefix.absolute().resolve(),
+        prefix=prefix.absolute().resolve(),
         specs=tuple(map(strict, options.specs)),
         channels=credentials.register(options.channels or ["conda-forge"]),
         machine=target_machine(os.environ),
@@ -103,9 +107,11 @@ def request(options: argparse.Namespace) -> InstallRequest:
     )
 
 
-def activation(prefix: Path) -> str:
+def activation(prefix: Path, name: str | None = None) -> str:
     """Return the commands that make the programs of a prefix available in a shell, with conda and without."""
-    return f"activate  conda activate {quote(str(prefix))}\n      or  export PATH={quote(f'{prefix}/bin')}:$PATH"
+    return (
+        f"activate  conda activate {quote(name or str(prefix))}\n      or  export PATH={quote(f'{prefix}/bin')}:$PATH"
+    )
 
 
 def default_cache(environment: Mapping[str, str]) -> Path:
