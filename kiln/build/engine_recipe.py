@@ -12,6 +12,7 @@ from kiln.build.engine_settings import (
     packing_settings,
     python_settings,
 )
+from kiln.build.post_install_files import in_recipe
 from kiln.build.solved_pins import engine_requirement
 from kiln.matchspec import package_name, strict
 from kiln.recipe.specs import with_star
@@ -78,7 +79,7 @@ def concrete(
         "build": _build(output, script, as_it_is=as_it_is),
         "requirements": {section: specs for section, specs in requirements.items() if section not in left_out},
         "tests": [entry for test in output.tests if test.by_engine for entry in _test(test)],
-        "about": _about(output),
+        "about": _about(output, recipe_folder),
         "extra": dict(extra or {}),
     }
 
@@ -246,7 +247,7 @@ def _script_of_test(script: Script) -> Any:
     return {"content": list(script.lines), **setting} if setting else list(script.lines)
 
 
-def _about(output: Output) -> dict[str, Any]:
+def _about(output: Output, recipe_folder: Path) -> dict[str, Any]:
     """Return ``about`` as the engine needs it: without the values that are added to the package afterwards.
 
     It refuses many values that conda-build takes, such as two addresses of documentation.
@@ -257,4 +258,5 @@ def _about(output: Output) -> dict[str, Any]:
             for key, value in output.about.items()
         }
     names = output.about.get("license_file", ())
-    return {"license_file": [names] if isinstance(names, str) else list(names)} if names else {}
+    licenses = [names] if isinstance(names, str) else names
+    return {"license_file": [in_recipe(name, recipe_folder) for name in licenses]} if names else {}

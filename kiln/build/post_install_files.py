@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import PurePosixPath
+from pathlib import PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -97,11 +97,21 @@ def link_scripts(output: Output, recipe_folder: Path) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def in_recipe(license_file: str, recipe_folder: Path) -> str:
+    """Return the path of a license relative to the recipe if it is an absolute one inside it; else unchanged."""
+    path = PurePath(license_file)
+    inside = path.is_absolute() and ".." not in path.parts and path.is_relative_to(recipe_folder)
+    return str(path.relative_to(recipe_folder)) if inside else license_file
+
+
 def recipes_licenses(licenses: Iterable[str], recipe_folder: Path) -> tuple[str, ...]:
     """Return the lines that copy licenses from the recipe into the work directory, where it does not have them."""
     lines = []
-    for name in licenses:
-        if not name.startswith(("/", ".")) and ".." not in name.split("/"):
+    for license_file in licenses:
+        name = in_recipe(license_file, recipe_folder)
+        if name != license_file:  # an absolute path means the recipe's file, whatever the sources have
+            lines.append(f'(cd {shlex.quote(str(recipe_folder))} && cp -r --parents {shlex.quote(name)} "$SRC_DIR/")')
+        elif not name.startswith(("/", ".")) and ".." not in name.split("/"):
             own, there = shlex.quote(name), shlex.quote(str(recipe_folder / "." / name))
             copy = f'(cd {shlex.quote(str(recipe_folder))} && cp -r --parents {own} "$SRC_DIR/")'
             lines.append(f"if [ ! -e {own} ] && [ -e {there} ]; then {copy}; fi")

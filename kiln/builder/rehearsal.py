@@ -140,14 +140,15 @@ class Rehearsal:
 
     def compile(self, dependencies: tuple[Path, ...]) -> dict[str, Any]:
         """Build as without a rehearsal, but from the packages that were made for it."""
-        self.fill_channel(dependencies, build.in_order(self.rendered.outputs))
+        rendered = for_one_python(self.rendered, self.wheels.python)
+        self.fill_channel(dependencies, build.in_order(rendered.outputs))
         settings = {**self.job.compile, compile_cache.DISTDIR: str(self.layout.sources)}
         job = dataclasses.replace(self.job, cache=self.layout.cache, compile=settings)
         tests = {name for output in self.rendered.outputs for name in build.only_tested(output)}
         digest = folder_digest(job.recipe, without={*build_process.RENDERED, *tests})
         builder = Builder(
             job=job,
-            rendered=for_one_python(self.rendered, self.wheels.python),
+            rendered=rendered,
             channel=self.layout.channel,
             sources=(self.layout.channel.url,),
             engine=EngineCalls(job=job, granted=self.rendered.network, recipe_digest=digest),
@@ -289,7 +290,7 @@ def plan_of(job: BuildJob | ConfigJob, config: BuildConfig) -> rehearse.Rehearsa
 
 
 def for_one_python(rendered: Rendered, python: str) -> Rendered:
-    """Return a config whose tests for other Pythons than the rehearsal's are left out, if others remain."""
+    """Return a config without the outputs, and without the tests, for other Pythons than the rehearsal's."""
 
     def fits(version: str) -> bool:
         return version == "*" or f"{python}.".startswith(f"{version.removesuffix('*').removesuffix('.')}.")
@@ -299,7 +300,7 @@ def for_one_python(rendered: Rendered, python: str) -> Rendered:
 
     outputs = (
         dataclasses.replace(output, tests=tuple(narrowed(test) if test.pythons else test for test in output.tests))
-        for output in rendered.outputs
+        for output in rehearse.outputs_for(rendered, python)
     )
     return dataclasses.replace(rendered, outputs=tuple(outputs))
 

@@ -199,34 +199,43 @@ def missing_size(inputs: Mapping[str, RehearsalInputs], store: Path) -> int:
     return sum({wheel.file: wheel.size for plan in plans for wheel in rehearse.missing(plan, store)}.values())
 
 
-def config_of_machine(feedstock: Feedstock, machine: HostMachine) -> str:
+def config_of_machine(feedstock: Feedstock, machine: HostMachine, names: Iterable[str] | None = None) -> str:
     """Return the name of the CPU config for the machine's Python, or for the newest one with wheels.
+
+    ``names`` are the configs to choose from, by default all.
 
     Raises:
         UnsupportedPython: when the user has named a Python that cannot be used.
         UnknownConfig: the config does not exist.
     """
     try:
-        return cpu_config(feedstock, rehearse.probe(machine.python, env=machine.environment).python).name
+        return cpu_config(feedstock, rehearse.probe(machine.python, env=machine.environment).python, names).name
     except UnsupportedPython:
         if machine.insists:
             raise
     newest = rehearse.newest(env=machine.environment)
-    return cpu_config(feedstock, rehearse.PYTHONS[-1] if newest is None else newest.python).name
+    return cpu_config(feedstock, rehearse.PYTHONS[-1] if newest is None else newest.python, names).name
 
 
-def cpu_config(feedstock: Feedstock, python: str) -> BuildConfig:
-    """Return the one config of a Python that has no CUDA.
+def cpu_config(feedstock: Feedstock, python: str, names: Iterable[str] | None = None) -> BuildConfig:
+    """Return the one config of a Python that has no CUDA, of ``names`` or of all.
 
     Raises:
         UnknownConfig: when the matrix has none, or several.
     """
-    configs = expand.read_all(feedstock, sorted(file.stem for file in feedstock.configs.glob("*.yaml")))
-    matching = [config for config in configs if cuda_of(config) is None and pythons_of(config) == {python}]
+    stems = sorted(file.stem for file in feedstock.configs.glob("*.yaml")) if names is None else tuple(names)
+    configs = expand.read_all(feedstock, stems)
+    matching = [config for config in configs if cuda_of(config) is None and python in pythons_of(config)]
+    if len(matching) > 1:  # the usual build rather than the free-threaded one
+        matching = [config for config in matching if not _is_free_threaded(config)]
     if len(matching) != 1:
-        names = ", ".join(config.name for config in matching) or "none"
+        listing = ", ".join(config.name for config in matching) or "none"
         raise UnknownConfig(
-            f"no single CPU config of {feedstock.root} for Python {python}: {names}",
+            f"no single CPU config of {feedstock.root} for Python {python}: {listing}",
             hint="name the config: python build-locally.py --rehearse CONFIG (kiln matrix shows them)",
         )
     return matching[0]
+
+
+def _is_free_threaded(config: BuildConfig) -> bool:
+    return all(value.endswith("t") for value in config.variant.get("python", ()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from kiln.job.build_outline import pythons_of
 from kiln.variants.cuda import cuda_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from kiln.job.machine import HostMachine
@@ -42,8 +43,8 @@ class RehearsalPlanner:
         """Return the plan of a config's rehearsal; nothing is downloaded.
 
         Raises:
-            KilnError: UsageError for a config of several Pythons, or in a container; RehearsalRefused with all that
-                cannot be had; UnsupportedPython and VariantFault without locked wheels.
+            KilnError: UsageError in a container, RehearsalRefused with all that cannot be had, UnsupportedPython and
+                VariantFault without locked wheels.
         """
         rendered = limits.bounded(lambda: render.finalise(render.render(self.feedstock, config)))
         if rehearse.has_upstream_wheel(output.name for output in rendered.outputs):
@@ -54,8 +55,12 @@ class RehearsalPlanner:
                 why="its compilers and programs are those of this machine",
                 hint="remove --container, or use --container none",
             )
+        preferred = self._preferred()
+        if pythons := pythons_of(config):
+            preferred = (_one_of(pythons, preferred), *preferred)
+            rendered = dataclasses.replace(rendered, outputs=rehearse.outputs_for(rendered, preferred[0]))
         required = rehearse.required_packages(rendered, test_specs=specs_of_tests(rendered))
-        python = python_of(config) if pythons_of(config) else rehearse.python_for(required, self._preferred())
+        python = rehearse.python_for(required, preferred)
         projects = dict.fromkeys((rendered.name, *(output.name for output in rendered.outputs)))
         return rehearse.general_plan(
             rehearse.PlanRequest(
@@ -77,6 +82,12 @@ class RehearsalPlanner:
             pythons.append(rehearse.probe(self.machine.python, env=self.machine.environment).python)
         newest = rehearse.newest(env=self.machine.environment)
         return (*pythons, *([] if newest is None else [newest.python]))
+
+
+def _one_of(pythons: Collection[str], preferred: Iterable[str]) -> str:
+    """Return the Python of a config's variant to rehearse: the preferred one of several, else the newest."""
+    newest = max(pythons, key=lambda python: [int(part) for part in python.split(".")])
+    return next((python for python in preferred if python in pythons), newest)
 
 
 def specs_of_tests(rendered: Rendered) -> Iterator[tuple[str, str]]:

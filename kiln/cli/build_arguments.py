@@ -139,9 +139,9 @@ def _rehearsal_arguments(parser: argparse.ArgumentParser) -> None:
         "--rehearse",
         dest="rehearsal",
         action="store_true",
-        help="rehearse: use upstream's published wheel instead of compiling; takes minutes, needs PyPI but no conda "
-        "channel, and runs on this machine unless --container is set. Without CONFIG: the CPU config of the running "
-        "Python, or of the newest installed Python that TensorFlow has wheels for",
+        help="rehearse: build and test without a conda channel, from wheels of pip's index, and from the Python, the "
+        "compilers and the programs of this machine; for TensorFlow, use upstream's wheel instead of compiling. Runs "
+        "on this machine unless --container is set. Without CONFIG: the only one, or the running Python's CPU config",
     )
     parser.add_argument(
         "--python",

@@ -38,7 +38,7 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     if options.rehearsal and not (options.all or options.filter or len(names) == 1):
         from kiln import run
 
-        return (run.config_of_machine(feedstock, machine_of(options)),)
+        return (run.config_of_machine(feedstock, machine_of(options), names),)
     if options.all or options.rehearsal or len(names) == 1:
         return names
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

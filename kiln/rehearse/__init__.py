@@ -24,7 +24,7 @@ from kiln.rehearse.python_download import fetched as fetched_pythons
 from kiln.rehearse.python_package import python_packages
 from kiln.rehearse.pythons import find, newest
 from kiln.rehearse.rehearsal_plan import RehearsalPlan
-from kiln.rehearse.required_packages import required_packages
+from kiln.rehearse.required_packages import outputs_for, required_packages
 from kiln.rehearse.source_files import SourceSearch
 from kiln.rehearse.stand_in_package import stand_in_packages
 from kiln.rehearse.wheel_gaps import of_outputs as wheel_gaps
@@ -58,6 +58,7 @@ __all__ = [
     "missing",
     "missing_sources",
     "newest",
+    "outputs_for",
     "plan",
     "probe",
     "python_for",

@@ -5,7 +5,7 @@ The names of packages and variables are those of conda-forge's ctng-compiler-act
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,6 +67,8 @@ _COMPILERS = {
         runtimes=("libgcc", "libgfortran5", "libgfortran"),
     ),
 }
+# The compilers of packages that the compilers themselves need; they export nothing.
+_COMPILERS |= {f"{name}_bootstrap": replace(_COMPILERS[name], runtimes=()) for name in ("gcc", "gxx", "gfortran")}
 _RUNTIMES = {
     "libgcc": ("gcc", ("libgcc_s.so.1", "libgomp.so.1", "libatomic.so.1")),
     "libgcc-ng": ("gcc", ()),

@@ -47,6 +47,12 @@ class RequiredPackage:
         return f"{self.section.value} of {self.output}"
 
 
+def outputs_for(rendered: Rendered, python: str) -> tuple[Output, ...]:
+    """Return the outputs of a config without those for other Pythons than ``python``, ``3.11``."""
+    versions = ((output, output.variant.get("python", "")) for output in rendered.outputs)
+    return tuple(output for output, version in versions if not version or f"{version}.".startswith(f"{python}."))
+
+
 def required_packages(rendered: Rendered, *, test_specs: Iterable[tuple[str, str]] = ()) -> tuple[RequiredPackage, ...]:
     """Return what a config's outputs require, except virtual packages and each other.
 

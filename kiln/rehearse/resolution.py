@@ -121,10 +121,9 @@ def _overlooked(report: Mapping[str, Any], python: str) -> set[str]:
     pip evaluates markers for the Python that runs it, whatever the target's.
     """
     environment = {**PackageTarget(python=python).marker_environment(), "extra": ""}
-    versions = {
-        canonicalize_name(entry["metadata"]["name"]): entry["metadata"]["version"] for entry in report["install"]
-    }
-    texts = {text for entry in report["install"] for text in entry["metadata"].get("requires_dist", ())}
+    wheels = [entry["metadata"] for entry in report["install"]]
+    versions = {canonicalize_name(wheel["name"]): wheel["version"] for wheel in wheels}
+    texts = {text for wheel in wheels for text in wheel.get("requires_dist", ())}
     requirements = (requirement for text in texts if (requirement := _parsed(text)) is not None and requirement.marker)
     return {
         f"{requirement.name}{requirement.specifier}"

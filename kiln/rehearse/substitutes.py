@@ -23,7 +23,7 @@ _NOT_PYTHON = ("lib", "r-", "perl-", "ruby-", "lua-", "cross-")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingPackage:
-    """A package that cannot be had, with the requirements of it and the reason."""
+    """A package that cannot be had, with the recipe's requirements of it, if it has some, and the reason."""
 
     name: str
     required: tuple[RequiredPackage, ...]
@@ -32,11 +32,13 @@ class MissingPackage:
     @property
     def only_tested(self) -> bool:
         """True when tests alone require it."""
-        return all(entry.section is Section.TEST for entry in self.required)
+        return bool(self.required) and all(entry.section is Section.TEST for entry in self.required)
 
     @property
     def text(self) -> str:
         """The package, what requires it, and the reason."""
+        if not self.required:
+            return f"{self.name} (a requirement of wheels): {self.reason}"
         places = ", ".join(dict.fromkeys(entry.place for entry in self.required))
         return f"{self.required[0].spec} ({places}): {self.reason}"
 
@@ -80,11 +82,9 @@ class SubstituteSearch:
         toolchain, programs, python_packages, missing = self._sorted(by_name)
         wheels, unavailable = self._resolved(python_packages)
         conda_of = {pip_requirements.pypi_name(name): name for name in python_packages}
-        missing += [
-            MissingPackage(name=name, required=tuple(by_name[name]), reason=entry.reason)
-            for entry in unavailable
-            if (name := conda_of.get(entry.project)) is not None
-        ]
+        for fault in unavailable:
+            name = conda_of.get(fault.project, fault.project)
+            missing.append(MissingPackage(name=name, required=tuple(by_name.get(name, ())), reason=fault.reason))
         aliases = self._aliases(by_name.keys() - {entry.name for entry in missing}, wheels)
         return Substitutes(
             stand_ins=(*compilers.stand_ins(toolchain, self.env), *programs, *aliases),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kiln.model.build_results import PackageReport
     from kiln.model.run import ConfigRun, MatrixReport
 
-SPEC = "tensorflow"  # the package of a rehearsal's install command
+SPEC = "tensorflow"  # the package of its rehearsal's install command; of others it is the last package
 _HEADER = ("package", "version", "build string", "size", "built", "tests", "tested")
 
 
@@ -43,8 +43,14 @@ def _rehearsed(config: ConfigRun) -> Iterator[str]:
     seconds = config.finished - config.started if config.started and config.finished else None
     yield f"The rehearsal of {config.config} " + ("is cached." if seconds is None else f"took {duration(seconds)}.")
     channel = config.packages[0].artifact.path.parents[1]
-    yield from _use(channel, f"-n {SPEC} --override-channels", [SPEC])
-    yield "These packages are a rehearsal: their compiled parts are upstream's. They cannot be published."
+    names = list(dict.fromkeys(package.artifact.name for package in config.packages))
+    spec = SPEC if SPEC in names else names[-1]
+    yield from _use(channel, f"-n {spec} --override-channels", [spec])
+    yield (
+        "These packages are a rehearsal: their compiled parts are upstream's. They cannot be published."
+        if SPEC in names
+        else "These packages are a rehearsal, made on this machine's programs and wheels. They cannot be published."
+    )
 
 
 def _built(configs: Sequence[ConfigRun]) -> Iterator[str]:

@@ -63,8 +63,9 @@ def test_wheels_that_several_configs_need_are_fetched_once(tmp_path: Path) -> No
     means = RehearsalInputs(wheels=WHEELS, interpreter=None)
     size = sum(wheel.size for wheel in WHEELS.wheels)
     assert missing_size({"a": means, "b": means}, tmp_path) == size
-    (tmp_path / WHEELS.upstream.file).touch()
-    assert missing_size({"a": means}, tmp_path) == size - WHEELS.upstream.size
+    upstream = WHEELS.wheels[0]
+    (tmp_path / upstream.file).touch()
+    assert missing_size({"a": means}, tmp_path) == size - upstream.size
     assert rehearsal_disk(100, 10, jobs=2) == 4 * 100 + 2 * 8 * 10
 
 

@@ -31,6 +31,7 @@ def test_the_cuda_versions_of_the_matrix_can_be_rehearsed() -> None:
 @pytest.mark.parametrize("cuda", [None, "12.5", "12.9"])
 def test_each_config_has_upstreams_wheel_and_each_package_once(python: str, cuda: str | None) -> None:
     planned = plan(python=python, cuda=cuda)
+    assert planned.upstream is not None
     assert planned.upstream.name == ("tensorflow" if cuda else "tensorflow-cpu")
     assert planned.upstream.version == "2.21.0"
     assert f"cp{python.replace('.', '')}" in planned.upstream.file

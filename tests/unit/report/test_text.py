@@ -42,5 +42,9 @@ def test_a_build_without_a_finished_config_has_no_result() -> None:
 def test_a_rehearsal_says_that_its_packages_cannot_be_published() -> None:
     config = a_config("a", ConfigState.DONE, packages=(package("lib"),))
     text = result_text(a_run(config, rehearsal=True))
-    assert "install  conda create -n tensorflow --override-channels -c file:///feedstock/build_artifacts" in text
-    assert text.endswith("They cannot be published.\n")
+    assert "install  conda create -n lib --override-channels -c file:///feedstock/build_artifacts lib" in text
+    assert text.endswith("made on this machine's programs and wheels. They cannot be published.\n")
+    config = a_config("a", ConfigState.DONE, packages=(package("tensorflow"), package("tensorflow-cpu")))
+    text = result_text(a_run(config, rehearsal=True))
+    assert "install  conda create -n tensorflow --override-channels" in text
+    assert text.endswith("their compiled parts are upstream's. They cannot be published.\n")

@@ -1,0 +1,66 @@
+"""A rehearsal needs what the outputs and build steps of a config require, each with its section and output."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln import expand, package_test, render
+from kiln.builder.rehearsal_planning import specs_of_tests
+from kiln.rehearse.required_packages import Section, required_packages
+from tests.feedstocks import written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.model.rendered import Rendered
+
+META = """\
+package:
+  name: parent
+  version: 1
+build:
+  script: make
+requirements:
+  build:
+    - make
+  host:
+    - zstd 1.5
+outputs:
+  - name: library
+    requirements:
+      run:
+        - __glibc >=2.17
+        - Tool >=3
+    test:
+      requires:
+        - pytest 8
+      commands:
+        - true
+  - name: program
+    requirements:
+      run:
+        - library
+"""
+
+
+def rendered(folder: Path) -> Rendered:
+    feedstock = written(folder, META, files={".ci_support/linux_64_.yaml": "target_platform:\n- linux-64\n"})
+    return render.finalise(render.render(feedstock, expand.read(feedstock, "linux_64_")))
+
+
+def test_each_requirement_has_its_section_and_its_output(tmp_path: Path) -> None:
+    config = rendered(tmp_path)
+    entries = required_packages(config, test_specs=specs_of_tests(config))
+    assert {(entry.name, entry.version, entry.section, entry.output) for entry in entries} == {
+        ("make", "", Section.BUILD, "parent"),
+        ("zstd", "1.5.*", Section.HOST, "parent"),
+        ("tool", ">=3", Section.RUN, "library"),
+        ("pytest", "8.*", Section.TEST, "library"),
+    }
+    assert {entry.place for entry in entries if entry.name == "zstd"} == {"host of parent"}
+
+
+def test_a_plain_version_of_a_meta_yaml_stands_for_all_that_begin_with_it(tmp_path: Path) -> None:
+    (test,) = next(output.tests for output in rendered(tmp_path).outputs if output.name == "library")
+    assert package_test.installed_spec("python 3.11", test) == "python 3.11.*"
+    assert package_test.installed_spec("python >=3.11", test) == "python >=3.11"
