@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import build, emulation, expand, feedstock_loader, files, render
 from kiln.builder import build_process, secret_leaks
-from kiln.builder.build_process import RENDERED, for_tests, hashes, package_as_json, tidied
+from kiln.builder.build_process import for_tests, hashes, package_as_json, tidied
 from kiln.builder.compile import Compile
 from kiln.builder.engine_calls import EngineCalls, persistent
 from kiln.builder.wheel_collection import Wheels
@@ -26,7 +26,7 @@ from kiln.matchspec import package_name
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test import PackageTester
 from kiln.store import compile_cache
-from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest, folder_digest
+from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest
 from kiln.variants.cuda import offered
 
 if TYPE_CHECKING:
@@ -78,20 +78,12 @@ class Builder:
         build_process.mask_secrets(rendered, secrets)
         channel = Channel(root=job.folder / "channel")
         channel.repair()
-        tests = {name for output in rendered.outputs for name in build.only_tested(output)}
-        digest = folder_digest(job.recipe, without={*RENDERED, *tests})
         return cls(
             job=job,
             rendered=rendered,
             channel=channel,
             sources=channels_for(rendered),
-            engine=EngineCalls(
-                job=job,
-                granted=rendered.network,
-                recipe_digest=digest,
-                packed_digest=folder_digest(job.recipe),
-                secrets=secrets,
-            ),
+            engine=EngineCalls.of(job, rendered, secrets),
             step_cache=step_cache_of(job, rendered, reporter),
             reporter=reporter,
         )

@@ -8,23 +8,27 @@ import time
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kiln import build, channel
 from kiln.build import diagnosis
 from kiln.build.source_mirrors import SourceMirrors
+from kiln.builder.build_process import RENDERED
 from kiln.errors import BuildFailed, DownloadFailed, KilnError, SolveFailed, TestsFailed
 from kiln.executor import network_isolation
 from kiln.model.plan import BuildStep, CompileStep
 from kiln.model.rendered import COMPILE
 from kiln.serialization import to_json
 from kiln.store import compile_cache
+from kiln.store.step_cache import folder_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from kiln.job.job_files import BuildJob
     from kiln.job.messages import ReportedStep
+    from kiln.model.rendered import Rendered
 
 Result = TypeVar("Result")
 
@@ -45,6 +49,18 @@ class EngineCalls:
     recipe_digest: str
     packed_digest: str
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, job: BuildJob, rendered: Rendered, secrets: Mapping[str, str] = MappingProxyType({})) -> EngineCalls:
+        """Return the calls for a config; files that only tests use do not affect its scripts."""
+        tests = {name for output in rendered.outputs for name in build.only_tested(output)}
+        return cls(
+            job=job,
+            granted=rendered.network,
+            recipe_digest=folder_digest(job.recipe, without={*RENDERED, *tests}),
+            packed_digest=folder_digest(job.recipe),
+            secrets=secrets,
+        )
 
     def execute(self, step: BuildStep | CompileStep, display: ReportedStep) -> Path:
         """Have the engine run a step, and return its package.

@@ -144,14 +144,12 @@ class Rehearsal:
         self.fill_channel(dependencies, build.in_order(rendered.outputs))
         settings = {**self.job.compile, compile_cache.DISTDIR: str(self.layout.sources)}
         job = dataclasses.replace(self.job, cache=self.layout.cache, compile=settings)
-        tests = {name for output in self.rendered.outputs for name in build.only_tested(output)}
-        digest = folder_digest(job.recipe, without={*build_process.RENDERED, *tests})
         builder = Builder(
             job=job,
             rendered=rendered,
             channel=self.layout.channel,
             sources=(self.layout.channel.url,),
-            engine=EngineCalls(job=job, granted=self.rendered.network, recipe_digest=digest),
+            engine=EngineCalls.of(job, self.rendered),
             step_cache=self.step_cache,
             reporter=self.reporter,
             dependencies=tuple(package.name for package in dependencies),
