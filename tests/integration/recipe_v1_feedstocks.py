@@ -55,8 +55,12 @@ def copied(name: str, folder: Path) -> Path:
 
 
 def in_v1(folder: Path) -> Path:
-    """Return a copy of the small feedstock that `kiln convert` has converted to recipe.yaml, with its configs."""
-    root = Path(shutil.copytree(FIXTURES / "small-feedstock", folder / "small-feedstock"))
+    """Return a copy of the small feedstock in the new format."""
+    return as_v1(Path(shutil.copytree(FIXTURES / "small-feedstock", folder / "small-feedstock")))
+
+
+def as_v1(root: Path) -> Path:
+    """Have `kiln convert` write a feedstock's recipe.yaml, and return the feedstock with the configs of that."""
     ended = kiln(root, "convert")
     assert ended.returncode == 0, ended.stderr
     (root / "recipe" / "meta.yaml").unlink()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -11,20 +10,17 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kiln import files
-from kiln.compression import zstd
 from kiln.conda_package.reader import read_info
-from kiln.container import choose
-from kiln.errors import BuildFailed, MissingTool
-from kiln.image import apt_sources
+from kiln.errors import BuildFailed
 from kiln.ledger import Ledger
 from tests import remote_cache, small_tensorflow
+from tests.integration.bazel_feedstocks import PYTHONS_OWN, Feedstock, bazel_feedstock, compile_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,60 +32,14 @@ CUDA_12_PY_311, CUDA_12_PY_313, CUDA_13_PY_311, _ = sorted(
     file.stem for file in (small_tensorflow.FIXTURE / ".ci_support").glob("*.yaml")
 )
 LIBRARIES = ("libtensorflow_framework", "libtensorflow", "libtensorflow_cc")
-# Of the actions that a cache could answer: the module's object and the module itself, and the wheel.
-PYTHONS_OWN = 3
 
 pytestmark = pytest.mark.needs("docker", "mmdebstrap", "apt-get", "dpkg-deb")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feedstock:
-    """The copy that is built, and what its compiles did, by config."""
-
-    root: Path
-    store: small_tensorflow.Store
-
-    def build(self, config: str, *more: str) -> subprocess.CompletedProcess[str]:
-        """Build a config in Docker."""
-        words = (sys.executable, "-m", "kiln", "-C", str(self.root), "build", config, "--container", "docker")
-        value = (*words, "--distdir", str(self.store.downloads), "--json", *more)
-        return subprocess.run(value, cwd=ROOT, text=True, capture_output=True, check=False)
-
-    @property
-    def artifacts(self) -> Path:
-        """The folder of everything that is built."""
-        return self.root / "build_artifacts"
-
-    def wheels(self) -> list[Path]:
-        """The wheels that were kept."""
-        return sorted((self.artifacts / "wheels").rglob("*.whl"))
-
-    def library(self, cuda: str, scratch: Path) -> Path:
-        """Unpack libtensorflow_cc of a CUDA version from its package."""
-        (package,) = (self.root / "build_artifacts" / "linux-64").glob(f"libtensorflow_cc-*-cuda{cuda}h*.conda")
-        with zipfile.ZipFile(package) as file:
-            (payload,) = (name for name in file.namelist() if name.startswith("pkg-"))
-            data = zstd.decompress(file.read(payload))
-        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-            library = tar.extractfile("lib/libtensorflow_cc.so.2.0.1")
-            assert library is not None
-            (scratch / "library").write_bytes(library.read())
-        return scratch / "library"
-
-
 @pytest.fixture(scope="module")
 def feedstock(tmp_path_factory: pytest.TempPathFactory) -> Feedstock:
-    """The small TensorFlow's feedstock, with all that it needs fetched or made before."""
-    try:
-        engine = choose("docker", env=os.environ).engine
-    except MissingTool as missing:
-        pytest.skip(missing.what)
-    assert engine is not None
-    if not apt_sources.sources("trixie", env=os.environ):
-        pytest.skip("this machine's apt knows no mirror of Debian")
-    store = small_tensorflow.ready(engine)
-    root = small_tensorflow.feedstock(tmp_path_factory.mktemp("compile") / "small-tensorflow", store)
-    return Feedstock(root=root, store=store)
+    """The small TensorFlow's feedstock."""
+    return bazel_feedstock(tmp_path_factory.mktemp("compile") / "small-tensorflow")
 
 
 @pytest.fixture(scope="module")
@@ -115,14 +65,6 @@ def compiles(feedstock: Feedstock, remote: Remote | None) -> dict[str, dict[str,
         assert ended.returncode == 0, ended.stderr
         result[config] = compile_of(json.loads(ended.stdout), config)
     return result
-
-
-def compile_of(report: dict[str, Any], config: str) -> dict[str, Any]:
-    """Return what the report of a run has on the compile of a entry."""
-    (entry,) = (item for item in report["configs"] if item["config"] == config)
-    (step,) = (item for item in entry["steps"] if item["title"] == "compile")
-    compiled: dict[str, Any] = step["compile"]
-    return compiled
 
 
 def test_the_first_config_compiles_everything(compiles: dict[str, dict[str, Any]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -15,12 +16,17 @@ from kiln import expand, feedstock_loader, render
 from tests.feedstocks import FIXTURES
 
 if TYPE_CHECKING:
+    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
 
 RECIPES = FIXTURES / "recipes_v1"
 NAMES = sorted(path.name for path in RECIPES.iterdir())
 FORGE = "conda_build_tool: rattler-build\nbuild_platform: {osx_arm64: osx_64}\nprovider: {linux_aarch64: default}\n"
-BUILDS = {"osx-arm64": "osx-64"}
+VARIANTS = ("conda_build_config.yaml", "variants.yaml")
+GOLDEN = FIXTURES.parents[2] / "shared" / "golden-v1"
+CASES = sorted(path.parent.name for path in GOLDEN.glob("*/case.json"))
+MOST = 6  # configs of a real feedstock, of all platforms
+NARROWED = {"gdal-2026-07-14"}  # to one value of each key: the library takes minutes over all of its variants
 PROGRAM = Path(__file__).with_name("rattler_answers.py")
 EXPORTS = {"weak_constrains": "weak_constraints", "strong_constrains": "strong_constraints"}
 
@@ -57,19 +63,17 @@ def by_name(outputs: list[dict[str, Any]]) -> dict[tuple[str, ...], dict[str, An
     return {(item["name"], item["version"], item["build"]): item for item in outputs}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_config_is_rendered_as_rattler_build_renders_it(name: str, tmp_path: Path) -> None:
-    result = feedstock(name, tmp_path)
-    configs = [expand.read(result, path.stem) for path in sorted(result.configs.glob("*.yaml"))]
+def assert_rendered_as_by_rattler_build(result: Feedstock, configs: list[BuildConfig]) -> None:
+    """Compare kiln's rendering of configs with the library's."""
     assert configs
     ours = [[plain(output) for output in render.as_json(render.render(result, config))] for config in configs]
-    beside = [str(path) for path in result.recipe.glob("*.yaml") if path.name != "recipe.yaml"]
+    beside = [str(path) for name in VARIANTS if (path := result.recipe / name).is_file()]
     asked = [
         {
             "recipe": str(result.recipe_v1),
             "files": [*beside, str(result.configs / f"{config.name}.yaml")],
             "target": config.platform,
-            "build": BUILDS.get(config.platform, config.platform),
+            "build": render.build_platform(result, config.platform),
         }
         for config in configs
     ]
@@ -77,6 +81,27 @@ def test_every_config_is_rendered_as_rattler_build_renders_it(name: str, tmp_pat
         expected = by_name(theirs)
         assert by_name(mine) == expected, config.name
         assert len(mine) == len(expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_config_is_rendered_as_rattler_build_renders_it(name: str, tmp_path: Path) -> None:
+    result = feedstock(name, tmp_path)
+    configs = [expand.read(result, path.stem) for path in sorted(result.configs.glob("*.yaml"))]
+    assert_rendered_as_by_rattler_build(result, configs)
+
+
+@pytest.mark.skipif(not CASES, reason="shared/golden-v1, the reference answers on real feedstocks, is not here")
+@pytest.mark.parametrize("case", CASES)
+def test_a_real_feedstock_is_rendered_as_rattler_build_renders_it(case: str, tmp_path: Path) -> None:
+    root = tmp_path / case
+    shutil.copytree(GOLDEN / case, root, ignore=shutil.ignore_patterns("expected", ".ci_support"))
+    shutil.copytree(GOLDEN / case / "expected" / "ci_support", root / ".ci_support")
+    result = feedstock_loader.find(root)
+    for path in result.configs.glob("*.yaml") if case in NARROWED else ():
+        path.write_text(re.sub(r"(?m)^(- .*\n)(?:- .*\n)+", r"\1", path.read_text()))
+    names = sorted(path.stem for path in result.configs.glob("*.yaml"))
+    configs = [expand.read(result, name) for name in names[:: max(1, len(names) // MOST)]]
+    assert_rendered_as_by_rattler_build(result, configs)
 
 
 def test_the_recipes_have_more_than_one_config_and_output(tmp_path: Path) -> None:
