@@ -106,4 +106,4 @@ def test_a_real_feedstock_is_rendered_as_rattler_build_renders_it(case: str, tmp
 
 def test_the_recipes_have_more_than_one_config_and_output(tmp_path: Path) -> None:
     counts = {name: len(list(feedstock(name, tmp_path / name).configs.glob("*.yaml"))) for name in NAMES}
-    assert counts == {"noarch": 1, "outputs": 7, "pins": 5, "single": 22}
+    assert counts == {"functions": 24, "noarch": 1, "outputs": 7, "pins": 5, "single": 22}
