@@ -34,7 +34,19 @@ def _faults(root: Any) -> Iterator[KilnError]:
         if isinstance(entry, dict):
             yield from _of_script(_at(entry, "build", "script"))
             for test in _items(entry.get("tests")):
-                yield from _of_script(_at(test, "script"))
+                yield from _of_test(_at(test, "script"))
+
+
+def _of_test(script: Any) -> Iterator[KilnError]:
+    yield from _of_script(script)
+    for key in script if isinstance(script, dict) else ():
+        if key == "secrets":
+            yield fault(
+                key,
+                "secrets of a test's script are not supported",
+                why="tests run again wherever the package is tested, without the variables of its build",
+                hint="remove them, or test with what a build script has written into the package",
+            )
 
 
 def _of_script(script: Any) -> Iterator[KilnError]:

@@ -40,6 +40,7 @@ outputs:
       - script:
           interpreter: powershell
           content: [Get-Item .]
+          secrets: [TOKEN]
 """
 
 
@@ -52,11 +53,22 @@ def test_every_fault_has_its_line(tmp_path: Path) -> None:
     with pytest.raises(RecipeFault) as caught:
         require_buildable(read(tmp_path, RECIPE))
     faults = [caught.value, *caught.value.others]
-    assert [(fault.at.line, fault.at.column) for fault in faults if fault.at] == [(10, 22), (22, 28), (25, 24)]
+    assert [(fault.at.line, fault.at.column) for fault in faults if fault.at] == [
+        (10, 22),
+        (22, 28),
+        (25, 24),
+        (27, 11),
+    ]
     assert "python" in caught.value.hint
-    assert ["'brush'" in faults[1].what, "'powershell'" in faults[2].what] == [True, True]
+    words = ("pyton", "brush", "powershell", "secrets of a test")
+    assert [word in fault.what for word, fault in zip(words, faults, strict=True)] == [True] * 4
 
 
 def test_all_other_kinds_of_tests_and_scripts_are_built(tmp_path: Path) -> None:
-    text = RECIPE.replace("pyton", "${{ interpreter }}").replace("brush", "nu").replace("powershell", "bash")
+    text = (
+        RECIPE.replace("          secrets: [TOKEN]\n", "")
+        .replace("pyton", "${{ interpreter }}")
+        .replace("brush", "nu")
+        .replace("powershell", "bash")
+    )
     require_buildable(read(tmp_path, f"{text}      - downstream: other\n"))
