@@ -11,6 +11,7 @@ import pytest
 from kiln.cli import publish
 from kiln.errors import UsageError
 from kiln.publish.targets import own_channel, target
+from tests.feedstocks import written
 from tests.packages import release_package
 
 if TYPE_CHECKING:
@@ -59,3 +60,19 @@ def test_results_are_printed_as_lines_or_json(capsys: pytest.CaptureFixture[str]
 
 def test_only_long_secrets_are_searched_in_packages() -> None:
     assert publish.tokens({"MY_TOKEN": "0123456789abcdef", "A_TOKEN": "short"}) == ("0123456789abcdef",)
+
+
+def test_a_platform_whose_packages_may_be_untested_exists() -> None:
+    assert publish.untested(["linux-aarch64"]) == ("linux-aarch64",)
+    with pytest.raises(UsageError, match="no such platform: 'linux_aarch64'") as error:
+        publish.untested(["linux_aarch64"])
+    assert "linux-aarch64" in error.value.hint
+
+
+def test_the_platforms_of_a_release_are_those_of_its_configs(tmp_path: Path) -> None:
+    feedstock = written(tmp_path, "package:\n  name: a\n  version: 1\nbuild:\n  script: true  # [linux]\n")
+    feedstock.configs.mkdir()
+    for name in ("linux_64_", "linux_aarch64_"):
+        (feedstock.configs / f"{name}.yaml").write_text(f"target_platform:\n- {name[:-1].replace('_', '-')}\n")
+    assert publish.platforms(tmp_path) == {"linux-64", "linux-aarch64"}
+    assert publish.platforms(tmp_path / "elsewhere") == frozenset()

@@ -100,3 +100,18 @@ def test_files_keep_their_places_below_the_recipe(tmp_path: Path) -> None:
     lines: list[str] = []
     run_tests(step, environment={"PATH": "/usr/bin:/bin"}, log=tmp_path / "log", on_line=lines.append)
     assert "read" in lines
+
+
+def test_packages_of_another_platform_are_solved_and_run_as_such(tmp_path: Path) -> None:
+    tester = TESTER.on("linux-aarch64")
+    assert tester.inputs(tester.plan(OUTPUT)) != TESTER.inputs(TESTER.plan(OUTPUT))
+    assert tester.machine == {"__glibc": ("2.36", "0"), "__archspec": ("1", "aarch64")}
+    assert TESTER.on(TESTER.platform) is TESTER
+    (tmp_path / "qemu-aarch64-static").touch(mode=0o755)
+    environment = {"PATH": str(tmp_path), "QEMU_LD_PREFIX": "/sysroot"}
+    emulating = tester._emulating(environment)
+    assert emulating == {
+        **environment,
+        "CROSSCOMPILING_EMULATOR": str(tmp_path / "qemu-aarch64-static"),
+        "CMAKE_CROSSCOMPILING_EMULATOR": str(tmp_path / "qemu-aarch64-static"),
+    }

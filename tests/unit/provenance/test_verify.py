@@ -128,3 +128,12 @@ def test_with_signers_an_unsigned_record_is_refused(tmp_path: Path) -> None:
         provenance.verify(
             file, chain, bill_of=lambda _: b"", offered={}, signers=Nobody(file=tmp_path / "signers", env={})
         )
+
+
+@pytest.mark.parametrize(
+    ("tests", "expected"), [("skipped", "without its tests"), ("passed", "with its tests run by an emulator")]
+)
+def test_a_cross_compiled_package_is_verified_as_one(tmp_path: Path, tests: str, expected: str) -> None:
+    how = "cross-compiled for linux-aarch64 on linux-64"
+    facts = verified(package(tmp_path), tests=tests, cross_compiled=how)[1]
+    assert f"it was {how}, {expected}, as recorded" in facts

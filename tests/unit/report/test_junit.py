@@ -73,12 +73,13 @@ def test_a_config_that_waits_is_skipped_and_a_cached_one_passes() -> None:
 def test_failed_and_missing_tests_of_a_package_are_told() -> None:
     report = runs.worked_through(["a"])
     config = report.configs[0]
-    verdicts = (TestVerdict.FAILED, TestVerdict.NONE)
+    verdicts = (TestVerdict.FAILED, TestVerdict.NONE, TestVerdict.SKIPPED)
     packages = [
         dataclasses.replace(package, tests=dataclasses.replace(package.tests, verdict=verdict, notes=("import fails",)))
         for package, verdict in zip(config.packages, verdicts, strict=False)
     ]
     report = dataclasses.replace(report, configs=(dataclasses.replace(config, packages=tuple(packages)),))
     suite = parsed(report)[0]
-    assert counts(suite) == {"tests": 6, "failures": 1, "errors": 0, "skipped": 1}
+    assert counts(suite) == {"tests": 6, "failures": 1, "errors": 0, "skipped": 2}
     assert [item.text for item in suite.iter("failure")] == ["import fails"]
+    assert [item.get("message") for item in suite.iter("skipped")] == ["the package has no tests", "import fails"]

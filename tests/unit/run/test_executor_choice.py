@@ -10,7 +10,7 @@ import pytest
 from kiln.errors import UsageError
 from kiln.job.machine import HostMachine
 from kiln.job.options import BuildOptions
-from kiln.run.executor_choice import BuildLocation, choose, images_of
+from kiln.run.executor_choice import BuildLocation, _platforms, choose, images_of
 from kiln.run.options import RunOptions
 
 DIGEST = f"sha256:{'5' * 64}"
@@ -43,3 +43,10 @@ def test_a_rehearsal_runs_on_the_host_and_with_rattler_build_alone() -> None:
     assert choose(options).engine is None
     with pytest.raises(UsageError, match="--rehearse requires --engine rattler-build"):
         choose(dataclasses.replace(options, build=BuildOptions(rehearsal=True, engine="conda-build")))
+
+
+def test_an_image_is_needed_for_one_platform_at_a_time() -> None:
+    images = [("anvil:1", "linux/amd64"), ("anvil:2", "linux/arm64"), ("anvil:1", "linux/amd64")]
+    assert _platforms(images) == {"anvil:1": "linux/amd64", "anvil:2": "linux/arm64"}
+    with pytest.raises(UsageError, match="anvil:2 is needed for linux/arm64 and for linux/amd64"):
+        _platforms([*images, ("anvil:2", "linux/amd64")])
