@@ -80,6 +80,6 @@ def test_failed_and_missing_tests_of_a_package_are_told() -> None:
     ]
     report = dataclasses.replace(report, configs=(dataclasses.replace(config, packages=tuple(packages)),))
     suite = parsed(report)[0]
-    assert counts(suite) == {"tests": 6, "failures": 1, "errors": 0, "skipped": 2}
+    assert counts(suite) == {"tests": 7, "failures": 1, "errors": 0, "skipped": 2}
     assert [item.text for item in suite.iter("failure")] == ["import fails"]
     assert [item.get("message") for item in suite.iter("skipped")] == ["the package has no tests", "import fails"]
