@@ -46,7 +46,7 @@ fi
 plan --wheel "${wheels[0]}"
 
 # The next call of Bazel begins a new file of events.
-if [[ -n ${BAZEL_BUILD_EVENTS:-} ]]; then
+if [[ -e ${BAZEL_BUILD_EVENTS:-} ]]; then
     mv "$BAZEL_BUILD_EVENTS" "$BAZEL_BUILD_EVENTS.wheel"
 fi
 read -ra targets <<<"$library_targets"

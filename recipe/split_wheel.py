@@ -140,11 +140,11 @@ def install_headers(request: Request, wheel: zipfile.ZipFile, names: Iterable[st
 
 
 def install_more_headers(request: Request, headers: Mapping[str, zipfile.ZipInfo]) -> int:
-    """Install the headers that Bazel's install_headers has and the wheel has not; return their number."""
+    """Install TensorFlow's own headers that Bazel's install_headers has and the wheel has not; return their number."""
     folder = request.libraries / "include"
     files_there = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    names = sorted(name for name in files_there.keys() - headers.keys() if not header_files.PYTHON.match(name))
-    apart = {name for name in (*headers, *files_there) if header_files.is_apart(name)}
+    names = sorted(name for name in files_there.keys() - headers.keys() if name.startswith(header_files.OWN))
+    apart = {name for name in headers if header_files.is_apart(name)}
     date = next(iter(headers.values()))
     for name in names:
         text = header_files.with_places(files_there[name].read_bytes(), name, apart)
