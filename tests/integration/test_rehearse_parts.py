@@ -45,9 +45,9 @@ print(json.dumps({
 INSTALL = """
 import os, sys
 from pathlib import Path
-from kiln.channel import install, solve
+from kiln.channel import install, machine_virtual_packages, solve
 url, prefix, cache, *specs = sys.argv[1:]
-install(solve([url], specs, virtual_packages={}), Path(prefix), cache=Path(cache))
+install(solve([url], specs, virtual_packages=machine_virtual_packages()), Path(prefix), cache=Path(cache))
 sys.stdout.flush()
 os._exit(0)
 """
