@@ -1,0 +1,77 @@
+"""The host environment of a CUDA config solves in a rehearsal's channel, and exports what the packages require."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from packaging.version import Version
+
+from kiln import expand, feedstock_loader, render
+from kiln.channel import Channel, solve
+from kiln.conda_package.writer import PackageFacts, metadata_package
+from kiln.matchspec import strict
+from kiln.rehearse import conda_names
+from kiln.rehearse.cuda_packages import cuda_packages
+from kiln.rehearse.locked_wheels import plan
+from kiln.rehearse.wheel_package import PackageTarget, run_exports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kiln.rehearse.locked_wheels import LockedWheel
+
+ROOT = Path(__file__).parents[2]
+
+
+def libraries(wheels: tuple[LockedWheel, ...], folder: Path, target: PackageTarget) -> Iterator[Path]:
+    """Yield packages of the wheels' metadata: their files, gigabytes, decide nothing here."""
+    for wheel in wheels:
+        name = conda_names.conda_name(wheel.name)
+        if conda_names.layout(wheel.name) is conda_names.WheelLayout.LIBRARIES:
+            exports = (
+                run_exports(wheel.name, Version(wheel.version)) if conda_names.exported_by(wheel.name) == name else {}
+            )
+            facts = PackageFacts(
+                name=name,
+                version=wheel.version,
+                build=target.cuda_tag,
+                depends=target.cuda_requirements,
+                run_exports=exports,
+            )
+            yield metadata_package(folder, facts)
+
+
+@pytest.mark.parametrize("cuda", ["12.5", "12.9"])
+def test_the_host_of_a_cuda_config_solves_in_a_rehearsals_channel(tmp_path: Path, cuda: str) -> None:
+    wheels, target = plan(python="3.12", cuda=cuda).dependencies, PackageTarget(python="3.12", cuda=cuda)
+    (tmp_path / "made").mkdir()
+    packages = (*libraries(wheels, tmp_path / "made", target), *cuda_packages(wheels, tmp_path / "made", target))
+    channel = Channel(root=tmp_path / "channel")
+    channel.add((package, "linux-64") for package in packages)
+    feedstock = feedstock_loader.find(ROOT)
+    config = next(config for config in expand.configs(feedstock) if f"version{cuda}python3.12" in config.name)
+    (framework,) = (
+        output
+        for output in render.finalise(render.render(feedstock, config)).outputs
+        if output.name == "libtensorflow_framework"
+    )
+    host = [strict(spec) for spec in framework.requirements.host]
+    run = [strict(spec) for spec in framework.requirements.run if not spec.startswith("__")]
+    versions = {
+        str(record.name.normalized): str(record.version) for record in solve([channel.url], host, virtual_packages={})
+    }
+    assert versions["cuda-version"] == cuda
+    assert {
+        "libcublas",
+        "libcufft",
+        "libcurand",
+        "libcusolver",
+        "libcusparse",
+        "cuda-cudart",
+        "nccl",
+    } <= versions.keys()
+    exported = [spec for wheel in wheels for spec in run_exports(wheel.name, Version(wheel.version))["weak"]]
+    needed = [spec for spec in exported if spec.split()[0] in versions]
+    assert solve([channel.url], [*run, *needed], virtual_packages={})
