@@ -112,12 +112,15 @@ def collect(
 
 
 def virtual_packages(glibc: str, cuda: str) -> dict[str, tuple[str, str]]:
-    """Return the virtual packages of the image; the solve is for it, not for the machine that makes it."""
+    """Return the virtual packages of the image; the solve is for it, not for the machine that makes it.
+
+    Its processor is of level 2 of the x86-64 psABI, for which TensorFlow is compiled by default.
+    """
     machine = {
         "__unix": ("0", "0"),
         "__linux": ("5.10", "0"),
         "__glibc": (glibc, "0"),
-        "__archspec": ("1", "x86_64"),
+        "__archspec": ("1", "x86_64_v2"),
     }
     return {**machine, "__cuda": (cuda, "0")} if cuda else machine
 
