@@ -80,16 +80,19 @@ def rendered(root: Path = ROOT) -> list[Record]:
     feedstock = feedstock_loader.find(root)
     configs = (expand.read(feedstock, path.stem) for path in sorted(feedstock.configs.glob("*.yaml")))
     outputs = (item for config in configs for item in render.finalise(render.render(feedstock, config)).outputs)
-    return list({(item.name, item.build_string): of_output(item) for item in outputs}.values())
+    return list({(item.name, item.build_string): of_output(item) for item in outputs if not item.skip}.values())
 
 
 def of_output(output: Output) -> Record:
-    """Return one output as an index has it."""
+    """Return one output as an index has it, with what conda-forge's sysroot exports: its glibc, strongly."""
+    glibc = next((spec.split()[1].removesuffix(".*") for spec in output.requirements.build if "sysroot" in spec), "")
+    bound = (f"__glibc >={glibc},<3.0.a0",)
+    named = not glibc or any(spec.startswith("__glibc") for spec in output.requirements.run)
     return record(
         output.name,
         output.version,
         output.build_string,
-        (*output.requirements.run, *exported(output)),
+        (*output.requirements.run, *exported(output), *(() if named else bound)),
         output.requirements.run_constrained,
         output.build_number,
         " ".join(output.track_features),

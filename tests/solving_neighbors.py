@@ -1,0 +1,128 @@
+"""Channels with conda-forge's packages beside ours: several releases of CUDA's libraries, cuDNN, protobuf and Abseil.
+
+Names, versions and ranges have the shape that conda-forge gives them: CUDA's libraries are bound to one release of
+``cuda-version``, cuDNN to a major version, and protobuf, gRPC and Abseil to each other by exact versions. There are
+fewer of them, and they have no content.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.solving import PYTHONS, ROOT, older, record, rendered, stand_ins, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.solving import Record
+
+# By release of CUDA, in the order of LIBRARIES; NVIDIA's release notes, table "CUDA Toolkit component versions".
+LIBRARIES = ("cuda-cudart", "cuda-cupti", "cuda-nvcc-tools", "cuda-nvrtc", "libnvjitlink")
+LIBRARIES += ("libcublas", "libcufft", "libcurand", "libcusolver", "libcusparse")
+VERSIONS = {
+    "12.4": "12.4.127 12.4.127 12.4.131 12.4.127 12.4.127 12.4.5.8 11.2.1.3 10.3.5.147 11.6.1.9 12.3.1.170",
+    "12.5": "12.5.82 12.5.82 12.5.82 12.5.82 12.5.82 12.5.3.2 11.2.3.61 10.3.6.82 11.6.3.83 12.5.1.3",
+    "12.6": "12.6.77 12.6.80 12.6.85 12.6.85 12.6.85 12.6.4.1 11.3.0.4 10.3.7.77 11.7.1.2 12.5.4.2",
+    "12.8": "12.8.90 12.8.90 12.8.93 12.8.93 12.8.93 12.8.4.1 11.3.3.83 10.3.9.90 11.7.3.90 12.5.8.93",
+    "12.9": "12.9.79 12.9.79 12.9.86 12.9.86 12.9.86 12.9.1.4 11.4.1.4 10.3.10.19 11.7.5.82 12.5.10.65",
+    "13.0": "13.0.96 13.0.85 13.0.88 13.0.88 13.0.88 13.1.0.3 12.0.0.61 10.4.0.35 12.0.4.66 12.6.3.3",
+}
+# Version: the major versions of CUDA that it is made for, and the oldest glibc.
+CUDNNS = {
+    "8.9.7.29": ("12", "2.17"),
+    "9.3.0.75": ("12", "2.17"),
+    "9.8.0.87": ("12", "2.17"),
+    "9.10.2.21": ("12", "2.17"),
+    "9.11.0.98": ("12", "2.28"),
+    "9.17.1.4": ("12 13", "2.28"),
+}
+# Abseil, protobuf, gRPC and protobuf for Python, which conda-forge builds against each other.
+STACKS = (
+    ("20250127.1", "5.29.3", "1.71.0", "5.29.3"),
+    ("20250512.1", "6.31.1", "1.73.1", "6.31.1"),
+    ("20260107.0", "6.33.5", "1.78.0", "6.33.5"),
+)
+# The names of __archspec for each level, those of a family of processors included.
+LEVELS = {
+    1: ("x86_64", "nocona"),
+    2: ("x86_64_v2", "nehalem"),
+    3: ("x86_64_v3", "haswell", "zen3"),
+    4: ("x86_64_v4", "icelake", "zen4"),
+}
+
+
+def channels(folder: Path) -> dict[str, Path]:
+    """Write the channels: ``own``, both feedstocks' packages; ``base``, what conda-forge has; ``main``, Anaconda's."""
+    own = [*rendered(), *rendered(ROOT / "serving")]
+    main = list(cuda_9())
+    others = [*neighbors(), *older("2.18.0", "12.6"), *levels()]
+    base = [item for item in stand_ins([*own, *others]) if item["name"] != "cudatoolkit" or item["version"] != "9.0"]
+    return {
+        "own": write(folder / "own", own),
+        "base": write(folder / "base", [*others, *base]),
+        "main": write(folder / "main", main),
+    }
+
+
+def cuda_9() -> Iterator[Record]:
+    """Return CUDA 9.0's libraries, which conda-forge does not have."""
+    yield record("cudatoolkit", "9.0", "h13b8566_0")
+    for version in ("7.0.5", "7.1.2", "7.3.1", "7.6.5"):
+        yield record("cudnn", version, "cuda9.0_0", ("cudatoolkit 9.0.*",))
+
+
+def neighbors() -> Iterator[Record]:
+    """Return conda-forge's packages that TensorFlow meets in an environment."""
+    yield from _cuda()
+    yield from _stacks()
+    yield record("tsl_robin_map", "1.4.0", "h54a6638_0", ("__glibc >=2.17,<3.0.a0",))
+    yield record("pip", "25.2", "pyh0_0", ("python >=3.9",))
+    for level, names in LEVELS.items():
+        # As conda-forge's feedstock has them: one for each name, weighed down; and one with a pattern of all names.
+        for name in names:
+            depends = (f"__archspec 1.* {name}",)
+            yield record("_x86_64-microarch-level", str(level), f"4_{name}", depends, number=4, features="legacy")
+        pattern = "|".join(name for other, more in LEVELS.items() if other >= level for name in more)
+        depends = (f"__archspec[version='1.*', build='^({pattern})$']",)
+        yield record("_x86_64-microarch-level", str(level), f"4_level{level}", depends, number=4)
+    yield record("uses-avx2", "1", depends=("_x86_64-microarch-level >=3", "tensorflow"))
+
+
+def _cuda() -> Iterator[Record]:
+    for cuda, versions in VERSIONS.items():
+        major, minor = map(int, cuda.split("."))
+        release = f"cuda-version >={cuda},<{major}.{minor + 1}.0a0"
+        for name, version in zip(LIBRARIES, versions.split(), strict=True):
+            yield record(name, version, "h0_0", (release, "__glibc >=2.17,<3.0.a0"))
+    for version, (majors, glibc) in CUDNNS.items():
+        for major in majors.split():
+            cuda = f"cuda-version >={major},<{int(major) + 1}.0a0"
+            yield record("cudnn", version, f"h{major}_0", (cuda, f"__glibc >={glibc},<3.0.a0", "libcublas"))
+    for major in ("12", "13"):
+        yield record("nccl", "2.28.9.1", f"h{major}_0", (f"cuda-version >={major},<{int(major) + 1}.0a0",))
+
+
+def _stacks() -> Iterator[Record]:
+    for abseil, protobuf, grpc, python in STACKS:
+        day = int(abseil.partition(".")[0])
+        pin = f"libabseil >={abseil},<{day + 1}.0a0"
+        yield record("libabseil", abseil, "cxx17_h0_0", constrains=(f"abseil-cpp ={abseil}",))
+        yield record("libprotobuf", protobuf, "h0_0", (pin, "__glibc >=2.17,<3.0.a0"))
+        bound = f"libprotobuf >={protobuf},<{protobuf}.1"
+        yield record("libgrpc", grpc, "h0_0", (pin, bound))
+        for version in PYTHONS:
+            minor = version.rpartition(".")[0]
+            build, interpreter = f"py{minor.replace('.', '')}h0_0", f"python {minor}.*"
+            yield record("protobuf", python, build, (interpreter, pin), constrains=(f"libprotobuf {protobuf}",))
+            yield record("grpcio", grpc, build, (interpreter, f"libgrpc {grpc} h0_0"))
+
+
+def levels() -> Iterator[Record]:
+    """Return a release whose builds require a level of the processor, and the higher one has the higher number."""
+    for level, number in ((1, 0), (3, 50)):
+        for cuda, more in (((), 0), (("__cuda", "cuda-version >=12.6,<13"), 200)):
+            build = f"{'cuda126' if cuda else 'cpu_'}py312hlevel{level}_{number + more}"
+            depends = ("python 3.12.*", "__glibc >=2.17,<3.0.a0", *cuda, f"_x86_64-microarch-level >={level}")
+            features = "" if cuda else "tensorflow-cpu"
+            yield record("tensorflow", "2.19.1", build, depends, number=number + more, features=features)
