@@ -34,15 +34,16 @@ def metadata_edits(output: Output) -> dict[str, Any]:
     return {"hash_input": dict(output.used), **{key: value for key, value in edits.items() if value}}
 
 
-def conda_build_layout(output: Output, recipe_folder: Path, sources: Path) -> dict[str, Any]:
-    """Return the changes that give a package the files of conda-build's layout, in the place of the engine's.
+def packed_files(output: Output, recipe_folder: Path, sources: Path) -> dict[str, Any]:
+    """Return the changes that give a package its recipe and its tests, in conda-build's layout.
 
     ``files`` are the planned files of ``info``, ``sections`` those of the rendered recipe; ``link`` is the content of
     link.json, and ``prefix_files`` the globs of the only files in which the prefix is replaced. ``sources`` is the
-    folder of the source files that tests use. Packages of a recipe.yaml keep the engine's layout.
+    folder of the source files that tests use. Packages of a recipe.yaml keep the engine's layout, with the recipe as it
+    is in the feedstock.
     """
     if output.settings.by_engine:
-        return {}
+        return {"files": packed_recipe.recipe_files_v1(output, recipe_folder)}
     recipe = packed_recipe.recipe_files(output, recipe_folder) if output.settings.include_recipe else []
     edits = {
         "files": [*recipe, *packed_tests.test_files(output, recipe_folder, sources)],

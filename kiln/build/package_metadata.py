@@ -77,8 +77,8 @@ class PackageMetadata:
         for name, data in self._changes().items():
             if name in kept:
                 kept[name] = InfoFile(data=data)
+        kept |= info_files.collected(self.edits.get("files", ()))
         if conda_builds:
-            kept |= info_files.collected(self.edits.get("files", ()))
             kept |= {name: InfoFile(data=data) for name, data in self._conda_builds().items()}
         return kept
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Output
 
 META, TEMPLATE, VARIANT = "meta.yaml", "meta.yaml.template", "conda_build_config.yaml"
+VARIANT_V1 = "variant_config.yaml"
 # The order of the sections of a rendered recipe, by FIELDS in conda_build/metadata.py; outputs are not shown in it.
 SECTIONS = ("package", "source", "build", "requirements", "app", "test", "about", "extra")
 # Marks that have conda-build test the package as it is, with the files in info/test.
@@ -43,6 +44,15 @@ def recipe_files(output: Output, recipe_folder: Path) -> list[dict[str, Any]]:
     return [files, *own, variant]
 
 
+def recipe_files_v1(output: Output, recipe_folder: Path) -> list[dict[str, Any]]:
+    """Return the entries of the files in ``info/recipe`` of a recipe.yaml, in rattler-build's layout.
+
+    Its own record is of the recipe that kiln gives it; it keeps its rendered recipe, with the solved packages.
+    """
+    variant = {"to": f"recipe/{VARIANT_V1}", "parts": [_yaml(plain(output.used), in_order=False)]}
+    return [{"to": "recipe", "tree": str(recipe_folder), "patterns": ["*"]}, variant]
+
+
 def variant_values(variant: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of all variant keys, without credentials and without channels on the building machine."""
     values = {key: value_of(value) for key, value in variant.items()}
@@ -65,6 +75,7 @@ def sections_of(output: Output) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """Return a value of a recipe with built-in types, for JSON and YAML."""
+    value = value_of(value)
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

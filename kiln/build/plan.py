@@ -9,7 +9,7 @@ from kiln import credentials
 from kiln.build import post_install_files, rehearsal_exports, shared_workdir, solved_pins
 from kiln.build.engine_recipe import caller_names, compiling, concrete, literal_variables
 from kiln.build.engine_settings import index_entries
-from kiln.build.metadata_edits import conda_build_layout, metadata_edits
+from kiln.build.metadata_edits import metadata_edits, packed_files
 from kiln.compression import FAST
 from kiln.errors import BuildFailed
 from kiln.matchspec import package_name
@@ -84,7 +84,7 @@ def plan_rehearsal(
             environment=cuda_override(rendered),
             platforms=platforms(rendered),
             index=index_entries(output),
-            edits=metadata_edits(output) | conda_build_layout(output, recipe_folder, test_sources(folder, output)),
+            edits=metadata_edits(output) | packed_files(output, recipe_folder, test_sources(folder, output)),
             pins=solved_pins.of_output(output),
         )
         for output in in_order(rendered.outputs)
@@ -179,7 +179,7 @@ def plan_outputs(
             environment=cuda_override(rendered),
             platforms=platforms(rendered),
             index=index_entries(output),
-            edits=metadata_edits(output) | conda_build_layout(output, recipe_folder, test_sources(folder, output)),
+            edits=metadata_edits(output) | packed_files(output, recipe_folder, test_sources(folder, output)),
             pins=solved_pins.of_output(output),
             level=level,
             recipe_folder=recipe_folder,

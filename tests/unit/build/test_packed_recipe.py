@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from kiln import expand, render
+from kiln import expand, feedstock_loader, render
 from kiln.build import plan_outputs
 from kiln.build.info_files import collected
 from kiln.build.package_metadata import stamp
@@ -239,3 +239,25 @@ def test_values_of_a_variant_keep_their_types() -> None:
         "a": "1",
         "pin": {"x": "y"},
     }
+
+
+def test_a_package_of_a_recipe_yaml_carries_the_feedstocks_recipe(tmp_path: Path) -> None:
+    recipe = "package:\n  name: keys\n  version: '1'\nbuild:\n  script: echo ${{ flavour }}\n"
+    folder = tmp_path / "feedstock"
+    (folder / "recipe").mkdir(parents=True)
+    (folder / "recipe" / "recipe.yaml").write_text(recipe)
+    (folder / "recipe" / "fix.patch").write_text("patch")
+    (folder / "recipe" / "variants.yaml").write_text("flavour:\n  - 3\n")
+    (folder / "conda-forge.yml").write_text("conda_build_tool: rattler-build\nprovider: {osx_64: null, win_64: null}\n")
+    feedstock = feedstock_loader.find(folder)
+    (config,) = expand.configs(feedstock)
+    rendered = render.finalise(render.render(feedstock, config))
+    (step,) = plan_outputs(
+        rendered, recipe_folder=feedstock.recipe, folder=tmp_path / "w", channels=(), compiled={}, extra={}
+    )
+    info = stamped(tmp_path, step)
+    assert info["recipe/recipe.yaml"].decode() == recipe
+    assert info["recipe/fix.patch"] == b"patch"
+    assert yaml.safe_load(info["recipe/variant_config.yaml"])["flavour"] == 3
+    assert {"recipe/rendered_recipe.yaml", "tests/tests.yaml"} <= info.keys()
+    assert not any(name.startswith("test/") for name in info)
