@@ -7,6 +7,7 @@ and those that only rattler knows.
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 
 CONDA_PLATFORMS = (
     "emscripten-wasm32", "freebsd-64", "linux-32", "linux-64", "linux-aarch64", "linux-armv6l", "linux-armv7l",
@@ -15,6 +16,9 @@ CONDA_PLATFORMS = (
 )  # fmt: skip
 PLATFORMS = frozenset({*CONDA_PLATFORMS, "linux-loong64", "linux-riscv32"})
 KNOWN_SUBDIRS = PLATFORMS | {"noarch"}
+_SYSTEMS = frozenset(platform.partition("-")[0] for platform in PLATFORMS)
+_SUBDIR = re.compile(r"[a-z0-9]+(?:-[a-z0-9_]+)+")
+_MISSPELT = 0.8  # the likeness from which a name is a misspelling: linux-x86_64, linux-46
 MAX_LENGTH = 64  # characters of a package's name, a version, a build string
 
 # C0 and C1 controls, and characters that reorder or hide text: bidirectional marks, zero widths, variation selectors.
@@ -38,6 +42,15 @@ def fault(text: str, kind: str) -> str:
     if len(text) > MAX_LENGTH:
         return f"it has {len(text)} characters; the limit is {MAX_LENGTH}"
     return "" if rule.fullmatch(text) else f"it consists of {description}"
+
+
+def is_subdir(name: str) -> bool:
+    """Return whether a name is a subdir: one of conda's, or a custom one that is not like a misspelling of those."""
+    if name in PLATFORMS:
+        return True
+    system = name.partition("-")[0]
+    like = get_close_matches(name, PLATFORMS, n=1, cutoff=_MISSPELT)
+    return len(name) <= MAX_LENGTH and system in _SYSTEMS and _SUBDIR.fullmatch(name) is not None and not like
 
 
 def is_config(name: str) -> bool:

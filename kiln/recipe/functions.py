@@ -155,6 +155,25 @@ def marked_pins(mark: Callable[..., str]) -> dict[str, Callable[..., str]]:
     return {"pin_subpackage": subpackage, "pin_compatible": compatible}
 
 
+class _EmptyMatch:
+    """The match of a pattern in a file that is missing so far."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def group(self, *_: object) -> str:
+        """Return no text."""
+        return ""
+
+    def groups(self, *_: object) -> tuple[str, ...]:
+        """Return no groups."""
+        return ()
+
+    def groupdict(self, *_: object) -> dict[str, str]:
+        """Return no groups."""
+        return {}
+
+
 class _Files:
     """The files of a recipe and of its sources, read as data."""
 
@@ -171,14 +190,14 @@ class _Files:
         return load_text(self.text("package.json"), "json")
 
     def data(self, filename: str, fmt: str | None = None, *_: Any, from_recipe_dir: bool = False, **__: Any) -> Any:
-        """Return a file's data; a file of a source that is to be fetched counts as empty."""
+        """Return a file's data; a file that is missing so far counts as empty."""
         text = self._text(filename, from_recipe_dir=from_recipe_dir)
         return {} if text is None else load_text(text, fmt or str(filename).rpartition(".")[2])
 
     def regex(self, load_file: str, regex_pattern: str, from_recipe_dir: bool = False, **_: Any) -> Any:
-        """Return the match of a pattern in a file; None for a file of a source that is to be fetched."""
+        """Return the match of a pattern in a file; an empty one for a file that is missing so far."""
         text = self._text(load_file, from_recipe_dir=from_recipe_dir)
-        return None if text is None else search(str(regex_pattern), text)
+        return _EmptyMatch() if text is None else search(str(regex_pattern), text)
 
     def setup(self, setup_file: str = "setup.py", from_recipe_dir: bool = False, **_: Any) -> Any:
         """Return the data of a setup.py; empty for a file that is missing, as in conda-build."""

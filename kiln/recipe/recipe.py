@@ -74,6 +74,7 @@ class Recipe:
         self.source = source
         self.pins = pins
         self.reads_sources = reads_sources
+        self.undefined: set[str] = set()  # names of the source's revision that are written without a value
         self.platform = platform
         self.space = space
         self.narrowed = space
@@ -173,7 +174,7 @@ class Recipe:
         def context() -> Callable[[str], Any]:
             return self._context(variant, names, package, sources)
 
-        text = self.source.rendered(selected, names, context, extra, sources if final else None)
+        text = self.source.rendered(selected, names, context, extra, self.undefined if final else None)
         text = reselected(text, names, self.source.name)
         return self.source.parsed(text, selected, lambda: self.source.marked(selected, names, context))
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from kiln.recipe.source_files import SourceFiles
     from kiln.template.names import Doubts, Names
     from kiln.template.selectors import Selected
 
@@ -67,7 +66,7 @@ class RecipeSource:
         self._environment = Environment(self._load)
         self._templates: Recent[str, Template] = Recent(256)
         self._documents: Recent[str, Mapping[str, Any]] = Recent(256)
-        self._rendered: Recent[tuple[object, ...], str] = Recent(512)
+        self._rendered: Recent[tuple[object, ...], tuple[str, set[str]]] = Recent(512)
         self._names: Names | None = None
         self.use(read_text(path, name))
 
@@ -156,23 +155,25 @@ class RecipeSource:
         names: Names,
         context: Callable[[], Callable[[str], Any]],
         extra: tuple[object, ...],
-        sources: SourceFiles | None = None,
+        undefined: set[str] | None = None,
     ) -> str:
         """Return the text after Jinja.
 
         ``context`` returns the function that returns a name's value or raises KeyError; ``extra`` are the values on
-        which the text depends apart from the names in the template. With ``sources``, which are final, a name of their
-        revision without a value is an error.
+        which the text depends apart from the names in the template. ``undefined`` collects the names of the source's
+        revision that are written without a value.
         """
         template = self.template(selected)
         key = (selected.text, names.values_of(template.asked), extra)
-        text = self._rendered.get(key)
+        text, of_revision = self._rendered.get(key) or (None, set())
         if text is None:
             self._names = names
             names_read = template.asked if template.names is not None else names.suggestions() | _EVERY
             values = dict(_values(names_read, context()))
-            text = template.render(values, self._may_be_empty(names, sources), values.keys() | self.known)
-            self._rendered[key] = text
+            text = template.render(values, self._may_be_empty(names, of_revision), values.keys() | self.known)
+            self._rendered[key] = (text, of_revision)
+        if undefined is not None:
+            undefined |= of_revision
         return text
 
     def marked(self, selected: Selected, names: Names, context: Callable[[], Callable[[str], Any]]) -> str:
@@ -185,14 +186,14 @@ class RecipeSource:
         except KilnError:
             return ""
 
-    def _may_be_empty(self, names: Names, sources: SourceFiles | None) -> Callable[[str], bool]:
+    def _may_be_empty(self, names: Names, of_revision: set[str]) -> Callable[[str], bool]:
         def may_be_empty(name: str) -> bool:
-            if GIT_NAME.fullmatch(name) and name not in self.set_names:
-                if sources is not None:
-                    raise sources.unknown(name)
+            if name in self.set_names:  # it is not a mistake where the selector of its line does not hold
                 return True
-            # A name that is set under some selector is not a mistake where the selector does not hold.
-            return name in self.set_names or names.is_known(name)
+            if GIT_NAME.fullmatch(name):
+                of_revision.add(name)
+                return True
+            return names.is_known(name)
 
         return may_be_empty
 

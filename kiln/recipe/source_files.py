@@ -91,12 +91,6 @@ class SourceFiles:
         repository = self._repository(str(entry["git_url"])) if entry.get("git_url") else None
         return git_repository.names(repository, _revision(entry)) if repository else {}
 
-    def unknown(self, name: str) -> TemplateFault:
-        """Return the error for a name of the source's revision that has no value."""
-        address = _address(self.entries[0]) if self.entries else ""
-        why = f"{address[:80]} is not fetched for a rendering" if address else "the source is no git repository with it"
-        return TemplateFault(f"{name} has no value", why=why, hint="write the value into the recipe")
-
     def _read(self, entry: Mapping[str, Any], name: str) -> str | None:
         """Return the text of a file in a source."""
         if entry.get("url"):

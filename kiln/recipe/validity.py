@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from kiln import matchspec
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.recipe.metadata import Metadata
+    from kiln.recipe.recipe import Recipe
 
 _NOARCH = frozenset({"python", "generic", "True"})
+_IGNORED = re.compile(r"\[[^\]=]*\].*$")  # brackets without a key=value, with what follows: conda skips them
 _SECTIONS = ("build", "host", "run", "run_constrained")
 
 
@@ -40,7 +43,7 @@ def require_valid(package: Metadata, values: Mapping[str, Any]) -> None:
             at = package.recipe.place(own or "requirements")
             raise RecipeFault(f"{package.name}: requirements/{section} has an empty item", at=at)
         for spec in package.requirements.get(section, ()):
-            if fault := matchspec.fault(spec) or _own_name(package, section, spec):
+            if fault := matchspec.fault(_IGNORED.sub("", spec)) or _own_name(package, section, spec):
                 at = package.recipe.place(own or "requirements")
                 raise RecipeFault(f"{package.name}: {spec[:80]!r} in requirements/{section}", at=at, why=fault)
 
@@ -67,6 +70,21 @@ def unread_versions(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
         )
         for package in packages
         if package.version == "None"
+    )
+
+
+def undefined_names(recipe: Recipe) -> tuple[KeyFault, ...]:
+    """Return the names of a source's revision, such as ``GIT_BUILD_STR``, that the template writes without a value."""
+    return tuple(
+        KeyFault(
+            key=name,
+            known=False,
+            what=f"{name} has no value, and is empty text",
+            at=recipe.place("source"),
+            why="the recipe's first source is no git repository of the feedstock that has it; no other is fetched",
+            hint="write the value into the recipe",
+        )
+        for name in sorted(recipe.undefined)
     )
 
 

@@ -10,7 +10,7 @@ from kiln.model.rendered import Rendered
 from kiln.recipe.keys import key_faults
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.recipe_text import RecipeSource
-from kiln.recipe.validity import require_no_cycle, require_valid, unread_versions
+from kiln.recipe.validity import require_no_cycle, require_valid, undefined_names, unread_versions
 from kiln.recipe_v1.recipe_format import is_v1
 from kiln.render.open_pins import marker, pins_as_built, pins_of
 from kiln.render.output_parts import compile_step, granted, output, requirements, sources
@@ -59,7 +59,7 @@ def _render(feedstock: Feedstock, config: BuildConfig) -> Rendered:
     documents = [recipe.top(package.variant).values for package in packages]
     return replace(
         _rendered(config, recipe, packages, open_ends),
-        key_faults=(*_key_faults(recipe, documents), *unread_versions(packages)),
+        key_faults=(*_key_faults(recipe, documents), *undefined_names(recipe), *unread_versions(packages)),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import MalformedYaml, VariantFault, nearest
 from kiln.model.source_position import Place
-from kiln.names import HIDDEN, PLATFORMS
+from kiln.names import HIDDEN, PLATFORMS, is_subdir
 from kiln.template.names import Names
 from kiln.template.selectors import Selectable
 from kiln.yamltext import Document, Scalars, parse, read_text
@@ -200,7 +200,7 @@ def _platforms(source: VariantSource) -> list[VariantFault]:
             hint=nearest(str(value), PLATFORMS) or f"one of {', '.join(sorted(PLATFORMS))}",
         )
         for value in as_list(source.values.get("target_platform"))
-        if value not in PLATFORMS
+        if not is_subdir(str(value))
     ]
 
 

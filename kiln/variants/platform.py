@@ -41,8 +41,8 @@ class Platform:
 
     @property
     def compilers(self) -> Mapping[str, str]:
-        """The native compilers by language; empty for systems other than Linux, macOS and Windows."""
-        return _COMPILERS.get(self.system, {})
+        """The build machine's compilers by language; empty for systems other than Linux, macOS and Windows."""
+        return _COMPILERS.get((self.build or self.system).partition("-")[0], {})
 
     @cached_property
     def os(self) -> Os:

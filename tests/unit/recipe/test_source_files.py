@@ -104,6 +104,24 @@ def test_a_link_out_of_the_feedstock_is_not_read(tmp_path: Path) -> None:
         output(feedstock)
 
 
+def test_a_match_in_a_file_of_the_source_may_be_the_version(tmp_path: Path) -> None:
+    meta = """\
+{% set match = load_file_regex("data.json", '"version": "([0-9.]+)"') %}
+package:
+  name: a
+  version: {{ match.group(1) }}
+source:
+  path: src
+build:
+  string: v{{ PKG_VERSION }}_0
+"""
+    result = output(written(tmp_path / "a", meta, files={"recipe/src/data.json": DATA}))
+    assert (result.version, result.build_string) == ("1.5", "v1.5_0")
+    nothing = written(tmp_path / "b", meta, files={"recipe/src/data.json": "{}"})
+    with pytest.raises(TemplateFault, match="the template fails"):
+        output(nothing)
+
+
 def test_a_file_that_a_patch_changes_is_refused(tmp_path: Path) -> None:
     source = "path: src\npatches:\n  - p.diff"
     patch = "--- a/{0}\n+++ b/{0}\n@@ -1 +1 @@\n-a\n+b\n"
@@ -239,12 +257,18 @@ def test_a_revision_of_the_recipe_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_a_name_of_the_revision_without_a_value_is_refused(tmp_path: Path) -> None:
-    feedstock = written(tmp_path / "a", GIT.replace("SOURCE", "git_url: https://a.org/a.git"))
-    require_refused(feedstock, TemplateFault, "GIT_DESCRIBE_TAG_PEP440 has no value")
-    untagged = written(tmp_path / "b", GIT.replace("SOURCE", "path: ../src"))
-    repository(tmp_path / "b" / "src", tag=None)
-    require_refused(untagged, TemplateFault, "GIT_DESCRIBE_TAG_PEP440 has no value")
+@pytest.mark.parametrize("source", ["git_url: https://a.org/a.git", "path: ../src", "path: ."])
+def test_a_name_of_the_revision_without_a_value_is_not_built(tmp_path: Path, source: str) -> None:
+    feedstock = written(tmp_path, GIT.replace("SOURCE", source))
+    repository(tmp_path / "src", tag=None)
+    (config,) = expand.configs(feedstock)
+    rendered = render.render(feedstock, config)
+    assert rendered.outputs[0].build_number == 7
+    for own_engine in (True, False):
+        with pytest.raises(RecipeFault, match="GIT_BUILD_STR has no value, and is empty text") as caught:
+            render.require_supported([rendered], own_engine=own_engine)
+        assert str(caught.value.at) == "recipe/meta.yaml:4:1"
+    assert "recipe/meta.yaml:4:1: GIT_DESCRIBE_TAG has no value" in "\n".join(render.warnings(rendered))
 
 
 @pytest.mark.processes

@@ -140,6 +140,18 @@ def test_all_faults_of_a_source_are_reported_at_once() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["linux-64", "linux-imx351uc", "linux-cos5-64"])
+def test_a_target_platform_may_be_a_custom_one(name: str) -> None:
+    check(VariantSource(name=NAME, values={"target_platform": [name]}))
+
+
+@pytest.mark.parametrize(
+    "name", ["linux-46", "linux-x86_64", "linux", "../linux-cos5-64", "a-cos5", "linux-" + "a" * 64]
+)
+def test_a_target_platform_like_a_misspelling_is_refused(name: str) -> None:
+    assert faults(target_platform=[name]) == [f"target_platform is {name!r}, which is not a subdir of conda's"]
+
+
 def test_faults_of_zipped_keys_name_the_odd_one(tmp_path: Path) -> None:
     text = "a:\n  - 1\n  - 2\nb:\n  - 1\n  - 2\nc:\n  - 1\nd:\n  - 1\n"
     text += "zip_keys:\n  -\n    - a\n    - b\n    - c\n  -\n    - a\n    - missing\n"
