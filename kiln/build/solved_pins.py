@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import names
 from kiln.errors import RecipeFault
+from kiln.recipe.specs import with_star
 from kiln.versions import pinned_spec
 from kiln.yamltext import Scalars, parse
 
@@ -101,7 +102,7 @@ def closed(specs: Sequence[str], pins: Iterable[Pin], solved: Mapping[str, tuple
 
 def _closed(pin: Pin, package: tuple[str, str] | None) -> str:
     if package is None and pin.spec:
-        return " ".join(pin.spec.split())
+        return with_star(" ".join(pin.spec.split()))
     if package is None:
         raise RecipeFault(
             f"pin_compatible: {pin.name} is not in the host environment", hint=f"add {pin.name} to requirements/host"

@@ -22,7 +22,7 @@ class BuildConfig:
     platform: str
     variant: Mapping[str, tuple[str, ...]]
     zip_keys: tuple[tuple[str, ...], ...] = ()
-    pin_run_as_build: Mapping[str, Mapping[str, str]]
+    pin_run_as_build: Mapping[str, Mapping[str, str] | str]
     image: str | None = None
     build_platform: str = ""
 

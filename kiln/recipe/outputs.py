@@ -33,6 +33,7 @@ def outputs_of(top: Metadata) -> list[tuple[Values, Values]]:
     elif not any(entry.get("name", "") == top.name for entry in entries) and _needs_metapackage(top, entries):
         entries.append({"name": top.name})
     for entry in entries:
+        _mapping(entry.get("test"))  # conda-build takes that of its own name from the recipe's top, whatever this is
         if entry.get("name") == top.name and top.text().is_top:
             _merge_with_top(values, entry)
     pairs = []

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.errors import RecipeFault
 from kiln.matchspec import fault
-from kiln.recipe.specs import name_of
+from kiln.recipe.specs import name_of, with_star
 from kiln.versions import pinned, pinned_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kiln.model.rendered import Output, Pin, Rendered
+    from kiln.model.rendered import Output, Pin, Rendered, Requirements
 
 _SECTIONS = ("build", "host", "run", "run_constrained")
 _SOLVED = ("build", "host")  # what is solved itself: a pin there is the bare name
@@ -30,7 +30,28 @@ def finalise(rendered: Rendered) -> Rendered:
         RecipeFault: a pin names an output that the config does not have, or one without a version; or a requirement is
             not a match spec.
     """
-    return replace(rendered, outputs=tuple(_closed(output, rendered) for output in rendered.outputs))
+    outputs = tuple(_starred(_closed(output, rendered)) for output in rendered.outputs)
+    stagings = tuple(
+        step if step.copied else replace(step, requirements=_with_stars(step.requirements))
+        for step in rendered.stagings
+    )
+    return replace(rendered, outputs=outputs, stagings=stagings)
+
+
+def _starred(output: Output) -> Output:
+    """Return an output whose plain versions take all that begin so where they are solved: ``1.2.*`` for ``1.2``.
+
+    The rule is conda-build's ``ensure_valid_spec``, which leaves ``run_constrained`` and ``run_exports`` alone.
+    """
+    if output.settings.by_engine:
+        return output
+    tests = tuple(replace(test, requires=tuple(map(with_star, test.requires))) for test in output.tests)
+    return replace(output, requirements=_with_stars(output.requirements), tests=tests)
+
+
+def _with_stars(needs: Requirements) -> Requirements:
+    build, host, run = (tuple(map(with_star, specs)) for specs in (needs.build, needs.host, needs.run))
+    return replace(needs, build=build, host=host, run=run)
 
 
 def _closed(output: Output, rendered: Rendered) -> Output:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kiln import limits
@@ -141,7 +142,14 @@ def _source(feedstock: Feedstock, known: frozenset[str], *, alone: bool) -> Reci
 def _neighbours(feedstock: Feedstock) -> frozenset[str]:
     """Return the keys of the other configs, which this one may lack without a mistake."""
     files = [*feedstock.configs.glob("*.yaml"), *(feedstock.configs / "migrations").glob("*.yaml")]
-    return frozenset[str]().union(*(variant_file(path, path.name).keys for path in files))
+    states = ((path, path.stat()) for path in files)
+    return frozenset[str]().union(*(_keys(path, state.st_mtime_ns, state.st_size) for path, state in states))
+
+
+@lru_cache(maxsize=4096)
+def _keys(path: Path, _modified: int, _size: int) -> frozenset[str]:
+    """Return the keys of a variant file, which is read once for all configs of a process while it does not change."""
+    return frozenset(variant_file(path, path.name).keys)
 
 
 def _distinct(recipe: Recipe) -> Iterator[Metadata]:

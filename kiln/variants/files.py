@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kiln.variants.platform import Platform
 
 _KEY = re.compile(r"^([A-Za-z_]\w*)\s*:", re.MULTILINE)
+_PIN = re.compile(r"x(?:\.x)*")  # of pin_run_as_build: the places of both bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,10 +215,11 @@ def _nested(source: VariantSource) -> list[VariantFault]:
 
 def _pins(source: VariantSource) -> list[VariantFault]:
     pins = source.values.get("pin_run_as_build") or {}
-    if isinstance(pins, dict) and all(isinstance(pin, dict) for pin in pins.values()):
+    if isinstance(pins, dict) and all(isinstance(pin, dict) or _PIN.fullmatch(str(pin)) for pin in pins.values()):
         return []
     what = "pin_run_as_build is not a mapping of packages to their pins"
-    return [VariantFault(what, at=source.place("pin_run_as_build"), hint="python: {min_pin: x.x, max_pin: x.x}")]
+    hint = "python: {min_pin: x.x, max_pin: x.x}, or python: x.x"
+    return [VariantFault(what, at=source.place("pin_run_as_build"), hint=hint)]
 
 
 def _dashes(source: VariantSource) -> list[VariantFault]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ from kiln import expand, render
 from kiln.errors import RecipeFault
 from kiln.model.rendered import Requirements, Script, Source
 from kiln.render import output_parts, output_settings
+from kiln.variants.files import VariantFile, variant_file
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -174,3 +176,27 @@ def test_imports_are_in_the_language_of_the_package(tmp_path: Path, name: str, l
     section = "test:\n  imports:\n    - m\n    - lang: perl\n      imports: n\n"
     (result,) = output(tmp_path, f"outputs:\n  - name: {name}\n    " + section.replace("\n", "\n    ")).tests
     assert (result.language, result.imports, result.modules) == (language, ("m",), {"perl": ("n",)})
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_test_that_is_no_mapping_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeFault, match="not a mapping"):
+        rendered(tmp_path, f"outputs:\n  - name: {name}\n    test: x\n")
+
+
+def test_the_files_of_other_configs_are_read_once_for_all_configs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"linux_64_python3.{minor}" for minor in range(9, 14)]
+    files = {f".ci_support/{name}.yaml": f"python:\n- {name[-4:].lstrip('n')}\n" for name in names}
+    feedstock = written(tmp_path, HEAD, files=files)
+    read: list[str] = []
+
+    def recorded(path: Path, name: str) -> VariantFile:
+        read.append(name)
+        return variant_file(path, name)
+
+    monkeypatch.setattr(sys.modules["kiln.render.render"], "variant_file", recorded)
+    for name in names:
+        render.render(feedstock, expand.read(feedstock, name))
+    assert sorted(name for name in read if name.startswith("linux")) == [f"{name}.yaml" for name in sorted(names)]

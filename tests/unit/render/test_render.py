@@ -169,6 +169,34 @@ def test_pin_run_as_build_pins_to_what_is_solved(noarch: str, wanted: list[objec
     assert output.pins[-1][2].spec == "zlib >=1 h*"
 
 
+def test_a_text_in_pin_run_as_build_counts_for_both_bounds(tmp_path: Path) -> None:
+    recipe = HEAD + "requirements:\n  host:\n    - perl\n  run:\n    - perl\n"
+    found = rendered(tmp_path, recipe, "pin_run_as_build:\n  perl: x.x\nperl:\n  - 5.32\n")
+    (output,) = render.finalise(found).outputs
+    assert [(pin.name, pin.min_pin, pin.max_pin) for _, _, pin in output.pins] == [("perl", "x.x", "x.x")]
+
+
+def test_a_plain_version_is_solved_for_all_that_begin_so(tmp_path: Path) -> None:
+    specs = "\n    - f 1.2\n    - b 1.2 0\n    - c ==1.2\n    - d >=1\n    - e 1.2.*\n"
+    sections = "".join(f"  {section}:{specs}" for section in ("build", "host", "run", "run_constrained"))
+    tests = f"test:\n  commands:\n    - a\n  requires:{specs}"
+    found = rendered(tmp_path, f"{HEAD}requirements:\n{sections}{tests}")
+    (output,) = render.finalise(found).outputs
+    solved = ("f 1.2.*", "b 1.2 0", "c ==1.2", "d >=1", "e 1.2.*")
+    needs = output.requirements
+    assert (needs.build, needs.host, needs.run, output.tests[0].requires) == (solved, solved, solved, solved)
+    assert needs.run_constrained == ("f 1.2", *solved[1:])
+    assert found.outputs[0].requirements.run[0] == "f 1.2"  # before a solver, as in conda-build
+
+
+def test_a_plain_version_of_a_shared_build_step_is_solved_so_too(tmp_path: Path) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "build.sh").write_text("true\n")
+    recipe = f"{HEAD}requirements:\n  build:\n    - cmake 3.2\noutputs:\n  - name: b\n  - name: c\n"
+    (step,) = render.finalise(rendered(tmp_path, recipe)).stagings
+    assert step.requirements.build == ("cmake 3.2.*",)
+
+
 def test_pin_run_as_build_needs_a_package_that_it_was_built_with(tmp_path: Path) -> None:
     found = rendered(tmp_path, HEAD + "requirements:\n  run:\n    - python >=3\n", "")
     assert [(output.requirements.run, output.pins) for output in render.finalise(found).outputs] == [
@@ -279,8 +307,8 @@ def test_a_fault_is_reported_with_its_place_in_the_recipe(
     assert f"{caught.value.at}:".startswith(f"recipe/meta.yaml:{line}:"), str(caught.value)
 
 
-@pytest.mark.parametrize("pins", ["text", "{python: x.x}", "{python: {min_pin: x.x}, numpy: 3}"])
-def test_pins_that_are_not_a_mapping_of_mappings_are_reported(tmp_path: Path, pins: str) -> None:
+@pytest.mark.parametrize("pins", ["text", "{python: [x.x]}", "{python: {min_pin: x.x}, numpy: 3}"])
+def test_pins_that_are_not_a_mapping_to_places_are_reported(tmp_path: Path, pins: str) -> None:
     with pytest.raises(VariantFault) as caught:
         expand.configs(written(tmp_path, HEAD, f"pin_run_as_build: {pins}\n"))
     assert f"{caught.value.at}" == "recipe/conda_build_config.yaml:1:1"

@@ -129,7 +129,7 @@ def test_a_value_as_a_list(given: Any, expected: list[Any]) -> None:
 
 def test_all_faults_of_a_source_are_reported_at_once() -> None:
     assert faults(
-        **{"a-b": ["1"], "c": [{"d": "1"}], "e": ["x\u202ey"], "pin_run_as_build": {"python": "x.x"}},
+        **{"a-b": ["1"], "c": [{"d": "1"}], "e": ["x\u202ey"], "pin_run_as_build": {"python": ["x.x"]}},
         target_platform=["linux-46"],
     ) == [
         "'e' has a control character or one that reorders text",
