@@ -67,9 +67,10 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
 
         print(json.dumps(as_json(report), indent=2))
     elif options.verbosity != "quiet":
+        from kiln.cli.run_view import terminal_width
         from kiln.report import result_text
 
-        print(result_text(report), end="", flush=True)
+        print(result_text(report, terminal_width(sys.stdout)), end="", flush=True)
     code = exit_code(report, errors)
     return code if code == 0 else print_error(failed_run.failure(report, errors, options, exit_code=code))
 

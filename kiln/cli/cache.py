@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,7 @@ def remove(caches: DiskCaches, options: argparse.Namespace) -> int:
 def as_text(entries: list[CacheEntry], root: Path, freed: int) -> str:
     """Return the caches as a table with their total size."""
     from kiln import files
+    from kiln.cli.run_view import terminal_width
     from kiln.console import table
 
     rows = [
@@ -74,6 +76,7 @@ def as_text(entries: list[CacheEntry], root: Path, freed: int) -> str:
         )
         for entry in entries
     ]
-    lines = [table(("key", "for", "last used", "size"), rows, right=(3,)), ""] if rows else []
+    header, width = ("key", "for", "last used", "size"), terminal_width(sys.stdout)
+    lines = [table(header, rows, right=(3,), width=width), ""] if rows else []
     total = f"{files.size_text(sum(entry.size for entry in entries))} in {root}"
     return "\n".join([*lines, total, *([f"{files.size_text(freed)} freed"] if freed else [])])

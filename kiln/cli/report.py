@@ -41,6 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, root: Path) -> int:
     """Write the page or JUnit's XML, and print the run as a table with the page's path; or print JSON."""
     from kiln import feedstock_loader, report
+    from kiln.cli.run_view import terminal_width
     from kiln.store.layout import ArtifactLayout
 
     feedstock = feedstock_loader.find(root)
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.json:
         print(json.dumps(report.as_json(matrix_report), indent=2))
     else:
-        print(report.matrix_text(matrix_report, variants))
+        print(report.matrix_text(matrix_report, variants, terminal_width(sys.stdout)))
     if options.junit:
         write_junit(matrix_report, options.junit)
     if options.out or not (options.json or options.junit):

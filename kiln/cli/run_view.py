@@ -44,6 +44,14 @@ def steps() -> Steps:
     return Steps(unchanged(sys.stderr), animated=sys.stderr.isatty(), color=has_color(os.environ))
 
 
+def terminal_width(stream: IO[str]) -> int | None:
+    """Return the columns of a stream's terminal; None for a file or a pipe, whose lines are not folded."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None if stream.isatty() else None
+    except (OSError, ValueError):  # it is closed, or replaced by one without a file
+        return None
+
+
 def has_color(environment: Mapping[str, str]) -> bool:
     """Return whether colors are allowed: NO_COLOR is unset or empty (https://no-color.org)."""
     return not environment.get("NO_COLOR")

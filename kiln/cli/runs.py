@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -79,6 +80,7 @@ def as_json(report: MatrixReport, now: float) -> dict[str, Any]:
 
 def as_text(reports: Sequence[MatrixReport], now: float) -> str:
     """Return the runs as a table."""
+    from kiln.cli.run_view import terminal_width
     from kiln.console import count_text, duration, table
     from kiln.report import totals
 
@@ -94,4 +96,5 @@ def as_text(reports: Sequence[MatrixReport], now: float) -> str:
         )
         for report in reports
     ]
-    return table(("run", "started", "commit", "kind", "verdict", "took", "configs"), rows, right=(0, 5))
+    header = ("run", "started", "commit", "kind", "verdict", "took", "configs")
+    return table(header, rows, right=(0, 5), width=terminal_width(sys.stdout))

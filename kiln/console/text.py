@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from kiln.names import HIDDEN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 _LONGEST = 4096  # characters of a line that are processed
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+_BREAKS = re.compile(r"[\s_.,/+-]")
+_NARROWEST = 10  # characters of a column whose texts are broken
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
@@ -53,9 +56,16 @@ def fit_name(text: str, width: int) -> str:
     return f"{set_cell_size(text, width - 1 - cell_len(end))}…{end}"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
-    """Return rows aligned under a header; ``right`` are the right-aligned columns."""
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), width: int | None = None
+) -> str:
+    """Return rows aligned under a header; ``right`` are the right-aligned columns.
+
+    A table wider than ``width`` has its widest texts on several lines, unless it needs more than it has in any case.
+    """
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    if width is not None:
+        widths = _fitted(widths, [len(title) for title in header], width)
 
     def line(row: Sequence[str]) -> str:
         texts = (
@@ -64,7 +74,34 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequen
         )
         return "  ".join(texts).rstrip()
 
-    return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, rows)])
+    def lines(row: Sequence[str]) -> Iterator[str]:
+        parts = [folded(text, width) for text, width in zip(row, widths, strict=True)]
+        yield from (line(items) for items in zip_longest(*parts, fillvalue=""))
+
+    return "\n".join(
+        [line(header), line(["-" * width for width in widths]), *(item for row in rows for item in lines(row))]
+    )
+
+
+def _fitted(widths: Sequence[int], least: Sequence[int], width: int) -> list[int]:
+    """Return the widths of columns, the widest ones reduced until all fit; unchanged if they cannot."""
+    result = list(widths)
+    while sum(result) + 2 * (len(result) - 1) > width:
+        column = max(range(len(result)), key=result.__getitem__)
+        if result[column] <= max(_NARROWEST, least[column]):
+            return list(widths)
+        result[column] -= 1
+    return result
+
+
+def folded(text: str, width: int) -> list[str]:
+    """Return a text in lines of at most ``width`` characters, broken after blanks and the separators of names."""
+    lines, rest = [], text
+    while len(rest) > width:
+        end = max((match.end() for match in _BREAKS.finditer(rest[:width])), default=0) or width
+        lines.append(rest[:end].rstrip())
+        rest = rest[end:].lstrip()
+    return [*lines, rest]
 
 
 def quantity(number: int, noun: str) -> str:

@@ -21,9 +21,9 @@ _RIGHT = (2, 3, 4, 5)
 _MARKED = re.compile(r"([\\`*_{}\[\]<>()#+!|~&:@-])")
 
 
-def matrix_text(report: MatrixReport, variants: Variants) -> str:
-    """Return a run as a table for a terminal, with the total."""
-    return "\n".join([table(HEADER, _rows(report, variants), right=_RIGHT), "", _total(report)])
+def matrix_text(report: MatrixReport, variants: Variants, width: int | None = None) -> str:
+    """Return a run as a table for a terminal of a width, with the total."""
+    return "\n".join([table(HEADER, _rows(report, variants), right=_RIGHT, width=width), "", _total(report)])
 
 
 def as_markdown(report: MatrixReport, variants: Variants) -> str:

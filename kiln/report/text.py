@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.console import duration, table
+from kiln.console.text import folded
 from kiln.model.build_results import TestVerdict
 from kiln.model.run import ConfigState
 from kiln.serialization import to_json
@@ -27,19 +28,22 @@ def as_json(report: MatrixReport) -> dict[str, Any]:
     return data
 
 
-def result_text(report: MatrixReport) -> str:
-    """Return the built packages as text, with the channel, and the command that installs from it."""
+def result_text(report: MatrixReport, width: int | None = None) -> str:
+    """Return the built packages as text, with the channel, and the command that installs from it.
+
+    ``width`` is that of the terminal, which tables and notes keep to; commands stay on one line, to be copied.
+    """
     configs = [config for config in report.configs if config.packages]
     if report.rehearsal:
-        return "".join("\n" + "\n".join(_rehearsed(config)) + "\n" for config in configs)
+        return "".join("\n" + "\n".join(_rehearsed(config, width)) + "\n" for config in configs)
     configs = [config for config in configs if config.state in {ConfigState.DONE, ConfigState.CACHED}]
-    return "\n" + "\n".join(_built(configs)) + "\n" if configs else ""
+    return "\n" + "\n".join(_built(configs, width)) + "\n" if configs else ""
 
 
-def _rehearsed(config: ConfigRun) -> Iterator[str]:
-    yield table(_HEADER, [_row(package) for package in config.packages], right=(3,))
+def _rehearsed(config: ConfigRun, width: int | None) -> Iterator[str]:
+    yield table(_HEADER, [_row(package) for package in config.packages], right=(3,), width=width)
     yield ""
-    yield from _notes(config)
+    yield from _notes(config, width)
     seconds = config.finished - config.started if config.started and config.finished else None
     yield f"The rehearsal of {config.config} " + ("is cached." if seconds is None else f"took {duration(seconds)}.")
     channel = config.packages[0].artifact.path.parents[1]
@@ -53,12 +57,12 @@ def _rehearsed(config: ConfigRun) -> Iterator[str]:
     )
 
 
-def _built(configs: Sequence[ConfigRun]) -> Iterator[str]:
+def _built(configs: Sequence[ConfigRun], width: int | None) -> Iterator[str]:
     rows = {package.artifact.path.name: _row(package) for config in configs for package in config.packages}
-    yield table(_HEADER, list(rows.values()), right=(3,))
+    yield table(_HEADER, list(rows.values()), right=(3,), width=width)
     yield ""
     for config in configs:
-        yield from _notes(config)
+        yield from _notes(config, width)
     artifacts = [package.artifact for package in configs[-1].packages if not package.artifact.is_wheel]
     yield from _use(artifacts[0].path.parents[1], "-n NAME", dict.fromkeys(artifact.name for artifact in artifacts))
 
@@ -86,6 +90,7 @@ def _row(package: PackageReport) -> tuple[str, ...]:
     )
 
 
-def _notes(config: ConfigRun) -> list[str]:
-    notes = [(package.tests.package, note) for package in config.packages for note in package.tests.notes]
-    return [f"{package}: {note}" for package, note in notes] + [""] * bool(notes)
+def _notes(config: ConfigRun, width: int | None) -> list[str]:
+    notes = [f"{package.tests.package}: {note}" for package in config.packages for note in package.tests.notes]
+    lines = [line for note in notes for line in ([note] if width is None else folded(note, width))]
+    return lines + [""] * bool(notes)

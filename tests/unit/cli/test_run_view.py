@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
+import os
 import re
+import struct
+import termios
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.cli.run_view import add_to_summary, view
+from kiln.cli.run_view import add_to_summary, terminal_width, view
 from kiln.console import GitHubView, LiveView, PlainView
 from kiln.model.run import ConfigState
 from tests import runs
@@ -68,3 +72,14 @@ def test_the_table_is_added_to_what_the_job_has_said_already(tmp_path: Path) -> 
     add_to_summary(runs.worked_through(variants), variants, {"GITHUB_STEP_SUMMARY": str(summary)})
     assert summary.read_text().startswith("before\n\n### run 7: 1 done in ")
     add_to_summary(runs.worked_through(variants), variants, {})
+
+
+def test_lines_are_folded_for_a_terminal_alone(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w") as file:
+        assert terminal_width(file) is None
+    assert terminal_width(file) is None, "a closed one"
+    assert terminal_width(io.StringIO()) is None
+    main, side = os.openpty()
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with os.fdopen(main), os.fdopen(side, "w") as terminal:
+        assert terminal_width(terminal) == 80

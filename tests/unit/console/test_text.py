@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from kiln.console.text import clock, fit, one_line, quantity
+from kiln.console.text import clock, fit, folded, one_line, quantity, table
 
 
 @pytest.mark.parametrize(
@@ -60,3 +62,42 @@ def test_one_thing_is_singular() -> None:
         "2 configs",
         "1,200 configs",
     ]
+
+
+ROWS = [
+    ("libtensorflow_framework", "2.21.0", "cpu_py311h1e30c0c_0", "196 MB", "48.5 s", "11 passed", "34.5 s"),
+    ("a", "1", "0", "3 kB", "cached", "", ""),
+]
+TITLES = ("package", "version", "build string", "size", "built", "tests", "tested")
+
+
+def test_a_table_that_fits_is_the_same_at_any_width() -> None:
+    assert table(TITLES, ROWS, right=(3,), width=200) == table(TITLES, ROWS, right=(3,))
+
+
+@pytest.mark.parametrize("width", range(70, 92))
+def test_a_table_keeps_to_the_terminals_width_and_loses_no_text(width: int) -> None:
+    lines = table(TITLES, ROWS, right=(3,), width=width).splitlines()
+    assert max(map(len, lines)) <= width
+    edges = [match.span() for match in re.finditer("-+", lines[1])]
+    first = [line for line in lines[2:] if not line.startswith("a ")]
+    assert tuple("".join(line[start:end].strip() for line in first) for start, end in edges) == ROWS[0]
+    assert lines[-1].split() == ["a", "1", "0", "3", "kB", "cached"]
+
+
+def test_a_table_that_cannot_fit_is_left_to_the_terminal() -> None:
+    assert table(TITLES, ROWS, width=30) == table(TITLES, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("", [""]),
+        ("abc", ["abc"]),
+        ("libtensorflow_framework", ["libtensorflow_", "framework"]),
+        ("one two three four", ["one two three", "four"]),
+        ("x" * 33, ["x" * 15, "x" * 15, "xxx"]),
+    ],
+)
+def test_text_is_broken_where_a_reader_would(text: str, lines: list[str]) -> None:
+    assert folded(text, 15) == lines

@@ -64,7 +64,7 @@ def test_the_users_settings_come_first(home: Path, conda: Path, tmp_path: Path) 
     env = NOTHING | {"CONDA_EXE": str(conda / "bin" / "conda"), "SCRATCH": str(tmp_path)}
     env["CONDA_ENVS_PATH"] = os.pathsep.join(["/one", "/two"])
     expected = ("/one", "/two", home / "mine", tmp_path / "envs", "/shared/envs", conda / "envs", home / ".conda/envs")
-    assert environment_folders(env, home) == tuple(map(Path, expected))
+    assert environment_folders(env, home) == tuple(Path(place) for place in expected)
     del env["CONDA_ENVS_PATH"]
     assert prefix_of("tf", env=env, home=home) == home / "mine" / "tf"
 

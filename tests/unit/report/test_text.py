@@ -48,3 +48,13 @@ def test_a_rehearsal_says_that_its_packages_cannot_be_published() -> None:
     text = result_text(a_run(config, rehearsal=True))
     assert "install  conda create -n tensorflow --override-channels" in text
     assert text.endswith("their compiled parts are upstream's. They cannot be published.\n")
+
+
+def test_on_a_narrow_terminal_tables_and_notes_are_folded_but_the_command_is_not() -> None:
+    note = "not on this GPU, whose compute capability is lower than that of the packages' code, so no kernel would run"
+    config = a_config("a", ConfigState.DONE, packages=(package("lib-of-a-long-name-with-parts", notes=(note,)),))
+    *text, command = result_text(a_run(config), 80).splitlines()
+    assert max(map(len, text)) <= 80
+    assert command.startswith("install  conda create -n NAME -c file:///feedstock/build_artifacts lib-of-a-long-name")
+    assert len(command) > 80
+    assert max(map(len, result_text(a_run(config)).splitlines()[:-1])) > 80
