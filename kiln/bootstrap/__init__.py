@@ -13,7 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from kiln.bootstrap import fallback_home
+from kiln.bootstrap import clone, fallback_home
 from kiln.bootstrap.environment_state import COLLECTIONS, FLEET, FLEET_FOLDER, FOLDER, RUN, TEST, examine, python_of
 from kiln.errors import Interrupted, KilnError, UnsupportedPython
 
@@ -56,7 +56,8 @@ def fleet(root: Path, *, say: Callable[[str], None] = lambda _: None) -> Path:
     """Return the Python of the environment for ``kiln fleet``, which also holds kiln's own packages.
 
     ``ansible-playbook`` and Ansible's other programs are in the same folder, and find the collections. Raises the
-    same as ``environment``, and UnsupportedPython when this Python is too old for Ansible.
+    same as ``environment``, MissingTool when ``root`` is not a clone, and UnsupportedPython when this Python is too old
+    for Ansible.
     """
     if sys.version_info < OLDEST_FOR_THE_FLEET:
         raise UnsupportedPython(
@@ -64,6 +65,7 @@ def fleet(root: Path, *, say: Callable[[str], None] = lambda _: None) -> Path:
             why="ansible-core 2.19, which it drives, does not run on older ones",
             hint="start it with another: python3.14 -m kiln fleet ..., or python3.13, python3.12, python3.11",
         )
+    clone.require("kiln fleet", root)
     return _ensure(root / FLEET_FOLDER, (FLEET, COLLECTIONS), say)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import command, files
+from kiln.bootstrap.clone import lock_file
 from kiln.container import images
 from kiln.errors import BuildFailed, MissingTool, UsageError, excerpt, nearest
 from kiln.image import apt_sources
@@ -43,7 +44,7 @@ REQUIRED_SPACE = 2_000_000_000  # bytes: the packages, the tree and its archive
 ENGINE_HOME = "/opt/kiln"  # a virtual environment with kiln's own locked dependencies, rattler-build among them
 WHEELS = "/tmp/kiln-wheels"  # noqa: S108 - a path in the image
 ROOT = Path(__file__).parents[2]
-REQUIREMENTS = ROOT / "requirements" / "run.txt"
+REQUIREMENTS = lock_file("run.txt")
 
 # Hooks get the new root as $1. The machine's credentials and certificates are used to make the image, and are not part
 # of it. Java's packages, which Bazel needs, require the folder of manual pages, although these are excluded.

@@ -5,6 +5,7 @@ It starts from the base image's archive, so that common packages are downloaded 
 
 from __future__ import annotations
 
+from kiln.bootstrap import clone
 from kiln.container import images
 from kiln.image.build_base import AFTER, BEFORE, BELOW, ENGINE_HOME, FETCH, PROJECT, SUITE, WHEELS, ImageRecipe, recipe
 
@@ -57,7 +58,12 @@ rm -rf "$1{ENGINE_HOME}" "$1"/etc/ssh/ssh_host_*
 
 
 def worker_recipe(suite: str = SUITE) -> ImageRecipe:
-    """Return the recipe of a worker's image."""
+    """Return the recipe of a worker's image.
+
+    Raises:
+        MissingTool: kiln does not run from a clone, whose files the image has.
+    """
+    clone.require("an image of workers")
     return ImageRecipe(
         suite=suite,
         packages=PACKAGES,

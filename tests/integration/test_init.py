@@ -40,7 +40,7 @@ def ended(argv: tuple[str, ...], folder: Path) -> str:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
-    for name in ("kiln", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("kiln", "requirements", "pyproject.toml", "README.md", "LICENSE"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         source.mkdir(exist_ok=True)
         copy(ROOT / name, source / name)
