@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
 
 FIRST_VERSION = "0.1.0"
+_AT_ONCE = 24  # configs that are rendered in one process
 _GIT_SECONDS = 30.0
 _MAINTAINER = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:/[A-Za-z0-9-]+)?")
 
@@ -222,18 +223,10 @@ def _add_workflow(feedstock: Feedstock, report: InitReport) -> None:
 
 def _write_outputs(feedstock: Feedstock, report: InitReport) -> None:
     """Write the names of the packages that the configs render to, where they render."""
-    from kiln import expand, limits, render
     from kiln.init import scaffold
 
-    names = sorted(path.stem for path in feedstock.configs.glob("*.yaml"))
     try:
-        packages = limits.bounded(
-            lambda: {
-                output.name
-                for config in expand.read_all(feedstock, names)
-                for output in render.render(feedstock, config).outputs
-            }
-        )
+        packages = package_names(feedstock)
     except KilnError as error:
         report.notes.append(f"no {scaffold.OUTPUTS}: {error.what}")
         return
@@ -244,6 +237,23 @@ def _write_outputs(feedstock: Feedstock, report: InitReport) -> None:
     scaffold.write(feedstock.root, planned)
     report.added += planned.added
     report.kept += planned.kept
+
+
+def package_names(feedstock: Feedstock) -> set[str]:
+    """Return the names of the packages that the configs render to; some configs at a time within limits."""
+    from kiln import expand, limits, render
+
+    names = sorted(path.stem for path in feedstock.configs.glob("*.yaml"))
+
+    def rendered(part: list[str]) -> set[str]:
+        configs = expand.read_all(feedstock, part)
+        return {output.name for config in configs for output in render.render(feedstock, config).outputs}
+
+    packages: set[str] = set()
+    for start in range(0, len(names), _AT_ONCE):
+        part = names[start : start + _AT_ONCE]
+        packages |= limits.bounded(lambda part=part: rendered(part))  # type: ignore[misc]
+    return packages
 
 
 def rerender(options: argparse.Namespace, feedstock: Feedstock, report: InitReport) -> None:
