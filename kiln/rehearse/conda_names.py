@@ -89,6 +89,15 @@ def exported_by(pypi: str) -> str:
     return known()[name].exported_by if name in known() else ""
 
 
+def added_requirements(pypi: str, python: str) -> tuple[str, ...]:
+    """Return the PyPI projects that a conda package requires and its wheel does not, for a Python, ``3.11``.
+
+    conda-forge/pip-feedstock: until Python 3.12, pip brings setuptools and wheel, and many recipes rely on that.
+    """
+    minor = int(python.partition(".")[2])
+    return ("setuptools", "wheel") if canonicalize_name(pypi) == "pip" and minor <= 12 else ()
+
+
 def conda_requirements(requirements: Iterable[Requirement], environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the distinct match specs of the requirements that apply in a marker environment, sorted.
 

@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 
 from kiln import command, credentials, http_client
 from kiln.errors import DownloadFailed
+from kiln.rehearse import conda_names
 from kiln.rehearse.rehearsal_plan import LockedWheel
 from kiln.rehearse.wheel_package import PackageTarget
 
@@ -116,7 +117,7 @@ def _ask_pip(
 
 
 def _overlooked(report: Mapping[str, Any], python: str) -> set[str]:
-    """Return what the chosen wheels require with another Python than pip's own.
+    """Return what the chosen wheels require with another Python than pip's own, and what conda's packages add.
 
     pip evaluates markers for the Python that runs it, whatever the target's.
     """
@@ -125,7 +126,8 @@ def _overlooked(report: Mapping[str, Any], python: str) -> set[str]:
     versions = {canonicalize_name(wheel["name"]): wheel["version"] for wheel in wheels}
     texts = {text for wheel in wheels for text in wheel.get("requires_dist", ())}
     requirements = (requirement for text in texts if (requirement := _parsed(text)) is not None and requirement.marker)
-    return {
+    added = {name for wheel in versions for name in conda_names.added_requirements(wheel, python)}
+    return (added - versions.keys()) | {
         f"{requirement.name}{requirement.specifier}"
         for requirement in requirements
         if requirement.marker is not None

@@ -119,7 +119,8 @@ def convert_all(wheels: Sequence[tuple[Path, str]], folder: Path, target: Packag
 def describe(wheel: Wheel, sha256: str, target: PackageTarget) -> PackageFacts:
     """Return the metadata of a wheel's package."""
     libraries = conda_names.layout(wheel.name) is conda_names.WheelLayout.LIBRARIES
-    required = conda_names.conda_requirements(wheel.requirements, target.marker_environment())
+    added = map(conda_names.conda_name, conda_names.added_requirements(wheel.name, target.python))
+    required = {*conda_names.conda_requirements(wheel.requirements, target.marker_environment()), *added}
     interpreter_requirements = target.cuda_requirements if libraries else target.python_requirements
     build_tag = target.cuda_tag if libraries else target.tag
     name = conda_names.conda_name(wheel.name)
