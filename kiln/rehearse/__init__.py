@@ -120,7 +120,8 @@ def dependency_packages(rehearsal_plan: RehearsalPlan, store: Path, folder: Path
     Raises BrokenPackage for an invalid or harmful wheel, HashMismatch and DiskFull.
     """
     wheels.verify(rehearsal_plan.dependencies, store)
-    target = PackageTarget(python=rehearsal_plan.python, cuda=rehearsal_plan.cuda)
+    compiled = rehearsal_plan.upstream is None
+    target = PackageTarget(python=rehearsal_plan.python, cuda=rehearsal_plan.cuda, as_conda_forge=compiled)
     wheel_files = [(store / wheel.file, wheel.sha256) for wheel in rehearsal_plan.dependencies]
     return (
         *convert_all(wheel_files, folder, target),

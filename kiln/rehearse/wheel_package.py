@@ -32,10 +32,14 @@ _COMPONENT = re.compile(r"nvidia/([^/]+)/(.+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageTarget:
-    """The target of packages: a Python, ``3.11``, and a CUDA version, ``12.9``, or None."""
+    """The target of packages: a Python, ``3.11``, and a CUDA version, ``12.9``, or None.
+
+    ``as_conda_forge`` gives packages the requirements that conda-forge's have besides the wheels'.
+    """
 
     python: str
     cuda: str | None = None
+    as_conda_forge: bool = False
 
     @property
     def tag(self) -> str:
@@ -119,15 +123,18 @@ def convert_all(wheels: Sequence[tuple[Path, str]], folder: Path, target: Packag
 def describe(wheel: Wheel, sha256: str, target: PackageTarget) -> PackageFacts:
     """Return the metadata of a wheel's package."""
     libraries = conda_names.layout(wheel.name) is conda_names.WheelLayout.LIBRARIES
-    added = map(conda_names.conda_name, conda_names.added_requirements(wheel.name, target.python))
-    required = {*conda_names.conda_requirements(wheel.requirements, target.marker_environment()), *added}
+    added = conda_names.added_requirements(wheel.name, target.python) if target.as_conda_forge else ()
+    required = {
+        *conda_names.conda_requirements(wheel.requirements, target.marker_environment()),
+        *map(conda_names.conda_name, added),
+    }
     interpreter_requirements = target.cuda_requirements if libraries else target.python_requirements
     build_tag = target.cuda_tag if libraries else target.tag
     name = conda_names.conda_name(wheel.name)
     return PackageFacts(
         name=name,
         version=str(wheel.version),
-        build=f"{build_tag}_rehearsal_{_key(sha256)}_0",
+        build=f"{build_tag}_rehearsal_{_key(sha256, added)}_0",
         depends=tuple(sorted({*interpreter_requirements, *required, *glibc_requirements(wheel.platforms)})),
         license=wheel.metadata.get("license_expression") or _first_line(wheel.metadata.get("license") or ""),
         about={"summary": wheel.metadata.get("summary", ""), "home": wheel.metadata.get("home_page", "")},
@@ -152,9 +159,10 @@ def run_exports(pypi: str, version: Version) -> dict[str, tuple[str, ...]]:
     return {"weak": (f"{conda_names.conda_name(pypi)} >={version},<{version.release[0] + 1}.0a0",)}
 
 
-def _key(sha256: str) -> str:
-    """Return a key of a package's content: a hash of the wheel, this code's version, and the table of names."""
-    return "h" + hashlib.sha256(f"{sha256} {CONVERTER} {conda_names.digest()}".encode()).hexdigest()[:7]
+def _key(sha256: str, added: Iterable[str]) -> str:
+    """Return a key of a package's content: a hash of the wheel, this code's version, names, and added requirements."""
+    content = " ".join((sha256, str(CONVERTER), conda_names.digest(), *added))
+    return f"h{hashlib.sha256(content.encode()).hexdigest()[:7]}"
 
 
 def _first_line(text: str) -> str:
