@@ -198,8 +198,10 @@ def _runtime(name: str, version: str, constraints: tuple[str, ...], env: Mapping
 
 
 def _located(program: str, libraries: Iterable[str], env: Mapping[str, str]) -> dict[str, str]:
-    """Return the paths of those shared libraries that a compiler finds."""
-    there = {}
+    """Return the paths of those shared libraries that a compiler finds; none without the compiler."""
+    there: dict[str, str] = {}
+    if not machine_programs.paths((program,), env):
+        return there
     for library in libraries:
         result = command.capture((program, f"-print-file-name={library}"), env=env, timeout=_SECONDS)
         path = Path(result.stdout.strip())
