@@ -321,7 +321,7 @@ class ConversionRefused(KilnError):
 class RehearsalRefused(KilnError):
     """A rehearsal cannot have all packages and sources that the recipe requires."""
 
-    exit_code = 37
+    exit_code = 38
 
 
 class IncompatibleVersions(KilnError):

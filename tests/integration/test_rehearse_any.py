@@ -189,7 +189,7 @@ def test_what_cannot_be_had_is_listed_before_anything_is_built(tmp_path: Path) -
     feedstock = written(tmp_path / "feedstock", meta)
     assert kiln(feedstock.root, "rerender", "--no-pinning").returncode == 0
     ended = kiln(feedstock.root, "build", "--rehearse", env={"PIP_EXTRA_INDEX_URL": ""})
-    assert ended.returncode == 37, ended.stderr
+    assert ended.returncode == 38, ended.stderr
     assert "cannot be rehearsed: 3 requirements cannot be had" in ended.stderr
     assert "libwhatever (host of hello-words): it is a library of the channel" in ended.stderr
     assert "hello-words-of-nobody >=3 (host of hello-words): " in ended.stderr
