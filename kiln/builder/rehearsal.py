@@ -288,7 +288,7 @@ def plan_of(job: BuildJob | ConfigJob, config: BuildConfig) -> rehearse.Rehearsa
 
 
 def for_one_python(rendered: Rendered, python: str) -> Rendered:
-    """Return a config without the outputs, and without the tests, for other Pythons than the rehearsal's."""
+    """Return a config without the outputs for other Pythons than the rehearsal's; all tests run with that one."""
 
     def fits(version: str) -> bool:
         return version == "*" or f"{python}.".startswith(f"{version.removesuffix('*').removesuffix('.')}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from kiln.rehearse.required_packages import RequiredPackage
     from kiln.rehearse.source_files import MissingSource, SourceSearch
 
+_FREE_THREADED = re.compile(r"_cp\d+t$")
 # Pythons whose interpreters can be packaged, the newest last; conda-forge has had packages for all of them.
 PACKAGED_PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 
@@ -111,11 +113,17 @@ def python_of(required: Iterable[RequiredPackage], preferred: Iterable[str]) -> 
     The first of ``preferred`` that satisfies them is chosen, else the newest one.
 
     Raises:
-        RehearsalRefused: no Python satisfies them.
+        RehearsalRefused: no Python satisfies them, or only a free-threaded one does.
     """
     entries = [entry for entry in required if entry.name == "python"]
     if not entries:
         return ""
+    if free_threaded := [entry for entry in entries if _FREE_THREADED.search(entry.spec)]:
+        raise RehearsalRefused(
+            "a rehearsal has no free-threaded Python",
+            why="; ".join(dict.fromkeys(f"{entry.spec} ({entry.place})" for entry in free_threaded)),
+            hint="rehearse another config: kiln matrix lists them",
+        )
     constraints = [entry.version for entry in entries]
     candidates = dict.fromkeys((*preferred, *reversed(PACKAGED_PYTHONS)))
     for python in candidates:

@@ -351,3 +351,34 @@ def test_every_kind_of_test_is_in_the_packages_metadata() -> None:
         },
     ]
     assert step.packed == ("check.py", "d/*")
+
+
+def planned_alone(item: Output) -> BuildStep:
+    (step,) = plan_outputs(
+        Rendered(config=CPU, outputs=(item,)),
+        recipe_folder=Path("/recipe"),
+        folder=Path("/f"),
+        channels=(),
+        compiled={},
+        extra={"rehearsal": True},
+    )
+    return step
+
+
+def test_a_plain_version_of_an_environment_stands_for_all_that_begin_with_it() -> None:
+    needs = Requirements(build=("make 4",), host=("python 3.11", "zlib >=1", "b 2 h1"), run=("python 3.11",))
+    requirements = planned_alone(dataclasses.replace(LIB, requirements=needs)).recipe["requirements"]
+    assert requirements["build"] == ["make 4.*"]
+    assert requirements["host"] == ["python 3.11.*", "zlib >=1", "b ==2 h1"]
+    assert requirements["run"] == ["python ==3.11"]
+    exact = dataclasses.replace(LIB, requirements=needs, settings=BuildSettings(by_engine=True))
+    assert planned_alone(exact).recipe["requirements"]["host"] == ["python ==3.11", "zlib >=1", "b ==2 h1"]
+
+
+def test_an_absolute_license_is_the_recipes_own() -> None:
+    step = planned_alone(dataclasses.replace(LIB, about={"license_file": ("/recipe/legal/LICENSE", "COPYING")}))
+    assert step.recipe["about"] == {"license_file": ["legal/LICENSE", "COPYING"]}
+    assert '(cd /recipe && cp -r --parents legal/LICENSE "$SRC_DIR/")' in step.recipe["build"]["script"]["content"]
+    outside = planned_alone(dataclasses.replace(LIB, about={"license_file": ("/recipe/../etc/passwd",)}))
+    assert outside.recipe["about"] == {"license_file": ["/recipe/../etc/passwd"]}
+    assert not any("passwd" in line for line in outside.recipe["build"]["script"]["content"])

@@ -10,18 +10,20 @@ import pytest
 
 from kiln import expand, rehearse
 from kiln.builder import rehearsal_inputs
-from kiln.builder.rehearsal import find_python
+from kiln.builder.rehearsal import find_python, for_one_python
 from kiln.builder.rehearsal_inputs import RehearsalInputs, config_of_machine, missing_size, rehearsal_disk
 from kiln.errors import UnsupportedPython
 from kiln.job.job_files import BuildJob
 from kiln.job.machine import HostMachine
 from kiln.job.options import BuildOptions
+from kiln.model.build_config import BuildConfig
+from kiln.model.rendered import Output, OutputTest, Rendered
 from kiln.rehearse import Interpreter
+from kiln.rehearse.rehearsal_plan import StandIn
 from kiln.store import build_cache
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
-    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
 
 WHEELS = rehearse.plan(python="3.12")
@@ -67,6 +69,34 @@ def test_wheels_that_several_configs_need_are_fetched_once(tmp_path: Path) -> No
     (tmp_path / upstream.file).touch()
     assert missing_size({"a": means}, tmp_path) == size - upstream.size
     assert rehearsal_disk(100, 10, jobs=2) == 4 * 100 + 2 * 8 * 10
+
+
+def test_stand_ins_are_part_of_a_rehearsals_key() -> None:
+    means = RehearsalInputs(wheels=rehearse.RehearsalPlan(python=""), interpreter=None)
+    stand_in = StandIn(name="gcc_linux-64", version="14", origin="gcc 12")
+    others = [
+        replace(means, wheels=rehearse.RehearsalPlan(python="", stand_ins=(one,)))
+        for one in (stand_in, replace(stand_in, origin="gcc 13"))
+    ]
+    assert len({means.key, *(other.key for other in others)}) == 3
+
+
+def test_tests_for_other_pythons_run_with_the_rehearsals() -> None:
+    tests = (OutputTest(pythons=("3.10.*", "*")), OutputTest(pythons=("3.12",)), OutputTest(imports=("a",)))
+    output = Output(
+        name="a",
+        version="1",
+        build_number=0,
+        build_string="0",
+        subdir="noarch",
+        run_exports={},
+        about={},
+        used={},
+        tests=tests,
+    )
+    config = BuildConfig(name="a", platform="linux-64", variant={}, pin_run_as_build={})
+    (narrowed,) = for_one_python(Rendered(config=config, outputs=(output,)), "3.10").outputs
+    assert [test.pythons for test in narrowed.tests] == [("3.10",), (), ()]
 
 
 def test_a_rehearsal_never_has_the_key_of_a_build(tmp_path: Path) -> None:

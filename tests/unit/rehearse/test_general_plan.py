@@ -158,6 +158,11 @@ def test_pythons_that_exclude_each_other_are_refused_with_their_places() -> None
     assert caught.value.why == "python 3.10.* (host of a); python >=3.11 (host of a)"
 
 
+def test_a_free_threaded_python_is_refused() -> None:
+    with pytest.raises(RehearsalRefused, match="no free-threaded Python"):
+        python_of(required("python 3.13.* *_cp313t"), ())
+
+
 def test_outputs_of_other_pythons_are_left_out() -> None:
     outputs = (
         output("a", variant={"python": "3.10.* *_cpython"}),

@@ -7,6 +7,7 @@ import os
 import queue
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -206,3 +207,20 @@ def test_a_wheel_that_pip_has_moved_counts_once(tmp_path: Path) -> None:
         (place / "another.whl").write_bytes(b"12345678")
     assert wheels.received_size([wheel], tmp_path) == 4
     assert wheels.progress_text(120_000_000, 600_000_000, 10.0) == "120 MB of 600 MB, 12 MB/s, about 40.0 s left"
+
+
+def test_two_versions_of_a_project_are_downloaded_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = locked("one", b"1"), locked("two", b"2")
+    other = replace(locked("other", b"3"), name="one", version="9")
+    batches = []
+
+    def pip(wheels: tuple[LockedWheel, ...], folder: Path, **_: object) -> None:
+        batches.append([wheel.file for wheel in wheels])
+        for wheel in wheels:
+            (folder / wheel.file).write_bytes({one.file: b"1", two.file: b"2", other.file: b"3"}[wheel.file])
+
+    monkeypatch.setattr(wheels, "_download", pip)
+    assert [path.is_file() for path in wheels.fetch([one, two, other], tmp_path / "s", env={})] == [True, True, True]
+    assert batches == [[one.file, two.file], [other.file]]
