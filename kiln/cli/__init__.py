@@ -26,7 +26,7 @@ COMMANDS = {
     "convert": "write recipe.yaml from meta.yaml, proving that both render to the same",
     "render": "show each output of a config: version, build string, requirements, tests",
     "bump": "write another version, with its sources' hashes, or build number into the recipe",
-    "build": "build configs, or rehearse one from upstream's wheel (--rehearse)",
+    "build": "build configs, or rehearse them without a conda channel (--rehearse)",
     "cache": "show the compile caches and their sizes, or remove them",
     "runs": "list the recorded runs: when, commit, verdict, duration",
     "log": "print the log of a config's last build, or of one run (--run)",

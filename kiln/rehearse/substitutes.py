@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from kiln.rehearse.required_packages import RequiredPackage
 
 OF_INTERPRETER = frozenset({"python", "python_abi"})
+_PROJECT = re.compile(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?")
 _NOT_PYTHON = ("lib", "r-", "perl-", "ruby-", "lua-", "cross-")
 
 
@@ -136,7 +138,12 @@ class SubstituteSearch:
         return StandIn(name=name, version=program.version, programs=found_programs, origin=origin), ""
 
     def _why_not_python(self, name: str) -> str:
-        """Return why a package has no wheels; empty for a Python package, or what may be one."""
+        """Return why a package has no wheels; empty for a Python package, or what may be one.
+
+        Other names must not reach pip, which would take a line that begins with a dash as an option.
+        """
+        if not _PROJECT.fullmatch(name):
+            return "it is not the name of a package"
         if pip_requirements.is_certain(name):
             return "" if self.python else "it is a Python package, and no Python was chosen"
         if name.startswith(_NOT_PYTHON):

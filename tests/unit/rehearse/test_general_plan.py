@@ -102,6 +102,16 @@ def test_everything_that_is_missing_is_listed_with_what_requires_it(asked: list[
     ]
 
 
+@pytest.mark.parametrize("spec", ["--index-url=https://a.example", "-r/etc/passwd", "_x", "a/b"])
+def test_what_is_no_name_never_reaches_pip(spec: str, asked: list[list[str]]) -> None:
+    with pytest.raises(RehearsalRefused) as caught:
+        plan(output("a", (spec,)))
+    assert "1 requirement cannot be had" in caught.value.what
+    assert asked == []
+    plan(output("a", ("b\n--pre",)))
+    assert asked == [["b"]], "nor does what follows a name"
+
+
 def test_what_tests_alone_require_is_left_out_with_a_note(asked: list[list[str]]) -> None:
     result = plan(output("a", ("pip",)), test_specs=(("a", "pytest-of-nobody >=8"),))
     assert "tested without pytest-of-nobody >=8 (test of a): no wheel" in result.notes
