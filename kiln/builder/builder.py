@@ -261,10 +261,11 @@ class Builder:
         config = self.rendered.config
         if not config.is_cross or output.subdir == "noarch":
             return None
-        if self.job.emulated:
-            display.note(f"tested by an emulator of {config.platform}")
-            return None
         has_tests = any(step.commands or step.downstreams or step.checked for step in steps)
+        if self.job.emulated:
+            if has_tests:
+                display.note(f"tested by an emulator of {config.platform}")
+            return None
         note = f"not tested: it is cross-compiled, for {config.platform} on {config.build_platform}"
         display.note(note)
         verdict = TestVerdict.SKIPPED if has_tests else TestVerdict.NONE

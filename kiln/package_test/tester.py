@@ -129,10 +129,10 @@ class PackageTester:
         spec, packages = f"sysroot_{self.platform}", self.machine
         with contextlib.suppress(SolveFailed):
             if not place.is_dir():
-                records = channel.solve(
-                    self.channels, (spec,), virtual_packages=packages, platform=emulation.own_subdir()
-                )
-                channel.install(records, place, cache=self.cache, carried=True)
+                own = emulation.own_subdir()
+                records = channel.solve(self.channels, (spec,), virtual_packages=packages, platform=own)
+                with files.replacing(place) as part:
+                    channel.install(records, part, cache=self.cache, seen_at=str(place), carried=True)
             return next((folder for folder in sorted(place.glob("*/sysroot")) if folder.is_dir()), None)
         return emulation.system_libraries(self.platform)
 

@@ -106,7 +106,7 @@ def _digest(
     described = images.inspect(engine, name)
     if described is not None and images.platform_of(described) in {platform, ""}:
         return images.digest_of(described)
-    if described is not None and (options.fetch or name.startswith(images.LOCAL)):
+    if described is not None:
         images.require_fetchable(name, images.platform_of(described), platform)
     return images.pull(engine, name, platform=platform, on_line=on_line) if options.fetch else "unknown"
 

@@ -13,14 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from kiln import expand
+from kiln import emulation, expand
 from kiln.channel import Channel
 from kiln.conda_package.reader import read_info, reading
+from tests import emulating
+from tests.emulating import QEMU
 from tests.feedstocks import written
 from tests.packages import release_package
 
 ROOT = Path(__file__).parents[2]
-CC, QEMU = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"
+CC = "aarch64-linux-gnu-gcc"
 COMPILED = """\
 package:
   name: greeting
@@ -115,9 +117,9 @@ def test_a_package_is_built_for_another_platform_and_not_tested(tmp_path: Path) 
     feedstock = written(tmp_path / "feedstock", META, variants, FORGE)
     expand.write(feedstock, expand.configs(feedstock))
     words = ("-C", str(feedstock.root), "build", "linux_aarch64_", "--container", "none", "--json")
-    built = subprocess.run(
-        [sys.executable, "-m", "kiln", *words], cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ
-    )
+    before = emulating.prefix(emulated=False) if emulation.runs("linux-aarch64", in_container=False) else ()
+    command = [*before, sys.executable, "-m", "kiln", *words]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ)
     assert built.returncode == 0, built.stdout + built.stderr
     (package,) = (feedstock.root / "build_artifacts" / "linux-aarch64").glob("hello-1.0-*.conda")
     index = read_info(package, "index.json")

@@ -17,8 +17,10 @@ import pytest
 from kiln import expand
 from kiln.channel import Channel, solve
 from kiln.conda_package.reader import read_info, reading
+from tests import emulating
+from tests.emulating import QEMU
 from tests.feedstocks import written
-from tests.integration.test_cross import CC, FORGE, QEMU
+from tests.integration.test_cross import CC, FORGE
 from tests.packages import release_package
 
 if TYPE_CHECKING:
@@ -184,22 +186,9 @@ def channel(tmp_path: Path) -> Channel:
     return result
 
 
-# The registration of qemu-user as Debian's package makes it, in a user namespace: other processes do not see it.
-MAGIC = r"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00"
-MASK = r"\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff"
-REGISTER = f"""\
-set -e
-mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
-printf '%s' ':qemu-aarch64:M::{MAGIC}:{MASK}:{shutil.which(QEMU)}:OCF' > /proc/sys/fs/binfmt_misc/register
-"$@"
-"""
-EMULATING = ("unshare", "--user", "--map-root-user", "--mount", "bash", "-c", REGISTER, "bash")
-
-
-def kiln(folder: Path, *words: str, emulating: bool = False) -> subprocess.CompletedProcess[str]:
-    """Run kiln in a feedstock; when ``emulating``, in a namespace whose kernel runs the target's programs."""
-    before = EMULATING if emulating else ()
-    command = (*before, sys.executable, "-m", "kiln", "-C", str(folder), *words)
+def kiln(folder: Path, *words: str, emulated: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run kiln in a feedstock, where the kernel runs programs of the target if they are to be ``emulated``."""
+    command = (*emulating.prefix(emulated=emulated), sys.executable, "-m", "kiln", "-C", str(folder), *words)
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ)
 
 
@@ -210,8 +199,8 @@ def said(result: subprocess.CompletedProcess[str]) -> str:
 @pytest.fixture
 def feedstock(channel: Channel, tmp_path: Path) -> Feedstock:
     """Return the feedstock, with one config: for linux-aarch64 on linux-64."""
-    if subprocess.run((*EMULATING, "true"), capture_output=True, check=False).returncode:
-        pytest.skip("this kernel has no binfmt_misc for user namespaces")
+    if reason := emulating.lack():
+        pytest.skip(reason)
     variants = (
         f"channel_sources:\n  - {channel.url}\nc_compiler:\n  - gcc\nc_compiler_version:\n  - 14\n"
         f"python:\n  - {PYTHON}.* *_cpython\n"
@@ -257,7 +246,7 @@ def test_a_cross_compiled_binding_is_published_without_tests_on_request_alone(
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="it is built on linux-64")
 @pytest.mark.needs(CC, QEMU, "unshare")
 def test_where_the_kernel_runs_programs_of_the_target_their_tests_run(feedstock: Feedstock, tmp_path: Path) -> None:
-    built = kiln(feedstock.root, "build", CONFIG, "--container", "none", emulating=True)
+    built = kiln(feedstock.root, "build", CONFIG, "--container", "none", emulated=True)
     assert built.returncode == 0, said(built)
     assert "not tested" not in said(built)
     assert "2 passed" in said(built)
@@ -265,9 +254,9 @@ def test_where_the_kernel_runs_programs_of_the_target_their_tests_run(feedstock:
     assert elf_machines(program) == {"bin/greeting": AARCH64}
     tested = kiln(feedstock.root, "test", str(program))
     assert tested.returncode == 33, said(tested)
-    assert kiln(feedstock.root, "test", str(program), emulating=True).returncode == 0
+    assert kiln(feedstock.root, "test", str(program), emulated=True).returncode == 0
 
-    published = kiln(feedstock.root, "publish", "--to", str(tmp_path / "release"), emulating=True)
+    published = kiln(feedstock.root, "publish", "--to", str(tmp_path / "release"), emulated=True)
     assert published.returncode == 0, said(published)
     assert f"test {program.name}" in published.stderr
     records = recorded(tmp_path / "release")
@@ -276,7 +265,7 @@ def test_where_the_kernel_runs_programs_of_the_target_their_tests_run(feedstock:
     # A test that fails under the emulator fails the build: it is the program of the target that ran.
     meta = feedstock.recipe / "meta.yaml"
     meta.write_text(meta.read_text().replace('test "$(greeting)" = "hello', 'test "$(greeting)" = "bye'))
-    failed = kiln(feedstock.root, "build", CONFIG, "--container", "none", emulating=True)
+    failed = kiln(feedstock.root, "build", CONFIG, "--container", "none", emulated=True)
     assert failed.returncode != 0
     assert "test 'hello from aarch64' = 'bye from aarch64'" in said(failed)
 
