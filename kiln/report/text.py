@@ -91,6 +91,9 @@ def _row(package: PackageReport) -> tuple[str, ...]:
 
 
 def _notes(config: ConfigRun, width: int | None) -> list[str]:
-    notes = [f"{package.tests.package}: {note}" for package in config.packages for note in package.tests.notes]
+    tests = [(package.tests.package, note) for package in config.packages for note in package.tests.notes]
+    of_tests = {note for _, note in tests}
+    steps = [note for step in config.steps for note in step.notes if note not in of_tests]
+    notes = [*steps, *(f"{package}: {note}" for package, note in tests)]
     lines = [line for note in notes for line in ([note] if width is None else folded(note, width))]
     return lines + [""] * bool(notes)

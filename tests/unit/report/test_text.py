@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
+from kiln.model.build_results import Artifact, PackageReport, StepReport, TestReport, TestVerdict
 from kiln.model.run import ConfigState
 from kiln.report import result_text
 from tests.unit.console.run import a_config, a_run
@@ -33,6 +33,17 @@ def test_a_finished_build_says_where_its_packages_are_and_how_to_install_them() 
         "channel  /feedstock/build_artifacts",
         "install  conda create -n NAME -c file:///feedstock/build_artifacts lib app",
     ]
+
+
+def test_notes_of_steps_come_first_and_those_of_tests_once() -> None:
+    steps = (
+        StepReport(title="compare", seconds=0.0, notes=("upstream's wheel has no libapp.so",)),
+        StepReport(title="test app", seconds=1.0, notes=("not on this GPU",)),
+    )
+    config = a_config("a", ConfigState.DONE, packages=(package("app", notes=("not on this GPU",)),), steps=steps)
+    lines = result_text(a_run(config)).splitlines()
+    assert lines[4:7] == ["", "upstream's wheel has no libapp.so", "app: not on this GPU"]
+    assert "\n".join(lines).count("not on this GPU") == 1
 
 
 def test_a_build_without_a_finished_config_has_no_result() -> None:
