@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tests.solving import Record
 
 # By release of CUDA, in the order of LIBRARIES; NVIDIA's release notes, table "CUDA Toolkit component versions".
-LIBRARIES = ("cuda-cudart", "cuda-cupti", "cuda-nvcc-tools", "cuda-nvrtc", "libnvjitlink")
-LIBRARIES += ("libcublas", "libcufft", "libcurand", "libcusolver", "libcusparse")
+TOOLS = ("cuda-cudart", "cuda-cupti", "cuda-nvcc-tools", "cuda-nvrtc", "libnvjitlink")
+LIBRARIES = (*TOOLS, "libcublas", "libcufft", "libcurand", "libcusolver", "libcusparse")
 VERSIONS = {
     "12.4": "12.4.127 12.4.127 12.4.131 12.4.127 12.4.127 12.4.5.8 11.2.1.3 10.3.5.147 11.6.1.9 12.3.1.170",
     "12.5": "12.5.82 12.5.82 12.5.82 12.5.82 12.5.82 12.5.3.2 11.2.3.61 10.3.6.82 11.6.3.83 12.5.1.3",
@@ -91,8 +91,8 @@ def neighbors() -> Iterator[Record]:
 
 def _cuda() -> Iterator[Record]:
     for cuda, versions in VERSIONS.items():
-        major, minor = map(int, cuda.split("."))
-        release = f"cuda-version >={cuda},<{major}.{minor + 1}.0a0"
+        above = f"{cuda.partition('.')[0]}.{int(cuda.partition('.')[2]) + 1}.0a0"
+        release = f"cuda-version >={cuda},<{above}"
         for name, version in zip(LIBRARIES, versions.split(), strict=True):
             yield record(name, version, "h0_0", (release, "__glibc >=2.17,<3.0.a0"))
     for version, (majors, glibc) in CUDNNS.items():

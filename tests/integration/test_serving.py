@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 SERVING = ROOT / "serving"
 CONFIG = "linux_64_cuda_compiler_versionNoneserving_version2.20.0"
+CUDA_CONFIG = "linux_64_cuda_compiler_version12.9serving_version2.20.0"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 API = LockedWheel(
     name="tensorflow-serving-api",
@@ -54,10 +55,12 @@ def tensorflow() -> Path:
     return Path(config["packages"][0]["artifact"]["path"]).parents[1]
 
 
-def packaged(name: str, file: Path, tensorflow: Path, folder: Path) -> tuple[Output, Path]:
-    """Return an output of the CPU config and its package, made of a file in the place of the compile's."""
+def packaged(
+    name: str, file: Path, channels: tuple[str, ...], folder: Path, config_name: str = CONFIG
+) -> tuple[Output, Path]:
+    """Return an output and its package, made of a file in the place of the compile's."""
     feedstock = feedstock_loader.find(SERVING)
-    config = expand.read(feedstock, CONFIG)
+    config = expand.read(feedstock, config_name)
     here = dataclasses.replace(config, variant={**config.variant, "python": (f"{PYTHON}.*",)})
     rendered = render.finalise(render.render(feedstock, here))
     (output,) = (item for item in rendered.outputs if item.name == name)
@@ -68,14 +71,14 @@ def packaged(name: str, file: Path, tensorflow: Path, folder: Path) -> tuple[Out
         dataclasses.replace(rendered, outputs=(output,)),
         recipe_folder=feedstock.recipe,
         folder=folder / "work",
-        channels=(Channel(root=tensorflow).url,),
+        channels=channels,
         wheel=file,
     )
     environment = {**os.environ, "RATTLER_CACHE_DIR": str(folder / "cache")}
     return output, build.execute(step, environment=environment, log=None)
 
 
-def tested(output: Output, package: Path, tensorflow: Path, folder: Path) -> str:
+def passed_tests(output: Output, package: Path, tensorflow: Path, folder: Path) -> str:
     """Return the log of the package's own tests, which must pass."""
     own = Channel(root=folder / "channel")
     own.add([(package, "noarch" if output.noarch else "linux-64")])
@@ -96,25 +99,41 @@ def tested(output: Output, package: Path, tensorflow: Path, folder: Path) -> str
 
 def test_the_api_is_packaged_installed_and_speaks_with_a_server(tensorflow: Path, tmp_path: Path) -> None:
     (wheel,) = wheels.fetch([API], tmp_path / "wheels", env=os.environ)
-    output, package = packaged("tensorflow-serving-api", wheel, tensorflow, tmp_path)
+    output, package = packaged("tensorflow-serving-api", wheel, (Channel(root=tensorflow).url,), tmp_path)
     index = read_info(package, "index.json")
     assert (index["name"], index["version"], index["noarch"]) == ("tensorflow-serving-api", "2.20.0", "python")
     assert "tensorflow >=2.20.0,<3" in index["depends"]
     paths = {entry["_path"] for entry in read_info(package, "paths.json")["paths"]}
     assert "site-packages/tensorflow_serving/apis/prediction_service_pb2_grpc.py" in paths
-    log = tested(output, package, tensorflow, tmp_path)
+    log = passed_tests(output, package, tensorflow, tmp_path)
     assert "the API of TensorFlow Serving works with a server and TensorFlow 2.21.0" in log
+
+
+def stand_in(folder: Path) -> Path:
+    """Return the stand-in by the name of the program."""
+    (folder / "dist").mkdir()
+    return Path(shutil.copy(STAND_IN, folder / "dist" / "tensorflow_model_server"))
+
+
+def test_the_package_for_cuda_leads_the_server_to_the_compilers_of_other_packages(tmp_path: Path) -> None:
+    """They are not there while the package is made, and must not be packaged in their place."""
+    _, package = packaged("tensorflow-serving", stand_in(tmp_path), (), tmp_path, CUDA_CONFIG)
+    paths = {entry["_path"]: entry["path_type"] for entry in read_info(package, "paths.json")["paths"]}
+    root = "bin/tensorflow_model_server.runfiles/cuda_nvcc"
+    files = ("bin/fatbinary", "bin/nvlink", "bin/ptxas", "nvvm/libdevice/libdevice.10.bc")
+    assert paths == {
+        "bin/tensorflow_model_server": "hardlink",
+        **{f"{root}/{file}": "softlink" for file in files},
+    }
 
 
 def test_the_servers_package_serves_a_saved_model(tensorflow: Path, tmp_path: Path) -> None:
     """With a stand-in for the program, which needs hours to compile; the stand-in says that it is one."""
-    program = tmp_path / "dist" / "tensorflow_model_server"
-    program.parent.mkdir()
-    shutil.copy(STAND_IN, program)
-    output, package = packaged("tensorflow-serving", program, tensorflow, tmp_path)
+    program = stand_in(tmp_path)
+    output, package = packaged("tensorflow-serving", program, (), tmp_path)
     assert [entry["_path"] for entry in read_info(package, "paths.json")["paths"]] == ["bin/tensorflow_model_server"]
     # The stand-in predicts with TensorFlow's Python package.
-    test = dataclasses.replace(output.test, requires=(*output.test.requires, "tensorflow"))
-    log = tested(dataclasses.replace(output, test=test), package, tensorflow, tmp_path)
+    tests = tuple(dataclasses.replace(item, requires=(*item.requires, "tensorflow")) for item in output.tests)
+    log = passed_tests(dataclasses.replace(output, tests=tests), package, tensorflow, tmp_path)
     assert "(a stand-in of kiln's tests, made of TensorFlow's Python package): the predictions of a saved" in log
     assert "are right, also of a compiled function; GPU: not asked for" in log

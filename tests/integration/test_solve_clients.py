@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 Packages = dict[str, tuple[str, str]]
 
-REFUSALS = {"UnsatisfiableError", "ResolvePackageNotFound", "RattlerUnsatisfiableError", "PackagesNotFoundError"}
+REFUSALS = {"UnsatisfiableError", "RattlerUnsatisfiableError", "ResolvePackageNotFound", "PackagesNotFoundError"}
+REFUSALS |= {"PackagesNotFoundInChannelsError"}
 CUDA, OLDER_CUDA, CPU = "2.21.0 cuda129", "2.21.0 cuda125", "2.21.0 cpu"
 
 
@@ -149,7 +150,7 @@ CLIENTS = [
 @pytest.fixture(params=CLIENTS)
 def client(request: pytest.FixtureRequest) -> str:
     """Each client in turn."""
-    return request.param
+    return str(request.param)
 
 
 @pytest.fixture
