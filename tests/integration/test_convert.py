@@ -82,6 +82,6 @@ def test_serving_is_the_same_in_both_formats(tmp_path: Path) -> None:
     shutil.copyfile(ROOT / "serving" / "conda-forge.yml", tmp_path / "a" / "conda-forge.yml")
     feedstock = feedstock_loader.find(tmp_path / "a")
     result = convert.convert(feedstock)
-    assert (result.proof.holds, result.proof.configs, result.proof.packages) == (True, 3, 5)
+    assert (result.proof.holds, result.proof.configs, result.proof.packages) == (True, 4, 6)
     convert.write(feedstock, result)
     check_with_rattler_build(feedstock)
