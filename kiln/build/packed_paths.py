@@ -31,8 +31,8 @@ def changed_paths(
     for entry in entries:
         if _matches(entry["_path"], unlinked):
             entry["no_link"] = True
-        globs = only.get(entry.get("file_mode", ""))
-        if globs is not None and not _matches(entry["_path"], globs):
+        listed = only.get(entry.get("file_mode", ""))
+        if listed is not None and not _matches(entry["_path"], listed):
             for key in _PREFIX:
                 entry.pop(key, None)
     return {**paths, "paths": entries}

@@ -55,7 +55,7 @@ def recipe_files_v1(output: Output, recipe_folder: Path) -> list[dict[str, Any]]
 
 def variant_values(variant: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of all variant keys, without credentials and without channels on the building machine."""
-    values = {key: value_of(value) for key, value in variant.items()}
+    values: dict[str, Any] = plain(dict(variant))
     channels = values.get("channel_sources")
     if isinstance(channels, str):
         public = (credentials.bare(channel) for channel in channels.split(",") if not channel.startswith(LOCAL))

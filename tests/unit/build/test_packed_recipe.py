@@ -16,6 +16,7 @@ from kiln.build.packed_recipe import variant_values
 from kiln.conda_package import reader
 from kiln.errors import BuildFailed
 from kiln.model.plan import StagedFiles
+from kiln.yamltext.typed_text import TypedText
 from tests.feedstocks import written
 from tests.packages import conda_package
 
@@ -235,10 +236,14 @@ def test_invalid_files_of_the_metadata_are_refused(tmp_path: Path, monkeypatch: 
 
 
 def test_values_of_a_variant_keep_their_types() -> None:
-    assert variant_values({"a": "1", "pin": {"x": "y"}, "channel_sources": "file:///c"}) == {
+    variant = {
         "a": "1",
+        "b": TypedText(3),
+        "c": ("x", TypedText(True)),
         "pin": {"x": "y"},
+        "channel_sources": "file:///c",
     }
+    assert variant_values(variant) == {"a": "1", "b": 3, "c": ["x", True], "pin": {"x": "y"}}
 
 
 def test_a_package_of_a_recipe_yaml_carries_the_feedstocks_recipe(tmp_path: Path) -> None:

@@ -1,18 +1,25 @@
-"""A download is tried again where that may help, and only there."""
+"""Inputs of steps that decide whether results are reused, and repeated downloads."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-from kiln.builder.engine_calls import ATTEMPTS, persistent
+from kiln.builder.engine_calls import ATTEMPTS, EngineCalls, persistent
 from kiln.errors import DownloadFailed
 from kiln.job.messages import StepReporter
+from kiln.model.plan import BuildStep, CompileStep
+from kiln.model.rendered import Output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pytest
+
+OUTPUT = Output(
+    name="app", version="1", build_number=0, build_string="0", subdir="linux-64", run_exports={}, about={}, used={}
+)
 
 
 def outcome(monkeypatch: pytest.MonkeyPatch, *errors: str) -> int:
@@ -41,3 +48,10 @@ def test_a_fault_that_may_pass_is_tried_again(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_file_that_the_server_lacks_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome(monkeypatch, "Failed to fetch from u: HTTP status client error (404 Not Found) for url (u)") == -1
+
+
+def test_a_package_is_made_again_for_files_that_only_it_contains() -> None:
+    shared: dict[str, Any] = {"recipe": {}, "folder": Path("/w"), "channels": (), "environment": {}}
+    calls = EngineCalls(job=cast("Any", None), granted=(), recipe_digest="scripts", packed_digest="all")
+    assert calls.inputs(CompileStep(title="compile", **shared))["files"] == "scripts"
+    assert calls.inputs(BuildStep(output=OUTPUT, index={}, **shared))["files"] == "all"
