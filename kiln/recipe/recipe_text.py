@@ -39,6 +39,7 @@ _BLOCK = re.compile(r"\{%-?\s*(?:if|for)\b")
 _BLOCK_END = re.compile(r"\{%-?\s*end(?:if|for)\b")
 _KEY = re.compile(r"[\s-]*['\"]?([^\s:'\"{]+)['\"]?\s*:")
 GIT_NAME = re.compile(r"(?:GIT|HG)_[A-Z_0-9]+")  # names that are defined once the source is checked out
+_OF_REVISION = re.compile(r"GIT_(?:DESCRIBE_|BUILD_STR|FULL_HASH)")  # the names that git answers
 _PACKAGE = frozenset({"PKG_NAME", "PKG_VERSION", "PKG_BUILDNUM", "PKG_HASH", "PKG_BUILD_STRING"})
 _EVERY = functions.NAMES | _BUILD_NAMES.keys() | _PACKAGE
 _LANGUAGE = {
@@ -78,7 +79,7 @@ class RecipeSource:
         """
         self.text = Selectable(text, self.name)
         self.set_names = frozenset(word for result in _SET.findall(text) for word in re.findall(r"\w+", result))
-        self.names_revision = GIT_NAME.search(text) is not None
+        self.names_revision = _OF_REVISION.search(text) is not None
         self._conditional = _conditional(text)
         self._check_lines()
 

@@ -271,6 +271,11 @@ def test_a_name_of_the_revision_without_a_value_is_not_built(tmp_path: Path, sou
     assert "recipe/meta.yaml:4:1: GIT_DESCRIBE_TAG has no value" in "\n".join(render.warnings(rendered))
 
 
+def test_git_is_not_asked_for_other_names(tmp_path: Path) -> None:
+    meta = "package:\n  name: a\n  version: 1\nsource:\n  path: ../src\nbuild:\n  script: GIT_SSL_NO_VERIFY=1 make\n"
+    assert output(written(tmp_path, meta, files={"src/.git": "gitdir: /a\n"})).version == "1"
+
+
 @pytest.mark.processes
 def test_a_repository_runs_no_program_and_stays_in_the_feedstock(tmp_path: Path) -> None:
     feedstock = written(tmp_path, GIT.replace("SOURCE", "path: ../src"))
