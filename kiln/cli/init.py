@@ -115,10 +115,14 @@ def _only_for_new(options: argparse.Namespace) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of git and of the generator."""
-    from kiln.cli.environment_passthrough import passed_on
+    """Return the environment of git, of pip and of the generator."""
+    from kiln.cli.environment_passthrough import passed_on, pip_settings
 
-    return {**passed_on(os.environ), **{name: os.environ[name] for name in ("XDG_CONFIG_HOME",) if name in os.environ}}
+    return {
+        **passed_on(os.environ),
+        **pip_settings(os.environ),
+        **{name: os.environ[name] for name in ("XDG_CONFIG_HOME",) if name in os.environ},
+    }
 
 
 def made(

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tempfile
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -16,14 +18,21 @@ from packaging.utils import canonicalize_name
 
 from kiln import command, names
 from kiln.errors import DownloadFailed, UsageError
+from kiln.init import sdist
 from kiln.matchspec import MatchSpec
+from kiln.model.rendered import Source
+from kiln.rehearse import source_files
 from kiln.rehearse.conda_names import conda_name
+from kiln.rehearse.source_files import SourceSearch
 from kiln.yamltext import Scalars, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from kiln.init.sdist import SdistFacts
 
 _SECONDS = 180.0
+_LARGEST = 200_000_000  # bytes of a source archive that is read
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MARKED = re.compile(r"^\s*# - (?P<spec>[^#]+?) # (?P<marker>.+)$", re.MULTILINE)
 _LOWER = re.compile(r">=?\s*(3\.\d+)")
@@ -73,7 +82,28 @@ def project(name: str, version: str | None, *, env: Mapping[str, str]) -> Python
         raise DownloadFailed(f"no recipe could be generated for {name}", why=why) from None
     if "error" in answer:
         raise _failure(name, version, str(answer["error"]))
-    return facts(str(answer["recipe"]), mapped=bool(answer["mapped"]))
+    return facts(
+        str(answer["recipe"]), mapped=bool(answer["mapped"]), source_facts=lambda project: _source_facts(project, env)
+    )
+
+
+def _source_facts(project: PythonProject, env: Mapping[str, str]) -> SdistFacts | None:
+    """Return the facts in a project's source archive, which is fetched by its hash; None where it cannot be had.
+
+    Raises:
+        HashMismatch: the index has another file.
+    """
+    with tempfile.TemporaryDirectory(prefix="kiln-init-") as folder:
+        source = Source(url=(project.url.replace("{version}", project.version),), sha256=project.sha256)
+        search = SourceSearch(store=Path(folder), folder=None, mirror=None, projects=(project.name,), env=env)
+        located, _ = search.locate([source])
+        if not located or located[0].size > _LARGEST:
+            return None
+        try:
+            source_files.fetch(located, Path(folder), on_line=lambda _: None)
+        except DownloadFailed:
+            return None
+        return sdist.read(Path(folder) / located[0].name)
 
 
 def _failure(name: str, version: str | None, text: str) -> DownloadFailed:
@@ -88,8 +118,15 @@ def _failure(name: str, version: str | None, text: str) -> DownloadFailed:
     return DownloadFailed(f"no recipe could be generated for {wanted}", why=" ".join(text.split()), hint=hint)
 
 
-def facts(generated: str, *, mapped: bool) -> PythonProject:
+def facts(
+    generated: str,
+    *,
+    mapped: bool,
+    source_facts: Callable[[PythonProject], SdistFacts | None] = lambda _: None,
+) -> PythonProject:
     """Return the facts in a generated recipe; ``mapped`` says that its requirements have conda's names.
+
+    ``source_facts`` reads the source archive for what the generator does not tell.
 
     Raises:
         KilnError: it is malformed, or lacks a fact.
@@ -120,16 +157,32 @@ def facts(generated: str, *, mapped: bool) -> PythonProject:
         entry_points=_texts((build.get("python") or {}).get("entry_points")) if noarch else (),
         left_out=tuple(_left_out(generated)),
     )
-    return _completed(project, mapped=mapped)
+    source = source_facts(project)
+    return _completed(_with_source(project, source), mapped=mapped, is_read=source is not None)
 
 
-def _completed(project: PythonProject, *, mapped: bool) -> PythonProject:
+def _with_source(project: PythonProject, source: SdistFacts | None) -> PythonProject:
+    """Return a project with the facts of its source archive where the generator has none, or a wrong guess."""
+    if source is None:
+        return project
+    has_backend = any(canonicalize_name(spec.split()[0]) in BACKENDS for spec in project.host)
+    known = len(source.modules) == 1 and not set(project.imports) & set(source.modules)
+    return replace(
+        project,
+        host=project.host if has_backend else source.build,
+        imports=source.modules if known else project.imports,
+        license_files=project.license_files or source.licenses,
+        entry_points=project.entry_points or (source.programs if project.noarch else ()),
+    )
+
+
+def _completed(project: PythonProject, *, mapped: bool, is_read: bool) -> PythonProject:
     """Return a project with stand-ins for the facts that the generator did not find, and a note about each."""
     notes, host, license_files = [], project.host, project.license_files
-    if not any(spec.split()[0] in BACKENDS for spec in host):
+    if not is_read and not any(canonicalize_name(spec.split()[0]) in BACKENDS for spec in host):
         host = (*host, "setuptools")
         notes.append(
-            "the generator could not read the source: check requirements/host (setuptools stands there) and the entry "
+            "the source could not be read: check requirements/host (setuptools stands there) and the entry "
             "points by upstream's pyproject.toml"
         )
     if project.left_out:

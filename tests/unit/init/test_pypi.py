@@ -10,6 +10,7 @@ import pytest
 from kiln import command
 from kiln.errors import DownloadFailed, KilnError, UsageError
 from kiln.init import pypi
+from kiln.init.sdist import SdistFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,6 +98,20 @@ def test_what_the_generator_does_not_know_is_noted() -> None:
     assert all(part in notes for part in ("upstream's pyproject.toml", "C compiler", "license's file"))
 
 
+def test_the_source_archive_answers_what_the_generator_left_open() -> None:
+    text = GENERATED.replace("  - flit_core<4\n", "").replace("  license_file:\n  - LICENSE.md\n", "")
+    text = text.replace("  python:\n    entry_points:\n    - foo = foo_bar.cli:main\n", "")
+    source = SdistFacts(build=("hatchling",), programs=("f = foo:main",), licenses=("COPYING",), modules=("foo",))
+    project = pypi.facts(text, mapped=True, source_facts=lambda _: source)
+    assert project.host == ("pip", "hatchling")
+    assert project.license_files == ("COPYING",)
+    assert project.entry_points == ("f = foo:main",)
+    assert project.imports == ("foo",)
+    assert [note for note in project.notes if "could not" in note or "unknown" in note] == []
+    kept = pypi.facts(GENERATED, mapped=True, source_facts=lambda _: source)
+    assert (kept.host, kept.license_files) == (("pip", "flit_core <4"), ("LICENSE.md",))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -124,8 +139,9 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return answer
 
 
-def test_a_release_is_asked_of_the_generator(answering: Callable[[str], None]) -> None:
+def test_a_release_is_asked_of_the_generator(answering: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     answering(json.dumps({"recipe": GENERATED, "mapped": True}))
+    monkeypatch.setattr(pypi, "_source_facts", lambda *_: SdistFacts(licenses=("COPYING",)))
     assert pypi.project("Foo-Bar", None, env={}).name == "foo-bar"
 
 

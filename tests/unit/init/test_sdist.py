@@ -1,0 +1,81 @@
+"""A source archive is read for what a recipe needs, and never run, unpacked or trusted."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.init import sdist
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROJECT = """\
+[build-system]
+requires = ["hatchling >=1.20", "hatch-vcs", "tomli; python_version < '3'", "wheel", "not a requirement"]
+
+[project.scripts]
+tool = "tool.cli:main"
+"bad name" = "os:system('x')"
+"""
+SETUP = "[options.entry_points]\nconsole_scripts =\n    old=old.cli:run\n"
+
+
+def archive(folder: Path, **files: str) -> Path:
+    """Return an archive of files by their paths."""
+    path = folder / "a-1.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        for name, text in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text.encode()))
+    return path
+
+
+def files(*names: str, **texts: str) -> dict[str, str]:
+    return {f"a-1/{name}": "" for name in names} | {f"a-1/{name}": text for name, text in texts.items()}
+
+
+def test_the_facts_of_a_modern_project(tmp_path: Path) -> None:
+    there = files("LICENSE.md", "COPYING", "src/tool/__init__.py", "tests/__init__.py", "docs/LICENSE", "setup.py")
+    facts = sdist.read(archive(tmp_path, **there, **{"a-1/pyproject.toml": PROJECT}))
+    assert facts is not None
+    assert facts.build == ("hatchling >=1.20", "hatch-vcs")
+    assert facts.programs == ("tool = tool.cli:main",)
+    assert facts.licenses == ("COPYING", "LICENSE.md")
+    assert facts.modules == ("tool",)
+
+
+def test_the_facts_of_an_older_project(tmp_path: Path) -> None:
+    there = files("LICENCE", "old/py.py", "old.py", "setup.py", "conftest.py", "examples/__init__.py")
+    facts = sdist.read(archive(tmp_path, **there, **{"a-1/setup.cfg": SETUP}))
+    assert facts == sdist.SdistFacts(
+        build=("setuptools",), programs=("old = old.cli:run",), licenses=("LICENCE",), modules=("old",)
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["[", "build-system = 1", "[build-system]\nrequires = 3", "\x00", "[project]\nscripts = 1"]
+)
+def test_a_malformed_file_is_as_none(tmp_path: Path, text: str) -> None:
+    facts = sdist.read(archive(tmp_path, **{"a-1/pyproject.toml": text, "a-1/setup.cfg": "[["}))
+    assert facts == sdist.SdistFacts()
+
+
+@pytest.mark.parametrize("data", [b"", b"<html>", b"\x1f\x8b" + b"x" * 50])
+def test_what_is_no_archive_has_no_facts(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.tar.gz").write_bytes(data)
+    assert sdist.read(tmp_path / "a.tar.gz") is None
+
+
+def test_paths_that_lead_out_and_links_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        link = tarfile.TarInfo("a-1/pyproject.toml")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+        tar.addfile(tarfile.TarInfo("a-1/../LICENSE"))
+    assert sdist.read(path) == sdist.SdistFacts()
