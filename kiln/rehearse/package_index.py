@@ -22,7 +22,6 @@ from kiln import command, credentials, http_client
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-DEFAULT = "https://index.example/simple"
 ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.1"
 _SECONDS = 60.0
 _LARGEST = 100_000_000  # bytes of an answer
@@ -45,9 +44,11 @@ def indexes(env: Mapping[str, str]) -> tuple[str, ...]:
 
     ``env`` is pip's environment.
     """
+    from pip._internal.models.index import PyPI  # pip lists no default
+
     words = ("config", "list", "--disable-pip-version-check")
     result = command.capture((sys.executable, "-m", "pip", *words), env=env, timeout=_SECONDS)
-    main, extra = DEFAULT, ""
+    main, extra = PyPI.simple_url, ""
     for match in _SETTING.finditer(result.stdout):  # pip lists the settings with the highest precedence last
         if match["place"] in {"global", "install", ":env:"} and match["key"] in {"index-url", "extra-index-url"}:
             value = _value(match["value"])

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Source
 
 _BY_PROJECT = re.compile(r"/packages/[^/]+/[^/]/(?P<name>[^/]+)/[^/]+$")
+_BY_HASH = re.compile(r"/packages/[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{60}/[^/]+$")
 _VERSION = re.compile(r"[-_]v?\d.*$")
 _TIMEOUT = 30.0  # seconds for an address to answer
 _LONGEST = 3600.0  # seconds for a file
 _CHUNK = 1 << 18
-_HOSTED = ("index.example", "index.example", "old.index.example", "files.index.example")  # which a package index stands for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ def projects_of(source: Source, more: Iterable[str]) -> tuple[str, ...]:
         path = unquote(parts.path)
         if match := _BY_PROJECT.search(path):
             names.append(match["name"])
-        elif parts.hostname in _HOSTED:
+        elif _BY_HASH.search(path):
             names.append(_VERSION.sub("", Path(path).name))
     return tuple(dict.fromkeys(canonicalize_name(name) for name in (*names, *more) if name))
 

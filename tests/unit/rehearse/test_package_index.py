@@ -6,16 +6,18 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from pip._internal.models.index import PyPI
 
 from kiln import command, credentials
 from kiln.http_client import HttpError
 from kiln.rehearse import package_index
-from kiln.rehearse.package_index import DEFAULT, IndexFile, files_of, indexes
+from kiln.rehearse.package_index import IndexFile, files_of, indexes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SHA = "a" * 64
+DEFAULT = PyPI.simple_url
 
 
 def test_a_folder_is_an_index(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_what_has_no_hash_or_no_file_cannot_be_had(tmp_path: Path, index: Path) 
 
 def test_projects_are_those_of_the_address_then_the_recipes() -> None:
     assert projects_of(SOURCE, ["recipe", "small_thing"]) == ("small-thing", "recipe")
-    hosted = Source(url=("https://files.index.example/packages/ab/cd/ef/Other_Name-2.0.tar.gz",), sha256=SHA)
+    hosted = Source(url=(f"https://files.example/packages/ab/cd/{60 * 'e'}/Other_Name-2.0.tar.gz",), sha256=SHA)
     assert projects_of(hosted, []) == ("other-name",)
 
 
