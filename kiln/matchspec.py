@@ -11,6 +11,7 @@ from kiln.versions import version_or_none
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_PLAIN = re.compile(r"([\w.-]+)\s+([\w.-]+)$")  # a name and a version without an operator
 _COMMENT = re.compile(r"#[^\]]*$")
 _PARTS = re.compile(r"([,|()])")
 _NAME = re.compile(r"([^\s=<>!~\[]*)\s*(.*)", re.DOTALL)
@@ -116,6 +117,15 @@ def legacy(spec: str) -> str:
         return spec if _FILE.fullmatch(spec.strip()) else MatchSpec.parse(spec).legacy
     except ValueError:
         return " ".join(spec.split())
+
+
+def with_star(spec: str) -> str:
+    """Return a spec with an asterisk after a plain version: ``gcc 12`` becomes ``gcc 12.*``."""
+    match = _PLAIN.match(spec)
+    if match is None:
+        return spec
+    name, version = match.groups()
+    return f"{name} {version}" if version == "x.x" and name in {"python", "numpy"} else f"{name} {version}.*"
 
 
 def package_name(spec: str) -> str:

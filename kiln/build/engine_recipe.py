@@ -14,8 +14,7 @@ from kiln.build.engine_settings import (
 )
 from kiln.build.post_install_files import in_recipe
 from kiln.build.solved_pins import engine_requirement
-from kiln.matchspec import package_name, strict
-from kiln.recipe.specs import with_star
+from kiln.matchspec import package_name, strict, with_star
 from kiln.shell_script import exports, in_bash
 
 if TYPE_CHECKING:

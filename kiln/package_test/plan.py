@@ -6,10 +6,9 @@ import shlex
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from kiln.matchspec import package_name, strict
+from kiln.matchspec import package_name, strict, with_star
 from kiln.model.plan import TestStep
 from kiln.model.rendered import OutputTest
-from kiln.recipe.specs import with_star
 from kiln.shell_script import in_bash
 
 if TYPE_CHECKING:

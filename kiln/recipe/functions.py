@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate
+from kiln.matchspec import with_star
 from kiln.recipe.setup_py import setup_data
-from kiln.recipe.specs import with_star
 from kiln.yamltext import Scalars, parse, read_text
 
 if TYPE_CHECKING:

@@ -6,25 +6,15 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
+from kiln.matchspec import with_star
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-_STAR = re.compile(r"([\w\d\.\-\_]+)\s+((?<![><=])[\w\d\.\-\_]+?(?!\*))(\s+[\w\d\.\_]+)?$")
 _XX = re.compile(r"([0-9a-zA-Z\.\-\_]+)\s+x\.x")
 _NAME = re.compile(r"[^\s=<>!~\[(]+")
 _SECTIONS = ("build", "host", "run", "run_constrained")
-
-
-def with_star(spec: str) -> str:
-    """Return a spec with an asterisk after a plain version: ``gcc 12`` becomes ``gcc 12.*``."""
-    match = _STAR.match(spec)
-    if not match or match[3] or "*" in spec:
-        return spec
-    if match[1] in {"python", "numpy"} and match[2] == "x.x":
-        return f"{match[1]} {match[2]}"
-    return _STAR.sub(r"\1 \2.*", spec)
 
 
 def name_of(spec: str) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kiln.names import CONDA_PLATFORMS
 from kiln.recipe_v1.expression import tool_keys
 from kiln.recipe_v1.values import Invalid, Undefined, defined, is_true, text
-from kiln.recipe_v1.version_spec import matches
+from kiln.version_spec import matches
 from kiln.yamltext.typed_text import value_of, with_truth
 
 if TYPE_CHECKING:

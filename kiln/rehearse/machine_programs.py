@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kiln import command
 from kiln.errors import MissingTool
-from kiln.recipe_v1.version_spec import matches
+from kiln.version_spec import matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

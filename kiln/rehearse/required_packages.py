@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from kiln.matchspec import MatchSpec, package_name
-from kiln.recipe.specs import with_star
+from kiln.matchspec import MatchSpec, package_name, with_star
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

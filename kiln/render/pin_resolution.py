@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import RecipeFault
-from kiln.matchspec import fault
-from kiln.recipe.specs import name_of, with_star
+from kiln.matchspec import fault, with_star
+from kiln.recipe.specs import name_of
 from kiln.versions import pinned, pinned_spec
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from kiln.rehearse.wheel_package import PackageTarget, run_exports
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.rehearse.locked_wheels import LockedWheel
+    from kiln.rehearse.rehearsal_plan import LockedWheel
 
 ROOT = Path(__file__).parents[2]
 

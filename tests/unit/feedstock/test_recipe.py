@@ -148,7 +148,7 @@ def test_each_level_of_the_processor_is_a_build_that_is_preferred_to_lower_ones(
         )
         for item in levels
     }
-    cpu = {(25 * (level - 1), f"x86_64-microarch-level {level}") for level in (1, 2, 3)}
+    cpu = {(25 * (level - 1), f"x86_64-microarch-level {level}.*") for level in (1, 2, 3)}
     assert numbers == cpu | {(number + 200, spec) for number, spec in cpu}
     assert len({item["tensorflow-base"].build_string for item in levels}) == len(levels) == 36
 

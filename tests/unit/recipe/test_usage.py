@@ -5,7 +5,8 @@ import time
 import pytest
 
 from kiln.errors import MalformedYaml
-from kiln.recipe.specs import name_of, sections, with_star, with_versions, without
+from kiln.matchspec import with_star
+from kiln.recipe.specs import name_of, sections, with_versions, without
 from kiln.recipe.usage import Usage, in_batch, in_shell
 from kiln.recipe.usage_regions import region
 

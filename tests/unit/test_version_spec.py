@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.recipe_v1.version_spec import matches
+from kiln.version_spec import matches
 
 
 @pytest.mark.parametrize(
