@@ -91,6 +91,7 @@ def test_a_pin_replaces_its_requirement_in_the_engines_recipe(tmp_path: Path) ->
         (["numpy >=0", "numpy >=0"], [NUMPY, NUMPY], ["numpy >=2.4.6,<3.0a0"]),
         (["b"], [NUMPY], ["b", "numpy >=2.4.6,<3.0a0"]),
         (["x"], [Pin(name="x", subpackage=False, spec="x  >=1  py*")], ["x >=1 py*"]),
+        (["x"], [Pin(name="x", subpackage=False, spec="x 1.2")], ["x 1.2.*"]),
         (
             ["numpy"],
             [Pin(name="numpy", subpackage=False, min_pin="x.x", max_pin="x.x", spec="numpy 2.* py*")],

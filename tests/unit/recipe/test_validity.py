@@ -94,3 +94,20 @@ def test_text_in_the_place_of_a_list_stays_text(tmp_path: Path) -> None:
 def test_the_target_of_an_output_is_its_subdir(tmp_path: Path) -> None:
     (output,) = rendered(tmp_path, f"{PACKAGE}outputs:\n  - name: b\n    target: win-64\n")
     assert output["subdir"] == "win-64"
+
+
+def test_the_build_machine_decides_the_compilers_that_no_variant_names(tmp_path: Path) -> None:
+    feedstock = written(
+        tmp_path,
+        f"{PACKAGE}requirements:\n  build:\n    - {{{{ compiler('c') }}}}\n",
+        forge="build_platform:\n  osx_64: linux_64\n",
+        files={
+            f".ci_support/{name}_.yaml": f"target_platform:\n- {name.replace('_', '-')}\n"
+            for name in ("osx_64", "osx_arm64")
+        },
+    )
+    compilers = [
+        render.render(feedstock, expand.read(feedstock, name)).outputs[0].requirements.build
+        for name in ("osx_64_", "osx_arm64_")
+    ]
+    assert compilers == [("gcc_osx-64",), ("clang_osx-arm64",)]
