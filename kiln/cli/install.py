@@ -94,7 +94,7 @@ def request(options: argparse.Namespace) -> InstallRequest:
     from kiln.install.named_prefix import prefix_of
 
     for spec in options.specs:
-        if why := fault(spec) or ("'*' is for versions" if "*" in package_name(spec) else ""):
+        if why := fault(spec) or ("the name of a package has no asterisk" if "*" in package_name(spec) else ""):
             raise UsageError(f"{spec!r} is not a match spec", why=why, hint="'numpy <2', python=3.12, 'six=1.17=py*'")
     prefix = options.prefix or prefix_of(options.name, env=os.environ, home=Path.home())
     return install.InstallRequest(

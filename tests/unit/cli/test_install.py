@@ -1,4 +1,4 @@
-"""``kiln install`` has one place to install into: a prefix, or the environment of a name."""
+"""The arguments of ``kiln install``: one place to install into, and match specs."""
 
 from __future__ import annotations
 
@@ -33,3 +33,14 @@ def test_one_place_is_required(words: list[str]) -> None:
 def test_a_named_environment_is_activated_by_its_name(tmp_path: Path) -> None:
     assert install.activation(tmp_path, "tf").startswith("activate  conda activate tf\n")
     assert install.activation(tmp_path).startswith(f"activate  conda activate {tmp_path}\n")
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [("app >>1", "is not a version"), ("py* 3", "the name of a package has no asterisk"), ("a .1", "is not a version")],
+)
+def test_what_names_no_package_is_refused(spec: str, why: str) -> None:
+    parser, _ = cli.parser_for("install")
+    with pytest.raises(UsageError, match="is not a match spec") as caught:
+        install.request(parser.parse_args(["six", spec, "-p", "prefix"]))
+    assert why in caught.value.why
