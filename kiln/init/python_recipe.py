@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kiln.init.pypi import ADDRESS
 from kiln.init.recipe_text import RecipeFormat, items, prose, scalar
 from kiln.init.starter import NewRecipe
 
@@ -90,7 +91,7 @@ def _requirements(project: PythonProject, braces: str) -> Iterator[str]:
 
 
 def _about(project: PythonProject, format_: RecipeFormat) -> Iterator[str]:
-    values = {"homepage": f"https://index.example/project/{project.name}/", "summary": project.name, **project.about}
+    values = {"homepage": f"{ADDRESS}/project/{project.name}/", "summary": project.name, **project.about}
     values.setdefault("license", "LicenseRef-unknown")
     names = _ABOUT_V1 if format_ is RecipeFormat.V1 else _ABOUT_V0
     for key in ("homepage", "summary", "license"):

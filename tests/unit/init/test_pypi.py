@@ -67,7 +67,7 @@ about:
 def test_the_facts_are_those_of_the_generated_recipe() -> None:
     project = pypi.facts(GENERATED, mapped=False)
     assert (project.name, project.version, project.sha256) == ("foo-bar", "3.10", HASH)
-    assert project.url == "https://index.example/packages/source/f/foo-bar/foo_bar-{version}.tar.gz"
+    assert project.url == f"{pypi.ADDRESS}/packages/source/f/foo-bar/foo_bar-{{version}}.tar.gz"
     assert project.noarch
     assert project.python_min == "3.12"
     assert project.host == ("pip", "flit-core <4")
@@ -148,7 +148,7 @@ def test_a_release_is_asked_of_the_generator(answering: Callable[[str], None], m
 @pytest.mark.parametrize(
     ("output", "message", "hint"),
     [
-        ('{"error": "Server returned status code: 404 Not Found"}', "PyPI has no x 2", "index.example/project/x"),
+        ('{"error": "Server returned status code: 404 Not Found"}', "PyPI has no x 2", "/project/x/"),
         ('{"error": "No source distribution found in u"}', "no source archive of x 2", "kiln init x"),
         ('{"error": "dns error"}', "no recipe could be generated for x 2", "HTTPS_PROXY"),
         ("", "no recipe could be generated for x", ""),
