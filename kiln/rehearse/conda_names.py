@@ -98,6 +98,14 @@ def added_requirements(pypi: str, python: str) -> tuple[str, ...]:
     return ("setuptools", "wheel") if canonicalize_name(pypi) == "pip" and minor <= 12 else ()
 
 
+def added_run_exports(pypi: str, version: Version) -> tuple[str, ...]:
+    """Return the run exports of a Python package on conda-forge, of which its wheel knows nothing.
+
+    conda-forge/numpy-feedstock: what is compiled with NumPy 2 runs with the oldest supported release, and below 3.
+    """
+    return ("numpy >=1.23,<3",) if canonicalize_name(pypi) == "numpy" and version >= Version("2") else ()
+
+
 def conda_requirements(requirements: Iterable[Requirement], environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the distinct match specs of the requirements that apply in a marker environment, sorted.
 

@@ -124,6 +124,7 @@ def describe(wheel: Wheel, sha256: str, target: PackageTarget) -> PackageFacts:
     """Return the metadata of a wheel's package."""
     libraries = conda_names.layout(wheel.name) is conda_names.WheelLayout.LIBRARIES
     added = conda_names.added_requirements(wheel.name, target.python) if target.as_conda_forge else ()
+    exported = conda_names.added_run_exports(wheel.name, wheel.version) if target.as_conda_forge else ()
     required = {
         *conda_names.conda_requirements(wheel.requirements, target.marker_environment()),
         *map(conda_names.conda_name, added),
@@ -134,11 +135,11 @@ def describe(wheel: Wheel, sha256: str, target: PackageTarget) -> PackageFacts:
     return PackageFacts(
         name=name,
         version=str(wheel.version),
-        build=f"{build_tag}_rehearsal_{_key(sha256, added)}_0",
+        build=f"{build_tag}_rehearsal_{_key(sha256, (*added, *exported))}_0",
         depends=tuple(sorted({*interpreter_requirements, *required, *glibc_requirements(wheel.platforms)})),
         license=wheel.metadata.get("license_expression") or _first_line(wheel.metadata.get("license") or ""),
         about={"summary": wheel.metadata.get("summary", ""), "home": wheel.metadata.get("home_page", "")},
-        run_exports=run_exports(wheel.name, wheel.version) if conda_names.exported_by(wheel.name) == name else {},
+        run_exports={"weak": exported} if exported else _library_exports(wheel, name),
         made_from={"wheel": wheel.path.name, "wheel_sha256": sha256},
     )
 
@@ -152,6 +153,10 @@ def glibc_requirements(platforms: Iterable[str]) -> tuple[str, ...]:
     names = (_LEGACY.sub(lambda match: legacy[match[0]], platform) for platform in platforms)
     versions = [(int(match[1]), int(match[2])) for match in map(_MANYLINUX.match, names) if match]
     return ("__glibc >={}.{},<3.0.a0".format(*min(versions)),) if versions else ()
+
+
+def _library_exports(wheel: Wheel, name: str) -> dict[str, tuple[str, ...]]:
+    return run_exports(wheel.name, wheel.version) if conda_names.exported_by(wheel.name) == name else {}
 
 
 def run_exports(pypi: str, version: Version) -> dict[str, tuple[str, ...]]:

@@ -248,3 +248,21 @@ def test_cuda_libraries_go_where_conda_has_them_and_upstream_looks_for_them(tmp_
     assert (index["name"], index["depends"]) == ("libcublas", ["__glibc >=2.27,<3.0.a0", "cuda-version 12.9.*"])
     assert index["build"].startswith("cuda129_rehearsal_h")
     assert "info/run_exports.json" not in result  # its -dev package has them
+
+
+def test_a_rehearsal_that_compiles_has_what_conda_forge_adds(tmp_path: Path) -> None:
+    files = contents(METADATA="Metadata-Version: 2.1\nName: numpy\nVersion: 2.1\n")
+    members = {name.replace("small-1.2", "numpy-2.1"): text for name, text in files.items()}
+    numpy = make_wheel(tmp_path, members, "numpy-2.1-py3-none-any.whl")
+    plain, compiled = (
+        convert(numpy, "0" * 64, tmp_path, PackageTarget(python="3.11", as_conda_forge=value))
+        for value in (False, True)
+    )
+    assert plain != compiled, "another content has another name"
+    assert info(compiled, "run_exports") == {"weak": ["numpy >=1.23,<3"]}
+    assert "info/run_exports.json" not in unpacked(plain)
+    files = contents(METADATA="Metadata-Version: 2.1\nName: pip\nVersion: 26\n")
+    members = {name.replace("small-1.2", "pip-26"): text for name, text in files.items()}
+    pip = make_wheel(tmp_path, members, "pip-26-py3-none-any.whl")
+    package = convert(pip, "0" * 64, tmp_path, PackageTarget(python="3.12", as_conda_forge=True))
+    assert {"setuptools", "wheel"} <= set(info(package, "index")["depends"])
