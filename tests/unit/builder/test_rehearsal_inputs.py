@@ -12,7 +12,7 @@ from kiln import expand, rehearse
 from kiln.builder import rehearsal_inputs
 from kiln.builder.rehearsal import find_python, for_one_python
 from kiln.builder.rehearsal_inputs import RehearsalInputs, config_of_machine, missing_size, rehearsal_disk
-from kiln.errors import UnsupportedPython
+from kiln.errors import UnknownConfig, UnsupportedPython
 from kiln.job.job_files import BuildJob
 from kiln.job.machine import HostMachine
 from kiln.job.options import BuildOptions
@@ -174,6 +174,18 @@ def test_without_wheels_for_the_calling_python_the_newest_of_the_machine_is_rehe
     assert config_of_machine(feedstock, MACHINE) == CONFIGS["3.12"]
     with pytest.raises(UnsupportedPython, match="/calling cannot be used"):
         config_of_machine(feedstock, replace(MACHINE, insists=True))
+
+
+def test_of_several_configs_of_a_python_the_usual_one_of_this_machine_is_rehearsed(
+    tmp_path: Path, here: dict[str, Interpreter]
+) -> None:
+    names = ("linux_64_usual", "linux_64_free", "linux_aarch64_usual")
+    builds = dict(zip(names, ("cp313", "cp313t", "cp313"), strict=True))
+    files = {f".ci_support/{name}.yaml": f"python:\n- 3.13.* *_{build}\n" for name, build in builds.items()}
+    feedstock = written(tmp_path / "other", "package:\n  name: a\n  version: 1\n", files=files)
+    assert config_of_machine(feedstock, MACHINE, names[:2]) == "linux_64_usual"
+    with pytest.raises(UnknownConfig, match="linux_64_usual, linux_aarch64_usual"):
+        config_of_machine(feedstock, MACHINE)
 
 
 def pythons(tmp_path: Path, *, fetch: bool = True) -> rehearsal_inputs.Pythons:
