@@ -38,7 +38,7 @@ _MACHINES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interpreter:
+class BinaryInterpreter:
     """A program by which the kernel runs programs of another platform, with its flags in binfmt_misc."""
 
     program: Path
@@ -62,7 +62,7 @@ def oci_platform(subdir: str) -> str:
     return f"{system}/{_OCI.get(architecture, architecture)}"
 
 
-def interpreter(subdir: str, registry: Path = REGISTRY) -> Interpreter | None:
+def interpreter(subdir: str, registry: Path = REGISTRY) -> BinaryInterpreter | None:
     """Return the registered interpreter for programs of a Linux platform; None without one that exists."""
     system, _, architecture = subdir.partition("-")
     if system != "linux" or architecture not in _MACHINES or not _is_enabled(registry / "status"):
@@ -71,7 +71,7 @@ def interpreter(subdir: str, registry: Path = REGISTRY) -> Interpreter | None:
     for file in sorted(registry.iterdir()):
         fields = _entry(file) if file.name not in {"register", "status"} else {}
         if fields and _matches(header, fields):
-            result = Interpreter(program=Path(fields["interpreter"]), flags=fields.get("flags:", ""))
+            result = BinaryInterpreter(program=Path(fields["interpreter"]), flags=fields.get("flags:", ""))
             if result.in_containers or result.program.exists():
                 return result
     return None

@@ -1,4 +1,4 @@
-"""Channels with conda-forge's packages beside ours: several releases of CUDA's libraries, cuDNN, protobuf and Abseil.
+"""Channels with conda-forge's packages next to ours: several releases of CUDA's libraries, cuDNN, protobuf and Abseil.
 
 Names, versions and ranges have the shape that conda-forge gives them: CUDA's libraries are bound to one release of
 ``cuda-version``, cuDNN to a major version, and protobuf, gRPC and Abseil to each other by exact versions. There are

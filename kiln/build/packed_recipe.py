@@ -30,8 +30,8 @@ LOCAL = "file:"
 def recipe_files(output: Output, recipe_folder: Path) -> list[dict[str, Any]]:
     """Return the entries of the files in ``info/recipe``, but for the rendered recipe, which needs the solved packages.
 
-    They are the variant and the recipe's own files: beside it, or in ``parent`` for an output of another name, with the
-    output's script beside the rendered recipe.
+    They are the variant and the recipe's own files: in its folder, or in ``parent`` for an output of another name, with
+    the output's script in the folder of the rendered recipe.
     """
     variant = {"to": f"recipe/{VARIANT}", "parts": [_yaml(variant_values(output.all_keys), in_order=False)]}
     if not output.is_output:

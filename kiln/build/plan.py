@@ -264,8 +264,8 @@ def script_environment(output: Output, rendered: Rendered, recipe_folder: Path) 
 def variant_variables(rendered: Rendered) -> dict[str, str]:
     """Return the config's variant as variables, the first value of each key; and the other keys of a meta.yaml.
 
-    A script may read keys of the variant file beside the recipe that no config has, because the recipe does not use
-    them. Source: get_dict in conda_build/environ.py.
+    A script may read keys of the variant file in the recipe's folder that no config has, because the recipe does not
+    use them. Source: get_dict in conda_build/environ.py.
     """
     others = rendered.outputs[0].all_keys if rendered.outputs else {}
     texts = {key: value for key, value in others.items() if isinstance(value, str) and key not in NOT_VARIABLES}

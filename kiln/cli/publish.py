@@ -102,7 +102,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 
 def untested(subdirs: list[str]) -> tuple[str, ...]:
-    """Return the platforms whose packages may be untested; raise UsageError for what is no platform."""
+    """Return the platforms whose packages may be untested; raise UsageError for other names."""
     from kiln.errors import nearest
     from kiln.names import PLATFORMS
 

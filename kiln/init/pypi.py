@@ -127,7 +127,7 @@ def facts(
 ) -> PythonProject:
     """Return the facts in a generated recipe; ``mapped`` says that its requirements have conda's names.
 
-    ``source_facts`` reads the source archive for what the generator does not tell.
+    ``source_facts`` reads the source archive for facts that the generator leaves out.
 
     Raises:
         KilnError: it is malformed, or lacks a fact.

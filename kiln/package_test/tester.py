@@ -215,7 +215,7 @@ class PackageTester:
         return number, (f"downstream {name} {record.version}: {result}", *dict.fromkeys(omitted))
 
     def _plan_carried(self, beside: TestStep, output: Output, folder: Path) -> tuple[TestStep, ...]:
-        """Plan the tests that a package carries, with the files of ``folder``, beside the package under test."""
+        """Plan the tests that a package carries, for an environment with the package under test."""
         planned = plan(
             output, recipe_folder=folder, folder=beside.folder, prefix=beside.prefix, available=self.available
         )

@@ -217,7 +217,7 @@ class _Files:
         return data if self._sources.final else data.known()
 
     def _text(self, name: str, *, from_recipe_dir: bool) -> str | None:
-        """Return the text of a file of the recipe or of its sources; None where there is none yet."""
+        """Return the text of a file of the recipe or of its sources; None if it does not exist yet."""
         if from_recipe_dir or str(name).startswith(("/", "..")):
             return self.text(name)
         return self._sources.text(str(name))

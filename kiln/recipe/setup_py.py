@@ -81,7 +81,7 @@ class SetupData(dict[str, Any]):
 
 
 def setup_data(name: str, read: Read, os: Os) -> SetupData:
-    """Return the data of a setup.py and of the setup.cfg beside it; empty without both.
+    """Return the data of a setup.py and of the setup.cfg in its folder; empty without both.
 
     ``read`` returns the text of a file, or None; ``os`` is what a script sees as the module of this name.
 

@@ -27,7 +27,7 @@ PACKAGED_PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What a plan is made from: a rendered config, what it requires, and the places to search.
+    """The inputs of a plan: a rendered config, its requirements, and the places to search.
 
     ``python`` is the Python of the config's rehearsal, empty without one; ``env`` is pip's environment, ``glibc`` the
     version of this machine's C library.

@@ -52,7 +52,7 @@ def table() -> Mapping[str, ProgramPackage]:
 
 
 def find(name: str, env: Mapping[str, str]) -> MachineProgram | None:
-    """Return a program of PATH, or of the running Python's folder, with its version; None when there is none."""
+    """Return a program of PATH, or of the running Python's folder, with its version, or None."""
     path = shutil.which(name, path=f"{env.get('PATH', '')}:{Path(sys.executable).parent}")
     if path is None:
         return None

@@ -51,7 +51,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalPlan:
-    """What a config's rehearsal uses in the place of a channel; ``python`` is empty when the config needs none.
+    """The contents of a config's rehearsal in place of a channel; ``python`` is empty when the config needs none.
 
     ``upstream`` is the wheel that replaces the compile, None for a rehearsal that compiles. ``dependencies`` are wheels
     that become packages. ``notes`` are for the user.

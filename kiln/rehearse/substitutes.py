@@ -47,7 +47,7 @@ class MissingPackage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Substitutes:
-    """What stands in for required packages: stand-ins of this machine, wheels, and the packages that nothing does."""
+    """Substitutes of required packages: stand-ins of this machine and wheels, and the packages without one."""
 
     stand_ins: tuple[StandIn, ...] = ()
     wheels: tuple[LockedWheel, ...] = ()

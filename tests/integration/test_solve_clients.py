@@ -35,7 +35,7 @@ CUDA, OLDER_CUDA, CPU = "2.21.0 cuda129", "2.21.0 cuda125", "2.21.0 cpu"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What conda's variables say of a machine. None: ``cuda`` without a driver, ``arch`` not detected."""
+    """Values of conda's variables for a machine. None: ``cuda`` without a driver, ``arch`` not detected."""
 
     cuda: str | None = "12.9"
     glibc: str = "2.36"
@@ -111,7 +111,7 @@ TABLE = [
         row("tensorflow 2.19.*", gets=f"2.19.1 cuda126 {level}", archspec=name)
         for name, level in (("x86_64_v2", "level1"), ("x86_64_v3", "level3"), ("zen4", "level3"))
     ),
-    # conda-forge's names beside ours: what TensorFlow contains, others have as packages.
+    # conda-forge's names next to ours: what TensorFlow contains, others have as packages.
     row("tsl_robin_map", "libprotobuf", "libabseil", gets=CUDA, others={"tsl_robin_map": "1.4.0"}),
     row("libprotobuf 6.31.*", gets=CUDA, others={"protobuf": "6.31.1", "libabseil": "20250512.1"}),
     row("libabseil 20260107.*", "libgrpc", gets=CUDA, others={"protobuf": "6.33.5", "grpcio": "1.78.0"}),

@@ -31,7 +31,7 @@ CHUNK = 1 << 20
 class ServerClient:
     """The changes and the index of a server's channels; ``pause`` sleeps for a number of seconds.
 
-    ``subdirs`` are read beside those of every channel.
+    ``subdirs`` are read in addition to those of every channel.
     """
 
     server: Server

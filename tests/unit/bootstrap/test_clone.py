@@ -1,4 +1,4 @@
-"""What needs the clone says so where pip has installed kiln; lists of packages are found in both."""
+"""Commands that need the clone say so if pip has installed kiln; lists of packages are found in both."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ def test_the_patch_for_cuda_12_9_adds_what_the_release_asks_for() -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize(("cuda", "linked"), [("12.9", True), ("9.0", False), ("None", False)])
 def test_the_server_finds_ptxas_and_libdevice(tmp_path: Path, cuda: str, *, linked: bool) -> None:
-    """In the folder beside the program in which XLA looks; without a cycle, by links to single files."""
+    """In the folder next to the program where XLA looks; without a cycle, by links to single files."""
     (tmp_path / "source" / "dist").mkdir(parents=True)
     (tmp_path / "source" / "dist" / "tensorflow_model_server").write_text("server")
     prefix = tmp_path / "prefix"

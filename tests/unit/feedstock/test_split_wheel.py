@@ -83,7 +83,7 @@ def test_includes_are_found_from_the_include_folder_of_the_prefix_alone(split: A
     include = split(*LIBRARIES) / "include"
     own, apart = include / "tensorflow/core/x.h", include / "libtensorflow_cc/absl/x.h"
     assert own.read_text() == '#include <vector>\n  #  include "libtensorflow_cc/absl/x.h"\n#include "tsl/x.h"\n'
-    # The last one is found beside the header.
+    # The last one is found next to the header.
     assert apart.read_text().splitlines() == [
         '#include "libtensorflow_cc/absl/base/y.h"',
         "#include <libtensorflow_cc/absl/base/y.h>",

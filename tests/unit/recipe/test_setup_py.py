@@ -1,4 +1,4 @@
-"""What a setup.py says is read without running it; what only running it would say is refused."""
+"""A setup.py is read without running it; values that only a run would give are refused."""
 
 from __future__ import annotations
 

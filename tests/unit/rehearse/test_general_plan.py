@@ -45,7 +45,7 @@ def wheel(name: str, version: str = "2.0") -> LockedWheel:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What pip was asked for; it has all projects but those of nobody, and theirs requirements conflict with odd."""
+    """The requirements that pip was asked for; nobody has no project there, theirs conflicts with odd."""
     requests: list[list[str]] = []
 
     def resolve(requirements: Iterable[str], **_: object) -> Resolution:

@@ -1,4 +1,4 @@
-"""What upstream's wheel lacks."""
+"""Gaps of upstream's wheel."""
 
 from __future__ import annotations
 
