@@ -10,7 +10,7 @@ from kiln.build.engine_settings import (
     ignored_run_exports,
     one_environment,
     packing_settings,
-    python_settings,
+    python_package_settings,
 )
 from kiln.build.post_install_files import in_recipe
 from kiln.build.solved_pins import engine_requirement
@@ -170,7 +170,7 @@ def _build(output: Output, script: list[str], *, as_it_is: bool) -> dict[str, An
         "string": output.build_string,
         "script": {"content": script, **passed(output.script_env)},
         **(AS_IT_IS if as_it_is else binary_settings(output)),
-        "python": {**python_settings(output.settings.python), "entry_points": list(output.entry_points)},
+        "python": {**python_package_settings(output.settings.python), "entry_points": list(output.entry_points)},
         **packing_settings(output),
     }
     if output.noarch:

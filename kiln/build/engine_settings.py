@@ -50,7 +50,7 @@ def _prefix(settings: PrefixSettings) -> dict[str, Any]:
     )
 
 
-def python_settings(settings: PythonSettings) -> dict[str, Any]:
+def python_package_settings(settings: PythonSettings) -> dict[str, Any]:
     """Return the settings of Python packages."""
     return _given(
         skip_pyc_compilation=list(settings.skip_pyc),
@@ -103,7 +103,7 @@ def _given(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value not in (None, False, [], {})}
 
 
-def index_entries(output: Output) -> dict[str, Any]:
+def index_json_entries(output: Output) -> dict[str, Any]:
     """Return the entries of index.json that the engine does not write."""
     about = {key: text for key in ("license", "license_family") if isinstance(text := output.about.get(key), str)}
     features = {"features": output.settings.features, "track_features": output.track_features}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import credentials
 from kiln.build import post_install_files, rehearsal_exports, shared_workdir, solved_pins
 from kiln.build.engine_recipe import caller_names, compiling, concrete, literal_variables
-from kiln.build.engine_settings import index_entries
+from kiln.build.engine_settings import index_json_entries
 from kiln.build.metadata_edits import metadata_edits, packed_files
 from kiln.compression import FAST
 from kiln.errors import BuildFailed
@@ -83,7 +83,7 @@ def plan_rehearsal(
             channels=channels,
             environment=cuda_override(rendered),
             platforms=platforms(rendered),
-            index=index_entries(output),
+            index=index_json_entries(output),
             edits=metadata_edits(output) | packed_files(output, recipe_folder, test_sources(folder, output)),
             pins=solved_pins.of_output(output),
         )
@@ -178,7 +178,7 @@ def plan_outputs(
             channels=channels,
             environment=cuda_override(rendered),
             platforms=platforms(rendered),
-            index=index_entries(output),
+            index=index_json_entries(output),
             edits=metadata_edits(output) | packed_files(output, recipe_folder, test_sources(folder, output)),
             pins=solved_pins.of_output(output),
             level=level,
@@ -199,7 +199,7 @@ def _prologue(output: Output, staging: Staging | None, staged: StagedFiles | Non
         return post_install_files.unpack_wheels(output.sources)
     if not staging.copied:
         return shared_workdir.before_output(staged.folder, output, top)
-    return shared_workdir.restored(staged.folder, output, _licenses(output))
+    return shared_workdir.staging_copy_lines(staged.folder, output, _licenses(output))
 
 
 def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Staging | None) -> tuple[str, ...]:
@@ -209,7 +209,7 @@ def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Stagin
     lines = (
         *(shared_workdir.kept_sources(patterns, test_sources(folder, output)) if patterns else ()),
         *post_install_files.recipes_licenses(licenses, recipe_folder),
-        *(shared_workdir.after_output(licenses) if shared_work else ()),
+        *(shared_workdir.copy_licenses_lines(licenses) if shared_work else ()),
         *post_install_files.link_scripts(output, recipe_folder),
         *post_install_files.forget_sources(output),
         *post_install_files.compile_modules(output),

@@ -62,7 +62,7 @@ def picks_files(output: Output, top: str) -> bool:
     return (bool(output.files) or output.name == top) and output.script.file is None and not output.script.lines
 
 
-def restored(folder: Path, output: Output, licenses: Iterable[str]) -> tuple[str, ...]:
+def staging_copy_lines(folder: Path, output: Output, licenses: Iterable[str]) -> tuple[str, ...]:
     """Return the lines that bring an output a copy of a staging output's work directory, and its installed files.
 
     The paths of the staging output's prefix and work directory become the output's, with unchanged times of files, so
@@ -128,7 +128,7 @@ def glob(pattern: str) -> str:
     return re.sub(r"[^*?\[\]]+", lambda part: shlex.quote(part[0]), pattern)
 
 
-def after_output(licenses: Iterable[str]) -> tuple[str, ...]:
+def copy_licenses_lines(licenses: Iterable[str]) -> tuple[str, ...]:
     """Return the lines that copy licenses to the engine's own work directory, where it looks for them."""
     return tuple(
         f'if [ -e {name} ] && [ "$kiln_own" != "$PWD" ]; then cp -r --parents {name} "$kiln_own/"; fi'

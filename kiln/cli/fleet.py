@@ -309,7 +309,7 @@ def sweep(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.fleet import run as fleet
 
     if options.print_timer:
-        print(timer_of(options, feedstock), end="")
+        print(sweep_timer_script(options, feedstock), end="")
         return 0
     site = site_of(options, feedstock, "sweep", options.provider)
     fleet.sweep(site, everything=options.all)
@@ -317,7 +317,7 @@ def sweep(options: argparse.Namespace, feedstock: Feedstock) -> int:
     return 0
 
 
-def timer_of(options: argparse.Namespace, feedstock: Feedstock) -> str:
+def sweep_timer_script(options: argparse.Namespace, feedstock: Feedstock) -> str:
     """Return the script that installs a timer for the same sweep, with the environment without its secrets."""
     from kiln.fleet import leases
 

@@ -77,7 +77,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln import signals
     from kiln.model.feedstock import Feedstock
     from kiln.publish import transaction
-    from kiln.publish.targets import own_channel, target
+    from kiln.publish.targets import require_own_index, target
     from kiln.store.layout import ArtifactLayout
 
     journals = ArtifactLayout.of(Feedstock(root=root.absolute())).place("publications")
@@ -93,9 +93,9 @@ def run(options: argparse.Namespace, root: Path) -> int:
         if options.abort:
             show(options, aborted=transaction.abort(channel))
         elif options.yank:
-            show(options, **yank(own_channel(channel), options))
+            show(options, **yank(require_own_index(channel), options))
         elif options.reindex:
-            reindex(own_channel(channel), options)
+            reindex(require_own_index(channel), options)
         else:
             show(options, **publish(channel, options, root))
     return 0

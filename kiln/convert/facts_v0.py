@@ -8,7 +8,7 @@ from kiln.convert import facts, keys
 from kiln.convert.compile_variables import compile_variables
 from kiln.convert.facts import Facts
 from kiln.convert.package_tests import IMPLICIT
-from kiln.convert.pins import pin_bounds
+from kiln.convert.pins import pin_run_as_build_bounds
 from kiln.matchspec import with_star
 from kiln.render.render import evaluated, render
 from kiln.variants.files import as_list
@@ -142,7 +142,7 @@ def _bounded(spec: str, bounds: Mapping[str, Any], placed: set[str]) -> str:
     """Return a bare requirement of ``run`` with the pin that the variant's ``pin_run_as_build`` gives it."""
     if spec not in bounds or spec in _BOUND or spec not in placed:
         return spec
-    lower, upper = pin_bounds(bounds[spec])
+    lower, upper = pin_run_as_build_bounds(bounds[spec])
     return facts.pin(spec, subpackage=False, lower=lower, upper=upper, exact=False, build="")
 
 

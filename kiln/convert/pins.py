@@ -32,7 +32,7 @@ def pin_arguments(function: str, node: nodes.Call, text: Callable[[nodes.Expr], 
     return ", ".join(arguments)
 
 
-def pin_bounds(given: Mapping[str, str] | str) -> tuple[str, str]:
+def pin_run_as_build_bounds(given: Mapping[str, str] | str) -> tuple[str, str]:
     """Return the bounds of an entry of ``pin_run_as_build``, with conda-build's defaults."""
     if isinstance(given, str):
         return given, given

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln.convert.notation import Expr
-from kiln.convert.pins import pin_bounds
+from kiln.convert.pins import pin_run_as_build_bounds
 from kiln.convert.tree import Part, Refused, ScalarPart
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Specs:
             raise Refused(part.number, "the requirement 'name x.x' has no equivalent; write the version out")
         first = part.pieces[0] if part.pieces else ""
         if section == "run" and part.value in self._run_pins:
-            lower, upper = pin_bounds(self._run_pins[part.value])
+            lower, upper = pin_run_as_build_bounds(self._run_pins[part.value])
             bounds = f'lower_bound="{lower}", upper_bound="{upper}"'
             return replace(part, pieces=(Expr(f'pin_compatible("{part.value}", {bounds})'),))
         if isinstance(first, Expr):

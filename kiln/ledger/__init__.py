@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.container.owner_labels import Owner, is_gone
 from kiln.ledger import records
 from kiln.ledger.database import Database
-from kiln.ledger.repair import decoding, retry_after_repair, write_finished
+from kiln.ledger.repair import back_up_finished, decoding, retry_after_repair
 from kiln.model.run import ConfigState
 from kiln.serialization import from_json
 
@@ -95,7 +95,7 @@ class Ledger(Database):
         """
         step = self._step_row(key)
         if step is not None and key.isalnum():
-            write_finished(self.path.parent, key, step, map(dataclasses.astuple, artifacts))
+            back_up_finished(self.path.parent, key, step, map(dataclasses.astuple, artifacts))
 
     def forget(self, key: str) -> None:
         """Delete a step whose result is gone."""

@@ -256,7 +256,7 @@ def _is_sound(table: str, row: dict[str, Any]) -> bool:
         return False
 
 
-def write_finished(folder: Path, key: str, step: Iterable[object], artifacts: Iterable[Iterable[object]]) -> None:
+def back_up_finished(folder: Path, key: str, step: Iterable[object], artifacts: Iterable[Iterable[object]]) -> None:
     """Write a finished config into a file: its row of the table of steps, and those of its packages."""
     text = json.dumps({"step": list(step), "artifacts": [list(row) for row in artifacts]}, sort_keys=True)
     files.write_text(folder / FINISHED / f"{key}.json", text)

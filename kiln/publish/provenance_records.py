@@ -15,14 +15,14 @@ CHAIN = "provenance/chain.jsonl"
 BILL = "provenance/sbom/{}.spdx.json"  # by the hash of the package
 
 
-def chain_of(store: Store) -> bytes:
+def read_chain(store: Store) -> bytes:
     """Return the chain of records in a store, by default empty."""
     return store.read(CHAIN) or b""
 
 
 def add_records(store: Store, journal: Journal, attestation: Attestation | None) -> bytes:
     """Write the bills of new packages, and return the chain with their records, each once however often this runs."""
-    chain = chain_of(store)
+    chain = read_chain(store)
     if attestation is None:
         return chain
     for sha256, bill in attestation.boms.items():
@@ -34,7 +34,7 @@ def add_records(store: Store, journal: Journal, attestation: Attestation | None)
 
 def chain_without(store: Store, journal: Journal) -> bytes:
     """Return the chain without the records of a publication."""
-    return provenance.without(chain_of(store), (journal.packages[path] for path in journal.fresh))
+    return provenance.without(read_chain(store), (journal.packages[path] for path in journal.fresh))
 
 
 def remove_bills(store: Store, journal: Journal) -> None:

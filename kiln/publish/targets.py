@@ -56,7 +56,7 @@ def target(
     return StoreTarget(store=Folder(root=Path(name).absolute()))
 
 
-def own_channel(channel: Target) -> StoreTarget:
+def require_own_index(channel: Target) -> StoreTarget:
     """Return a target whose index kiln writes.
 
     Raises:

@@ -151,7 +151,7 @@ def stripped(node: Any, scope: VariantScope) -> str:
     return text_of(node, scope).strip()
 
 
-def late_texts(node: Any, scope: VariantScope) -> list[str]:
+def evaluate_except_folders(node: Any, scope: VariantScope) -> list[str]:
     """Evaluate texts in which folders of the build may stand, which stay expressions."""
     with scope.standing(LATE):
         return texts(node, scope)
@@ -229,7 +229,7 @@ SOURCE = each(
             "sha256": text_of,
             "md5": text_of,
             "file_name": text_of,
-            "patches": late_texts,
+            "patches": evaluate_except_folders,
             "target_directory": text_of,
             "filter": _PATTERNS,
             "git": text_of,
@@ -347,7 +347,7 @@ ABOUT = section(
         "documentation": stripped,
         "license": stripped,
         "license_family": stripped,
-        "license_file": late_texts,
+        "license_file": evaluate_except_folders,
         "summary": stripped,
         "description": stripped,
     },

@@ -89,7 +89,7 @@ def exported_by(pypi: str) -> str:
     return known()[name].exported_by if name in known() else ""
 
 
-def added_requirements(pypi: str, python: str) -> tuple[str, ...]:
+def requirements_missing_in_wheel(pypi: str, python: str) -> tuple[str, ...]:
     """Return the PyPI projects that a conda package requires and its wheel does not, for a Python, ``3.11``.
 
     conda-forge/pip-feedstock: until Python 3.12, pip brings setuptools and wheel, and many recipes rely on that.

@@ -126,7 +126,7 @@ def _overlooked(report: Mapping[str, Any], python: str) -> set[str]:
     versions = {canonicalize_name(wheel["name"]): wheel["version"] for wheel in wheels}
     texts = {text for wheel in wheels for text in wheel.get("requires_dist", ())}
     requirements = (requirement for text in texts if (requirement := _parsed(text)) is not None and requirement.marker)
-    added = {name for wheel in versions for name in conda_names.added_requirements(wheel, python)}
+    added = {name for wheel in versions for name in conda_names.requirements_missing_in_wheel(wheel, python)}
     return (added - versions.keys()) | {
         f"{requirement.name}{requirement.specifier}"
         for requirement in requirements

@@ -123,7 +123,7 @@ def convert_all(wheels: Sequence[tuple[Path, str]], folder: Path, target: Packag
 def describe(wheel: Wheel, sha256: str, target: PackageTarget) -> PackageFacts:
     """Return the metadata of a wheel's package."""
     libraries = conda_names.layout(wheel.name) is conda_names.WheelLayout.LIBRARIES
-    added = conda_names.added_requirements(wheel.name, target.python) if target.as_conda_forge else ()
+    added = conda_names.requirements_missing_in_wheel(wheel.name, target.python) if target.as_conda_forge else ()
     exported = conda_names.added_run_exports(wheel.name, wheel.version) if target.as_conda_forge else ()
     required = {
         *conda_names.conda_requirements(wheel.requirements, target.marker_environment()),

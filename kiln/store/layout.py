@@ -30,7 +30,7 @@ class ArtifactLayout:
     @classmethod
     def of(cls, feedstock: Feedstock, *, rehearsal: bool = False) -> ArtifactLayout:
         """Return the folders of a feedstock."""
-        require_own_folder(feedstock)
+        refuse_tracked_link(feedstock)
         return cls(root=feedstock.artifacts, rehearsal=rehearsal)
 
     def place(self, *names: str) -> Path:
@@ -107,7 +107,7 @@ class ArtifactLayout:
         return self.place(f"conda-forge-build-done-{config}")
 
 
-def require_own_folder(feedstock: Feedstock) -> None:
+def refuse_tracked_link(feedstock: Feedstock) -> None:
     """Refuse a ``build_artifacts`` that is a link which came with the feedstock.
 
     A user's own link to another disk is not tracked by git, which ignores the folder.

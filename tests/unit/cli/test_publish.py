@@ -10,7 +10,7 @@ import pytest
 
 from kiln.cli import publish
 from kiln.errors import UsageError
-from kiln.publish.targets import own_channel, target
+from kiln.publish.targets import require_own_index, target
 from tests.feedstocks import written
 from tests.packages import release_package
 
@@ -27,7 +27,7 @@ def options(**values: object) -> argparse.Namespace:
 def channel_of(folder: Path) -> StoreTarget:
     """Return an indexed channel with one package."""
     release_package(folder / "channel" / "linux-64", "little", depends=["zlib"])
-    channel = own_channel(target(str(folder / "channel"), {}, journals=folder))
+    channel = require_own_index(target(str(folder / "channel"), {}, journals=folder))
     publish.reindex(channel, options())
     return channel
 
