@@ -102,8 +102,8 @@ def of_output(output: Output) -> Record:
 def exported(output: Output) -> Iterator[str]:
     """Yield what the host requirements of a CUDA output export, as the packages of a rehearsal do."""
     host = {package_name(spec) for spec in output.requirements.host}
-    cuda = next((spec.split()[1] for spec in output.requirements.host if spec.startswith("cuda-version ")), None)
-    for wheel in rehearse.plan(python="3.12", cuda=cuda).dependencies if cuda else ():
+    cuda = next((spec.split()[1] for spec in output.requirements.host if spec.startswith("cuda-version ")), "")
+    for wheel in rehearse.plan(python="3.12", cuda=cuda.removesuffix(".*")).dependencies if cuda else ():
         if conda_names.exported_by(wheel.name) in host:
             yield from run_exports(wheel.name, Version(wheel.version))["weak"]
 

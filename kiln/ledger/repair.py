@@ -257,9 +257,13 @@ def _is_sound(table: str, row: dict[str, Any]) -> bool:
 
 
 def back_up_finished(folder: Path, key: str, step: Iterable[object], artifacts: Iterable[Iterable[object]]) -> None:
-    """Write a finished config into a file: its row of the table of steps, and those of its packages."""
+    """Write a finished config into a file: its row of the table of steps, and those of its packages.
+
+    Raises:
+        NotWritable: the file, or its folder, is a link.
+    """
     text = json.dumps({"step": list(step), "artifacts": [list(row) for row in artifacts]}, sort_keys=True)
-    files.write_text(folder / FINISHED / f"{key}.json", text)
+    files.write_text(files.inside(folder / FINISHED / f"{key}.json", folder), text)
 
 
 def _add_finished(file: Path, target: sqlite3.Connection) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kiln import channel as channels
 from kiln import command, files, system_packages
-from kiln.errors import AlreadyRunning, DiskFull, DownloadFailed, KilnError, MissingTool, UnsupportedPython
+from kiln.errors import AlreadyRunning, DiskFull, DownloadFailed, KilnError, MissingTool, NotWritable, UnsupportedPython
 from kiln.rehearse.interpreter import probe
 from kiln.rehearse.python_package import build_suffix
 
@@ -60,6 +60,7 @@ def fetch(
         UnsupportedPython: all attempts failed; it gives each reason, and the command that installs a Python here.
         DiskFull: there is not enough disk space.
         AlreadyRunning: another process fetches it, and does not end.
+        NotWritable: a link is in the place of its folder.
     """
     if request.channel == NO_CHANNEL:
         raise _absent(request, ["--python-channel none forbids a download"], env)
@@ -69,7 +70,7 @@ def fetch(
         say(f"no usable Python {request.python} on this machine: fetching it from {name}")
         try:
             return probe(attempt(request, env), env=env)
-        except (AlreadyRunning, DiskFull):
+        except (AlreadyRunning, DiskFull, NotWritable):
             raise
         except KilnError as error:
             reasons.append(f"{name}: {_one_line(error)}")
@@ -112,7 +113,7 @@ def command_for(python: str, *, env: Mapping[str, str]) -> str:
 
 def _from_channel(request: PythonRequest, env: Mapping[str, str]) -> Path:
     """Install a channel's Python into a prefix, atomically."""
-    python, prefix = request.python, request.folder / request.python
+    python, prefix = request.python, files.inside(request.folder / request.python, request.folder)
     unusable = channels.identity(prefix)
     specs = [f"python {python}.* *_{build_suffix(python)}"]
     records = channels.solve([request.channel], specs, virtual_packages=channels.machine_virtual_packages(env))
@@ -122,7 +123,8 @@ def _from_channel(request: PythonRequest, env: Mapping[str, str]) -> Path:
 
 def _by_uv(request: PythonRequest, env: Mapping[str, str]) -> Path:
     """Install a Python into the folder with uv."""
-    uv_variables = {"UV_PYTHON_INSTALL_DIR": str(request.folder / "uv"), "UV_PYTHON_INSTALL_BIN": "0"}
+    folder = files.inside(request.folder / "uv", request.folder)
+    uv_variables = {"UV_PYTHON_INSTALL_DIR": str(folder), "UV_PYTHON_INSTALL_BIN": "0"}
     result = command.run(["uv", "python", "install", request.python], env={**env, **uv_variables}, timeout=_SECONDS)
     paths = _of_uv(request.python, request.folder)
     if not result.ok or not paths:

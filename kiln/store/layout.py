@@ -65,7 +65,7 @@ class ArtifactLayout:
     @property
     def pythons(self) -> Path:
         """The interpreters that were fetched for rehearsals."""
-        return self.root / "pythons"
+        return self.place("pythons")
 
     @property
     def compile_caches(self) -> DiskCaches:

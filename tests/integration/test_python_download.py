@@ -10,7 +10,7 @@ import pytest
 
 from kiln import rehearse, system_packages
 from kiln.channel import Channel, solve
-from kiln.errors import UnsupportedPython
+from kiln.errors import NotWritable, UnsupportedPython
 from kiln.rehearse import Interpreter, PythonRequest, python_download
 
 if TYPE_CHECKING:
@@ -118,6 +118,18 @@ def test_nothing_is_fetched_where_that_is_switched_off(tmp_path: Path) -> None:
         rehearse.fetch_python(request, env=ENV)
     assert "--python-channel none forbids a download" in caught.value.why
     assert not request.folder.exists()
+
+
+def test_no_python_is_written_through_a_link(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "pythons", tmp_path / "elsewhere"
+    (elsewhere / "3.12").mkdir(parents=True)
+    (elsewhere / "3.12" / "kept").touch()
+    folder.mkdir()
+    (folder / "3.12").symlink_to(elsewhere / "3.12")
+    request = PythonRequest(python="3.12", folder=folder, channel=NOWHERE)
+    with pytest.raises(NotWritable, match=r"3\.12 is a link"):
+        rehearse.fetch_python(request, env=ENV)
+    assert (elsewhere / "3.12" / "kept").exists()
 
 
 @pytest.mark.parametrize(
