@@ -102,13 +102,11 @@ def sweep(site: PlaybookSite, *, everything: bool) -> None:
 def list_workers(site: PlaybookSite) -> str:
     """Return the workers of all runs that the provider lists, as JSON.
 
-    Workers that have shut down but are still charged for are removed, and not listed.
-
     Raises:
         MachinesUnknown: when it could not be asked.
         CredentialsRefused: when it does not accept the credentials.
     """
-    result = _play(site, "list.yml", kiln_everywhere=True, kiln_remove_ended=True)
+    result = _play(site, "list.yml", kiln_everywhere=True)
     if not result.ok or result.answer is None:
         raise _removal_error("workers", result)
     return json.dumps(result.answer["machines"], indent=4)
