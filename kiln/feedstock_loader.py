@@ -23,7 +23,7 @@ def find(root: Path) -> Feedstock:
         return feedstock
     reason = "no such folder" if not root.is_dir() else "it has neither recipe/meta.yaml nor recipe/recipe.yaml"
     parent = next((parent for parent in feedstock.root.parents if _has_recipe(Feedstock(root=parent))), None)
-    hint = f"-C {parent}" if parent else "name the feedstock's folder with -C"
+    hint = f"-C {parent}" if parent else "name the feedstock's folder with -C, or make one: kiln init NAME"
     raise FeedstockNotFound("not a feedstock", at=Place(file=str(root)), why=reason, hint=hint)
 
 

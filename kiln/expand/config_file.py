@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln import limits
+from kiln.console.text import quantity
 from kiln.errors import MalformedYaml, UnknownConfig, VariantFault, nearest
 from kiln.model.build_config import BuildConfig
 from kiln.model.source_position import Place
@@ -51,7 +52,8 @@ def read(feedstock: Feedstock, config: str) -> BuildConfig:
     if "/" in name or not path.is_file():
         names = sorted(file.stem for file in feedstock.configs.glob("*.yaml"))
         near = nearest(name, names) or ("kiln matrix lists them" if names else "kiln rerender writes them")
-        raise UnknownConfig(f"no such config: {name!r}", why=f".ci_support holds {len(names)} configs", hint=near)
+        count = quantity(len(names), "config")
+        raise UnknownConfig(f"no such config: {name!r}", why=f".ci_support holds {count}", hint=near)
     return limits.bounded(lambda: _read(path, name, typed=is_v1(feedstock)))
 
 
