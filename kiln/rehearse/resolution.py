@@ -16,8 +16,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from kiln import command, credentials, http_client
-from kiln.errors import DownloadFailed
-from kiln.rehearse import conda_names
+from kiln.errors import DownloadFailed, RehearsalRefused
+from kiln.rehearse import conda_names, pip_without_programs
 from kiln.rehearse.rehearsal_plan import LockedWheel
 from kiln.rehearse.wheel_package import PackageTarget
 
@@ -61,7 +61,7 @@ def resolve(requirements: Iterable[str], *, python: str, glibc: str, env: Mappin
 
     Raises:
         RequirementsConflict: they contradict each other.
-        KilnError: DownloadFailed when pip cannot reach its index.
+        KilnError: DownloadFailed when pip cannot reach its index, RehearsalRefused when it would have to build one.
     """
     wanted = sorted(requirements)
     unavailable: list[UnavailableProject] = []
@@ -81,7 +81,8 @@ def resolve(requirements: Iterable[str], *, python: str, glibc: str, env: Mappin
 def resolve_command(requirements: Path, report: Path, *, python: str, glibc: str) -> tuple[str, ...]:
     """Return the argv of kiln's own pip that chooses wheels for a Python and for this machine's C library."""
     return (
-        *(sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-input", "--quiet"),
+        *(sys.executable, pip_without_programs.__file__),
+        *("install", "--dry-run", "--ignore-installed", "--no-input", "--quiet"),
         *("--disable-pip-version-check", "--only-binary=:all:", "--retries=3", "--report", str(report)),
         *(f"--python-version={python}", "--implementation=cp", f"--abi=cp{python.replace('.', '')}"),
         *("--abi=abi3", "--abi=none"),
@@ -161,6 +162,13 @@ def _failure(output: str, requirements: Sequence[str]) -> UnavailableProject:
                 because = "" if candidate == _project(text) else f"{candidate} requires "
                 return UnavailableProject(project=candidate, reason=f"{because}{reason}")
     lines = [line.removeprefix("ERROR: ") for line in output.splitlines() if not line.startswith("WARNING")]
+    if pip_without_programs.REFUSAL in output:
+        raise RehearsalRefused(
+            "a rehearsal's wheels cannot be chosen: one of them requires a source archive or a repository",
+            why="pip would have to build it, and no code runs while a rehearsal is planned; the requirements are"
+            f" {', '.join(requirements)}",
+            hint="see which of them, or of their requirements, names another one with an address (NAME @ URL)",
+        )
     if "conflict" in output or "ResolutionImpossible" in output:
         raise RequirementsConflict("\n".join(lines[-20:]))
     raise DownloadFailed(
