@@ -68,7 +68,9 @@ def resolve(requirements: Iterable[str], *, python: str, glibc: str, env: Mappin
     while wanted:
         report, output = _ask_pip(wanted, python=python, glibc=glibc, env=env)
         if report is not None:
-            if more := sorted(_overlooked(report, python) - set(wanted)):
+            without_wheels = {failure.project for failure in unavailable}
+            overlooked = {text for text in _overlooked(report, python) if _project(text) not in without_wheels}
+            if more := sorted(overlooked - set(wanted)):
                 wanted = [*wanted, *more]
                 continue
             return Resolution(wheels=_wheels(report, python), unavailable=tuple(unavailable))

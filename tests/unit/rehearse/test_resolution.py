@@ -38,6 +38,8 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def ask(requirements: Sequence[str], **_: object) -> tuple[dict[str, Any] | None, str]:
         answer = queue.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
         queue.append(list(requirements))
         return (None, answer) if isinstance(answer, str) else ({"install": answer}, "")
 
@@ -75,6 +77,16 @@ def test_what_another_python_requires_is_resolved_too(answers: list[Any]) -> Non
     result = resolve(["a"], python="3.10", glibc="2.36", env={})
     assert [wheel.name for wheel in result.wheels] == ["a", "b", "tomli"]
     assert answers == [["a"], ["a", "tomli>=1"]]
+
+
+def test_what_another_python_requires_and_no_wheel_provides_is_asked_for_once(answers: list[Any]) -> None:
+    old = entry("a", "1", "B_c>=1; python_version < '3.11'")
+    none = "ERROR: Could not find a version that satisfies the requirement b-c>=1 (from versions: none)"
+    answers += [[old], none, [old], AssertionError("a fourth request")]
+    result = resolve(["a"], python="3.10", glibc="2.36", env={})
+    assert [wheel.name for wheel in result.wheels] == ["a"]
+    assert [failure.project for failure in result.unavailable] == ["b-c"]
+    assert answers[1:] == [["a"], ["a", "B_c>=1"], ["a"]]
 
 
 def test_a_version_that_another_python_does_not_admit_is_resolved_again(answers: list[Any]) -> None:
