@@ -87,9 +87,9 @@ class SourceFiles:
         entry = self.entries[0] if self.entries else {}
         if entry.get("path") is not None:
             place = self._local(str(entry["path"]))
-            return git_repository.names(place, "HEAD") if (place / ".git").exists() else {}
+            return git_repository.names(place, "HEAD", self.recipe.parent) if (place / ".git").exists() else {}
         repository = self._repository(str(entry["git_url"])) if entry.get("git_url") else None
-        return git_repository.names(repository, _revision(entry)) if repository else {}
+        return git_repository.names(repository, _revision(entry), self.recipe.parent) if repository else {}
 
     def _read(self, entry: Mapping[str, Any], name: str) -> str | None:
         """Return the text of a file in a source."""
@@ -97,7 +97,9 @@ class SourceFiles:
             return self._of_url(entry, name)
         if entry.get("git_url"):
             repository = self._repository(str(entry["git_url"]))
-            return git_repository.text(repository, _revision(entry), name) if repository else self._remote(entry, name)
+            if repository is None:
+                return self._remote(entry, name)
+            return git_repository.text(repository, _revision(entry), name, self.recipe.parent)
         if entry.get("path") is not None:
             return self._of_path(self._local(str(entry["path"])), name)
         return self._remote(entry, name)

@@ -12,7 +12,7 @@ import pytest
 
 from kiln import expand, render
 from kiln.errors import KilnError, MalformedYaml, RecipeFault, TemplateFault, UnsafeTemplate
-from kiln.recipe import source_archive
+from kiln.recipe import git_repository, source_archive
 from kiln.yamltext import reader
 from tests.feedstocks import written
 
@@ -289,3 +289,28 @@ def test_a_repository_runs_no_program_and_stays_in_the_feedstock(tmp_path: Path)
     require_refused(feedstock, RecipeFault, "is not complete in the feedstock")
     linked = written(tmp_path / "linked", GIT.replace("SOURCE", "path: ../src"), files={"src/.git": "gitdir: /a\n"})
     require_refused(linked, RecipeFault, "is not complete in the feedstock")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("link", ["", "objects", "objects/pack", "refs/heads/main", "HEAD", "config", "packed-refs"])
+@pytest.mark.parametrize("reads", [reading("git_url: ../src"), GIT.replace("SOURCE", "path: ../src")])
+def test_a_repository_with_a_link_out_of_the_feedstock_is_refused(tmp_path: Path, link: str, reads: str) -> None:
+    feedstock = written(tmp_path / "a", reads)
+    repository(tmp_path / "b")
+    repository(tmp_path / "a" / "src")
+    assert output(feedstock).version in {"1.5", "v1.2.post1+" + git(tmp_path / "a" / "src", "rev-parse", "HEAD")[:7]}
+    for folder in (tmp_path / "a" / "src", tmp_path / "b"):
+        git(folder, "pack-refs", "--all", "--no-prune")
+    place = tmp_path / "a" / "src" / ".git" / link
+    place.rename(tmp_path / "before")
+    place.symlink_to(tmp_path / "b" / ".git" / link)
+    git_repository.names.cache_clear()
+    require_refused(feedstock, UnsafeTemplate, "the template reads the git repository 'src'")
+
+
+@pytest.mark.processes
+def test_a_repository_with_settings_of_another_file_is_refused(tmp_path: Path) -> None:
+    feedstock = written(tmp_path, GIT.replace("SOURCE", "path: ../src"))
+    repository(tmp_path / "src")
+    git(tmp_path / "src", "config", "include.path", str(tmp_path / "settings"))
+    require_refused(feedstock, UnsafeTemplate, "the template reads the git repository 'src'")
