@@ -51,17 +51,7 @@ def archived_text(archive: Path, name: str, title: str, *, hoists: bool) -> str 
                 plain = _text(opened, name)
             elif opened is not None and rest == name:
                 below = _text(opened, name)
-    except (
-        tarfile.TarError,
-        zipfile.BadZipFile,
-        zlib.error,
-        lzma.LZMAError,
-        EOFError,
-        KeyError,
-        OSError,
-        RuntimeError,
-        NotImplementedError,
-    ) as error:
+    except _FAULTS as error:
         raise TemplateFault(f"{title} cannot be read", why=str(error)) from error
     tops.discard("./")
     return below if hoists and len(tops) == 1 and next(iter(tops)).endswith("/") else plain
