@@ -22,40 +22,57 @@ def collected(entries: Iterable[dict[str, Any]]) -> dict[str, InfoFile]:
     """Return the files of planned entries by their names below ``info/``; a later entry replaces an earlier one.
 
     Raises:
-        BuildFailed: a file is missing, or all of them are too large.
+        BuildFailed: a file is missing or outside its recipe, or all of them are too large.
     """
     files: dict[str, InfoFile] = {}
-    size = 0
+    left = LARGEST
     for entry in entries:
-        for name, file in _tree(entry) if "tree" in entry else _file(entry):
-            size += len(file.data)
-            if size > LARGEST:
-                raise BuildFailed(
-                    f"info/{name} and the files before it have more than {LARGEST:,} bytes",
-                    why="the package contains its recipe and the files of its tests",
-                    hint="keep sources out of the recipe's folder, or set build/include_recipe to false",
-                )
-            files[name] = file
+        for name, parts in _tree(entry) if "tree" in entry else _file(entry):
+            data, mode = b"", 0o644
+            for part in parts:  # a file can be executed if its last part can
+                limit = left - len(data)
+                more = _read(part, name, limit) if isinstance(part, Path) else part.encode()
+                if more is None or len(more) > limit:
+                    raise BuildFailed(
+                        f"info/{name} and the files before it have more than {LARGEST:,} bytes",
+                        why="the package contains its recipe and the files of its tests",
+                        hint="keep sources out of the recipe's folder, or set build/include_recipe to false",
+                    )
+                data += more
+                mode = _mode(part) if isinstance(part, Path) else mode
+            left -= len(data)
+            files[name] = InfoFile(data=data, mode=mode)
     return files
 
 
-def _file(entry: dict[str, Any]) -> Iterator[tuple[str, InfoFile]]:
-    """Yield the one file of an entry; it can be executed if its last file can."""
-    data, mode = b"", 0o644
+def _read(file: Path, name: str, limit: int) -> bytes | None:
+    """Return the bytes of a file; None, without reading it, where it has more than the limit."""
+    try:
+        size = file.stat().st_size if file.is_file() else -1
+        data = file.read_bytes() if 0 <= size <= limit else None
+    except OSError as error:
+        raise BuildFailed(f"{file.name}, for info/{name}, cannot be read", why=str(error)) from error
+    if size < 0:
+        raise BuildFailed(f"{file.name}, for info/{name}, cannot be read", why="it is missing, or not a regular file")
+    return data
+
+
+def _file(entry: dict[str, Any]) -> Iterator[tuple[str, list[str | Path]]]:
+    """Yield the one file of an entry: texts and files, which must be in the folder that the entry gives for them."""
+    parts: list[str | Path] = []
     for part in entry["parts"]:
-        if isinstance(part, str):
-            data += part.encode()
-            continue
-        file = Path(part["file"])
-        try:
-            data += file.read_bytes()
-        except OSError as error:
-            raise BuildFailed(f"{file.name}, for info/{entry['to']}, cannot be read", why=str(error)) from error
-        mode = _mode(file)
-    yield _name(entry["to"]), InfoFile(data=data, mode=mode)
+        file = None if isinstance(part, str) else Path(part["file"])
+        if file is not None and not file.resolve().is_relative_to(Path(part["within"]).resolve()):
+            raise BuildFailed(
+                f"{file.name}, for info/{entry['to']}, is outside the recipe's folder",
+                why="a package contains files of its recipe alone, and links do not lead out of it",
+                hint="put the file itself into the recipe's folder",
+            )
+        parts.append(part if file is None else file)
+    yield _name(entry["to"]), parts
 
 
-def _tree(entry: dict[str, Any]) -> Iterator[tuple[str, InfoFile]]:
+def _tree(entry: dict[str, Any]) -> Iterator[tuple[str, list[str | Path]]]:
     """Yield the files of a folder that match an entry's patterns, and all files in folders that do.
 
     With ``below``, a pattern matches at any depth. A link that leads out of the folder is left out: what it leads to is
@@ -73,7 +90,7 @@ def _tree(entry: dict[str, Any]) -> Iterator[tuple[str, InfoFile]]:
                     text = f"info/{entry['to']}: {place} is left out, a link that leads out of the folder\n"
                     sys.stdout.write(text)
                     continue
-                yield _name(f"{entry['to']}/{place.as_posix()}"), InfoFile(data=file.read_bytes(), mode=_mode(file))
+                yield _name(f"{entry['to']}/{place.as_posix()}"), [file]
 
 
 def _matches(folder: Path, pattern: str, *, below: bool) -> list[Path]:

@@ -36,12 +36,18 @@ def recipe_files(output: Output, recipe_folder: Path) -> list[dict[str, Any]]:
     variant = {"to": f"recipe/{VARIANT}", "parts": [_yaml(variant_values(output.all_keys), in_order=False)]}
     if not output.is_output:
         files = {"to": "recipe", "tree": str(recipe_folder), "patterns": ["*"], "without": [META, VARIANT]}
-        template = {"to": f"recipe/{TEMPLATE}", "parts": [{"file": str(recipe_folder / META)}]}
+        template = {"to": f"recipe/{TEMPLATE}", "parts": [file_part(recipe_folder / META, recipe_folder)]}
         return [files, template, variant]
     files = {"to": "recipe/parent", "tree": str(recipe_folder), "patterns": ["*"]}
     script = output.script.file
-    own = [{"to": f"recipe/{script}", "parts": [{"file": str(recipe_folder / script)}]}] if script else []
-    return [files, *own, variant]
+    if not script:
+        return [files, variant]
+    return [files, {"to": f"recipe/{script}", "parts": [file_part(recipe_folder / script, recipe_folder)]}, variant]
+
+
+def file_part(file: Path, folder: Path) -> dict[str, str]:
+    """Return the part of an entry that is a file in a folder, out of which no link may lead."""
+    return {"file": str(file), "within": str(folder)}
 
 
 def recipe_files_v1(output: Output, recipe_folder: Path) -> list[dict[str, Any]]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from kiln.build.packed_recipe import file_part
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
@@ -39,7 +41,7 @@ def _entries(test: OutputTest, output: Output, recipe_folder: Path, sources: Pat
         yield _file("test_time_dependencies.json", [json.dumps(list(test.requires))])
     scripts = {name: recipe_folder / file for name, file in test.scripts.items()}
     for name in dict.fromkeys((*(file for file, _ in IMPORTS.values()), SHELL)):
-        parts = [*_own(scripts.get(name)), *_imports(test, name)]
+        parts = [*_own(scripts.get(name), recipe_folder), *_imports(test, name)]
         if name == SHELL and test.script.lines:
             parts.append("\n".join(("", "set -ex", *test.script.lines, "exit 0", "")))
         if parts:
@@ -57,8 +59,8 @@ def _file(name: str, parts: Iterable[Part]) -> dict[str, Any]:
     return {"to": f"test/{name}", "parts": list(parts)}
 
 
-def _own(script: Path | None) -> list[Part]:
-    return [] if script is None else [{"file": str(script)}]
+def _own(script: Path | None, recipe_folder: Path) -> list[Part]:
+    return [] if script is None else [file_part(script, recipe_folder)]
 
 
 def _imports(test: OutputTest, name: str) -> list[Part]:

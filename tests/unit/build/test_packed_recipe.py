@@ -229,10 +229,36 @@ def test_invalid_files_of_the_metadata_are_refused(tmp_path: Path, monkeypatch: 
     with pytest.raises(BuildFailed, match="outside the package's metadata"):
         collected([{"to": "recipe/../../x", "parts": ["text"]}])
     with pytest.raises(BuildFailed, match="absent, for info/test/a, cannot be read"):
-        collected([{"to": "test/a", "parts": [{"file": str(tmp_path / "absent")}]}])
+        collected([{"to": "test/a", "parts": [{"file": str(tmp_path / "absent"), "within": str(tmp_path)}]}])
     monkeypatch.setattr("kiln.build.info_files.LARGEST", 3)
     with pytest.raises(BuildFailed, match="more than 3 bytes"):
         collected([{"to": "test/a", "parts": ["four"]}])
+
+
+@pytest.mark.parametrize("name", ["run_test.sh", "folder/run_test.sh"])
+def test_a_file_that_is_a_link_out_of_the_recipe_is_refused(tmp_path: Path, name: str) -> None:
+    recipe, secrets = tmp_path / "recipe", tmp_path / "secrets"
+    recipe.mkdir()
+    secrets.mkdir()
+    (secrets / "run_test.sh").write_text("secret")
+    (recipe / "run_test.sh").symlink_to(secrets / "run_test.sh")
+    (recipe / "folder").symlink_to(secrets)
+    entry = {"to": "test/run_test.sh", "parts": [{"file": str(recipe / name), "within": str(recipe)}]}
+    with pytest.raises(BuildFailed, match=r"run_test\.sh, for info/test/run_test\.sh, is outside the recipe"):
+        collected([entry])
+
+
+def test_a_large_file_is_refused_without_reading_all_of_it(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe"
+    recipe.mkdir()
+    with (recipe / "large").open("wb") as file:
+        file.truncate(1 << 34)
+    for entry in (
+        {"to": "recipe", "tree": str(recipe), "patterns": ["*"]},
+        {"to": "recipe/large", "parts": [{"file": str(recipe / "large"), "within": str(recipe)}]},
+    ):
+        with pytest.raises(BuildFailed, match="info/recipe/large and the files before it have more than"):
+            collected([entry])
 
 
 def test_values_of_a_variant_keep_their_types() -> None:
