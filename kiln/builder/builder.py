@@ -163,6 +163,7 @@ class Builder:
             sources=self.sources,
             engine=self.engine,
             step_cache=self.step_cache,
+            solved_from=self.solved_from,
         )
 
     def compile_all(self) -> dict[str | None, StepResult]:

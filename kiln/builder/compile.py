@@ -14,7 +14,7 @@ from kiln.model.plan import StagedFiles
 from kiln.store import compile_cache
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from kiln.builder.engine_calls import EngineCalls
     from kiln.job.messages import ReportedStep
@@ -25,13 +25,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compile:
-    """A build step of one config, which outputs share; ``sources`` are the channels that it needs."""
+    """A build step of one config, which outputs share; ``sources`` are the channels that it needs.
+
+    ``solved_from`` are further inputs: the packages of a rehearsal, whose channel stays the same when they change.
+    """
 
     rendered: Rendered
     staging: Staging
     sources: tuple[str, ...]
     engine: EngineCalls
     step_cache: StepCache[ReportedStep]
+    solved_from: Mapping[str, Any]
 
     def run(self) -> StepResult:
         """Run the step, or reuse its result; its work directory is kept for the outputs."""
@@ -41,7 +45,7 @@ class Compile:
             package = self._watched(step, display)
             return [package], {"work": (step.folder / "work_directory").read_text().strip()}
 
-        result = self.step_cache.once(title, self.engine.inputs(step), do)
+        result = self.step_cache.once(title, self.inputs(step), do)
         if not Path(result.detail["work"]).is_dir():
             if result.outdated or title in self.step_cache.settled:
                 raise self.step_cache.unfinished(title)
@@ -71,6 +75,10 @@ class Compile:
             settings=self.engine.job.folder / "compile.env",
             secrets=tuple(self.engine.secrets),
         )
+
+    def inputs(self, step: CompileStep) -> dict[str, Any]:
+        """Return the inputs that decide the step's result."""
+        return {**self.engine.inputs(step), **self.solved_from}
 
     def write_settings(self) -> Path:
         """Write the step's settings, and return the file for its Bazel's events."""
