@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 VirtualPackages: TypeAlias = "Mapping[str, tuple[str, str]]"  # name to version and build, as in __cuda 12.9 0
 UNINDEXED = ".unindexed"  # exists in the channel while the index differs from the files
 SUBDIRS = ("linux-64", "noarch")  # of every channel that is made here
+_ARCHSPEC = {"64": "x86_64", "32": "x86"}  # the architecture in a subdir: its build of __archspec, where they differ
 OVERRIDES = {"cuda": "CONDA_OVERRIDE_CUDA", "libc": "CONDA_OVERRIDE_GLIBC", "archspec": "CONDA_OVERRIDE_ARCHSPEC"}
 _VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){0,5}")
 
@@ -234,7 +235,8 @@ def installed(prefix: Path) -> list[PrefixRecord]:
 
 def virtual_packages_of(subdir: str, machine: VirtualPackages) -> VirtualPackages:
     """Return the virtual packages for a platform whose programs are emulated: this machine's, of another processor."""
-    return {**machine, "__archspec": ("1", subdir.partition("-")[2])}
+    architecture = subdir.partition("-")[2]
+    return {**machine, "__archspec": ("1", _ARCHSPEC.get(architecture, architecture))}
 
 
 def machine_virtual_packages(overrides: Mapping[str, str] | None = None) -> VirtualPackages:
