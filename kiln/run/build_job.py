@@ -11,6 +11,8 @@ from kiln.compression import FAST
 from kiln.executor import conda_forge_env, foreign_engine
 from kiln.job.job_files import BuildJob
 from kiln.ledger import records
+from kiln.model.build_results import TestVerdict
+from kiln.run.options import HOST
 from kiln.store import build_cache, compile_cache
 from kiln.store.build_cache import BuildInputs
 
@@ -87,7 +89,10 @@ def compile_settings(task: Task, executor: Executor) -> dict[str, str]:
 
 
 def shared_packages(task: Task, ledger: Ledger) -> tuple[dict[str, Any], ...]:
-    """Return the packages that another config has made, as JSON values; empty for a cold build with --rebuild."""
+    """Return the packages that another config has made, as JSON values; empty for a cold build with --rebuild.
+
+    One whose tests were skipped is left out where they run now.
+    """
     job = task.job
     if task.is_foreign or job.options.rehearsal or (job.options.rebuild and job.cold):
         return ()
@@ -95,4 +100,9 @@ def shared_packages(task: Task, ledger: Ledger) -> tuple[dict[str, Any], ...]:
     packages = build_cache.shared_packages(
         ledger, task.layout, render.finalise(task.rendered).outputs, inputs, job.config
     )
-    return tuple(records.package_as_json(report) for report in packages)
+    runs = emulation.runs(task.rendered.config.platform, in_container=job.container != HOST)
+    return tuple(
+        records.package_as_json(report)
+        for report in packages
+        if not (runs and report.tests.verdict is TestVerdict.SKIPPED)
+    )

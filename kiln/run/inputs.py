@@ -18,7 +18,7 @@ from kiln.store.rehearsal_layout import RehearsalLayout
 from kiln.yamltext import read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from kiln.builder.rehearsal_inputs import RehearsalInputs
     from kiln.container import Engine
@@ -114,7 +114,13 @@ def look_up(
         engine=choice.engine,
         places=places,
         rehearsals=rehearsals,
-        inputs=_inputs(feedstock, places, rehearsals, engine=options.build.engine),
+        inputs=_inputs(
+            feedstock,
+            places,
+            rehearsals,
+            engine=options.build.engine,
+            emulated=_emulated(feedstock, configs, options, in_container=choice.engine is not None),
+        ),
         caches={config.name: cache_key(config, where=places[config.name].compilers(machine)) for config in configs},
         share=share,
         notes=(*_stale(feedstock), *choice.notes, *notes, *notes_on_rehearsals, *_system_packages(feedstock)),
@@ -159,8 +165,25 @@ def _require_keys(feedstock: Feedstock, configs: tuple[BuildConfig, ...], *, eng
         recipe_files.require(feedstock, renderings)
 
 
+def _emulated(
+    feedstock: Feedstock, configs: Iterable[BuildConfig], options: RunOptions, *, in_container: bool
+) -> frozenset[str]:
+    """Return the names of the cross-compiled configs whose tests this machine runs; other engines skip them."""
+    return frozenset(
+        config.name
+        for config in configs
+        if options.build.engine == OWN_ENGINE
+        and platforms.emulates_tests(feedstock, config.platform, in_container=in_container)
+    )
+
+
 def _inputs(
-    feedstock: Feedstock, places: Mapping[str, BuildLocation], rehearsals: Mapping[str, RehearsalInputs], *, engine: str
+    feedstock: Feedstock,
+    places: Mapping[str, BuildLocation],
+    rehearsals: Mapping[str, RehearsalInputs],
+    *,
+    engine: str,
+    emulated: Collection[str],
 ) -> dict[str, BuildInputs]:
     recipe = build_cache.recipe_digest(feedstock)
     return {
@@ -171,6 +194,7 @@ def _inputs(
             engine=engine,
             where=place.digest,
             rehearsed_with=rehearsals[config].key if config in rehearsals else None,
+            emulated=config in emulated,
         )
         for config, place in places.items()
     }

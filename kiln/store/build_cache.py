@@ -50,16 +50,25 @@ def sources_digest(feedstock: Feedstock, config: str) -> str:
 
 
 def inputs(
-    feedstock: Feedstock, config: str, *, recipe: str, engine: str, where: str, rehearsed_with: str | None = None
+    feedstock: Feedstock,
+    config: str,
+    *,
+    recipe: str,
+    engine: str,
+    where: str,
+    rehearsed_with: str | None = None,
+    emulated: bool = False,
 ) -> BuildInputs:
     """Return the hashes of a config's inputs: recipe, engine, image (``where``: its digest, or the host), variant.
 
     ``rehearsed_with`` is a hash of a rehearsal's wheels and Python, which separates rehearsals from builds.
+    ``emulated`` for a cross-compiled config whose tests run here: without an emulator they were skipped.
     """
     engines = (version("py-rattler-build"), __version__) if engine == "rattler-build" else ()
     rehearsal = () if rehearsed_with is None else (REHEARSED, rehearsed_with)
     shared = digest([recipe, engine, engines, where, *rehearsal])
-    return BuildInputs(shared=shared, key=digest([shared, config, files.sha256(feedstock.configs / f"{config}.yaml")]))
+    own = [config, files.sha256(feedstock.configs / f"{config}.yaml"), *(["emulated"] if emulated else [])]
+    return BuildInputs(shared=shared, key=digest([shared, *own]))
 
 
 def finished(ledger: Ledger, layout: ArtifactLayout, inputs: BuildInputs) -> tuple[PackageReport, ...] | None:

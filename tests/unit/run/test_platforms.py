@@ -9,7 +9,11 @@ import pytest
 
 from kiln import emulation, expand
 from kiln.errors import UnsupportedPlatform
+from kiln.job.options import BuildOptions
 from kiln.run import platforms
+from kiln.run.executor_choice import BuildLocation
+from kiln.run.inputs import _emulated, _inputs
+from kiln.run.options import RunOptions
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -109,3 +113,22 @@ def test_another_machine_builds_other_configs(feedstock: Feedstock, monkeypatch:
     monkeypatch.setattr(platform, "machine", lambda: "ppc64le")
     assert emulation.own_subdir() == "linux-ppc64le"
     assert platforms.buildable(feedstock, (*HERE, *ELSEWHERE), rehearsal=False)[0] == ("linux_ppc64le_",)
+
+
+def test_a_cross_compiled_config_is_built_again_once_its_tests_can_run(
+    feedstock: Feedstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keys(registered: str, *, in_container: bool = True, engine: str = "rattler-build") -> dict[str, str]:
+        monkeypatch.setattr(
+            emulation, "runs", lambda subdir, in_container: in_container and subdir in {registered, "linux-64"}
+        )
+        options = RunOptions(configs=HERE, command="build", build=BuildOptions(engine=engine))
+        emulated = _emulated(feedstock, expand.read_all(feedstock, HERE), options, in_container=in_container)
+        places = dict.fromkeys(HERE, BuildLocation())
+        return {name: entry.key for name, entry in _inputs(feedstock, places, {}, engine="", emulated=emulated).items()}
+
+    without, with_emulator = keys(""), keys("linux-aarch64")
+    assert without["linux_aarch64_"] != with_emulator["linux_aarch64_"]
+    assert without["linux_64_"] == with_emulator["linux_64_"]
+    assert keys("linux-aarch64", in_container=False) == keys("linux-ppc64le") == without
+    assert keys("linux-aarch64", engine="conda-build") == without, "its tests are skipped in any case"
