@@ -18,19 +18,22 @@ if TYPE_CHECKING:
 class SourceMirrors:
     """A folder with files under the names that they have at their addresses, and the address of a mirror.
 
+    ``by_hash`` has such files in folders named by their SHA-256.
     A mirror has a file under its own address without the scheme, ``MIRROR/github.com/...``, as in TensorFlow's
     (third_party/repo.bzl of its sources, tf_mirror_urls).
     """
 
     folder: Path | None = None
     mirror: str | None = None
+    by_hash: Path | None = None
 
-    def of(self, urls: Iterable[str]) -> list[str]:
+    def of(self, urls: Iterable[str], sha256: str = "") -> list[str]:
         """Return the addresses to try for a file, in order; a file that is not remote has only its own."""
         originals = list(urls)
         remote = [urlsplit(url) for url in originals if url.startswith(("http://", "https://"))]
         names = dict.fromkeys(Path(unquote(url.path)).name for url in remote)
-        here = [self.folder / name for name in names if self.folder is not None and name]
+        folders = (self.by_hash / sha256 if self.by_hash is not None and sha256 else None, self.folder)
+        here = [folder / name for folder in folders for name in names if folder is not None and name]
         mirrored = [f"{self.mirror.rstrip('/')}/{url.netloc}{url.path}" for url in remote if self.mirror is not None]
         return [*(file.absolute().as_uri() for file in here if file.is_file()), *mirrored, *originals]
 
@@ -38,7 +41,7 @@ class SourceMirrors:
 def applied(recipe: Mapping[str, Any], origins: SourceMirrors) -> dict[str, Any]:
     """Return a concrete recipe whose sources have the addresses of the mirrors, too."""
     sources = [
-        {**entry, "url": origins.of(entry["url"])} if "url" in entry and "sha256" in entry else entry
+        {**entry, "url": origins.of(entry["url"], entry["sha256"])} if "url" in entry and "sha256" in entry else entry
         for entry in recipe.get("source", ())
     ]
     return {**recipe, "source": sources} if sources else dict(recipe)

@@ -41,7 +41,8 @@ class EngineCalls:
     """The engine's calls for one config: ``granted`` are patterns of the steps whose scripts may use the network.
 
     ``secrets`` are variables of the compile step alone. ``recipe_digest`` is a hash of the recipe's files that affect a
-    script, ``packed_digest`` one of all of its files, which packages contain.
+    script, ``packed_digest`` one of all of its files, which packages contain. ``sources`` has fetched sources by their
+    hashes.
     """
 
     job: BuildJob
@@ -49,6 +50,7 @@ class EngineCalls:
     recipe_digest: str
     packed_digest: str
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    sources: Path | None = None
 
     @classmethod
     def of(cls, job: BuildJob, rendered: Rendered, secrets: Mapping[str, str] = MappingProxyType({})) -> EngineCalls:
@@ -106,7 +108,9 @@ class EngineCalls:
     def origins(self) -> SourceMirrors:
         """Further places of source archives."""
         folder = self.job.compile.get(compile_cache.DISTDIR)
-        return SourceMirrors(folder=None if folder is None else Path(folder), mirror=self.job.options.mirror)
+        return SourceMirrors(
+            folder=None if folder is None else Path(folder), mirror=self.job.options.mirror, by_hash=self.sources
+        )
 
     def is_apart(self, step: str) -> bool:
         """Return whether a step's script runs without the network."""

@@ -26,7 +26,7 @@ from kiln.ledger import Ledger, records
 from kiln.matchspec import package_name
 from kiln.package_test import PackageTester
 from kiln.serialization import from_json, to_json
-from kiln.store import build_cache, compile_cache
+from kiln.store import build_cache
 from kiln.store.rehearsal_layout import RehearsalLayout
 from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest, folder_digest
 from kiln.variants.cuda import cuda_arch_of, cuda_of
@@ -142,14 +142,13 @@ class Rehearsal:
         """Build as without a rehearsal, but from the packages that were made for it."""
         rendered = for_one_python(self.rendered, self.wheels.python)
         self.fill_channel(dependencies, build.in_order(rendered.outputs))
-        settings = {**self.job.compile, compile_cache.DISTDIR: str(self.layout.sources)}
-        job = dataclasses.replace(self.job, cache=self.layout.cache, compile=settings)
+        job = dataclasses.replace(self.job, cache=self.layout.cache)
         builder = Builder(
             job=job,
             rendered=rendered,
             channel=self.layout.channel,
             sources=(self.layout.channel.url,),
-            engine=EngineCalls.of(job, self.rendered),
+            engine=dataclasses.replace(EngineCalls.of(job, self.rendered), sources=self.layout.sources),
             step_cache=self.step_cache,
             reporter=self.reporter,
             dependencies=tuple(package.name for package in dependencies),

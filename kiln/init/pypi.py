@@ -104,7 +104,7 @@ def _source_facts(project: PythonProject, env: Mapping[str, str]) -> SdistFacts 
             source_files.fetch(located, Path(folder), on_line=lambda _: None)
         except DownloadFailed:
             return None
-        return sdist.read(Path(folder) / located[0].name)
+        return sdist.read(source_files.place(located[0], Path(folder)))
 
 
 def _failure(name: str, version: str | None, text: str) -> DownloadFailed:

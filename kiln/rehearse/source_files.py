@@ -42,8 +42,9 @@ class MissingSource:
 class SourceSearch:
     """The places in which sources are searched, in this order.
 
-    ``store`` has fetched files, ``folder`` the user's downloads, ``mirror`` files as ``MIRROR/HOST/PATH``. ``projects``
-    are names to ask the indexes for besides those in a source's own address; ``env`` is pip's environment.
+    ``store`` has fetched files, each in a folder named by its SHA-256, ``folder`` the user's downloads, ``mirror``
+    files as ``MIRROR/HOST/PATH``. ``projects`` are names to ask the indexes for besides those in a source's own
+    address; ``env`` is pip's environment.
     """
 
     store: Path
@@ -77,7 +78,7 @@ class SourceSearch:
 
     def _here(self, source: Source, sha256: str) -> SourceFile | None:
         for name in names_of(source):
-            for folder in filter(None, (self.store, self.folder)):
+            for folder in filter(None, (self.store / sha256, self.folder)):
                 path = folder / name
                 if path.is_file() and files.sha256(path) == sha256:
                     size = path.stat().st_size
@@ -147,7 +148,12 @@ def projects_of(source: Source, more: Iterable[str]) -> tuple[str, ...]:
 
 def missing(sources: Iterable[SourceFile], store: Path) -> tuple[SourceFile, ...]:
     """Return the sources that ``fetch`` would download; existing files are not read."""
-    return tuple(source for source in sources if not (store / source.name).is_file())
+    return tuple(source for source in sources if not place(source, store).is_file())
+
+
+def place(source: SourceFile, store: Path) -> Path:
+    """Return the path of a source in ``store``: different sources have the same name, such as ``v1.0.tar.gz``."""
+    return store / source.sha256 / source.name
 
 
 def fetch(sources: Iterable[SourceFile], store: Path, *, on_line: Callable[[str], None]) -> None:
@@ -158,7 +164,7 @@ def fetch(sources: Iterable[SourceFile], store: Path, *, on_line: Callable[[str]
     """
     store.mkdir(parents=True, exist_ok=True)
     for source in sources:
-        target = store / source.name
+        target = place(source, store)
         if target.is_file() and files.sha256(target) == source.sha256:
             continue
         files.require_space(store, source.size, for_what=f"fetching {source.name}")
@@ -172,6 +178,7 @@ def fetch(sources: Iterable[SourceFile], store: Path, *, on_line: Callable[[str]
                     why=f"its SHA-256 is {actual}, the recipe has {source.sha256}; it came from {source.origin}",
                     hint="put the right file into a folder and name it with --distdir",
                 )
+            target.parent.mkdir(exist_ok=True)
             part.replace(target)
 
 

@@ -49,7 +49,7 @@ class RehearsalLayout:
 
     @property
     def sources(self) -> Path:
-        """The fetched sources of the recipe, shared by all configs."""
+        """The fetched sources of recipes, each in a folder named by its SHA-256; shared by all configs."""
         return files.inside(self.config.parent / "sources", self.config.parent)
 
     @property

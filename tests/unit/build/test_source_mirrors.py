@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 URL = "https://example.org/project/archive/v1.0.tar.gz"
+SHA = "0" * 64
 
 
 @pytest.fixture
@@ -27,6 +28,16 @@ def test_a_folder_comes_first_then_the_mirror_then_the_address_itself(folder: Pa
         "https://mirror.example.net/all/example.org/project/archive/v1.0.tar.gz",
         URL,
     ]
+
+
+def test_a_fetched_source_of_the_same_hash_comes_before_the_users_folder(folder: Path) -> None:
+    (folder / "fetched" / SHA).mkdir(parents=True)
+    (folder / "fetched" / SHA / "v1.0.tar.gz").touch()
+    origins = SourceMirrors(folder=folder, by_hash=folder / "fetched")
+    users = f"file://{folder}/v1.0.tar.gz"
+    result = applied({"source": [{"url": [URL], "sha256": SHA}, {"url": [URL], "sha256": "1" * 64}]}, origins)
+    assert result["source"][0]["url"] == [f"file://{folder}/fetched/{SHA}/v1.0.tar.gz", users, URL]
+    assert result["source"][1]["url"] == [users, URL]
 
 
 def test_every_address_of_a_file_is_mirrored(folder: Path) -> None:

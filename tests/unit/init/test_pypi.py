@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,9 +14,11 @@ from kiln import command
 from kiln.errors import DownloadFailed, KilnError, UsageError
 from kiln.init import pypi
 from kiln.init.sdist import SdistFacts
+from kiln.rehearse import package_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 HASH = "0" * 64
 # In the form of py-rattler-build 0.73's generator.
@@ -164,3 +169,31 @@ def test_failures_are_told_apart(answering: Callable[[str], None], output: str, 
 def test_a_name_that_no_project_has_is_not_asked_for() -> None:
     with pytest.raises(UsageError, match="cannot be a project"):
         pypi.project("../etc", None, env={})
+
+
+def test_a_projects_source_archive_is_fetched_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("small-1/COPYING"))
+    sha256 = hashlib.sha256(data.getvalue()).hexdigest()
+    page = tmp_path / "small" / "index.html"
+    page.parent.mkdir()
+    page.with_name("small-1.tar.gz").write_bytes(data.getvalue())
+    page.write_text(f'<a href="small-1.tar.gz#sha256={sha256}">small</a>')
+    monkeypatch.setattr(package_index, "indexes", lambda _: (tmp_path.as_uri(),))
+    url = "https://index.example/packages/source/s/small/small-{version}.tar.gz"
+    project = pypi.PythonProject(
+        noarch=True,
+        python_min="3.10",
+        name="small",
+        version="1",
+        url=url,
+        sha256=sha256,
+        host=(),
+        run=(),
+        imports=(),
+        about={},
+    )
+    facts = pypi._source_facts(project, {})
+    assert facts is not None
+    assert facts.licenses == ("COPYING",)

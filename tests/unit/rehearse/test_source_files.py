@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import http_client
+from kiln.build.source_mirrors import SourceMirrors
 from kiln.errors import DownloadFailed, HashMismatch
 from kiln.model.rendered import Source
 from kiln.rehearse import package_index, source_files
@@ -52,8 +53,29 @@ def test_an_index_has_the_source_under_whatever_name(tmp_path: Path, index: Path
     (file,), lacking = search(tmp_path).locate([SOURCE, SOURCE])
     assert (file.name, lacking) == ("small_thing-1.tar.gz", ())
     fetch([file], tmp_path / "store", on_line=lambda _: None)
-    assert (tmp_path / "store" / "small_thing-1.tar.gz").read_bytes() == CONTENT
+    assert (tmp_path / "store" / SHA / "small_thing-1.tar.gz").read_bytes() == CONTENT
     assert missing([file], tmp_path / "store") == ()
+
+
+def test_two_sources_of_one_name_are_kept_apart(tmp_path: Path, index: Path) -> None:
+    contents = [b"a of one", b"b of another"]
+    sources = []
+    for content in contents:
+        sha256 = hashlib.sha256(content).hexdigest()
+        (tmp_path / sha256[:8]).mkdir()
+        (tmp_path / sha256[:8] / "v1.0.tar.gz").write_bytes(content)
+        source = Source(url=(f"https://code.example/{sha256[:8]}/archive/v1.0.tar.gz",), sha256=sha256)
+        ((file,), _) = search(tmp_path, folder=tmp_path / sha256[:8]).locate([source])
+        sources.append((source, file))
+    fetched = [file for _, file in sources]
+    fetch(fetched, tmp_path / "store", on_line=lambda _: None)
+    assert missing(fetched, tmp_path / "store") == ()
+    for (source, _), content in zip(sources, contents, strict=True):
+        (places, lacking) = search(tmp_path).locate([source])
+        assert (len(places), lacking) == (1, ())
+        (url, *_) = SourceMirrors(by_hash=tmp_path / "store").of(source.url, source.sha256 or "")
+        assert url == places[0].url
+        assert Path(url.removeprefix("file://")).read_bytes() == content
 
 
 def test_a_source_of_another_host_is_looked_up_under_the_recipes_names(tmp_path: Path, index: Path) -> None:

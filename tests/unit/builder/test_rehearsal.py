@@ -1,0 +1,76 @@
+"""A rehearsal that compiles is a build with other places of packages and sources."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kiln import expand, render
+from kiln.builder import rehearsal
+from kiln.builder.rehearsal import Rehearsal
+from kiln.job.job_files import BuildJob
+from kiln.job.messages import StepReporter
+from kiln.job.options import BuildOptions
+from kiln.ledger import Ledger
+from kiln.rehearse.rehearsal_plan import RehearsalPlan
+from kiln.store import compile_cache
+from kiln.store.rehearsal_layout import RehearsalLayout
+from kiln.store.step_cache import StepCache
+from tests.feedstocks import written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+URL = "https://code.example/archive/v1.0.tar.gz"
+SHA = "0" * 64
+
+
+class CapturedBuilder:
+    """The builder of a rehearsal, which keeps what it gets."""
+
+    def __init__(self, **values: Any) -> None:
+        self.values = values
+
+    def run(self) -> dict[str, Any]:
+        """Return what it got."""
+        return self.values
+
+
+def test_fetched_sources_come_before_the_users_downloads_which_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feedstock = written(tmp_path / "feedstock", "package:\n  name: a\n  version: 1\n", "", "")
+    (config, *_) = expand.configs(feedstock)
+    expand.write(feedstock, [config])
+    downloads, layout = tmp_path / "downloads", RehearsalLayout(config=tmp_path / "rehearsal" / "a")
+    for file in (downloads / "v1.0.tar.gz", layout.sources / SHA / "v1.0.tar.gz"):
+        file.parent.mkdir(parents=True)
+        file.touch()
+    job = BuildJob(
+        root=feedstock.root,
+        recipe=feedstock.recipe,
+        config=config.name,
+        options=BuildOptions(),
+        folder=tmp_path / "rehearsal" / "a",
+        cache=tmp_path / "cache",
+        result=tmp_path / "result.json",
+        extra={},
+        compile={compile_cache.DISTDIR: str(downloads)},
+        channel=tmp_path / "channel",
+    )
+    reporter = StepReporter()
+    monkeypatch.setattr(rehearsal, "Builder", CapturedBuilder)
+    monkeypatch.setattr(Rehearsal, "fill_channel", lambda *_: None)  # another process indexes it
+    values = Rehearsal(
+        job=job,
+        feedstock=feedstock,
+        rendered=render.finalise(render.render(feedstock, config)),
+        wheels=RehearsalPlan(python=""),
+        layout=layout,
+        step_cache=StepCache(config=job.config, ledger=Ledger(tmp_path / "steps.sqlite"), console=reporter),
+        reporter=reporter,
+    ).compile(())
+    assert values["job"].compile == job.compile
+    urls = values["engine"].origins.of([URL], SHA)
+    assert urls == [(layout.sources / SHA / "v1.0.tar.gz").as_uri(), (downloads / "v1.0.tar.gz").as_uri(), URL]
