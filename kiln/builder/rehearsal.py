@@ -79,7 +79,7 @@ def fetch(
     size = sum(source.size for source in rehearse.missing_sources(wheels, layout.sources))
     title = f"fetch sources, {files.size_text(size)}" if size else "verify the fetched sources"
     with reporter.step(title) as step, build_cache.waiting(layout.lock, seconds=build_cache.LONG):
-        rehearse.fetch_sources(wheels, layout.sources, on_line=step.line)
+        rehearse.fetch_sources(wheels, layout.sources, env=env, on_line=step.line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

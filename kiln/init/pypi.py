@@ -101,7 +101,7 @@ def _source_facts(project: PythonProject, env: Mapping[str, str]) -> SdistFacts 
         if not located or located[0].size > _LARGEST:
             return None
         try:
-            source_files.fetch(located, Path(folder), on_line=lambda _: None)
+            source_files.fetch(located, Path(folder), env=env, on_line=lambda _: None)
         except DownloadFailed:
             return None
         return sdist.read(source_files.place(located[0], Path(folder)))

@@ -95,12 +95,16 @@ def missing_sources(rehearsal_plan: RehearsalPlan, store: Path) -> tuple[SourceF
     return source_files.missing(rehearsal_plan.sources, store)
 
 
-def fetch_sources(rehearsal_plan: RehearsalPlan, store: Path, *, on_line: Callable[[str], None]) -> None:
+def fetch_sources(
+    rehearsal_plan: RehearsalPlan, store: Path, *, env: Mapping[str, str], on_line: Callable[[str], None]
+) -> None:
     """Download all sources of a plan into ``store`` and verify each against the hash of the recipe.
+
+    ``env`` is pip's environment, whose indexes may have credentials.
 
     Raises HashMismatch, DownloadFailed and DiskFull.
     """
-    source_files.fetch(rehearsal_plan.sources, store, on_line=on_line)
+    source_files.fetch(rehearsal_plan.sources, store, env=env, on_line=on_line)
 
 
 def upstream_wheel(rehearsal_plan: RehearsalPlan, store: Path) -> Path:

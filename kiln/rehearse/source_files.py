@@ -156,13 +156,20 @@ def place(source: SourceFile, store: Path) -> Path:
     return store / source.sha256 / source.name
 
 
-def fetch(sources: Iterable[SourceFile], store: Path, *, on_line: Callable[[str], None]) -> None:
+def fetch(
+    sources: Iterable[SourceFile], store: Path, *, env: Mapping[str, str], on_line: Callable[[str], None]
+) -> None:
     """Download or copy the sources that are missing from ``store``, and verify all.
+
+    ``env`` is pip's environment: its indexes' credentials are used, which another process may have searched with.
 
     Raises:
         KilnError: HashMismatch, after removing the bad file, DownloadFailed, DiskFull.
     """
     store.mkdir(parents=True, exist_ok=True)
+    sources = tuple(sources)
+    if any(not source.url.startswith("file:") for source in missing(sources, store)):
+        package_index.indexes(env)  # which keeps their credentials
     for source in sources:
         target = place(source, store)
         if target.is_file() and files.sha256(target) == source.sha256:

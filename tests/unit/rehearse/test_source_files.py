@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import hashlib
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import http_client
+from kiln import command, http_client
 from kiln.build.source_mirrors import SourceMirrors
 from kiln.errors import DownloadFailed, HashMismatch
 from kiln.model.rendered import Source
@@ -52,7 +55,7 @@ def test_an_index_has_the_source_under_whatever_name(tmp_path: Path, index: Path
     add_project(index, "small-thing", "renamed-1.tar.gz")
     (file,), lacking = search(tmp_path).locate([SOURCE, SOURCE])
     assert (file.name, lacking) == ("small_thing-1.tar.gz", ())
-    fetch([file], tmp_path / "store", on_line=lambda _: None)
+    fetch([file], tmp_path / "store", env={}, on_line=lambda _: None)
     assert (tmp_path / "store" / SHA / "small_thing-1.tar.gz").read_bytes() == CONTENT
     assert missing([file], tmp_path / "store") == ()
 
@@ -68,7 +71,7 @@ def test_two_sources_of_one_name_are_kept_apart(tmp_path: Path, index: Path) -> 
         ((file,), _) = search(tmp_path, folder=tmp_path / sha256[:8]).locate([source])
         sources.append((source, file))
     fetched = [file for _, file in sources]
-    fetch(fetched, tmp_path / "store", on_line=lambda _: None)
+    fetch(fetched, tmp_path / "store", env={}, on_line=lambda _: None)
     assert missing(fetched, tmp_path / "store") == ()
     for (source, _), content in zip(sources, contents, strict=True):
         (places, lacking) = search(tmp_path).locate([source])
@@ -121,17 +124,37 @@ def test_another_file_is_removed_and_refused(tmp_path: Path) -> None:
     (tmp_path / "wrong").write_bytes(b"wrong")
     file = SourceFile(name="a.tar.gz", sha256=SHA, url=(tmp_path / "wrong").as_uri(), origin="a folder")
     with pytest.raises(HashMismatch, match=r"a\.tar\.gz is not the recipe's source"):
-        fetch([file], tmp_path / "store", on_line=lambda _: None)
+        fetch([file], tmp_path / "store", env={}, on_line=lambda _: None)
     assert list((tmp_path / "store").iterdir()) == []
 
 
 def test_a_download_that_breaks_off_is_reported_with_its_origin(tmp_path: Path, index: Path) -> None:
     file = SourceFile(name="a.tar.gz", sha256=SHA, url="https://code.example/a", origin="code.example")
     with pytest.raises(DownloadFailed) as caught:
-        fetch([file], tmp_path / "store", on_line=lambda _: None)
+        fetch([file], tmp_path / "store", env={}, on_line=lambda _: None)
     assert caught.value.why == "code.example: https://code.example/a cannot be reached"
 
 
 def test_a_name_cannot_lead_out_of_the_folder() -> None:
     assert source_files.names_of(Source(url=("https://a.example/x/..", "https://a.example/%2e%2e"))) == ()
     assert source_files.names_of(Source(url=("https://a.example/%2Fetc%2Fpasswd",))) == (Path("/etc/passwd").name,)
+
+
+def test_a_download_has_the_credentials_of_pips_index_in_any_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing = "global.index-url='https://me:s3cret-word@sources.example/simple'\n"
+    result = command.Result(argv=(), exit_code=0, tail="", seconds=0, stdout=listing)
+    monkeypatch.setattr(command, "capture", lambda *_, **__: result)
+    requests: list[dict[str, str]] = []
+
+    @contextlib.contextmanager
+    def answered(_: str, *, headers: dict[str, str]) -> Iterator[io.BytesIO]:
+        requests.append(headers)
+        yield io.BytesIO(CONTENT)
+
+    monkeypatch.setattr(http_client, "opened", answered)
+    file = SourceFile(name="a.tar.gz", sha256=SHA, url="https://sources.example/simple/a/a.tar.gz", origin="an index")
+    fetch([file], tmp_path / "store", env={}, on_line=lambda _: None)
+    (headers,) = requests
+    assert headers["Authorization"] == f"Basic {base64.b64encode(b'me:s3cret-word').decode()}"
