@@ -6,17 +6,20 @@ Sources: PEP 517 and 518 (``[build-system]``), PEP 621 (``[project]``), setuptoo
 from __future__ import annotations
 
 import configparser
+import contextlib
 import re
 import sys
 import tarfile
+import zlib
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 
 from kiln import limits
+from kiln.errors import UnsafeTemplate
 from kiln.rehearse.conda_names import conda_spec
 
 if TYPE_CHECKING:
@@ -44,12 +47,11 @@ class SdistFacts:
 
 
 def read(archive: Path) -> SdistFacts | None:
-    """Return the facts of a ``.tar.gz``, which is read within limits; None for another or a damaged archive.
-
-    Raises:
-        UnsafeTemplate: it needs too much time or memory.
-    """
-    return limits.bounded(lambda: _read(archive))
+    """Return the facts of a ``.tar.gz``; None for another, a damaged, or one beyond the limits of time and memory."""
+    try:
+        return limits.bounded(lambda: _read(archive))
+    except UnsafeTemplate:
+        return None
 
 
 def _read(archive: Path) -> SdistFacts | None:
@@ -59,14 +61,15 @@ def _read(archive: Path) -> SdistFacts | None:
             for number, member in enumerate(tar):
                 if number >= _MOST_MEMBERS:
                     return None
-                path = PurePosixPath(*PurePosixPath(member.name).parts[1:])
-                if not member.isfile() or ".." in path.parts:
+                name = PurePosixPath(member.name)
+                if not member.isfile() or name.is_absolute() or ".." in name.parts or len(name.parts) < 2:
                     continue
+                path = PurePosixPath(*name.parts[1:])
                 paths.append(path)
                 file = tar.extractfile(member) if str(path) in {"pyproject.toml", "setup.cfg"} else None
                 if file is not None:
                     texts[str(path)] = file.read(_LARGEST).decode(errors="replace")
-    except (tarfile.TarError, OSError, EOFError):
+    except (tarfile.TarError, OSError, EOFError, ValueError, zlib.error):  # the last two by damaged headers and data
         return None
     project = _toml(texts.get("pyproject.toml", ""))
     return SdistFacts(
@@ -92,16 +95,15 @@ def _table(value: Any, *keys: str) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _build_requirements(project: Mapping[str, Any]) -> Iterator[str]:
-    requirements = _table(project, "build-system").get("requires")
+def _build_requirements(project: Mapping[str, Any]) -> list[str]:
+    requirements, specs = _table(project, "build-system").get("requires"), []
     for text in requirements if isinstance(requirements, list) else ():
-        try:
+        with contextlib.suppress(ValueError, KeyError):  # an invalid requirement, marker, name in a marker, or version
             requirement = Requirement(str(text))
-        except InvalidRequirement:
-            continue
-        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if applies and requirement.url is None and requirement.name != "wheel":
-            yield conda_spec(requirement)
+            applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            if applies and requirement.url is None and requirement.name != "wheel":
+                specs.append(conda_spec(requirement))
+    return specs
 
 
 def _programs(project: Mapping[str, Any], setup: str) -> Iterator[str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import tarfile
+import zlib
 from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln import limits
 from kiln.init import sdist
 
 if TYPE_CHECKING:
@@ -79,3 +82,46 @@ def test_paths_that_lead_out_and_links_do_not_count(tmp_path: Path) -> None:
         tar.addfile(link)
         tar.addfile(tarfile.TarInfo("a-1/../LICENSE"))
     assert sdist.read(path) == sdist.SdistFacts()
+
+
+@pytest.mark.parametrize("name", ["LICENSE", ".", "../LICENSE", "/LICENSE"])
+def test_a_member_outside_the_top_folder_does_not_count(tmp_path: Path, name: str) -> None:
+    facts = sdist.read(archive(tmp_path, **{name: "", "a-1/COPYING": ""}))
+    assert facts == sdist.SdistFacts(licenses=("COPYING",))
+
+
+@pytest.mark.parametrize("invalid", ["foo ===x.*", "foo; python_version ~= 'x'", "foo; 'x' in dependency_groups"])
+def test_a_requirement_that_cannot_be_evaluated_is_left_out(tmp_path: Path, invalid: str) -> None:
+    text = f'[build-system]\nrequires = ["{invalid}", "hatchling"]'
+    facts = sdist.read(archive(tmp_path, **{"a-1/pyproject.toml": text}))
+    assert facts == sdist.SdistFacts(build=("hatchling",))
+
+
+def test_an_archive_with_a_damaged_header_has_no_facts(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar.gz"
+    with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as tar:
+        member = tarfile.TarInfo("a-1/a")
+        member.pax_headers = {"GNU.sparse.map": "0,x", "GNU.sparse.size": "3"}
+        tar.addfile(member)
+    assert sdist.read(path) is None
+
+
+def test_an_archive_with_damaged_data_has_no_facts(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar.gz"
+    member = tarfile.TarInfo("a-1/pyproject.toml")
+    member.size = 1_000_000
+    deflate = zlib.compressobj(wbits=31)
+    data = deflate.compress(member.tobuf() + b"#" * 500_000) + deflate.flush(zlib.Z_SYNC_FLUSH)
+    path.write_bytes(data + b"\xff" * 100)  # no type of a block
+    assert sdist.read(path) is None
+
+
+@pytest.mark.processes
+def test_an_archive_beyond_the_limits_has_no_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SECONDS", 1)
+    path = tmp_path / "a.tar.gz"
+    member = tarfile.TarInfo("a-1/zeros")
+    member.size = 1 << 40
+    chunk = gzip.compress(bytes(16 << 20))
+    path.write_bytes(gzip.compress(member.tobuf()) + chunk * 1500)
+    assert sdist.read(path) is None
