@@ -237,7 +237,7 @@ def _source(value: Any, name: str) -> tuple[str, str]:
     source = value[0] if isinstance(value, list) else value
     path = urlsplit(str(source["url"]).replace("${{ version }}", "{version}")).path
     file, sha256 = unquote(path).rpartition("/")[2], str(source.get("sha256", ""))
-    if not re.fullmatch(r"[\w.+{}-]+", file) or "{version}" not in file:
+    if not re.fullmatch(r"(?:[\w.+-]|\{version\})+", file) or "{version}" not in file:
         raise DownloadFailed(f"the source of {name} has no version in its name", why=file)
     if not _SHA256.fullmatch(sha256):
         raise DownloadFailed(f"PyPI gives no SHA-256 of the source of {name}", why=f"sha256 is {sha256!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.init.pypi import ADDRESS
-from kiln.init.recipe_text import RecipeFormat, items, prose, scalar
+from kiln.init.recipe_text import RecipeFormat, comment, items, prose, scalar
 from kiln.init.starter import NewRecipe
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _requirements(project: PythonProject, braces: str) -> Iterator[str]:
     yield f"    - python >={minimum}" if project.noarch else "    - python"
     if project.run:
         yield items(project.run, 4).rstrip()
-    yield from (f"    # {text}" for text in project.left_out)
+    yield from (f"    {comment(text)}" for text in project.left_out)
 
 
 def _about(project: PythonProject, format_: RecipeFormat) -> Iterator[str]:

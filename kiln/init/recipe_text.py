@@ -35,14 +35,22 @@ def scalar(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Return foreign text as a YAML scalar in which nothing is a template, a selector, or hidden."""
-    line = names.HIDDEN.sub("", " ".join(text.split()))
-    line = re.sub(r"\{(?=[{%#])", "{ ", line)
-    if "#" in line:  # conda-build reads `# [win]` as a selector, also inside of quotes
-        line = line.replace("[", "(").replace("]", ")")
-    return scalar(line)
+    """Return foreign prose as a YAML scalar on one line, without templates and selectors."""
+    return scalar(_inert(" ".join(text.split())))
 
 
 def items(values: Iterable[str], indent: int) -> str:
-    """Return the lines of a list of scalars."""
-    return "".join(f"{' ' * indent}- {scalar(value)}\n" for value in values)
+    """Return the lines of a list of scalars, which may be foreign text."""
+    return "".join(f"{' ' * indent}- {scalar(_inert(value))}\n" for value in values)
+
+
+def comment(text: str) -> str:
+    """Return foreign text as a comment, which Jinja evaluates like any other text."""
+    return _inert(f"# {text}")
+
+
+def _inert(text: str) -> str:
+    """Return foreign text in which nothing is a template, a selector, or hidden."""
+    text = re.sub(r"\{(?=[{%#])", "{ ", names.HIDDEN.sub("", text))
+    # conda-build reads `# [win]` as a selector, also inside of quotes, and `[win]` at the end of a line.
+    return text.replace("[", "(").replace("]", ")") if "#" in text or text.endswith("]") else text

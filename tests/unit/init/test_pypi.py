@@ -123,6 +123,7 @@ def test_the_source_archive_answers_what_the_generator_left_open() -> None:
         (HASH, "abc", "no SHA-256"),
         ("foo_bar-${{ version }}.tar.gz", "foo_bar.tar.gz", "no version in its name"),
         ("foo_bar-${{ version }}.tar.gz", "foo$(id)-${{ version }}.tar.gz", "no version in its name"),
+        ("foo_bar-${{ version }}.tar.gz", "foo{{x}}-${{ version }}.tar.gz", "no version in its name"),
         ("name: Foo-Bar", "name: '../x'", "cannot be a package name"),
         ("version: 3.10", "version: '1\\n2'", "cannot be a version"),
         ("httpcore ==1.*", "'; rm -rf /'", "is not a requirement"),

@@ -63,3 +63,25 @@ def test_foreign_text_renders_as_text(tmp_path: Path, form: RecipeFormat) -> Non
     text = python_recipe(replace(PROJECT, about=about), form, ["jane"]).files[form.file]
     assert "runs { { 1 // 0 }} ${ { 1 // 0 }}" in text
     assert rendered(made(tmp_path / "f", replace(PROJECT, about=about), form)).name == "foo-bar"
+
+
+HOSTILE = "x{{ 1 // 0 }}${{ 1 // 0 }}{% if %}{# [nope] #}  # [nope]"
+
+
+@pytest.mark.parametrize("form", RecipeFormat)
+def test_foreign_text_is_harmless_wherever_it_comes_from(tmp_path: Path, form: RecipeFormat) -> None:
+    about = dict.fromkeys(("homepage", "summary", "license", "documentation"), HOSTILE)
+    project = replace(
+        PROJECT,
+        about=about,
+        host=("pip", "foo ===1{{1 // 0}}"),
+        run=("foo ===1{{1 // 0}}",),
+        imports=(HOSTILE,),
+        license_files=(HOSTILE, "[nope]"),
+        entry_points=(HOSTILE, "a = a:b [nope]"),
+        left_out=(HOSTILE, "foo[nope] ({{ 1 // 0 }})"),
+    )
+    text = python_recipe(project, form, ["jane"]).files[form.file]
+    live = [line for line in text.splitlines() if "1 // 0" in line and ("{{" in line or "[" in line)]
+    assert live == []
+    assert rendered(made(tmp_path / "f", replace(project, host=("pip",), run=()), form)).name == "foo-bar"

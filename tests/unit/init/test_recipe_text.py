@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from kiln.init.recipe_text import items, prose, scalar
+from kiln.init.recipe_text import comment, items, prose, scalar
 
 
 @pytest.mark.parametrize("text", ["1.10", "yes", "a: b", "- a", "", "two\nlines", "it's", "@x", "null"])
@@ -21,6 +21,8 @@ def test_a_scalar_reads_back_as_the_text_on_one_line(text: str) -> None:
         ("${{ env.get('A') }}", "${ { env.get('A') }}"),
         ("for C# [win]", "for C# (win)"),
         ("two\n lines\u202e", "two lines"),
+        ("not here [win]", "not here (win)"),
+        ("{\u200b{ os }}", "{ { os }}"),
     ],
 )
 def test_foreign_text_is_harmless(text: str, result: str) -> None:
@@ -29,3 +31,8 @@ def test_foreign_text_is_harmless(text: str, result: str) -> None:
 
 def test_items_are_one_a_line() -> None:
     assert items(["a >=1", "*"], 2) == "  - a >=1\n  - '*'\n"
+
+
+def test_items_and_comments_are_harmless() -> None:
+    assert items(["foo{{ 1/0 }} = a:b", "a  b", "c [win]"], 0) == "- foo{ { 1/0 }} = a:b\n- a  b\n- c (win)\n"
+    assert comment("a[b] ({{ os }})\n- x") == "# a(b) ({ { os }})- x"
