@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 
@@ -29,6 +29,8 @@ _SECONDS = 30.0
 _SSH = re.compile(r"(?P<user>[\w.-]+@)?(?P<host>[\w.-]+):(?P<path>[^/:].*)")
 _URL = re.compile(r"[a-z+]+://")
 _PATH_LIKE = re.compile(r"\.{0,2}/|file:")
+_COMMIT = re.compile(r"[^@]+@[^@]+")  # the last part of a repository's path
+_HINT = "--kiln 'kiln @ git+https://HOST/REPOSITORY@COMMIT', or a wheel's path"  # another project has the name on PyPI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,23 +47,36 @@ def given(text: str) -> KilnRequirement:
     Raises:
         UsageError: it is not a requirement on kiln, or leaves the version open.
     """
-    hint = "--kiln 'kiln==VERSION', --kiln 'kiln @ git+https://HOST/REPOSITORY@COMMIT', or a wheel's path"
     if _PATH_LIKE.match(text) or (text.endswith(".whl") and "://" not in text):
-        path = Path(text.removeprefix("file://")).absolute()
-        if not path.exists():
-            raise UsageError(f"--kiln: {path} does not exist", hint=hint)
-        return _local(path.as_uri())
+        return _local(_file(text))
     try:
         requirement = Requirement(f"{NAME} @ {text}" if _URL.match(text) else text)
     except InvalidRequirement as error:
-        raise UsageError(f"--kiln {text!r} is not a requirement", why=str(error).splitlines()[0], hint=hint) from error
+        raise UsageError(f"--kiln {text!r} is not a requirement", why=str(error).splitlines()[0], hint=_HINT) from error
     if requirement.name != NAME:
-        raise UsageError(f"--kiln names {requirement.name}", why=f"the project is called {NAME}", hint=hint)
-    if requirement.url is None and [item.operator for item in requirement.specifier] not in (["=="], ["==="]):
-        raise UsageError(f"--kiln {text!r} leaves the version open", why="the next release may differ", hint=hint)
-    if requirement.url is None:
-        return KilnRequirement(line=str(requirement))
-    return _local(requirement.url) if requirement.url.startswith("file:") else _of_url(requirement.url)
+        raise UsageError(f"--kiln names {requirement.name}", why=f"the project is called {NAME}", hint=_HINT)
+    if requirement.url is not None:
+        return _local(requirement.url) if requirement.url.startswith("file:") else _of_url(requirement.url)
+    operators = [item.operator for item in requirement.specifier]
+    if operators not in (["=="], ["==="]) or "*" in str(requirement.specifier):
+        raise UsageError(f"--kiln {text!r} leaves the version open", why="the next release may differ", hint=_HINT)
+    return KilnRequirement(line=str(requirement))
+
+
+def _file(text: str) -> str:
+    """Return the URL of a file or a folder from its path or URL.
+
+    Raises:
+        UsageError: it is not a URL, or does not exist on this computer.
+    """
+    try:
+        parts = urlsplit(text if text.startswith("file:") else Path(text).absolute().as_uri())
+    except ValueError as error:
+        raise UsageError(f"--kiln {text!r} is not a URL", why=str(error), hint=_HINT) from error
+    path = Path(unquote(parts.path)).absolute()
+    if parts.netloc not in {"", "localhost"} or not path.exists():
+        raise UsageError(f"--kiln: {text if parts.netloc else path} does not exist", hint=_HINT)
+    return path.as_uri() + (f"#{parts.fragment}" if parts.fragment else "")
 
 
 def _of_url(url: str) -> KilnRequirement:
@@ -71,8 +86,8 @@ def _of_url(url: str) -> KilnRequirement:
         UsageError: it names a repository without a commit or a tag.
     """
     path = urlsplit(url).path
-    if "+" in url.partition("://")[0] and "@" not in path:
-        hint = f"--kiln 'kiln @ {_bare(url)}@COMMIT'"
+    if "+" in url.partition("://")[0] and not _COMMIT.fullmatch(path.rpartition("/")[2]):
+        hint = _HINT if "@" in path else f"--kiln 'kiln @ {_bare(url)}@COMMIT'"
         raise UsageError("--kiln names no commit of the repository", why="its next commit may differ", hint=hint)
     return KilnRequirement(line=f"{NAME} @ {_bare(url)}")
 
@@ -136,7 +151,7 @@ def _of_clone(env: Mapping[str, str]) -> KilnRequirement:
         raise UsageError(
             "the origin of this kiln is unknown",
             why=f"pip has not installed {Path(__file__).parents[1]}, and it is not in a git clone",
-            hint="--kiln 'kiln==VERSION', or another requirement that pip can install",
+            hint=_HINT,
         )
     if not remote.ok or (url := web_address(remote.stdout.strip())) is None:
         return _local(_CLONE.as_uri())

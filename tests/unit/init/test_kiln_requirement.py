@@ -64,6 +64,7 @@ def test_an_unknown_origin_is_refused_and_not_guessed(monkeypatch: pytest.Monkey
     with pytest.raises(UsageError, match="the origin of this kiln is unknown") as caught:
         kiln_requirement.running(env={"PATH": ""})
     assert "--kiln" in caught.value.hint
+    assert "kiln==" not in caught.value.hint
 
 
 @pytest.mark.processes
@@ -111,6 +112,7 @@ def test_remotes_become_addresses_for_pip(remote: str, address: str | None) -> N
         "kiln==0.1.0",
         f"kiln @ git+https://h.example/kiln@{COMMIT}",
         f"kiln @ git+ssh://git@h.example/kiln@{COMMIT}",
+        f"kiln @ git+https://h.example/@me/kiln@{COMMIT}#subdirectory=a",
         "kiln @ https://h.example/kiln-1-py3-none-any.whl",
     ],
 )
@@ -125,13 +127,36 @@ def test_a_path_becomes_an_address(tmp_path: Path) -> None:
     assert given(f"kiln @ {tmp_path.as_uri()}/kiln.whl").note
 
 
+@pytest.mark.parametrize("name", ["a.whl", "a b.whl", "a#1%20.whl"])
+def test_a_file_is_given_by_its_path_or_by_any_form_of_its_url(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    url = (tmp_path / name).as_uri()
+    for text in (
+        str(tmp_path / name),
+        url,
+        url.replace("file://", "file:"),
+        url.replace("file://", "file://localhost"),
+    ):
+        assert given(text).line == f"kiln @ {url}"
+    assert given(f"{url}#sha256=ab").line == f"kiln @ {url}#sha256=ab"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("kiln", "leaves the version open"),
         ("kiln>=0.1", "leaves the version open"),
         ("kiln==0.1,<1", "leaves the version open"),
+        ("kiln==1.*", "leaves the version open"),
+        ("kiln===1.*", "leaves the version open"),
         ("kiln @ git+https://h.example/kiln", "names no commit"),
+        ("git+https://h.example/kiln@", "names no commit"),
+        ("git+https://h.example/kiln@#subdirectory=a", "names no commit"),
+        ("git+https://h.example/@me/kiln", "names no commit"),
+        ("git+https://h.example/@me", "names no commit"),
+        ("file://h.example/tmp", "file://h.example/tmp does not exist"),
+        ("file://[/kiln", "is not a URL"),
+        ("file:/no/such%20file.whl", "/no/such file.whl does not exist"),
         ("kiln @ git+https://u:p@h.example/kiln", "names no commit"),
         ("oven==1", "names oven"),
         ("not a requirement", "is not a requirement"),
@@ -142,4 +167,5 @@ def test_an_open_or_invalid_requirement_is_refused(text: str, message: str) -> N
     with pytest.raises(UsageError, match=re.escape(message)) as caught:
         given(text)
     assert caught.value.hint.startswith("--kiln")
+    assert "kiln==" not in caught.value.hint  # another project has the name on PyPI
     assert "u:p" not in str(caught.value)
