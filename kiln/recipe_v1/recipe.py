@@ -11,7 +11,7 @@ from kiln.model.source_position import Place
 from kiln.recipe_v1 import schema
 from kiln.recipe_v1.requirement import free_name
 from kiln.recipe_v1.scope import VariantScope, normalized
-from kiln.recipe_v1.yaml_nodes import RECIPE, fault, is_empty, known_keys, mapping, text_of, value_of_context
+from kiln.recipe_v1.yaml_nodes import RECIPE, fault, is_empty, known_keys, mapping, scalar, text_of, value_of_context
 from kiln.yamltext import PlacedText, Scalars, parse, read_text
 
 if TYPE_CHECKING:
@@ -130,17 +130,26 @@ class RecipeV1:
         Raises:
             RecipeFault: a section is not known, the schema is another version, or outputs are not a list.
         """
+        if self.has_outputs and "requirements" in self.root:
+            what = "a recipe with outputs has no requirements of its own"
+            raise fault(_key(self.root, "requirements"), what, hint="write them into each output")
         known_keys(self.root, (*(schema.SEVERAL if self.has_outputs else schema.SINGLE), "$schema"), "a recipe")
         version = self.root.get("schema_version")
         if version is not None and version != "1":
             raise fault(version, f"schema_version is {version!r}", hint="kiln reads version 1")
-        if not self.has_outputs:
-            if not isinstance(self.root.get("package"), dict):
-                raise RecipeFault("the recipe has neither 'package' nor 'outputs'", at=Place(file=RECIPE))
-            return
-        outputs = self.root["outputs"]
+        mapping(self.root.get("extra"), "extra")
+        if self.has_outputs:
+            self._check_outputs(self.root["outputs"])
+        elif "package" not in self.root:
+            raise RecipeFault("the recipe has neither 'package' nor 'outputs'", at=Place(file=RECIPE))
+        elif not isinstance(self.root["package"], dict):
+            raise fault(self.root["package"], "package is a mapping of keys", hint="write its name and version below")
+
+    def _check_outputs(self, outputs: Any) -> None:
         if not isinstance(outputs, list):
             raise fault(outputs, "outputs is a list", hint="begin each with '- package:'")
+        if not outputs:
+            raise fault(_key(self.root, "outputs"), "outputs has no output")
         for entry in outputs:
             self._check_entry(entry)
         self.entries = tuple(entry for entry in outputs if "package" in entry)
@@ -150,6 +159,10 @@ class RecipeV1:
             raise fault(entry, "an output has 'package' or 'staging'", hint="begin it with '- package:'")
         if "staging" in entry:
             known_keys(entry, schema.STAGING, "a staging output")
+            _name_of_staging(entry)
+            for part, names in schema.KEYS_OF_STAGING.items():
+                title = f"{part} of a staging output"
+                known_keys(mapping(entry.get(part), title), names, title)
         else:
             known_keys(entry, schema.OUTPUT, "an output")
 
@@ -196,9 +209,9 @@ class RecipeV1:
             "build": schema.BUILD(self.root.get("build"), scope),
             "about": schema.ABOUT(self.root.get("about"), scope),
             "requirements": schema.REQUIREMENTS(self.root.get("requirements"), scope),
-            "extra": schema.rendered(self.root.get("extra") or {}, scope),
+            "extra": schema.rendered(mapping(self.root.get("extra"), "extra"), scope),
             "source": schema.SOURCE(self.root.get("source"), scope),
-            "tests": schema.TESTS(self.root.get("tests"), scope),
+            "tests": schema.tests(self.root.get("tests"), scope),
         }
         return self._made(self.root["package"], package, sections, scope, {})
 
@@ -221,14 +234,14 @@ class RecipeV1:
         return {
             "about": whole | schema.ABOUT(entry.get("about"), scope),
             "requirements": schema.REQUIREMENTS(entry.get("requirements"), scope),
-            "extra": schema.rendered(self.root.get("extra") or {}, scope),
+            "extra": schema.rendered(mapping(self.root.get("extra"), "extra"), scope),
             "source": [
                 *(schema.SOURCE(self.root.get("source"), scope) if top else ()),
                 *schema.SOURCE(entry.get("source"), scope),
             ],
             "tests": [
-                *(schema.TESTS(self.root.get("tests"), scope) if top else ()),
-                *schema.TESTS(entry.get("tests"), scope),
+                *(schema.tests(self.root.get("tests"), scope) if top else ()),
+                *schema.tests(entry.get("tests"), scope),
             ],
         }
 
@@ -268,15 +281,14 @@ class RecipeV1:
             return None
         if isinstance(node, dict):
             known_keys(node, ("from", "run_exports"), "inherit")
+            if "from" not in node:
+                raise fault(node, "inherit has no 'from'", hint="the name of a staging output")
         named = node.get("from") if isinstance(node, dict) else node
         name = text_of(named, scope)
         exports = not isinstance(node, dict) or schema.flag(node.get("run_exports", _YES), scope) is not False
         for other in self.root["outputs"]:
-            if "staging" in other:
-                setting = mapping(other["staging"], "staging")
-                known_keys(setting, ("name",), "staging")
-                if text_of(setting.get("name"), scope) == name:
-                    return self._staging(name, other, scope, run_exports=exports)
+            if "staging" in other and text_of(_name_of_staging(other), scope) == name:
+                return self._staging(name, other, scope, run_exports=exports)
         raise fault(named, f"no staging output is named {name!r}")
 
     def _staging(self, name: str, entry: Mapping[str, Any], scope: VariantScope, *, run_exports: bool) -> StagingAt:
@@ -304,6 +316,21 @@ class RecipeV1:
 
 
 _YES = PlacedText("true", 0, 0, plain=True)
+
+
+def _key(node: Mapping[str, Any], name: str) -> Any:
+    """Return a key as it stands in the recipe, with its place."""
+    return next(key for key in node if key == name)
+
+
+def _name_of_staging(entry: Mapping[str, Any]) -> PlacedText:
+    setting = entry["staging"]
+    if not isinstance(setting, dict):
+        raise fault(setting, "staging is a mapping of keys", hint="write 'name:' below it")
+    known_keys(setting, ("name",), "staging")
+    if is_empty(setting.get("name")):
+        raise fault(setting or next(iter(entry)), "the staging output has no name")
+    return scalar(setting["name"])
 
 
 def _inherits_top(entry: Mapping[str, Any]) -> bool:

@@ -317,7 +317,7 @@ STAGING_REQUIREMENTS = section(
     "requirements of a staging output", {"build": requirements, "host": requirements, "ignore_run_exports": _IGNORED}
 )
 _EXISTENCE = either(section("files", {"exists": texts, "not_exists": texts}), texts)
-TESTS = each(
+_TESTS = each(
     section(
         "test",
         {
@@ -339,6 +339,16 @@ TESTS = each(
         },
     )
 )
+
+
+def tests(node: Any, scope: VariantScope) -> list[dict[str, Any]]:
+    """Evaluate the list of tests, for which no single test stands."""
+    if not isinstance(node, list) and not is_empty(node):
+        raise fault(node, "tests are a list", hint="begin each with '- '")
+    result: list[dict[str, Any]] = _TESTS(node, scope)
+    return result
+
+
 ABOUT = section(
     "about",
     {
@@ -357,7 +367,8 @@ SINGLE = (
     "schema_version", "context", "package", "source", "build", "requirements", "tests", "about", "extra",
 )  # fmt: skip
 SEVERAL = (
-    "schema_version", "context", "recipe", "source", "build", "requirements", "tests", "about", "extra", "outputs",
+    "schema_version", "context", "recipe", "source", "build", "tests", "about", "extra", "outputs",
 )  # fmt: skip
 OUTPUT = ("package", "inherit", "source", "build", "requirements", "tests", "about")
 STAGING = ("staging", "source", "build", "requirements")
+KEYS_OF_STAGING = {"build": ("script",), "requirements": ("build", "host", "ignore_run_exports")}

@@ -234,3 +234,38 @@ def test_a_staging_output_holds_no_more_than_it_may(tmp_path: Path) -> None:
     text = OUTPUTS.replace("      script: make ${{ mpi }}\n", "      script: make ${{ mpi }}\n      number: 1\n")
     with pytest.raises(RecipeFault, match="build of a staging output has no key 'number'"):
         found(tmp_path, text, SPEC)
+
+
+OUTPUT = "outputs:\n  - package:\n      name: a\n      version: 1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "line", "column"),
+    [
+        (HEAD + "extra: [a]\n", "extra is a mapping of keys", 4, 9),
+        ("package: hi\n", "package is a mapping of keys", 1, 10),
+        ("about: {}\npackage:\n", "package is a mapping of keys", 2, 9),
+        (OUTPUT + "    inherit: {run_exports: false}\n", "inherit has no 'from'", 5, 15),
+        (OUTPUT + "requirements:\n  run: [b]\n", "a recipe with outputs has no requirements of its own", 5, 1),
+        (HEAD + "tests:\n  script: [b]\n", "tests are a list", 5, 3),
+        (OUTPUT + "    tests:\n      if: linux\n      then: [b]\n", "tests are a list", 6, 7),
+        (OUTPUT + "  - staging: hi\n", "staging is a mapping of keys", 5, 14),
+        (OUTPUT + "  - staging: {}\n", "the staging output has no name", 5, 5),
+        (OUTPUT + "  - staging: {name: [b]}\n", "a text is expected here", 5, 22),
+        (OUTPUT + "  - staging: {name: b, version: 1}\n", "staging has no key 'version'", 5, 24),
+        (OUTPUT + "  - staging: {name: b}\n    build: {number: 1}\n", "build of a staging output has no key", 6, 13),
+        (OUTPUT + "  - staging: {name: b}\n    requirements: [c]\n", "requirements of a staging output is a", 6, 20),
+        ("outputs: []\n", "outputs has no output", 1, 1),
+    ],
+)
+def test_what_rattler_build_refuses_is_refused_with_its_place(
+    text: str, what: str, line: int, column: int, tmp_path: Path
+) -> None:
+    with pytest.raises(RecipeFault) as caught:
+        found(tmp_path, text, SPEC)
+    assert caught.value.what.startswith(what)
+    assert str(caught.value.at) == f"recipe/recipe.yaml:{line}:{column}"
+
+
+def test_an_extra_that_is_empty_has_no_keys(tmp_path: Path) -> None:
+    assert one(tmp_path, HEAD + "extra: ~\n").sections["extra"] == {}
