@@ -14,6 +14,7 @@ import pytest
 from kiln import expand, feedstock_loader, render
 from kiln.compat import recipe_capabilities
 from kiln.compat.combination import dotted, plain
+from kiln.errors import TemplateFault
 from kiln.matchspec import package_name
 from kiln.rehearse import conda_names
 
@@ -135,6 +136,47 @@ def test_builds_for_gpus_before_turing_exclude_the_cudnn_that_has_no_kernels_for
     assert framework.build_string.startswith(flavour)
     assert f"cudnn >=9.8,{cudnn}" in framework.requirements.run
     assert f"__cuda_arch >={arch}" in framework.requirements.run_constrained
+
+
+@pytest.fixture
+def with_list(tmp_path: Path) -> Callable[[str], dict[str, Output]]:
+    """A function that renders a config for CUDA 12.9 with a list of GPUs of its own."""
+    shutil.copytree(ROOT / "recipe", tmp_path / "recipe")
+    shutil.copytree(ROOT / ".ci_support", tmp_path / ".ci_support")
+    shutil.copy(ROOT / "conda-forge.yml", tmp_path)
+    feedstock = feedstock_loader.find(tmp_path)
+    file = feedstock.configs / f"{name('12.9', '3.12')}.yaml"
+    config = file.read_text(encoding="utf-8")
+
+    def outputs(capabilities: str) -> dict[str, Output]:
+        file.write_text(
+            config.replace("cuda_compute_capabilities:\n- ''", f"cuda_compute_capabilities:\n- '{capabilities}'"),
+            encoding="utf-8",
+        )
+        result = render.finalise(render.render(feedstock, expand.read(feedstock, file.stem)))
+        return {item.name: item for item in result.outputs if not item.skip}
+
+    return outputs
+
+
+def test_two_lists_with_one_oldest_gpu_are_two_builds_of_every_output(
+    with_list: Callable[[str], dict[str, Output]],
+) -> None:
+    one, other = (with_list(text) for text in ("sm_75,compute_75", "sm_75, sm_80,sm_90,sm_120,compute_120"))
+    assert set(one) == set(other) == {*LIBRARIES, "tensorflow-base", "tensorflow", "tensorflow-gpu"}
+    for output, item in one.items():
+        assert item.build_string.startswith("cuda129sm75")
+        assert item.build_string != other[output].build_string
+        assert item.used["cuda_compute_capabilities"] == "sm_75,compute_75"
+
+
+@pytest.mark.parametrize("capabilities", ["7.5,8.0", "sm_7", "75", "sm_75,", "sm_90a", "sm_compute_80", "sm_80;sm_90"])
+def test_a_list_that_the_compile_would_refuse_ends_the_rendering(
+    with_list: Callable[[str], dict[str, Output]], capabilities: str
+) -> None:
+    with pytest.raises(TemplateFault) as error:
+        with_list(capabilities)
+    assert "cuda_compute_capabilities must be a list such as sm_80,compute_90" in str(error.value)
 
 
 def test_each_level_of_the_processor_is_a_build_that_is_preferred_to_lower_ones(
