@@ -56,6 +56,11 @@ def test_the_table_of_commands_is_complete() -> None:
     assert dict(rows) == COMMANDS
 
 
+def test_no_two_lines_of_the_changelog_describe_the_same() -> None:
+    beginnings = re.findall(r"^- (.{40})", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert [text for text in sorted(set(beginnings)) if beginnings.count(text) > 1] == []
+
+
 def test_the_version_is_the_same_everywhere() -> None:
     project = re.search(r'(?m)^version = "(.+)"$', (ROOT / "pyproject.toml").read_text())
     release = re.search(r"(?m)^## (\S+) - ", (ROOT / "CHANGELOG.md").read_text())
