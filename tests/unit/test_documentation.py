@@ -61,6 +61,23 @@ def test_no_two_lines_of_the_changelog_describe_the_same() -> None:
     assert [text for text in sorted(set(beginnings)) if beginnings.count(text) > 1] == []
 
 
+def total(counts: list[tuple[str, str, int, int]], kind: str) -> tuple[int, int]:
+    """Return how many feedstocks of a kind were rehearsed, and how many were tried."""
+    rehearsed = sum(each[2] for each in counts if each[0] == kind)
+    return rehearsed, rehearsed + sum(each[3] for each in counts if each[0] == kind)
+
+
+def test_the_rehearsed_feedstocks_are_counted_as_their_table_lists_them() -> None:
+    page = (ROOT / "docs/reference/tested.md").read_text()
+    rows = re.findall(r"^\| (`noarch: python`|compiled), `(.+)` \| (.+) \|(.*)\|$", page, re.MULTILINE)
+    counts = [(kind, file, rehearsed.count(",") + 1, len(others.split())) for kind, file, rehearsed, others in rows]
+    noarch, compiled = (total(counts, kind) for kind in ("`noarch: python`", "compiled"))
+    assert f"on {noarch[1] + compiled[1]} feedstocks" in page
+    assert f"So {noarch[0]} of {noarch[1]} `noarch` packages, and {compiled[0]} of {compiled[1]} compiled ones" in page
+    number = sum(each[2] for each in counts if each[1] == "recipe.yaml")
+    assert f"[{number} feedstocks" in (ROOT / "docs/reference/recipe-yaml.md").read_text()
+
+
 def test_the_version_is_the_same_everywhere() -> None:
     project = re.search(r'(?m)^version = "(.+)"$', (ROOT / "pyproject.toml").read_text())
     release = re.search(r"(?m)^## (\S+) - ", (ROOT / "CHANGELOG.md").read_text())
