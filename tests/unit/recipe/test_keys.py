@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 from kiln import expand, render
 from kiln.errors import RecipeFault
 from kiln.recipe.keys import ANY, key_faults, recipe_keys
 from kiln.yamltext import Scalars, parse
 from tests.feedstocks import written
+from tests.integration.test_engines_compared import RECIPES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kiln.model.key_faults import KeyFault
     from kiln.recipe.keys import RecipeKey
 
@@ -85,6 +90,28 @@ def test_the_documentation_lists_what_is_refused() -> None:
         if not any(row.startswith(f"| `{section}`:") and f"`{name}`" in row for row in rows)
     ]
     assert missing == []
+
+
+def test_the_documentation_lists_the_keys_that_were_not_compared_with_conda_builds_packages() -> None:
+    page = (ROOT / "docs" / "reference" / "packages.md").read_text().partition("### What was not compared")[2]
+    compared = {key for text, _ in RECIPES.values() for key in keys_of(text)}
+    honored = [key for key in recipe_keys().values() if key.honored and key.section != "extra"]
+    missing = [
+        (key.section, key.name)
+        for key in honored
+        if (key.section, key.name) not in compared
+        and not re.search(rf"(?m)^\| `{key.section}` \|.*`{re.escape(key.name)}`", page)
+    ]
+    assert missing == []
+
+
+def keys_of(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the sections and keys of a recipe, those of its outputs included."""
+    recipe = yaml.safe_load(re.sub(r"\{\{.*?\}\}", "x", re.sub(r"\{%.*?%\}", "", text)))
+    parts = [recipe, *recipe.get("outputs", ())]
+    yield from (("outputs", key) for output in parts[1:] for key in output)
+    for part in parts:
+        yield from ((section, key) for section, value in part.items() if isinstance(value, dict) for key in value)
 
 
 REFUSED = [key for key in recipe_keys().values() if not key.honored]
