@@ -23,6 +23,7 @@ from tests import small_tensorflow
 ROOT = Path(__file__).parents[2]
 # Of the actions that a cache could answer: the module's object and the module itself, and the wheel.
 PYTHONS_OWN = 3
+LIBRARIES = ("libtensorflow_framework", "libtensorflow", "libtensorflow_cc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

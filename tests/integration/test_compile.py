@@ -20,7 +20,7 @@ from kiln.conda_package.reader import read_info
 from kiln.errors import BuildFailed
 from kiln.ledger import Ledger
 from tests import remote_cache, small_tensorflow
-from tests.integration.bazel_feedstocks import PYTHONS_OWN, Feedstock, bazel_feedstock, compile_of
+from tests.integration.bazel_feedstocks import LIBRARIES, PYTHONS_OWN, Feedstock, bazel_feedstock, compile_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,6 @@ ROOT = Path(__file__).parents[2]
 CUDA_12_PY_311, CUDA_12_PY_313, CUDA_13_PY_311, _ = sorted(
     file.stem for file in (small_tensorflow.FIXTURE / ".ci_support").glob("*.yaml")
 )
-LIBRARIES = ("libtensorflow_framework", "libtensorflow", "libtensorflow_cc")
 
 pytestmark = pytest.mark.needs("docker", "mmdebstrap", "apt-get", "dpkg-deb")
 
