@@ -71,6 +71,7 @@ class RehearsalPlanner:
                     store=self.store, folder=self.folder, mirror=self.mirror, projects=tuple(projects), env=self.env
                 ),
                 env=self.env,
+                machine_env=self.machine.environment,
                 glibc=platform.libc_ver()[1],
             )
         )

@@ -29,8 +29,8 @@ PACKAGED_PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 class PlanRequest:
     """The inputs of a plan: a rendered config, its requirements, and the places to search.
 
-    ``python`` is the Python of the config's rehearsal, empty without one; ``env`` is pip's environment, ``glibc`` the
-    version of this machine's C library.
+    ``python`` is the Python of the config's rehearsal, empty without one; ``env`` is pip's environment, which may have
+    passwords, ``machine_env`` that of this machine's programs, ``glibc`` the version of its C library.
     """
 
     rendered: Rendered
@@ -38,6 +38,7 @@ class PlanRequest:
     python: str
     sources: SourceSearch
     env: Mapping[str, str]
+    machine_env: Mapping[str, str]
     glibc: str
 
 
@@ -54,6 +55,7 @@ def general_plan(request: PlanRequest) -> RehearsalPlan:
         own={output.name: output.version for output in rendered.outputs if not output.skip},
         pinned=rendered.config.variant.keys() - OF_INTERPRETER,
         env=request.env,
+        machine_env=request.machine_env,
         glibc=request.glibc,
     )
     try:

@@ -60,13 +60,14 @@ class SubstituteSearch:
     """The search for substitutes: ``python`` is the rehearsal's, empty when the config has none.
 
     ``own`` are the versions of the config's outputs by their names, ``pinned`` the keys of its variant, ``env`` pip's
-    environment, ``glibc`` the version of this machine's C library.
+    environment, ``machine_env`` that of this machine's programs, ``glibc`` the version of its C library.
     """
 
     python: str
     own: Mapping[str, str]
     pinned: Collection[str]
     env: Mapping[str, str]
+    machine_env: Mapping[str, str]
     glibc: str
     notes: list[str] = field(default_factory=list)
 
@@ -89,7 +90,7 @@ class SubstituteSearch:
             missing.append(MissingPackage(name=name, required=tuple(by_name.get(name, ())), reason=fault.reason))
         aliases = self._aliases(by_name.keys() - {entry.name for entry in missing}, wheels)
         return Substitutes(
-            stand_ins=(*compilers.stand_ins(toolchain, self.env), *programs, *aliases),
+            stand_ins=(*compilers.stand_ins(toolchain, self.machine_env), *programs, *aliases),
             wheels=tuple(wheel for wheel in wheels if self._own_name(wheel) is None),
             missing=tuple(missing),
             notes=(*self.notes, *self._guesses(python_packages, {entry.name for entry in missing})),
@@ -109,7 +110,7 @@ class SubstituteSearch:
             required, reason = tuple(entries), ""
             constraints = [entry.version for entry in entries]
             if compilers.is_toolchain(name):
-                program = compilers.missing_program(name, self.env)
+                program = compilers.missing_program(name, self.machine_env)
                 reason = f"this machine has no {program}" if program else ""
                 toolchain |= {} if program else {name: constraints}
             elif (row := machine_programs.table().get(name)) is not None:
@@ -128,12 +129,12 @@ class SubstituteSearch:
         self, name: str, row: machine_programs.ProgramPackage, constraints: list[str]
     ) -> tuple[StandIn | None, str]:
         """Return the stand-in of a program's package; else the reason why this machine has none."""
-        program = machine_programs.find(row.programs[0], self.env)
+        program = machine_programs.find(row.programs[0], self.machine_env)
         if program is None:
             return None, f"this machine has no {row.programs[0]}"
         if not machine_programs.fits(program.version, constraints):
             return None, f"this machine has {row.programs[0]} {program.version} only"
-        found_programs = machine_programs.paths(row.programs, self.env)
+        found_programs = machine_programs.paths(row.programs, self.machine_env)
         origin = f"{program.path} {program.version}"
         return StandIn(name=name, version=program.version, programs=found_programs, origin=origin), ""
 

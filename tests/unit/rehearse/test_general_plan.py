@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kiln import command
 from kiln.errors import RehearsalRefused
 from kiln.model.build_config import BuildConfig
 from kiln.model.rendered import Output, Rendered, Requirements
@@ -68,12 +69,22 @@ def _split(text: str) -> list[str]:
     return [f"{name}{clause}" for clause in text[len(name) :].split(",")]
 
 
-def plan(*outputs: Output, test_specs: tuple[tuple[str, str], ...] = (), python: str = "3.11") -> RehearsalPlan:
+def plan(
+    *outputs: Output, test_specs: tuple[tuple[str, str], ...] = (), python: str = "3.11", path: str = ""
+) -> RehearsalPlan:
     rendered = Rendered(config=CONFIG, name="a", outputs=outputs)
     search = SourceSearch(store=Path("/none"), folder=None, mirror=None, projects=(), env={})
     required = required_packages(rendered, test_specs=test_specs)
     return general_plan(
-        PlanRequest(rendered=rendered, required=required, python=python, sources=search, env={"PATH": ""}, glibc="2.36")
+        PlanRequest(
+            rendered=rendered,
+            required=required,
+            python=python,
+            sources=search,
+            env={"PATH": path, "PIP_INDEX_URL": "https://me:password@index.example"},
+            machine_env={"PATH": path},
+            glibc="2.36",
+        )
     )
 
 
@@ -85,6 +96,22 @@ def test_python_packages_are_resolved_together_and_known_under_the_channels_name
     assert (alias.name, alias.depends) == ("jupyter_thing", ("jupyter-thing ==2.0",))
     assert "taken from pip's index by their names alone: jupyter_thing" in result.notes
     assert from_json(RehearsalPlan, to_json(result)) == result
+
+
+def test_programs_of_this_machine_do_not_get_pips_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("cmake", "gcc"):
+        (tmp_path / name).touch(mode=0o755)
+    environments: list[dict[str, str]] = []
+
+    def capture(argv: tuple[str, ...], *, env: dict[str, str], **_: object) -> command.Result:
+        environments.append(env)
+        return command.Result(argv=argv, exit_code=0, tail="", seconds=0, stdout="13.2")
+
+    monkeypatch.setattr(command, "capture", capture)
+    result = plan(output("a", ("cmake", "gcc_linux-64 13.*")), python="", path=str(tmp_path))
+    assert {"cmake", "gcc_linux-64", "libgcc"} <= {entry.name for entry in result.stand_ins}
+    assert len(environments) > 4
+    assert all(env == {"PATH": str(tmp_path)} for env in environments)
 
 
 def test_everything_that_is_missing_is_listed_with_what_requires_it(asked: list[list[str]]) -> None:
