@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kiln import expand, rehearse
-from kiln.builder.rehearsal_planning import python_of
+from kiln.builder.rehearsal_planning import named_python, python_of
 from kiln.errors import UnknownConfig, UnsupportedPython
 from kiln.job.build_outline import pythons_of
 from kiln.serialization import to_json
@@ -16,7 +16,7 @@ from kiln.store.step_cache import digest
 from kiln.variants.cuda import cuda_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from kiln.job.machine import HostMachine
     from kiln.model.build_config import BuildConfig
@@ -135,10 +135,12 @@ def require_python(
     On the host, a missing Python is fetched; in a container it may be the image's own.
 
     Raises:
-        UnsupportedPython: when no config can be rehearsed on the host, since its Python is missing.
+        UnsupportedPython: when no config can be rehearsed on the host, since its Python is missing, or with the Python
+            that the user has named.
         KilnError: see `inputs_for`.
     """
     inputs = inputs_for(configs, pythons, plan_of)
+    _require_named_python(pythons.machine, {rehearsal.wheels.python for rehearsal in inputs.values()} - {""})
     lacking = {rehearsal.wheels.python for rehearsal in inputs.values() if rehearsal.interpreter is None} - {""}
     absent = lacking if on_host else set()
     fetch = pythons.fetch or pythons.channel == rehearse.NO_CHANNEL  # it refuses, in a dry run, too
@@ -153,6 +155,19 @@ def require_python(
     failed = tuple(f"{failure.what}: {failure.hint}" for failure in failures.values())
     plans = dict.fromkeys(note for rehearsal in inputs.values() for note in rehearsal.wheels.notes)
     return inputs, (*plans, *_interpreter_notes(inputs, pythons.machine), *missing, *failed)
+
+
+def _require_named_python(machine: HostMachine, required: Collection[str]) -> None:
+    """Raise UnsupportedPython when the user has named a Python that no config is rehearsed with."""
+    if not (machine.insists and required):
+        return
+    named = named_python(machine)
+    if named not in required:
+        raise UnsupportedPython(
+            f"{machine.python} cannot be used for this rehearsal",
+            why=f"it is Python {named}, the rehearsal requires Python {', '.join(sorted(required))}",
+            hint="name another with --python, or a config of this Python (kiln matrix lists them)",
+        )
 
 
 def _fetched(

@@ -77,12 +77,27 @@ class RehearsalPlanner:
         )
 
     def _preferred(self) -> tuple[str, ...]:
-        """Return the calling Python's version, then that of the newest one on this machine."""
+        """Return the calling Python's version, then that of the newest one on this machine.
+
+        Raises:
+            UnsupportedPython: when the user has named a Python that cannot be used.
+        """
+        if self.machine.insists:
+            return (named_python(self.machine),)
         pythons = []
         with contextlib.suppress(UnsupportedPython):
             pythons.append(rehearse.probe(self.machine.python, env=self.machine.environment).python)
         newest = rehearse.newest(env=self.machine.environment)
         return (*pythons, *([] if newest is None else [newest.python]))
+
+
+def named_python(machine: HostMachine) -> str:
+    """Return the minor version of the Python that the user has named.
+
+    Raises:
+        UnsupportedPython: when it cannot be used.
+    """
+    return rehearse.probe(machine.python, env=machine.environment, pythons=rehearse.PACKAGED_PYTHONS).python
 
 
 def _one_of(pythons: Collection[str], preferred: Iterable[str]) -> str:

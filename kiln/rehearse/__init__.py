@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kiln.conda_package.writer import SUBDIR
 from kiln.rehearse import source_files, wheels
 from kiln.rehearse.cuda_packages import cuda_packages
-from kiln.rehearse.general_plan import PlanRequest, general_plan
+from kiln.rehearse.general_plan import PACKAGED_PYTHONS, PlanRequest, general_plan
 from kiln.rehearse.general_plan import python_of as python_for
 from kiln.rehearse.interpreter import Interpreter, probe
 from kiln.rehearse.locked_wheels import PYTHONS, cuda_versions, has_upstream_wheel, plan
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_CHANNEL",
     "NO_CHANNEL",
+    "PACKAGED_PYTHONS",
     "PYTHONS",
     "SUBDIR",
     "Interpreter",

@@ -295,7 +295,14 @@ def test_without_a_python_nothing_is_fetched(tmp_path: Path) -> None:
     python = next(item for item in PYTHONS if not any((folder / f"python{item}").exists() for folder in folders))
     feedstock = copy_of_feedstock(tmp_path)
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    words = ("build", "--rehearse", "--python", "/usr/bin/perl", "--python-channel", "http://127.0.0.1:9/channel")
+    words = (
+        "build",
+        "--rehearse",
+        "--calling-python",
+        "/usr/bin/perl",
+        "--python-channel",
+        "http://127.0.0.1:9/channel",
+    )
     ended = kiln(feedstock, *words, cpu_config(feedstock_loader.find(feedstock), python).name, env=env)
     assert ended.returncode == UnsupportedPython.exit_code, ended.stderr
     assert f"no usable Python {python} on this machine, and the download failed" in ended.stderr

@@ -205,6 +205,23 @@ def test_another_interpreter_than_the_calling_one_is_noted(
     assert notes == ("rehearsing with Python 3.12.9, /py/bin/python3.12",)
 
 
+def test_a_named_python_that_cannot_be_used_is_not_replaced(
+    feedstock: Feedstock, here: dict[str, Interpreter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.update({python: interpreter_of(python) for python in ("3.11", "3.12")})
+    own, machine = pythons(tmp_path), replace(MACHINE, insists=True)
+    named = replace(own, machine=machine)
+    with pytest.raises(UnsupportedPython, match="/calling cannot be used"):
+        rehearsal_inputs.require_python(configs(feedstock, "3.12"), named, on_host=True)
+    monkeypatch.setattr(rehearse, "probe", lambda *_, **__: interpreter_of("3.11"))
+    with pytest.raises(UnsupportedPython, match="/calling cannot be used for this rehearsal") as caught:
+        rehearsal_inputs.require_python(configs(feedstock, "3.12"), named, on_host=True)
+    assert caught.value.why == "it is Python 3.11, the rehearsal requires Python 3.12"
+    both = configs(feedstock, "3.11", "3.12")
+    assert len(rehearsal_inputs.require_python(both, named, on_host=True)[0]) == 2
+    assert len(rehearsal_inputs.require_python(configs(feedstock, "3.12"), own, on_host=True)[0]) == 1
+
+
 def test_a_python_that_is_absent_is_fetched_with_what_was_wrong_with_others(
     feedstock: Feedstock, here: dict[str, Interpreter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
