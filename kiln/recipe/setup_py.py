@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.errors import TemplateFault
 from kiln.model.source_position import Place
+from kiln.recipe.setup_py_data import SetupData
+from kiln.recipe.setup_py_effects import bound, effects
 from kiln.template.expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
 
 if TYPE_CHECKING:
@@ -36,48 +38,6 @@ _TEXTS = frozenset({
     "long_description", "long_description_content_type", "url", "download_url",
 })  # fmt: skip
 _ALIASES = {"home_page": "url", "home-page": "url", "summary": "description", "classifier": "classifiers"}
-
-
-class SetupData(dict[str, Any]):
-    """The values of a setup.py; reading one that only running the file would give is an error."""
-
-    def __init__(self, values: Mapping[str, Any], unknown: Mapping[str, Place], *, complete: bool) -> None:
-        super().__init__(values)
-        self._unknown = dict(unknown)
-        self._complete = complete
-
-    def __getitem__(self, key: str) -> Any:
-        """Return the value of an argument."""
-        self._require_known(key)
-        return super().__getitem__(key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of an argument, or the default when the file does not give it."""
-        self._require_known(key)
-        return super().get(key, default)
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the names of the arguments, which must all be known."""
-        for key in self._unknown if self._unknown or self._complete else ("its arguments",):
-            self._require_known(key)
-        return super().__iter__()
-
-    def items(self) -> Any:
-        """Return the arguments with their values, which must all be known."""
-        iter(self)
-        return super().items()
-
-    def known(self) -> dict[str, Any]:
-        """Return the known values alone, in which a template may read any key."""
-        return dict(super().items())
-
-    def _require_known(self, key: str) -> None:
-        if key in self._unknown or (key not in self and not self._complete):
-            raise TemplateFault(
-                f"the template reads {str(key)[:40]!r} of setup.py, which only running that file would give",
-                why=f"{self._unknown.get(key) or 'its arguments'}: kiln runs no code while rendering",
-                hint="write the value into the recipe",
-            )
 
 
 def setup_data(name: str, read: Read, os: Os) -> SetupData:
@@ -106,13 +66,16 @@ def setup_data(name: str, read: Read, os: Os) -> SetupData:
     return SetupData(values, unknown, complete=script.complete)
 
 
+_NONE = effects(ast.Module(body=[], type_ignores=[]))
+
+
 class _Script:
     """The known values of a script's names, and of the arguments of its call of ``setup``."""
 
     def __init__(self, file: str, folder: str, read: Read, os: Os) -> None:
         self._file, self._folder, self._read, self._os = file, folder, read, os
         self._names: dict[str, Any] = {"__file__": file, "__name__": "__main__"}
-        self._changing: frozenset[str] = frozenset()
+        self._effects, self._calls = _NONE, False
         self._functions: dict[str, ast.expr] = {}
         self._folders: set[str] = set()
         self.values: dict[str, Any] = {}
@@ -127,10 +90,15 @@ class _Script:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             at = Place(file=self._file, line=getattr(error, "lineno", 0) or 0)
             raise TemplateFault("malformed Python", at=at, why=getattr(error, "msg", "") or str(error)) from error
-        self._changing = frozenset(
-            name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names
-        )
+        self._effects = effects(tree)
         self._all(tree.body)
+        if self._effects.setup:
+            self._lose()
+        self.complete = self.complete and self._calls
+
+    def _lose(self) -> None:
+        """Make all arguments unknown."""
+        self.values, self.unknown, self.complete = {}, {}, False
 
     def _all(self, statements: Iterable[ast.stmt]) -> None:
         for statement in statements:
@@ -150,7 +118,8 @@ class _Script:
             case ast.If(test=test) if (result := self._value(test)) is not None:
                 self._all(statement.body if result[0] else statement.orelse)
             case ast.With(items=[ast.withitem(context_expr=opened, optional_vars=ast.Name(id=name))]):
-                self._open(name, opened)
+                used = [node for part in statement.body for node in ast.walk(part) if isinstance(node, ast.Name)]
+                self._open(name, opened, sum(node.id == name for node in used))
                 self._all(statement.body)
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 self._import(names, plain=isinstance(statement, ast.Import))
@@ -162,8 +131,17 @@ class _Script:
         self._drop(name)
         if _is_folder(node):
             self._folders.add(name)
-        if value is not None and name not in self._changing:
+        if value is not None and self._stays(name, value[0]):
             self._names[name] = value[0]
+
+    def _stays(self, name: str, value: Any) -> bool:
+        """Return whether nothing that is not followed may change the value of a name."""
+        if self._effects.opaque or name in self._effects.names:
+            return False
+        if _is_constant(value):
+            return True
+        flat = name not in self._effects.shared and all(map(_is_constant, _parts(value)))
+        return flat or name not in self._effects.used
 
     def _drop(self, name: str) -> None:
         for record in (self._names, self._functions):
@@ -177,7 +155,7 @@ class _Script:
                 self._drop_all()
             name = alias.asname or alias.name.partition(".")[0]
             self._drop(name)
-            if plain and alias.name == "os":
+            if plain and alias.name == "os" and not (self._effects.environment or self._effects.opaque):
                 self._names[name] = self._os
 
     def _drop_all(self) -> None:
@@ -187,17 +165,19 @@ class _Script:
     def _define(self, function: ast.FunctionDef) -> None:
         body = [line for line in function.body if not (isinstance(line, ast.Expr) and _is_text(line.value))]
         self._drop(function.name)
-        plain = not ast.unparse(function.args) and not function.decorator_list and len(body) == 1
+        plain = not self._effects.opaque and function.name not in self._effects.names
+        plain = plain and not ast.unparse(function.args) and not function.decorator_list and len(body) == 1
         if plain and isinstance(body[0], ast.Return) and body[0].value is not None:
             self._functions[function.name] = body[0].value
 
-    def _open(self, name: str, node: ast.expr) -> None:
-        """Record the file that a ``with`` statement opens, as a call that `_Inlined` replaces."""
+    def _open(self, name: str, node: ast.expr, uses: int) -> None:
+        """Record the file that a ``with`` statement opens and uses once, as a call that `_Inlined` replaces."""
         self._drop(name)
-        if isinstance(node, ast.Call):
+        if isinstance(node, ast.Call) and uses == 1:
             self._functions[f"{name}.read"] = node
 
     def _setup(self, call: ast.Call) -> None:
+        self._calls = True
         for keyword in call.keywords:
             value = self._value(keyword.value)
             if keyword.arg is None:
@@ -218,13 +198,12 @@ class _Script:
     def _forget(self, statement: ast.stmt) -> None:
         """Make all names unknown that a statement may change; one that may call ``setup`` makes all values unknown."""
         for node in ast.walk(statement):
-            if isinstance(node, ast.Name):
-                if node.id in {"exec", "globals"}:
-                    self._drop_all()
-                elif not isinstance(node.ctx, ast.Load) or isinstance(self._names.get(node.id), (list, dict)):
-                    self._drop(node.id)
+            for name in bound(node):
+                self._drop_all() if name == "*" else self._drop(name)
+            if isinstance(node, ast.Name) and isinstance(self._names.get(node.id), (list, dict)):
+                self._drop(node.id)
             elif isinstance(node, ast.Call) and _is_setup(node.func):
-                self.complete = False
+                self._lose()
 
     def _value(self, node: ast.expr) -> tuple[Any] | None:
         """Return the value of an expression in a tuple; None when it is unknown."""
@@ -246,7 +225,7 @@ class _Script:
     def _text_of(self, node: ast.expr) -> str | None:
         """Return the text of the file that an expression names, relative to the folder of the script."""
         words = list(_path(node, self._names, self._folders))
-        if not words or None in words:
+        if self._effects.files or not words or None in words:
             return None
         path = posixpath.normpath(posixpath.join(self._folder, *(word for word in words if word)))
         return None if path.startswith(("..", "/")) else self._read(path)
@@ -256,6 +235,15 @@ def _is_setup(function: ast.expr) -> bool:
     return (isinstance(function, ast.Name) and function.id == "setup") or (
         isinstance(function, ast.Attribute) and function.attr == "setup"
     )
+
+
+def _is_constant(value: Any) -> bool:
+    """Return whether a value has no part that can be changed."""
+    return all(map(_is_constant, value)) if isinstance(value, tuple) else not isinstance(value, (list, dict))
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
 
 
 def _is_text(node: ast.expr) -> bool:

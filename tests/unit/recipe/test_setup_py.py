@@ -38,6 +38,10 @@ def data(text: str | None, configured: str | None = None, name: str = "setup.py"
         "if __name__ == '__main__':\n    setup(version='1.5')",
         "arguments = dict(version='1.5')\narguments = {'version': '1.5'}\nsetup(**arguments)",
         "import sys\nif sys.version_info < (3,):\n    sys.exit(1)\nsetup(version='1.5')",
+        "import re\np = ['a', 'b']\nv = '1.5'\nprint(re.compile(v), p)\nsetup(version=v, packages=p)",
+        "arguments = {'version': '1.5', 'packages': ['a']}\nsetup(**arguments)",
+        "numbers = ['1', '5']\nversion = '.'.join(numbers)\nsetup(version=version)",
+        "import os\nos.chdir(os.path.dirname(__file__))\nsetup(version=open('VERSION').read().strip())",
         "try:\n    from setuptools import setup\nexcept ImportError:\n    pass\nsetup(version='1.5')",
     ],
 )
@@ -64,6 +68,31 @@ def test_a_version_that_follows_from_the_text_is_read(text: str) -> None:
         "import os\nsetup(version=os.popen('id').read())",
         "setup(version=().__class__.__base__.__subclasses__())",
         "def f():\n    return f()\nsetup(version=f())",
+        "l = ['1']\nm = l\nm[0] = '2'\nsetup(version=l[0])",
+        "l = ['1']\nk = l or m\nk[0] = '2'\nsetup(version=l[0])",
+        "l = ['1']\nx = l.pop()\nl2 = l.append('2')\nsetup(version=l[0])",
+        "l = ['1']\ndef f():\n    l[0] = '2'\nf()\nsetup(version=l[0])",
+        "l = ['1']\ndef f(a):\n    a[0] = '2'\nx = f(l)\nsetup(version=l[0])",
+        "d = {'a': ['1']}\nd['a'].append('2')\nsetup(version=d['a'][0])",
+        "v = '1'\nlocals()['v'] = '2'\nsetup(version=v)",
+        "v = '1'\nvars()['v'] = '2'\nsetup(version=v)",
+        "v = '1'\nglobals()['v'] = '2'\nsetup(version=v)",
+        "v = '1'\nx = globals().update(v='2')\nsetup(version=v)",
+        "v = '1'\ndef f():\n    exec('v=2', globals())\nx = f()\nsetup(version=v)",
+        "import sys\nv = '1'\nsys.modules[__name__].v = '2'\nsetup(version=v)",
+        "v = '1'\ntry:\n    from a import v\nexcept ImportError:\n    pass\nsetup(version=v)",
+        "v = '1'\nx = (v := '2')\nsetup(version=v)",
+        "import os\nos.environ['A'] = '2'\nsetup(version=os.environ.get('A', '1'))",
+        "import os\nos.chdir('sub')\nsetup(version=open('VERSION').read())",
+        "open('VERSION', 'w').write('2')\nsetup(version=open('VERSION').read())",
+        "with open('VERSION') as f:\n    f.readline()\n    v = f.read()\nsetup(version=v)",
+        "def str(x):\n    return '2'\nv = str(1)\nsetup(version=v)",
+        "def main():\n    setup(version='1')\nmain()",
+        "setup(version='1')\ntry:\n    setup(version='2')\nexcept ValueError:\n    pass",
+        "from setuptools import setup as run\nrun(version='1')",
+        "def setup(**a):\n    run(**a, version='2')\nsetup(version='1')",
+        "result = setup(version='1')",
+        "from a import main\nmain()",
     ],
 )
 def test_a_version_that_needs_code_is_refused(text: str) -> None:
@@ -71,6 +100,21 @@ def test_a_version_that_needs_code_is_refused(text: str) -> None:
         with pytest.raises(TemplateFault, match="which only running that file would give") as caught:
             read()
         assert "kiln runs no code while rendering" in caught.value.why
+
+
+def test_no_view_of_unknown_arguments_is_given() -> None:
+    partly = data("setup(name='a', version=get())")
+    assert "version" in partly
+    assert bool(partly)
+    for text in ("setup(name='a', version=get())", "setup(**get())"):
+        values = data(text)
+        for view in (values.values, values.keys, values.items, values.copy, lambda: len(values), lambda: str(values)):  # noqa: B023
+            with pytest.raises(TemplateFault, match="which only running that file would give"):
+                view()
+    with pytest.raises(TemplateFault, match="which only running that file would give"):
+        assert "version" in data("setup(**get())")
+    whole = data("setup(name='a')")
+    assert (list(whole.keys()), list(whole.values()), len(whole), "b" in whole) == (["name"], ["a"], 1, False)
 
 
 def test_known_arguments_are_read_beside_unknown_ones() -> None:
