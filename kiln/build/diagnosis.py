@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from kiln.build import left_out_files
 from kiln.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed, TestsFailed
 
 
@@ -57,6 +58,11 @@ CONTENTS = FailureKind(
     error=TestsFailed,
     hint="compare package_contents in the recipe with the files that the log lists",
 )
+LEFT_OUT = FailureKind(
+    words=re.compile(f"^{left_out_files.LEFT_OUT}"),
+    error=BuildFailed,
+    hint="remove the files in the script (Python imports x.so before x.py), or install them under other names",
+)
 OTHER = FailureKind(words=re.compile(""), error=BuildFailed)
 GAVE_UP = "Retry attempt #2"  # the engine's last retry; its message does not name what could not be resolved
 
@@ -78,7 +84,9 @@ def kind(reason: str, tail: str) -> FailureKind:
     if DISK.words.search(reason) or DISK.words.search(tail):
         return DISK
     failure = next(
-        failure_kind for failure_kind in (CONTENTS, HASH, NETWORK, PACKAGES, OTHER) if failure_kind.words.search(reason)
+        failure_kind
+        for failure_kind in (LEFT_OUT, CONTENTS, HASH, NETWORK, PACKAGES, OTHER)
+        if failure_kind.words.search(reason)
     )
     if failure is NETWORK and HASH.words.search(tail):
         return HASH  # the message names only the last of several addresses; an earlier one had another file

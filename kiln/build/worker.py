@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, signals
+from kiln.build import left_out_files
 from kiln.build.package_metadata import stamp
 from kiln.compression import FAST
 from kiln.model.plan import Platforms
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rattler_build.progress import LogEvent
 
 PACKAGE_FORMAT = f"conda:{FAST}"  # a release's packages are packed again, with their timestamps
+ENGINE_FOLDER = Path("output", "bld")  # below a step's: where the engine keeps a build's prefixes and sources
 RECIPE = "recipe"  # the folder, in a step's, that the engine takes for the recipe's
 
 
@@ -71,10 +73,12 @@ def build(job: dict[str, Any]) -> Path:
     folder = Path(job["folder"])
     copy_packed(job.get("packed", ()), Path(job.get("recipe_folder", "")), folder / RECIPE)
     (package_file,) = run_engine(
-        job["recipe"], folder, job["channels"], Platforms(**job["platforms"]), keep=job.get("keep", False)
+        job["recipe"], folder, job["channels"], Platforms(**job["platforms"]), keep=True
     ).packages
     if job.get("keep"):
         return package_file
+    require_all_packed(folder / ENGINE_FOLDER, job["recipe"])
+    files.remove(folder / ENGINE_FOLDER)
     package = folder / package_file.name
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     moment = int(epoch) if epoch.isdecimal() else None
@@ -89,6 +93,21 @@ def build(job: dict[str, Any]) -> Path:
         level=job["level"],
     )
     return package
+
+
+def require_all_packed(folder: Path, recipe: dict[str, Any]) -> None:
+    """Refuse a package that lacks files of the prefix in the engine's folder; the recipe may choose its files itself.
+
+    Raises:
+        ValueError: with the files.
+    """
+    if recipe["build"].get("files"):
+        return
+    for prefix in folder.glob("*/host_env*"):
+        if missing := left_out_files.left_out(prefix):
+            raise ValueError(left_out_files.message(missing))
+        for name in left_out_files.tags(prefix):
+            sys.stdout.write(f"{left_out_files.LEFT_OUT}{name}: it has no content of its own\n")
 
 
 def copy_packed(patterns: Iterable[str], source: Path, target: Path) -> None:
