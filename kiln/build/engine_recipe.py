@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kiln.build.engine_settings import (
@@ -14,7 +13,7 @@ from kiln.build.engine_settings import (
 )
 from kiln.build.post_install_files import in_recipe
 from kiln.build.solved_pins import engine_requirement
-from kiln.matchspec import package_name, strict, with_star
+from kiln.matchspec import package_name, strict
 from kiln.shell_script import exports, in_bash
 
 if TYPE_CHECKING:
@@ -100,8 +99,8 @@ def compiling(name: str, staging: Staging, script: Iterable[str], *, recipe_fold
             "python": {"skip_pyc_compilation": ["**"]},
         },
         "requirements": {
-            "build": [installed_spec(spec, staging.settings) for spec in needs.solved("build")],
-            "host": [installed_spec(spec, staging.settings) for spec in needs.solved("host")],
+            "build": [strict(spec) for spec in needs.solved("build")],
+            "host": [strict(spec) for spec in needs.solved("host")],
             **({"ignore_run_exports": ignored} if ignored else {}),
         },
     }
@@ -184,12 +183,7 @@ def _requirements(output: Output, left_out: Container[str]) -> dict[str, Any]:
 
     def specs(field: str, texts: Iterable[str]) -> list[str]:
         places = ((pins.get((field, index)), text) for index, text in enumerate(texts))
-        written = (
-            strict
-            if field in {"run", "run_constrained"} or "/" in field
-            else partial(installed_spec, settings=output.settings)
-        )
-        return [engine_requirement(pin) if pin else written(text) for pin, text in places]
+        return [engine_requirement(pin) if pin else strict(text) for pin, text in places]
 
     return {
         "build": specs("build", needs.solved("build")),
@@ -201,14 +195,6 @@ def _requirements(output: Output, left_out: Container[str]) -> dict[str, Any]:
         },
         **({"ignore_run_exports": ignored} if (ignored := ignored_run_exports(output.settings)) else {}),
     }
-
-
-def installed_spec(spec: str, settings: BuildSettings) -> str:
-    """Return a requirement of an environment for the engine: a plain version stands for all that begin with it.
-
-    In a recipe.yaml it is exact. Source: get_install_actions in conda_build/environ.py.
-    """
-    return strict(spec if settings.by_engine else with_star(spec))
 
 
 def _is_ignored(entry: RunExport, settings: BuildSettings) -> bool:

@@ -111,7 +111,7 @@ def specs_of_tests(rendered: Rendered) -> Iterator[tuple[str, str]]:
     for output in rendered.outputs:
         for test in output.tests if not output.skip else ():
             for spec in (*package_test.required_specs(test), *test.requires_build):
-                yield output.name, package_test.installed_spec(spec, test)
+                yield output.name, spec
 
 
 def python_of(config: BuildConfig) -> str:

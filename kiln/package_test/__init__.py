@@ -1,6 +1,6 @@
 """The test stage: install each package into a fresh prefix, and run its recipe's tests there; test wheels with pip."""
 
-from kiln.package_test.plan import installed_spec, required_specs
+from kiln.package_test.plan import required_specs
 from kiln.package_test.tester import PackageTester
 
-__all__ = ["PackageTester", "installed_spec", "required_specs"]
+__all__ = ["PackageTester", "required_specs"]

@@ -6,7 +6,7 @@ import shlex
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from kiln.matchspec import package_name, strict, with_star
+from kiln.matchspec import package_name, strict
 from kiln.model.plan import TestStep
 from kiln.model.rendered import OutputTest
 from kiln.shell_script import in_bash
@@ -65,7 +65,6 @@ def plan(
 
     def step(test: OutputTest, python: str | None, place: str) -> TestStep:
         required = [*required_specs(test), *([] if python is None else [python_spec(python)])]
-        required = [installed_spec(spec, test) for spec in required]
         requirements = [spec for spec in required if available is None or package_name(spec) in available]
         unavailable = [spec for spec in required if spec not in requirements]
         lines = test_lines(test, recipe_folder)
@@ -73,7 +72,7 @@ def plan(
         return TestStep(
             package=output.name,
             specs=(f"{output.name} =={output.version} {output.build_string}", *map(strict, requirements)),
-            build_specs=tuple(strict(installed_spec(spec, test)) for spec in test.requires_build),
+            build_specs=tuple(map(strict, test.requires_build)),
             script=(*_head(test), *(_packed_files(output, test) if sources is None else ()), *lines),
             commands=len(lines),
             checked=1 if test.contents else 0,
@@ -100,14 +99,6 @@ def required_specs(test: OutputTest) -> tuple[str, ...]:
 def python_spec(version: str) -> str:
     """Return the spec of a test's Python; the version may be a pattern already."""
     return f"python {version.removesuffix('.*')}.*"
-
-
-def installed_spec(spec: str, test: OutputTest) -> str:
-    """Return a requirement of a test as it is solved: in a meta.yaml, a plain version stands for all that begin so.
-
-    Source: get_install_actions in conda_build/environ.py.
-    """
-    return spec if test.by_engine else with_star(spec)
 
 
 def _source_files(test: OutputTest, sources: Path | None) -> dict[str, Path]:

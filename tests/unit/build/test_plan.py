@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln import render
 from kiln.build import in_order, plan_compile, plan_outputs, plan_rehearsal
 from kiln.build.engine import HANDED_OVER, UNPACK, handed_over, recipe_of, secrets_of
 from kiln.errors import BuildFailed
@@ -355,7 +356,7 @@ def test_every_kind_of_test_is_in_the_packages_metadata() -> None:
 
 def planned_alone(item: Output) -> BuildStep:
     (step,) = plan_outputs(
-        Rendered(config=CPU, outputs=(item,)),
+        render.finalise(Rendered(config=CPU, outputs=(item,))),
         recipe_folder=Path("/recipe"),
         folder=Path("/f"),
         channels=(),
@@ -370,7 +371,7 @@ def test_a_plain_version_of_an_environment_stands_for_all_that_begin_with_it() -
     requirements = planned_alone(dataclasses.replace(LIB, requirements=needs)).recipe["requirements"]
     assert requirements["build"] == ["make 4.*"]
     assert requirements["host"] == ["python 3.11.*", "zlib >=1", "b ==2 h1"]
-    assert requirements["run"] == ["python ==3.11"]
+    assert requirements["run"] == ["python 3.11.*"]
     exact = dataclasses.replace(LIB, requirements=needs, settings=BuildSettings(by_engine=True))
     assert planned_alone(exact).recipe["requirements"]["host"] == ["python ==3.11", "zlib >=1", "b ==2 h1"]
 
