@@ -169,22 +169,34 @@ def _words(name: str) -> str:
 def _similar(name: str) -> str:
     """Return 'did you mean ...?' with the GPUs and machines that begin with a name or contain it, else similar ones."""
     names = [*(row["gpu"] for row in tables.table("gpu")), *(row["machine"] for row in tables.table("cloud"))]
-    candidates = [other for other in names if len(name) > 1 and other.lower().startswith(name.lower())]
-    candidates = candidates or [other for other in names if len(name) > 1 and name.lower() in other.lower()]
+    longer = [other for other in names if len(name) > 1 and _continues(name.lower(), other.lower())]
+    candidates = [other for other in longer if other.lower().startswith(name.lower())] or longer
     if candidates:
         return f"did you mean {' or '.join(map(repr, candidates[:3]))}?"
     return nearest(name, [other for other in names if _may_be(name, other)])
 
 
-def _may_be(name: str, other: str) -> bool:
-    """Return whether a name may be another one, misspelt: the same letters, or the same number after similar letters.
+def _continues(name: str, other: str) -> bool:
+    """Return whether a name is a part of another one, and no number that ends in 0 is a part of a longer one.
 
-    MI300X is as similar to B300 as a misspelt name is, and g4ad to g4dn, but they are of another maker.
+    Numbers of GPUs end in 0: RTX 509 is RTX 5090 cut short, H20 and RTX A500 are GPUs of their own.
+    """
+    _, part, rest = other.partition(name)
+    return bool(part) and not (part.endswith("0") and rest[:1].isdigit())
+
+
+def _may_be(name: str, other: str) -> bool:
+    """Return whether a name may be another one, misspelt: the same letters, or the same number after similar words.
+
+    MI300X is as similar to B300 as a misspelt name is, and g4ad to g4dn, but they are of another maker. A number that
+    ends in 0 is no misspelt one: A1000 is not A100, RTX A1000 not RTX A6000. Nor is RTX A4500 RTX PRO 4500.
     """
     letters, digits = ([re.sub(f"[^{kind}]", "", text.lower()) for text in (name, other)] for kind in ("a-z", "0-9"))
     if letters[0] == letters[1]:
-        return True
-    return digits[0] == digits[1] and len(digits[0]) > 2 and bool(nearest(letters[0], letters[1:]))
+        return digits[0] == digits[1] or not digits[0].endswith("0")
+    words = [_words(text).split() for text in (name, other)]
+    is_similar = len(words[0]) == len(words[1]) and all(nearest(one, [two]) for one, two in zip(*words, strict=True))
+    return digits[0] == digits[1] and len(digits[0]) > 2 and is_similar
 
 
 def compiler(text: str) -> str:

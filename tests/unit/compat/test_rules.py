@@ -265,7 +265,7 @@ def test_a_gpu_that_is_nearly_one_is_asked_back() -> None:
     ("name", "hint"),
     [
         ("p6", "did you mean 'p6-b200' or 'p6-b300'?"),
-        ("H10", "did you mean 'H100'?"),
+        ("RTX 309", "did you mean 'RTX 3090'?"),
         ("A4000", "did you mean 'RTX A4000'?"),
         ("MI300X", "only NVIDIA's GPUs have one"),
         ("g4ad.xlarge", "only NVIDIA's GPUs have one"),
