@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,10 +15,9 @@ from tests.feedstocks import PINNING, written
 from tests.unit.convert.feedstocks import conversion, expected
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kiln.model.feedstock import Feedstock
 
+ROOT = Path(__file__).parents[3]
 SPLIT = (
     "package:\n  name: a\n  version: '1'\noutputs:\n  - name: b\n    requirements:\n      build:\n        - python\n"
     "  - name: c\n    requirements:\n      host:\n        - python\n      run:\n        - python\n"
@@ -93,3 +93,18 @@ def test_long_differences_are_shortened() -> None:
     assert head == "a: b  (one and 2 more)"
     assert old.endswith("xxx ...")
     assert new == "  + nothing"
+
+
+def test_the_projects_own_recipe_is_refused_for_the_reasons_that_the_documentation_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["-C", str(ROOT), "convert", "--check"]) == ConversionRefused.exit_code
+    refusal = capsys.readouterr().err
+    page = (ROOT / "docs" / "how-to" / "convert.md").read_text()
+    for reason, words in {
+        "Dict has no equivalent": "has a Jinja dictionary",
+        "no attribute .versions": "`.versions`",
+        "no attribute .nvcc": "`.nvcc`",
+        "no filter 'map'": "the\nfilter `map`",
+    }.items():
+        assert (reason in refusal, words in page) == (True, True), reason
