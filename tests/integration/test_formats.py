@@ -8,10 +8,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from kiln.conda_package import reader
 from kiln.conda_package.reader import read_info
+from kiln.yamltext import Scalars, parse
 from tests.integration.recipe_v1_feedstocks import FIXTURES, PLACEHOLDER, built, contents, depends, in_v1, paths
 
-TEST_FOLDER = re.compile(r"\n +cwd: etc/conda/test-files/.*")
+TESTS = "info/tests/tests.yaml"
 HASH = re.compile(r"h[0-9a-f]{7}(?=_)")
 
 
@@ -25,15 +27,27 @@ def packages(root: Path) -> dict[str, Path]:
 
 
 def installed(entries: dict[str, Any]) -> dict[str, Any]:
-    """Return what a package installs, without the files of its tests, which only recipe.yaml has in the package."""
-    rest = {name: value for name, value in entries.items() if not name.startswith("etc/conda/test-files/")}
-    return {name: TEST_FOLDER.sub("", value) if isinstance(value, str) else value for name, value in rest.items()}
+    """Return what a package installs, without its tests, which each format packs in its own layout."""
+    return {name: value for name, value in entries.items() if not name.startswith(("etc/conda/test-files/", TESTS))}
+
+
+def commands(package: Path) -> list[str]:
+    """Return the commands of a package's tests, in either layout."""
+    with reader.reading(package) as members:
+        texts = {member.name: content.read().decode() for member, content in members if content is not None}
+    if TESTS in texts:
+        entries = parse(texts[TESTS], TESTS, Scalars.TEXT).value
+        scripts = [entry.get("script", ()) for entry in entries]
+        parts = [script["content"].splitlines() if isinstance(script, dict) else script for script in scripts]
+        return [line for lines in parts for line in lines]
+    lines = texts.get("info/test/run_test.sh", "").splitlines()
+    return [line for line in lines if line not in {"", "set -ex", "exit 0"}]
 
 
 def about(package: Path) -> dict[str, Any]:
-    """Return about.json without the channels, and the names of license files, which rattler-build leaves out."""
+    """Return about.json without channels, and what rattler-build leaves out: names of license files, empty lists."""
     entries = read_info(package, "about.json")
-    return {key: value for key, value in entries.items() if key not in {"channels", "license_file"}}
+    return {key: value for key, value in entries.items() if key not in {"channels", "license_file"} and value != []}
 
 
 def content_hashes(package: Path) -> dict[str, Any]:
@@ -53,8 +67,10 @@ def test_a_feedstock_in_both_formats_makes_equal_packages(tmp_path: Path) -> Non
     for name, package in before.items():
         other = after[name]
         assert installed(contents(package)) == installed(contents(other)), name
+        assert commands(package) == commands(other), name
         assert installed(paths(package)) == installed(paths(other)), name
         assert installed(content_hashes(package)) == installed(content_hashes(other)), name
         assert without_hash(depends(package)) == without_hash(depends(other)), name
         assert about(package) == about(other), name
+    assert any(commands(package) for package in before.values())
     assert any(PLACEHOLDER.search(str(read_info(package, "paths.json"))) for package in before.values())
