@@ -15,7 +15,8 @@ from kiln.errors import PinningNeeded
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT.parent / "shared" / "golden"
-CASES = sorted(path.parent.name for path in GOLDEN.glob("*/case.json"))
+GOLDEN_V1 = GOLDEN.with_name("golden-v1")
+CASES, CASES_V1 = (sorted(path.parent.name for path in root.glob("*/case.json")) for root in (GOLDEN, GOLDEN_V1))
 
 
 @pytest.mark.skipif(not CASES, reason="shared/golden, the reference answers on real feedstocks, is not here")
@@ -28,6 +29,17 @@ def test_a_real_feedstock_is_rerendered_and_rendered_as_the_reference_tools_do(c
     figures = json.loads((tmp_path / "figures.json").read_text())["totals"]
     assert figures["files_equal"] == figures["files"] > 0
     assert figures["configs_equal"] == figures["configs"]
+
+
+@pytest.mark.skipif(not CASES_V1, reason="shared/golden-v1, the reference answers on real feedstocks, is not here")
+@pytest.mark.parametrize("case", CASES_V1)
+def test_a_real_feedstock_with_a_recipe_yaml_is_rerendered_as_by_conda_smithy(case: str, tmp_path: Path) -> None:
+    argv = [sys.executable, str(GOLDEN / "judge.py"), str(GOLDEN_V1), "--only", case, "--no-render"]
+    argv += ["--kiln", f"{sys.executable} -m kiln", "--json", str(tmp_path / "figures.json")]
+    ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    figures = json.loads((tmp_path / "figures.json").read_text())["totals"]
+    assert figures["files_equal"] == figures["files"] > 0
 
 
 @pytest.mark.skipif(not CASES, reason="shared/golden, the reference answers on real feedstocks, is not here")
