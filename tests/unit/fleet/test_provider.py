@@ -1,0 +1,64 @@
+"""Workers that the provider lists and that do not answer are probed again once its firewall admits this address."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from kiln.fleet.playbook_runner import PlaybookResult
+from kiln.fleet.provider import probe
+
+if TYPE_CHECKING:
+    from kiln.fleet.executor_session import ExecutorSession
+    from kiln.fleet.protocol import Probed
+
+WORKERS = ("f-1", "f-2", "f-3")
+
+
+class Provider:
+    """A provider whose firewall admits this address from ``admit.yml`` on; ``f-3`` is silent behind it, too."""
+
+    def __init__(self, machines: list[dict[str, Any]] | None) -> None:
+        self.machines = machines
+        self.played: list[str] = []
+        self.events: queue.Queue[Probed] = queue.Queue()
+        self.provider_lock = threading.Lock()
+        self.playbooks = self
+
+    def play(self, name: str) -> PlaybookResult:
+        self.played.append(name)
+        answer = None if self.machines is None else {"machines": self.machines}
+        return PlaybookResult(ok=answer is not None, reasons={}, answer=answer if name == "list.yml" else {})
+
+    def ssh(self, worker: str, command: str, **_: object) -> SimpleNamespace:
+        return SimpleNamespace(ok=command == "true" and worker == "f-1" and "admit.yml" in self.played)
+
+
+def probed(machines: list[dict[str, Any]] | None) -> tuple[Probed, list[str]]:
+    provider = Provider(machines)
+    probe(cast("ExecutorSession", provider), WORKERS)
+    return provider.events.get_nowait(), provider.played
+
+
+def listed(*names: str, ended: bool = False) -> list[dict[str, Any]]:
+    return [{"name": name, "ended": ended} for name in names]
+
+
+def test_the_firewall_is_opened_to_this_address_before_a_listed_worker_counts_as_silent() -> None:
+    event, played = probed(listed("f-1", "f-3"))
+    assert played == ["list.yml", "admit.yml"]
+    assert (event.answers, event.listed) == (frozenset({"f-1"}), frozenset({"f-1", "f-3"}))
+
+
+def test_a_worker_that_is_not_listed_or_has_ended_opens_nothing() -> None:
+    event, played = probed(listed("f-1", "f-2", ended=True))
+    assert played == ["list.yml"]
+    assert (event.answers, event.listed) == (frozenset(), frozenset())
+
+
+def test_without_a_listing_nothing_is_known_and_nothing_opened() -> None:
+    event, played = probed(None)
+    assert played == ["list.yml"]
+    assert (event.answers, event.listed) == (frozenset(), None)
