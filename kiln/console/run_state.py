@@ -25,10 +25,14 @@ _TRACED_SCRIPT = re.compile(r"\+ bash -e /\S+$")
 
 @dataclass(slots=True)
 class ConfigOutput:
-    """The output of a config: its step, the step's last lines, unescaped, and the progress of its compile."""
+    """The output of a config: its step, the step's last lines, unescaped, and the progress of its compile.
+
+    ``preamble`` are the lines before the trace of the script's environment, None until it begins.
+    """
 
     step: str = ""
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL))
+    preamble: frozenset[str] | None = None
     progress: Progress | None = None
     progress_log: ProgressLog = field(default_factory=ProgressLog)
 
@@ -54,14 +58,20 @@ class RunState:
     def add_line(self, config: str, step: str, line: str) -> None:
         """Store a line unescaped; it is escaped when it is shown, which is far less often.
 
-        The trace of a script's environment is left out, and what came before the recipe's script is dropped.
+        The trace of a script's environment is left out, and what came before the recipe's script is dropped, except a
+        line among the trace: the script's own output comes by another pipe, and may overtake it.
         """
         output = self.outputs.get(config)
         if output is None or output.step != step:
             output = self.outputs[config] = ConfigOutput(step)
-        if line and not _TRACED_VARIABLE.match(line):
+        if _TRACED_VARIABLE.match(line):
+            output.preamble = frozenset(output.lines) if output.preamble is None else output.preamble
+        elif line:
             if _TRACED_SCRIPT.match(line):
+                dropped = frozenset(output.lines) if output.preamble is None else output.preamble
+                early = [old for old in output.lines if old not in dropped and not old.startswith("+")]
                 output.lines.clear()
+                output.lines.extend(early)
             output.lines.append(line)
 
     def update_progress(self, config: str, progress: Progress) -> str:

@@ -76,6 +76,13 @@ def test_the_trace_of_the_environment_is_not_in_the_last_lines() -> None:
     ]
 
 
+def test_output_of_a_script_that_overtakes_its_trace_is_in_the_last_lines() -> None:
+    state = RunState()
+    for line in ("Fetching source", "+ export A=1", "no luck", "+ cd $PREFIX", "+ bash -e /r/build.sh", "failed"):
+        state.add_line("a", "compile", line)
+    assert state.tail("a") == ["no luck", "+ bash -e /r/build.sh", "failed"]
+
+
 def test_the_trace_of_a_script_in_the_recipe_itself_is_in_the_last_lines() -> None:
     state = RunState()
     state.set_report(a_run(a_config("a", ConfigState.RUNNING)))
