@@ -91,7 +91,7 @@ def stamped(folder: Path, step: BuildStep, **info: object) -> dict[str, bytes]:
     index = {"name": step.output.name, "depends": ["zlib >=1", "b", "a"], "constrains": [], "subdir": "linux-64"}
     engines: dict[str, Any] = {
         "index.json": {**index, "subdir": step.output.subdir},
-        "about.json": {"channels": ["https://example.org/main/", "file:///work/channel/"]},
+        "about.json": {"channels": ["https://example.org/main/", "file:///here/channel/"]},
         "paths.json": {"paths": [], "paths_version": 1},
         "recipe/recipe.yaml": "engine: own\n",
         "recipe/rendered_recipe.yaml": ENGINES,
