@@ -26,7 +26,7 @@ def answer(project: str, version: str | None) -> dict[str, object]:
                 raise
             mapped = False
             text = generate(project, version, mapped)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 - the library has no error class; its caller words the failure
         return {"error": str(error)}
     return {"recipe": text, "mapped": mapped}
 
