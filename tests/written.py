@@ -72,7 +72,7 @@ FORMS: Mapping[str, Callable[[str], str]] = {
     "crlf": lambda text: text.replace("\n", "\r\n"),
     "indented": lambda text: text.replace("\n", "\n      "),
     "listed": lambda text: text.replace("\n", "\n| "),
-    "unquoted": lambda text: " ".join(text.split()),
+    "unquoted": lambda text: re.sub(r"[ \t\n]+", " ", text).strip(" "),  # a shell's words
     "in-url": lambda text: f"https://user:{urllib.parse.quote(text, safe='')}@example.org/x",
 }
 

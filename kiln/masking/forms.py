@@ -20,15 +20,19 @@ WINDOW = 8  # characters of base64 that count as a part of a secret
 HEX_WINDOW = 16
 SURE = 2 * HEX_WINDOW  # an encoded text of this length contains a whole window at a multiple of its length
 _HEX_SEPARATORS, _OCTAL_SEPARATORS = ("%", "\\x", " ", ":"), (" ", "\\")  # between the bytes of a dump
-_PLAIN = re.compile(r"[A-Za-z0-9_]+")
+_BLANKS = re.compile(r"[ \t\n]+|.", re.DOTALL)  # or one other character
+_PLAIN = re.compile(r"[A-Za-z0-9]+")  # what no format escapes; HTML by numbers escapes even "_"
 _WORDLIKE = re.compile(r"[\w.+/-]+")
-_SPACE = r"(?:'?[ \t]{1,8}'?|\\{1,8} |\+|%(?:25){0,2}20|\\{1,8}(?:x20|u0020|040)|&#(?:32|x20);|&nbsp;)"
-_BREAK = (
-    r"(?:\s{1,64}(?:[|>+#] ?)?|'?\$?'?(?:\\{1,8}r)?\\{1,8}n\s{0,64}\\{0,8}'?'?|(?:%(?:25){0,2}0[Dd])?%(?:25){0,2}0[Aa]"
-    r"|(?:&#(?:13|x[Dd]);)?&#(?:10|x[Aa]);|\\{1,8}(?:x0a|u000a|012))"
+_SPACE = (  # or a tab, which a shell turns into a space
+    r"(?:'?[ \t]{1,8}'?|\\{1,8}[ \tt]|\+|%(?:25){0,2}(?:20|09)|\\{1,8}(?:x20|u0020|0?40|x09|u0009|0?11)"
+    r"|&(?:#(?:32|9|[xX](?:20|0?9))|nbsp|Tab);)"
+)
+_BREAK = (  # a line feed, a carriage return or both
+    r"(?:\s{1,64}(?:[|>+#] ?)?|'?\$?'?(?:\\{1,8}[rn]){1,2}\s{0,64}\\{0,8}'?'?|(?:%(?:25){0,2}0[AaDd]){1,2}"
+    r"|(?:&#(?:1[03]|x[AaDd]);){1,2}|(?:\\{1,8}(?:x0[ad]|u000[ad]|01[25])){1,2})"
 )
 _QUOTE = r"""|'\\{1,8}''|'"'"'|''|&apos;"""
-_CONTROL = {"\t": "t", "\r": "r", "\a": "a", "\b": "b", "\f": "f", "\v": "v", "\x1b": "[eE]"}
+_CONTROL = {"\r": "r", "\a": "a", "\b": "b", "\f": "f", "\v": "v", "\x1b": "[eE]"}
 
 
 class Forms(NamedTuple):
@@ -54,12 +58,14 @@ def trigger(secret: str) -> str:
 def expression(secret: str) -> str:
     """Return the regular expression of a secret in all escaped forms."""
     ways: list[str] = []
-    for index, character in enumerate(re.sub(r"\r\n?", "\n", secret)):
-        if character == "\\":
+    for characters in _BLANKS.findall(re.sub(r"\r\n?", "\n", secret)):
+        if characters == "\\":
             if ways[-1:] != [_BACKSLASH]:  # many in a row are one: as many as they were escaped to
                 ways.append(_BACKSLASH)
-        else:
-            ways.append(_ways(character, escapable=index > 0 and ways[-1] != _BACKSLASH))
+            continue
+        escapable = bool(ways) and ways[-1] != _BACKSLASH
+        way = "".join(_ways(character, escapable=escapable) for character in characters)
+        ways.append(f"(?:{way}|{_SPACE})" if len(characters) > 1 else way)  # a shell's words have one space between
     return "".join(ways)
 
 
@@ -70,7 +76,7 @@ def _ways(character: str, *, escapable: bool) -> str:
     """Return the expression of a character; ``escapable`` where a backslash before it belongs to the match."""
     if _PLAIN.fullmatch(character) and character.isascii():
         return character
-    if character == " ":
+    if character in " \t":
         return _SPACE
     if character == "\n":
         return _BREAK
@@ -108,9 +114,10 @@ def _bounded(secret: str, pattern: str) -> str:
 
 
 def spellings(secret: str) -> tuple[bytes, ...]:
-    """Return the bytes of a secret with either line break."""
+    """Return the bytes of a secret as it is, and with either line break."""
     unix = re.sub(r"\r\n?", "\n", secret)
-    return tuple(dict.fromkeys(text.encode("utf-8", "surrogatepass") for text in (unix, unix.replace("\n", "\r\n"))))
+    texts = (secret, unix, unix.replace("\n", "\r\n"))
+    return tuple(dict.fromkeys(text.encode("utf-8", "surrogatepass") for text in texts))
 
 
 def cores(octets: bytes) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ class Mask:
 
     @functools.cached_property
     def _forms(self) -> tuple[Forms, ...]:
-        parts = (part for secret in self.secrets for part in (secret, *lines_of(secret)))
+        parts = (part for secret in self.secrets for part in (secret, secret.strip(), *lines_of(secret)))
         return tuple(map(forms.escaped, dict.fromkeys(parts)))
 
     @functools.cached_property

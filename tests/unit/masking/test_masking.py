@@ -6,7 +6,7 @@ import base64
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kiln import masking
@@ -64,6 +64,12 @@ def test_the_borders_of_chunks_make_no_difference(data: st.DataObject) -> None:
 
 
 @given(st.text(st.characters(codec="utf-8"), min_size=4, max_size=40), st.sampled_from(sorted(written.FORMS)))
+@example("0000000_", "html-hex")
+@example("000000\r0", "ansi-c")
+@example("000000\r0", "base64")
+@example("0000000000\t0", "unquoted")
+@example(" 0000  \n0000\t0 ", "unquoted")
+@example("0000\t\t{00000", "backslashed")
 def test_any_secret_is_masked_in_every_form(secret: str, form: str) -> None:
     core = secret.strip("\r\n")
     if not masking.is_maskable(core) or len(core.strip()) < 8:
