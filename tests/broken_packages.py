@@ -15,7 +15,7 @@ import warnings
 import zipfile
 from typing import TYPE_CHECKING, Any
 
-from kiln.compression import zstd
+from kiln.zstd import zstd
 
 if TYPE_CHECKING:
     import random

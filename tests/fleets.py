@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kiln.fleet import protocol
+from kiln.fleet import messages
 from kiln.model.fleet import JobEstimate, MachineType
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Faults:
 
 
 class Simulation:
-    """The simulated workers, and the executor of commands to them: see `kiln.fleet.protocol.WorkerExecutor`."""
+    """The simulated workers, and the executor of commands to them: see `kiln.fleet.messages.WorkerExecutor`."""
 
     def __init__(
         self,
@@ -123,9 +123,9 @@ class Simulation:
         self.clock = self.began = 1_790_000_000.0
         self.workers: dict[str, SimulatedWorker] = {}
         self.paid: list[tuple[str, float, float]] = []
-        self.commands: list[protocol.Command] = []
+        self.commands: list[messages.Command] = []
         self.built: list[tuple[str, str]] = []
-        self._due: list[tuple[float, int, protocol.Event | Callable[[], protocol.Event | None]]] = []
+        self._due: list[tuple[float, int, messages.Event | Callable[[], messages.Event | None]]] = []
         self._serial = itertools.count(1)
         self._stops = list(self.faults.stopped)
         self._corrupt = dict(self.faults.corrupt)
@@ -137,7 +137,7 @@ class Simulation:
     def now(self) -> float:
         return self.clock
 
-    def next_event(self, until: float) -> protocol.Event | None:
+    def next_event(self, until: float) -> messages.Event | None:
         while True:
             when = min(until, self._due[0][0] if self._due else NEVER)
             self._interrupt(when)
@@ -163,43 +163,43 @@ class Simulation:
         self.faults.killed = NEVER
         self._due.clear()
 
-    def submit(self, command: protocol.Command) -> None:
+    def submit(self, command: messages.Command) -> None:
         if self.clock - self.began >= self.faults.killed:
             raise Killed
         self.commands.append(command)
-        if isinstance(command, protocol.Provision):
+        if isinstance(command, messages.Provision):
             for name in command.workers:
                 self._bring(name)
-        elif isinstance(command, protocol.WatchCache):
+        elif isinstance(command, messages.WatchCache):
             self._soon(0.0, lambda: self._attended(command.worker))
-        elif isinstance(command, protocol.TearDown):
+        elif isinstance(command, messages.TearDown):
             self._due = [
-                due for due in self._due if isinstance(due[2], protocol.ProvisionFailed)
+                due for due in self._due if isinstance(due[2], messages.ProvisionFailed)
             ]  # the provider's refusals still arrive
             heapq.heapify(self._due)
             self._soon(self.down, self._all_gone)
         else:
             since, until = self.faults.no_room
             if (
-                isinstance(command, protocol.Prepare | protocol.StartBuild | protocol.Collect)
+                isinstance(command, messages.Prepare | messages.StartBuild | messages.Collect)
                 and since <= self.clock - self.began < until
             ):
-                self._soon(1.0, protocol.ControllerDiskFull(command=command, reason="0 B are free"))
+                self._soon(1.0, messages.ControllerDiskFull(command=command, reason="0 B are free"))
                 return
             seconds, what = self._carried_out(command)
             self._soon(seconds, what)
 
-    def _renewed(self, command: protocol.Renew) -> protocol.Event:
+    def _renewed(self, command: messages.Renew) -> messages.Event:
         worker = self._alive(command.worker)
         if worker is None or self._unreachable(command.worker):
-            return protocol.Unreachable(worker=command.worker)
+            return messages.Unreachable(worker=command.worker)
         worker.lease = self.clock + command.seconds
-        return protocol.Renewed(worker=command.worker)
+        return messages.Renewed(worker=command.worker)
 
-    def _probed(self, workers: Sequence[str]) -> protocol.Event:
+    def _probed(self, workers: Sequence[str]) -> messages.Event:
         alive = frozenset(name for name in list(self.workers) if self._alive(name) is not None)
         answers = frozenset(name for name in alive & set(workers) if not self._unreachable(name))
-        return protocol.Probed(answers=answers, listed=None if self._within(self.faults.offline) else alive)
+        return messages.Probed(answers=answers, listed=None if self._within(self.faults.offline) else alive)
 
     def _within(self, spans: Sequence[tuple[float, float]]) -> bool:
         return any(since <= self.clock - self.began < until for since, until in spans)
@@ -216,38 +216,38 @@ class Simulation:
 
     def _carried_out(  # noqa: C901, PLR0911 - one return for each command
         self,
-        command: protocol.Prepare
-        | protocol.QueryJobs
-        | protocol.StartBuild
-        | protocol.FollowBuild
-        | protocol.Collect
-        | protocol.Terminate
-        | protocol.Renew
-        | protocol.Probe,
-    ) -> tuple[float, Callable[[], protocol.Event | None]]:
+        command: messages.Prepare
+        | messages.QueryJobs
+        | messages.StartBuild
+        | messages.FollowBuild
+        | messages.Collect
+        | messages.Terminate
+        | messages.Renew
+        | messages.Probe,
+    ) -> tuple[float, Callable[[], messages.Event | None]]:
         """Return the duration of a command to a worker, and its effect."""
         match command:
-            case protocol.Prepare():
+            case messages.Prepare():
                 return self.up / 2, lambda: self._prepared(command.worker)
-            case protocol.QueryJobs():
+            case messages.QueryJobs():
                 return 2.0, lambda: self._looked(command.worker)
-            case protocol.StartBuild():
+            case messages.StartBuild():
                 return 2.0, lambda: self._started(command.worker, command.config)
-            case protocol.Renew():
+            case messages.Renew():
                 return 0.5, lambda: self._renewed(command)
-            case protocol.Probe():
+            case messages.Probe():
                 return 5.0, lambda: self._probed(command.workers)
-            case protocol.FollowBuild():
+            case messages.FollowBuild():
                 return 0.0, lambda: self._watched(command.worker, command.config)
-            case protocol.Collect():
+            case messages.Collect():
                 return self.home, lambda: self._collected(command.worker, command.config)
-            case protocol.Terminate():
+            case messages.Terminate():
                 self._unwatched.add(command.worker)
                 return self.down, lambda: self._removed(command.worker)
 
     # The effects of commands
 
-    def _soon(self, seconds: float, what: protocol.Event | Callable[[], protocol.Event | None]) -> None:
+    def _soon(self, seconds: float, what: messages.Event | Callable[[], messages.Event | None]) -> None:
         heapq.heappush(self._due, (self.clock + seconds, next(self._serial), what))
 
     def _alive(self, name: str) -> SimulatedWorker | None:
@@ -265,14 +265,15 @@ class Simulation:
     def _bring(self, name: str) -> None:
         if self._within(self.faults.offline):
             self._soon(
-                20.0, protocol.Unreached(command=protocol.Provision(workers=(name,)), reason="could not connect")
+                20.0,
+                messages.Unreached(command=messages.Provision(workers=(name,)), reason="could not connect"),
             )
         elif self._alive(name) is not None:
-            self._soon(5.0, protocol.Provisioned(worker=name, id=str(self.workers[name].serial)))
+            self._soon(5.0, messages.Provisioned(worker=name, id=str(self.workers[name].serial)))
         elif self.faults.credentials:
-            self._soon(2.0, protocol.ProvisionFailed(worker=name, reason="not authorized", credentials=True))
+            self._soon(2.0, messages.ProvisionFailed(worker=name, reason="not authorized", credentials=True))
         elif name in self.faults.refused:
-            self._soon(10.0, protocol.ProvisionFailed(worker=name, reason="quota exceeded"))
+            self._soon(10.0, messages.ProvisionFailed(worker=name, reason="quota exceeded"))
         else:
             rate = self.faults.preemption
             life = self.random.expovariate(rate / HOUR) if rate else NEVER
@@ -285,100 +286,100 @@ class Simulation:
             )
             self._soon(self.up / 2, lambda: self._is_up(name))
 
-    def _is_up(self, name: str) -> protocol.Event:
+    def _is_up(self, name: str) -> messages.Event:
         worker = self._alive(name)
         return (
-            protocol.CommandFailed(worker=name, reason="never came up")
+            messages.CommandFailed(worker=name, reason="never came up")
             if worker is None
-            else protocol.Provisioned(worker=name, id=str(worker.serial))
+            else messages.Provisioned(worker=name, id=str(worker.serial))
         )
 
-    def _prepared(self, name: str) -> protocol.Event:
+    def _prepared(self, name: str) -> messages.Event:
         if self._unreachable(name):
-            return protocol.Unreached(command=protocol.Prepare(worker=name), reason="no route to host")
+            return messages.Unreached(command=messages.Prepare(worker=name), reason="no route to host")
         if self._alive(name) is None or name in self.faults.unprepared:
-            return protocol.CommandFailed(worker=name, reason="cannot be prepared")
+            return messages.CommandFailed(worker=name, reason="cannot be prepared")
         self.workers[name].lease = self.clock + LEASE
-        return protocol.Prepared(worker=name, cache="http://cache" if name.endswith("cache") else "")
+        return messages.Prepared(worker=name, cache="http://cache" if name.endswith("cache") else "")
 
-    def _attended(self, name: str) -> protocol.Event | None:
+    def _attended(self, name: str) -> messages.Event | None:
         worker = self._alive(name)
         if name in self._unwatched:
             return None
         if worker is None or self._unreachable(name):
             self._soon(POLL, lambda: self._attended(name))
-            return protocol.Unreachable(worker=name)
+            return messages.Unreachable(worker=name)
         self._soon(self._quiet_for(worker), lambda: self._attended(name))
-        return protocol.Heartbeat(worker=name)
+        return messages.Heartbeat(worker=name)
 
-    def _looked(self, name: str) -> protocol.Event:
+    def _looked(self, name: str) -> messages.Event:
         worker = self._alive(name)
         if worker is None or self._unreachable(name):
-            return protocol.Unreached(command=protocol.QueryJobs(worker=name), reason="no answer")
+            return messages.Unreached(command=messages.QueryJobs(worker=name), reason="no answer")
         states = {config: "running" if end > self.clock else "ended" for config, end in worker.jobs.items()}
-        return protocol.JobsListed(worker=name, jobs=states)
+        return messages.JobsListed(worker=name, jobs=states)
 
-    def _started(self, name: str, config: str) -> protocol.Event:
+    def _started(self, name: str, config: str) -> messages.Event:
         worker = self._alive(name)
         if worker is None or self._unreachable(name):
-            return protocol.Unreached(command=protocol.StartBuild(worker=name, config=config), reason="no answer")
+            return messages.Unreached(command=messages.StartBuild(worker=name, config=config), reason="no answer")
         estimate = self.estimates[config]
         quick = estimate.group in (worker.disk | self.cached) and estimate.warm < estimate.cold
         seconds = 600.0 if name in self.faults.full else estimate.warm if quick else estimate.cold
         worker.jobs.setdefault(config, self.clock + seconds)
-        return protocol.BuildStarted(worker=name, config=config)
+        return messages.BuildStarted(worker=name, config=config)
 
-    def _watched(self, name: str, config: str) -> protocol.Event | None:
+    def _watched(self, name: str, config: str) -> messages.Event | None:
         worker = self._alive(name)
         if name in self._unwatched:
             return None
         if worker is None or self._unreachable(name):
             self._soon(POLL, lambda: self._watched(name, config))
-            return protocol.Unreachable(worker=name)
+            return messages.Unreachable(worker=name)
         if config not in worker.jobs:  # a new worker of the same name
-            return protocol.BuildFinished(worker=name, config=config, exit_code=None)
+            return messages.BuildFinished(worker=name, config=config, exit_code=None)
         if worker.jobs[config] > self.clock:
             soon = min(worker.jobs[config] - self.clock, self._quiet_for(worker))
             self._soon(max(soon, 0.001), lambda: self._watched(name, config))
-            return protocol.Heartbeat(worker=name)
+            return messages.Heartbeat(worker=name)
         return self._ended(name, worker, config)
 
-    def _ended(self, name: str, worker: SimulatedWorker, config: str) -> protocol.Event:
+    def _ended(self, name: str, worker: SimulatedWorker, config: str) -> messages.Event:
         code = 16 if name in self.faults.full else self.faults.codes.get(config, 0)
         if code == 0:
             self.built.append((config, name))
             worker.disk.add(self.estimates[config].group)
             self.cached |= {self.estimates[config].group} if self.cache else set()
-        return protocol.BuildFinished(worker=name, config=config, exit_code=code)
+        return messages.BuildFinished(worker=name, config=config, exit_code=code)
 
-    def _collected(self, name: str, config: str) -> protocol.Event:
+    def _collected(self, name: str, config: str) -> messages.Event:
         if self._alive(name) is None or self._unreachable(name):
-            return protocol.Unreached(command=protocol.Collect(worker=name, config=config), reason="no route to host")
+            return messages.Unreached(command=messages.Collect(worker=name, config=config), reason="no route to host")
         if config in self.faults.foreign:
             self.faults.foreign.remove(config)
             self.workers[name].jobs.pop(config)
-            return protocol.CollectFailed(worker=name, config=config, reason="it is of other inputs", foreign=True)
+            return messages.CollectFailed(worker=name, config=config, reason="it is of other inputs", foreign=True)
         if self._corrupt.get(config, 0) > 0:
             self._corrupt[config] -= 1
-            return protocol.CollectFailed(worker=name, config=config, reason="its hash is another", corrupt=True)
-        return protocol.Collected(worker=name, config=config)
+            return messages.CollectFailed(worker=name, config=config, reason="its hash is another", corrupt=True)
+        return messages.Collected(worker=name, config=config)
 
-    def _removed(self, name: str) -> protocol.Event:
+    def _removed(self, name: str) -> messages.Event:
         if self._within(self.faults.offline):
-            return protocol.CommandFailed(worker=name, reason="could not connect")
+            return messages.CommandFailed(worker=name, reason="could not connect")
         if self._alive(name) is not None:
             self._bury(name, self.clock)
-        return protocol.Terminated(worker=name)
+        return messages.Terminated(worker=name)
 
-    def _all_gone(self) -> protocol.Event:
+    def _all_gone(self) -> messages.Event:
         if self._stays > 0:
             self._stays -= 1
-            return protocol.TearDownFailed(reason="the provider does not answer", unknown=not self.faults.listed)
+            return messages.TearDownFailed(reason="the provider does not answer", unknown=not self.faults.listed)
         if self._within(self.faults.offline):
-            return protocol.TearDownFailed(reason="could not connect", unknown=True)
+            return messages.TearDownFailed(reason="could not connect", unknown=True)
         for name in list(self.workers):
             self._removed(name)
-        return protocol.TornDown()
+        return messages.TornDown()
 
 
 class NullStore:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgpack
 
-from kiln.compression import zstd
+from kiln.zstd import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

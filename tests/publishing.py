@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from kiln import provenance, repodata
-from kiln.compression import zstd
 from kiln.model.provenance import Attestation, Provenance
 from kiln.publish import transaction
 from kiln.publish.stores import maintenance
 from kiln.publish.stores.folder import Folder
 from kiln.publish.stores.target import StoreTarget
+from kiln.zstd import zstd
 from tests.packages import release_package
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files, image
-from kiln.channel import Channel
 from kiln.image import apt_sources
 from kiln.image.build_base import KEYRING
+from kiln.local_channel import Channel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from kiln import expand, feedstock_loader, rehearse, render
-from kiln.matchspec import package_name
+from kiln.matchspec_notation import package_name
 from kiln.rehearse import conda_names
 from kiln.rehearse.wheel_package import run_exports
 

@@ -11,9 +11,9 @@ from kiln.build.engine_settings import (
     packing_settings,
     python_package_settings,
 )
-from kiln.build.post_install_files import in_recipe
+from kiln.build.post_install_script import in_recipe
 from kiln.build.solved_pins import engine_requirement
-from kiln.matchspec import package_name, strict
+from kiln.matchspec_notation import package_name, strict
 from kiln.shell_script import exports, in_bash
 
 if TYPE_CHECKING:

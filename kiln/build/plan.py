@@ -6,15 +6,15 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from kiln import credentials
-from kiln.build import post_install_files, rehearsal_exports, shared_workdir, solved_pins
+from kiln.build import post_install_script, rehearsal_exports, shared_workdir, solved_pins
 from kiln.build.engine_recipe import caller_names, compiling, concrete, literal_variables
 from kiln.build.engine_settings import index_json_entries
 from kiln.build.metadata_edits import metadata_edits, packed_files
-from kiln.compression import FAST
 from kiln.errors import BuildFailed
-from kiln.matchspec import package_name
+from kiln.matchspec_notation import package_name
 from kiln.model.plan import BuildStep, CompileStep, Platforms
 from kiln.shell_script import exports, in_bash
+from kiln.zstd import FAST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -72,7 +72,7 @@ def plan_rehearsal(
                 output,
                 recipe_folder=recipe_folder,
                 environment=script_environment(output, rendered, recipe_folder),
-                epilogue=post_install_files.link_scripts(output, recipe_folder),
+                epilogue=post_install_script.link_scripts(output, recipe_folder),
                 prologue=("mkdir -p dist", f"ln -s {shlex.quote(str(wheel))} dist/"),
                 as_it_is=True,
                 without={"build"},
@@ -117,7 +117,7 @@ def plan_compile(
         *exports(environment),
         *(() if staging.package else (NO_PACKAGE,)),
         f". {shlex.quote(str(settings))}",
-        *post_install_files.unpack_wheels(staging.sources),
+        *post_install_script.unpack_wheels(staging.sources),
         *shared_workdir.before_compile(folder),
         *in_bash(staging.script, recipe_folder),
         'cd "$SRC_DIR"',
@@ -196,7 +196,7 @@ def _files_of(test: OutputTest) -> tuple[str, ...]:
 def _prologue(output: Output, staging: Staging | None, staged: StagedFiles | None, top: str) -> tuple[str, ...]:
     """Return the lines that run before an output's script: they bring it what a shared build step left."""
     if staging is None or staged is None:
-        return post_install_files.unpack_wheels(output.sources)
+        return post_install_script.unpack_wheels(output.sources)
     if not staging.copied:
         return shared_workdir.before_output(staged.folder, output, top)
     return shared_workdir.staging_copy_lines(staged.folder, output, _licenses(output))
@@ -208,11 +208,11 @@ def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Stagin
     licenses, shared_work = _licenses(output), staging is not None and not staging.copied
     lines = (
         *(shared_workdir.kept_sources(patterns, test_sources(folder, output)) if patterns else ()),
-        *post_install_files.recipes_licenses(licenses, recipe_folder),
+        *post_install_script.recipes_licenses(licenses, recipe_folder),
         *(shared_workdir.copy_licenses_lines(licenses) if shared_work else ()),
-        *post_install_files.link_scripts(output, recipe_folder),
-        *post_install_files.forget_sources(output),
-        *post_install_files.compile_modules(output),
+        *post_install_script.link_scripts(output, recipe_folder),
+        *post_install_script.forget_sources(output),
+        *post_install_script.compile_modules(output),
     )
     return ('cd "$SRC_DIR"', *lines) if lines or shared_work else ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kiln.matchspec import package_name
+from kiln.matchspec_notation import package_name
 from kiln.model.plan import RunExport
 
 if TYPE_CHECKING:

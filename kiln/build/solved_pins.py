@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import names
 from kiln.errors import RecipeFault
-from kiln.matchspec import with_star
+from kiln.matchspec_notation import with_star
 from kiln.versions import pinned_spec
 from kiln.yamltext import Scalars, parse
 

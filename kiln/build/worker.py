@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, signals
 from kiln.build import left_out_files
-from kiln.build.package_metadata import stamp
-from kiln.compression import FAST
+from kiln.build.metadata_rewrite import stamp
 from kiln.model.plan import Platforms
 from kiln.model.rendered import Pin
+from kiln.zstd import FAST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

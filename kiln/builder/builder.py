@@ -17,17 +17,17 @@ from kiln import build, emulation, expand, feedstock_loader, files, render
 from kiln.builder import build_process, secret_leaks
 from kiln.builder.build_process import for_tests, hashes, package_as_json, tidied
 from kiln.builder.compile import Compile
-from kiln.builder.engine_calls import EngineCalls, persistent
+from kiln.builder.step_execution import EngineCalls, persistent
 from kiln.builder.wheel_collection import Wheels
-from kiln.channel import Channel, machine_virtual_packages
-from kiln.job.build_outline import channels_for, file_name, matching, staging_matching, titles
+from kiln.job.output_lookup import channels_for, file_name, matching, staging_matching, titles
 from kiln.ledger import Ledger, records
-from kiln.matchspec import package_name
+from kiln.local_channel import Channel, machine_virtual_packages
+from kiln.matchspec_notation import package_name
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test import PackageTester
-from kiln.store import compile_cache
+from kiln.store import compile_cache_key
 from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest
-from kiln.variants.cuda import offered
+from kiln.variants.cuda_version import offered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ def main(job_file: str) -> None:
 
 def do(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
     """Return the result of a job."""
-    secrets = {name: os.environ.pop(name) for name in compile_cache.secrets(os.environ)}  # for the compile step alone
+    secrets = {name: os.environ.pop(name) for name in compile_cache_key.secrets(os.environ)}  # for the compile alone
     builder = Builder.of(job, reporter, secrets)
     return builder.run() if job.options.debug is None else {"debug": builder.debug(job.options.debug)}
 

@@ -11,12 +11,12 @@ from kiln.builder.build_process import tidied
 from kiln.errors import BuildFailed
 from kiln.executor import network_isolation
 from kiln.model.plan import StagedFiles
-from kiln.store import compile_cache
+from kiln.store import compile_cache_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kiln.builder.engine_calls import EngineCalls
+    from kiln.builder.step_execution import EngineCalls
     from kiln.job.messages import ReportedStep
     from kiln.model.plan import CompileStep
     from kiln.model.rendered import Rendered, Staging
@@ -87,7 +87,8 @@ class Compile:
         for path in (events, *bazel.earlier_calls(events)):
             files.remove(path)
         files.write_text(
-            job.folder / "compile.env", compile_cache.settings({**job.compile, compile_cache.EVENTS: str(events)})
+            job.folder / "compile.env",
+            compile_cache_key.settings({**job.compile, compile_cache_key.EVENTS: str(events)}),
         )
         return events
 

@@ -16,28 +16,28 @@ from kiln import build, expand, feedstock_loader, files, rehearse, render
 from kiln.builder import build_process, secret_leaks
 from kiln.builder.build_process import for_tests, package_as_json, tidied
 from kiln.builder.builder import Builder
-from kiln.builder.engine_calls import EngineCalls
 from kiln.builder.rehearsal_inputs import rehearsal_disk
 from kiln.builder.rehearsal_planning import python_of
-from kiln.channel import machine_virtual_packages
+from kiln.builder.step_execution import EngineCalls
 from kiln.errors import RecipeFault, UnsupportedPython
-from kiln.job.build_outline import file_name
+from kiln.job.output_lookup import file_name
 from kiln.ledger import Ledger, records
-from kiln.matchspec import package_name
+from kiln.local_channel import machine_virtual_packages
+from kiln.matchspec_notation import package_name
 from kiln.package_test import PackageTester
 from kiln.serialization import from_json, to_json
 from kiln.store import build_cache
 from kiln.store.rehearsal_layout import RehearsalLayout
 from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest, folder_digest
-from kiln.variants.cuda import cuda_arch_of, cuda_of
+from kiln.variants.cuda_version import cuda_arch_of, cuda_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from kiln.channel import VirtualPackages
     from kiln.job.job_files import BuildJob, ConfigJob
     from kiln.job.messages import ReportedStep, StepReporter
+    from kiln.local_channel import VirtualPackages
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
     from kiln.model.plan import BuildStep

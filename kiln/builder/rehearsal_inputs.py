@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from kiln import expand, rehearse
 from kiln.builder.rehearsal_planning import named_python, python_of
 from kiln.errors import UnknownConfig, UnsupportedPython
-from kiln.job.build_outline import pythons_of
+from kiln.job.output_lookup import pythons_of
 from kiln.serialization import to_json
 from kiln.store.step_cache import digest
-from kiln.variants.cuda import cuda_of
+from kiln.variants.cuda_version import cuda_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from kiln import limits, package_test, rehearse, render
 from kiln.errors import UnsupportedPython, UsageError
-from kiln.job.build_outline import pythons_of
-from kiln.variants.cuda import cuda_of
+from kiln.job.output_lookup import pythons_of
+from kiln.variants.cuda_version import cuda_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

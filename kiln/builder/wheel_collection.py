@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.builder.build_process import hashes, report_as_json, tidied
-from kiln.job.build_outline import pythons_of
+from kiln.job.output_lookup import pythons_of
 from kiln.ledger import records
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test import manylinux_policy, wheel_install_test
 from kiln.package_test.wheel_name import WheelName, require_python
-from kiln.store import compile_cache
+from kiln.store import compile_cache_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kiln.builder.engine_calls import EngineCalls
+    from kiln.builder.step_execution import EngineCalls
     from kiln.job.messages import ReportedStep
     from kiln.model.build_config import BuildConfig
     from kiln.store.step_cache import StepCache, StepResult
@@ -44,7 +44,7 @@ class Wheels:
         (path_kept,) = kept_wheel.paths
         test_result = self._test(WheelName.of(path_kept), kept_wheel)
         wheel = WheelName.of(path_kept)
-        group = compile_cache.group_of(self.config)
+        group = compile_cache_key.group_of(self.config)
         return report_as_json(
             kept_wheel, test_result, self.engine.job, wheel.name, wheel.version, wheel.tags, subdir=f"wheels/{group}"
         )

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
+    from kiln.bump.hash_literals import Download
     from kiln.bump.literals import Literal
-    from kiln.bump.source_hashes import Download
 
     OnFile = Callable[[str], AbstractContextManager[Callable[[str], None]]]
 

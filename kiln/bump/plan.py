@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kiln.bump import hash_literals, version_literals
 from kiln.bump import number as build_number
-from kiln.bump import source_hashes, version_literals
 from kiln.bump.literals import Literal, place, replaced
 from kiln.bump.meta_yaml_variants import MetaYaml
 from kiln.bump.recipe_views import effect
@@ -18,8 +18,8 @@ from kiln.recipe_v1.recipe_format import is_v1
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kiln.bump.hash_literals import Download
     from kiln.bump.recipe_views import RecipeText, Views
-    from kiln.bump.source_hashes import Download
     from kiln.model.feedstock import Feedstock
 
 
@@ -86,7 +86,7 @@ def of_version(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
     positions, _ = effect(views, after, lambda view: [package.version for package in view.packages])
     edits |= build_number.values_for(recipe, views, positions)
     version_literals.require_valid(recipe, views, edits, new)
-    effects = source_hashes.changes(recipe, views, edits)
+    effects = hash_literals.changes(recipe, views, edits)
     if effects.unchanged and not (effects.downloads or effects.pins):
         _refuse_sources(recipe, effects.unchanged)
     return BumpPlan(

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from kiln.bump.hash_literals import Download
     from kiln.bump.literals import Literal
     from kiln.bump.plan import BumpPlan
-    from kiln.bump.source_hashes import Download
 
 _TAG = "refs/tags/"
 

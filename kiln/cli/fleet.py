@@ -256,7 +256,7 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Print the fleet runs of the ledger, or the workers that a provider lists."""
     from kiln.fleet import formatting
     from kiln.fleet import run as fleet
-    from kiln.ledger import repair
+    from kiln.ledger import damage_repair
     from kiln.ledger.fleet import FleetLedger
 
     if options.ask:
@@ -264,7 +264,7 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
         return 0
     with FleetLedger(layout_of(feedstock).ledger) as ledger:
         runs = [run for run in ledger.fleets() if options.run in {None, run.id}]
-        backups = repair.backups(ledger.path)
+        backups = damage_repair.backups(ledger.path)
     if backups:
         print(formatting.damage_note(backups), file=sys.stderr)
     if options.run and not runs:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kiln.cli import common_arguments
 from kiln.cli.environment_passthrough import cache_folder
 from kiln.errors import UsageError
-from kiln.matchspec import fault, package_name, strict
+from kiln.matchspec_notation import fault, package_name, strict
 
 if TYPE_CHECKING:
     import argparse
@@ -123,9 +123,9 @@ def default_cache(environment: Mapping[str, str]) -> Path:
 
 def target_machine(environment: Mapping[str, str]) -> TargetMachine:
     """Return this machine, with the overrides of conda's variables (CONDA_OVERRIDE_...)."""
-    from kiln.channel import OVERRIDES, machine_virtual_packages
     from kiln.compat import cuda_arch, probe
     from kiln.install.solve_diagnosis import TargetMachine
+    from kiln.local_channel import OVERRIDES, machine_virtual_packages
 
     return TargetMachine(
         virtual_packages=machine_virtual_packages(environment),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-    from kiln.template.names import Doubts
+    from kiln.template.namespace import Doubts
 
 _SHOWN = 200  # lines of a difference that are shown; the rest is counted
 

@@ -38,8 +38,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
         UsageError: when a package file does not exist.
     """
     from kiln import feedstock_loader, signals
-    from kiln.channel import machine_virtual_packages
     from kiln.install import package_tests
+    from kiln.local_channel import machine_virtual_packages
 
     if absent := [str(path) for path in options.packages if not path.is_file()]:
         raise UsageError(f"no such file: {', '.join(absent)}")

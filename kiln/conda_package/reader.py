@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 from kiln import files
-from kiln.compression import FAST, packing, zstd
 from kiln.errors import BrokenPackage
+from kiln.zstd import FAST, packing, zstd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kiln import files
-from kiln.compression import FAST, packing
+from kiln.zstd import FAST, packing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.convert.notation import CHOICE, Expr, both, choice, literal, negated
+from kiln.convert.expression_text import CHOICE, Expr, both, choice, literal, negated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

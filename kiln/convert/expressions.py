@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import jinja2
 from jinja2 import nodes
 
-from kiln.convert.notation import (
+from kiln.convert.expression_text import (
     ATOM,
     COMPARE,
     CONCAT,

@@ -9,7 +9,7 @@ from typing import Any
 
 from kiln.convert.package_tests import PIP_CHECK
 from kiln.convert.specs import LOOSE, modern
-from kiln.matchspec import with_star
+from kiln.matchspec_notation import with_star
 from kiln.recipe_v1.requirement import canonical
 
 Values = Mapping[str, Any]

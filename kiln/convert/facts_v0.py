@@ -9,7 +9,7 @@ from kiln.convert.compile_variables import compile_variables
 from kiln.convert.facts import Facts
 from kiln.convert.package_tests import IMPLICIT
 from kiln.convert.pins import pin_run_as_build_bounds
-from kiln.matchspec import with_star
+from kiln.matchspec_notation import with_star
 from kiln.render.render import evaluated, render
 from kiln.variants.files import as_list
 

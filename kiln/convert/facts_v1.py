@@ -9,7 +9,7 @@ from kiln.convert import facts, keys
 from kiln.convert.expressions import BUILD_NAMES
 from kiln.convert.facts import Facts
 from kiln.convert.package_tests import PIP_CHECK
-from kiln.matchspec import with_star
+from kiln.matchspec_notation import with_star
 from kiln.recipe_v1.identity import Identities
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import Rendering

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kiln.convert.notation import ATOM, Expr, literal
+from kiln.convert.expression_text import ATOM, Expr, literal
 from kiln.convert.tree import DictPart, ListPart, Part, ScalarPart
 
 if TYPE_CHECKING:

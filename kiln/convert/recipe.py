@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln.convert import keys
 from kiln.convert.conditional_values import conjunction
-from kiln.convert.notation import FILTER, Expr, negated, tidy
+from kiln.convert.expression_text import FILTER, Expr, negated, tidy
 from kiln.convert.package_variables import expr_of, substituted
 from kiln.convert.sections import ConvertedPackage, Sections, plain
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart

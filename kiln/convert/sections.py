@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln.convert import keys
 from kiln.convert.conditional_values import conjunction
-from kiln.convert.notation import Expr, negated, tidy
+from kiln.convert.expression_text import Expr, negated, tidy
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 from kiln.convert.when import chosen, empty, listed, listing, text, unconditional, values_of
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kiln.convert.notation import Expr
+from kiln.convert.expression_text import Expr
 from kiln.convert.pins import pin_run_as_build_bounds
 from kiln.convert.tree import Part, Refused, ScalarPart
 

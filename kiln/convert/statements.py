@@ -14,8 +14,8 @@ import jinja2
 from jinja2 import nodes
 
 from kiln.convert.conditional_values import Cases, Expanded, Guards, RecipeLine, Setting, assigned, conjunction
+from kiln.convert.expression_text import Expr, Unsupported, negated
 from kiln.convert.expressions import NameScope, Translator, parsed
-from kiln.convert.notation import Expr, Unsupported, negated
 from kiln.template.selectors import lines_of
 
 if TYPE_CHECKING:

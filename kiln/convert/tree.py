@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from kiln.convert.notation import CONCAT, Expr, literal, tidy
+from kiln.convert.expression_text import CONCAT, Expr, literal, tidy
 from kiln.convert.statements import CLOSE, OPEN
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from kiln.convert.conditional_values import Cases, assigned, conjunction
-from kiln.convert.notation import Expr, literal, negated, tidy
+from kiln.convert.expression_text import Expr, literal, negated, tidy
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from kiln.errors import MissingTool
 from kiln.executor import conda_forge_env, engine_injection, mounts, network_isolation
 from kiln.executor.base import ProcessOutcome, message_mark, process_failure
 from kiln.executor.mounts import Folders
-from kiln.job.build_outline import needs_network
 from kiln.job.messages import StepReporter
+from kiln.job.output_lookup import needs_network
 from kiln.model.container import ContainerLimits, Mount, User
 from kiln.store import build_cache
 from kiln.store.rehearsal_layout import RehearsalLayout

@@ -11,12 +11,12 @@ from kiln.build import conda_build_command
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
 from kiln.executor import conda_forge_env
-from kiln.job.build_outline import channel_sources
+from kiln.job.output_lookup import channel_sources
 from kiln.job.untrusted_output import open_beneath
 from kiln.ledger import records
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
 from kiln.names import KNOWN_SUBDIRS
-from kiln.variants.cuda import cuda_arch_of, cuda_of
+from kiln.variants.cuda_version import cuda_arch_of, cuda_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from kiln.expand.conda_forge_yml import ForgeSettings, PlatformJob
     from kiln.model.feedstock import Feedstock
-    from kiln.template.names import Doubts
+    from kiln.template.namespace import Doubts
     from kiln.variants.combine import Spec
     from kiln.variants.files import VariantFile
 

@@ -13,8 +13,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import channel as channels
 from kiln import files
+from kiln import local_channel as channels
 from kiln.errors import DownloadFailed, KilnError, PinningNeeded, SolveFailed
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from kiln import files
 from kiln.errors import DiskFull, KilnError
 from kiln.fleet import collect, provider, worker_commands
 from kiln.fleet.executor_session import ExecutorSession
-from kiln.fleet.protocol import (
+from kiln.fleet.messages import (
     Collect,
     CollectFailed,
     CommandFailed,
@@ -38,15 +38,15 @@ from kiln.fleet.protocol import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from kiln.fleet.messages import Command, Event
     from kiln.fleet.playbook_runner import PlaybookSite
-    from kiln.fleet.protocol import Command, Event
     from kiln.model.build_results import PackageReport
 
 RESERVE = 8 << 20  # bytes kept for the tear-down, which writes into the run's folder, too
 
 
 class AnsibleExecutor:
-    """Executes commands on real machines; see `kiln.fleet.protocol.WorkerExecutor`."""
+    """Executes commands on real machines; see `kiln.fleet.messages.WorkerExecutor`."""
 
     def __init__(
         self, site: PlaybookSite, *, keep: Callable[[str, Sequence[PackageReport]], tuple[PackageReport, ...]]

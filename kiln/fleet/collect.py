@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import command, files
 from kiln.errors import BrokenPackage, DiskFull, HashMismatch
+from kiln.fleet.messages import Collected, CollectFailed, Unreached
 from kiln.fleet.playbook_runner import LITTLE
-from kiln.fleet.protocol import Collected, CollectFailed, Unreached
 from kiln.ledger import records
 from kiln.names import KNOWN_SUBDIRS
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.executor_session import ExecutorSession
-    from kiln.fleet.protocol import Collect, Event
+    from kiln.fleet.messages import Collect, Event
     from kiln.model.build_results import PackageReport
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.!+~-]*\.conda")

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln import command
+from kiln.fleet.messages import LogLine
 from kiln.fleet.playbook_runner import PlaybookRunner
-from kiln.fleet.protocol import LogLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kiln.fleet.messages import Event
     from kiln.fleet.playbook_runner import PlaybookSite
-    from kiln.fleet.protocol import Event
 
 SSH_SECONDS = 60.0  # for one command on a worker
 NO_CONNECTION = frozenset({255, command.TIMED_OUT})  # exit codes of ssh itself, not of the command on the worker

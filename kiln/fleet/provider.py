@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from kiln import files
-from kiln.fleet.playbook_runner import NOT_ENDED, failure_of_removal, nothing_left, read_json
-from kiln.fleet.protocol import (
+from kiln.fleet.messages import (
     CommandFailed,
     Probed,
     Provision,
@@ -19,6 +18,7 @@ from kiln.fleet.protocol import (
     TornDown,
     Unreached,
 )
+from kiln.fleet.playbook_runner import NOT_ENDED, failure_of_removal, nothing_left, read_json
 from kiln.fleet.run_config import CACHE
 
 if TYPE_CHECKING:

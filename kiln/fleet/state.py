@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln import __version__
-from kiln.fleet.protocol import Provision
+from kiln.fleet.messages import Provision
 from kiln.fleet.run_records import Inventory
 from kiln.model.fleet import FleetRun
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
@@ -17,7 +17,7 @@ from kiln.scheduling.queue import Queue
 
 if TYPE_CHECKING:
     from kiln.errors import KilnError
-    from kiln.fleet.protocol import Command, WorkerExecutor
+    from kiln.fleet.messages import Command, WorkerExecutor
     from kiln.fleet.run_config import FleetRunConfig
     from kiln.fleet.run_records import RunStore
     from kiln.model.fleet import JobEstimate

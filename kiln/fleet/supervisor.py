@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.errors import DiskFull, FleetLimit
-from kiln.fleet import protocol
-from kiln.fleet.jobs import JobManager
+from kiln.fleet import messages
+from kiln.fleet.job_manager import JobManager
 from kiln.fleet.state import RETRY, TRIES, FleetState
 from kiln.fleet.teardown import TearDownPhase
 from kiln.fleet.unreachable import Silence
-from kiln.fleet.workers import WorkerManager
+from kiln.fleet.worker_manager import WorkerManager
 from kiln.model.fleet import JobState, WorkerState
 
 if TYPE_CHECKING:
@@ -29,7 +29,12 @@ class Supervisor:
     """One run of the fleet, from its first worker to the end of its last."""
 
     def __init__(
-        self, run_config: FleetRunConfig, *, executor: protocol.WorkerExecutor, store: RunStore, observer: RunObserver
+        self,
+        run_config: FleetRunConfig,
+        *,
+        executor: messages.WorkerExecutor,
+        store: RunStore,
+        observer: RunObserver,
     ) -> None:
         self.state = FleetState(run_config, executor=executor, store=store, observer=observer)
         self.jobs = JobManager(self.state)
@@ -87,46 +92,49 @@ class Supervisor:
         for worker in inventory.builders:
             if worker.assignment is None:
                 self.jobs.reserve(worker, now)
-        self.state.submit(protocol.Provision(workers=tuple(worker.name for worker in inventory if worker.alive)))
+        self.state.submit(messages.Provision(workers=tuple(worker.name for worker in inventory if worker.alive)))
         for worker in inventory:
             worker.retries |= {} if worker.alive else {"": now}
 
-    def _handle(self, event: protocol.Event) -> None:
+    def _handle(self, event: messages.Event) -> None:
         state = self.state
-        if isinstance(event, protocol.LogLine):
+        if isinstance(event, messages.LogLine):
             state.observer.config_line(event.config, event.step, event.text)
-        elif isinstance(event, protocol.ControllerDiskFull):
+        elif isinstance(event, messages.ControllerDiskFull):
             self._on_disk_full(event)
-        elif isinstance(event, protocol.Unreached):
+        elif isinstance(event, messages.Unreached):
             self._on_unreached(event)
-        elif isinstance(event, protocol.Probed):
+        elif isinstance(event, messages.Probed):
             self.silence.on_probed(event)
         elif (
-            not isinstance(event, protocol.TornDown | protocol.TearDownFailed)
+            not isinstance(event, messages.TornDown | messages.TearDownFailed)
             and event.worker in state.inventory.workers
         ):
             self._handle_answer(state.inventory.workers[event.worker], event)
 
-    def _handle_answer(self, worker: Worker, event: protocol.WorkerEvent | protocol.BuildEvent) -> None:
-        if isinstance(event, protocol.Provisioned | protocol.Prepared | protocol.BuildStarted | protocol.Collected):
+    def _handle_answer(self, worker: Worker, event: messages.WorkerEvent | messages.BuildEvent) -> None:
+        if isinstance(
+            event,
+            messages.Provisioned | messages.Prepared | messages.BuildStarted | messages.Collected,
+        ):
             self.state.disk_full_since = None
         if isinstance(
             event,
-            protocol.Prepared
-            | protocol.JobsListed
-            | protocol.BuildStarted
-            | protocol.Heartbeat
-            | protocol.Renewed
-            | protocol.BuildFinished
-            | protocol.Collected,
+            messages.Prepared
+            | messages.JobsListed
+            | messages.BuildStarted
+            | messages.Heartbeat
+            | messages.Renewed
+            | messages.BuildFinished
+            | messages.Collected,
         ):
             self.silence.on_answer(worker)
-        if isinstance(event, protocol.WorkerEvent):
+        if isinstance(event, messages.WorkerEvent):
             self._handle_worker_event(worker, event)
         else:
             self._handle_build_event(worker, event)
 
-    def _on_disk_full(self, event: protocol.ControllerDiskFull) -> None:
+    def _on_disk_full(self, event: messages.ControllerDiskFull) -> None:
         """Postpone a command: a full disk here is no worker's fault, and what they hold is worth waiting for."""
         state, now = self.state, self.state.executor.now()
         state.disk_full_since = now if state.disk_full_since is None else state.disk_full_since
@@ -135,12 +143,12 @@ class Supervisor:
             text = f"waiting for space on this computer's disk: {event.reason}"
             state.observer.config_line(config.config, text, "")
 
-    def _on_unreached(self, event: protocol.Unreached) -> None:
+    def _on_unreached(self, event: messages.Unreached) -> None:
         """Postpone a command: an unreachable worker is not yet a lost one."""
         now, workers = self.state.executor.now(), self.state.inventory.workers
-        if isinstance(event.command, protocol.Provision):
+        if isinstance(event.command, messages.Provision):
             self._on_provider_unreachable(event.command.workers, event.reason, now)
-        elif not isinstance(event.command, protocol.Probe | protocol.TearDown) and workers[event.command.worker].alive:
+        elif not isinstance(event.command, messages.Probe | messages.TearDown) and workers[event.command.worker].alive:
             worker = workers[event.command.worker]
             worker.silent_since = now if worker.silent_since is None else worker.silent_since
             self.state.postponed.append((now + RETRY, event.command))
@@ -152,42 +160,42 @@ class Supervisor:
         for worker in [inventory.workers[name] for name in names]:
             worker.unreached_requests += 1
             if now >= worker.renewed_at + run_config.lease or (never and worker.unreached_requests >= TRIES):
-                self.workers.on_refused(worker, protocol.ProvisionFailed(worker=worker.name, reason=reason))
+                self.workers.on_refused(worker, messages.ProvisionFailed(worker=worker.name, reason=reason))
             else:
-                self.state.postponed.append((now + RETRY, protocol.Provision(workers=(worker.name,))))
+                self.state.postponed.append((now + RETRY, messages.Provision(workers=(worker.name,))))
 
-    def _handle_worker_event(self, worker: Worker, event: protocol.WorkerEvent) -> None:
+    def _handle_worker_event(self, worker: Worker, event: messages.WorkerEvent) -> None:
         match event:
-            case protocol.Provisioned():
+            case messages.Provisioned():
                 self.workers.on_provisioned(worker, event.id)
-            case protocol.ProvisionFailed():
+            case messages.ProvisionFailed():
                 self.workers.on_refused(worker, event)
-            case protocol.Prepared() if worker.alive:
+            case messages.Prepared() if worker.alive:
                 self.workers.on_prepared(worker, event.cache)
-            case protocol.JobsListed():
+            case messages.JobsListed():
                 self.workers.on_jobs_listed(worker, event.jobs)
-            case protocol.CommandFailed() if worker.alive:
+            case messages.CommandFailed() if worker.alive:
                 self.workers.lose(worker, event.reason)
-            case protocol.CommandFailed():
+            case messages.CommandFailed():
                 worker.retries[""] = self.state.executor.now() + RETRY
-            case protocol.Terminated():
+            case messages.Terminated():
                 now = self.state.executor.now()
                 self.state.inventory.keep(worker, state=WorkerState.TERMINATED, terminated=now)
 
-    def _handle_build_event(self, worker: Worker, event: protocol.BuildEvent) -> None:
+    def _handle_build_event(self, worker: Worker, event: messages.BuildEvent) -> None:
         match event:
-            case protocol.Renewed():
+            case messages.Renewed():
                 self.workers.on_renewed(worker)
-            case protocol.Unreachable():
+            case messages.Unreachable():
                 worker.silent_since = self.state.executor.now() if worker.silent_since is None else worker.silent_since
-            case protocol.BuildStarted() if _builds(worker, event.config):
+            case messages.BuildStarted() if _builds(worker, event.config):
                 self.state.inventory.keep_job(event.config, state=JobState.RUNNING)
                 self.jobs.follow(worker, event.config)
-            case protocol.BuildFinished() if _builds(worker, event.config):
+            case messages.BuildFinished() if _builds(worker, event.config):
                 self.jobs.on_finished(worker, event)
-            case protocol.Collected() if event.config in worker.uncollected:
+            case messages.Collected() if event.config in worker.uncollected:
                 self.jobs.on_collected(worker, event)
-            case protocol.CollectFailed() if event.config in worker.uncollected:
+            case messages.CollectFailed() if event.config in worker.uncollected:
                 if self.jobs.on_collect_failed(worker, event):
                     self.workers.lose(worker, event.reason)
 
@@ -212,7 +220,10 @@ class Supervisor:
         self.state.postponed = [(time, command) for time, command in self.state.postponed if time > now]
         for command in due:
             if (
-                isinstance(command, protocol.Provision | protocol.Terminate | protocol.Probe | protocol.TearDown)
+                isinstance(
+                    command,
+                    messages.Provision | messages.Terminate | messages.Probe | messages.TearDown,
+                )
                 or self.state.inventory.workers[command.worker].alive
             ):
                 self.state.submit(command)
@@ -262,7 +273,7 @@ def _builds(worker: Worker, config: str) -> bool:
     return worker.assignment is not None and worker.assignment.config == config
 
 
-def _concerns(command: protocol.Command, config: str) -> bool:
+def _concerns(command: messages.Command, config: str) -> bool:
     return (
-        isinstance(command, protocol.StartBuild | protocol.FollowBuild | protocol.Collect) and command.config == config
+        isinstance(command, messages.StartBuild | messages.FollowBuild | messages.Collect) and command.config == config
     )

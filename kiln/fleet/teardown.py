@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from kiln.errors import CredentialsRefused, MachinesUnknown, TeardownIncomplete
-from kiln.fleet.protocol import (
+from kiln.fleet.messages import (
     BuildFinished,
     Collect,
     Collected,
@@ -27,9 +27,9 @@ from kiln.model.run import ConfigState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kiln.fleet.protocol import Event
+    from kiln.fleet.messages import Event
     from kiln.fleet.state import FleetState
-    from kiln.fleet.workers import WorkerManager
+    from kiln.fleet.worker_manager import WorkerManager
 
 COLLECTING = 300.0  # seconds in which finished packages are still collected when a run is stopped
 ATTEMPT = 900.0  # seconds that one attempt of the tear-down may take

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.fleet.protocol import Probe
+from kiln.fleet.messages import Probe
 from kiln.model.fleet import WorkerState
 
 if TYPE_CHECKING:
-    from kiln.fleet.protocol import Probed
+    from kiln.fleet.messages import Probed
     from kiln.fleet.run_records import Worker
     from kiln.fleet.state import FleetState
-    from kiln.fleet.workers import WorkerManager
+    from kiln.fleet.worker_manager import WorkerManager
 
 BETWEEN = 60.0  # seconds between two probes, at most
 ENDING = 60.0  # seconds that a worker may take to notice that its lease is over

@@ -5,9 +5,9 @@ from __future__ import annotations
 from kiln.init import kiln_requirement, pypi, scaffold
 from kiln.init.kiln_requirement import KilnRequirement
 from kiln.init.python_recipe import python_recipe
-from kiln.init.recipe_text import RecipeFormat
 from kiln.init.scaffold import PlannedFiles
 from kiln.init.starter import NewRecipe, starter
+from kiln.init.yaml_snippets import RecipeFormat
 
 __all__ = [
     "KilnRequirement",

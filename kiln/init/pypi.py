@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 from kiln import command, names
 from kiln.errors import DownloadFailed, UsageError
 from kiln.init import sdist
-from kiln.matchspec import MatchSpec
+from kiln.matchspec_notation import MatchSpec
 from kiln.model.rendered import Source
 from kiln.rehearse import source_files
 from kiln.rehearse.conda_names import conda_name

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.init.pypi import ADDRESS
-from kiln.init.recipe_text import RecipeFormat, comment, items, prose, scalar
 from kiln.init.starter import NewRecipe
+from kiln.init.yaml_snippets import RecipeFormat, comment, items, prose, scalar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

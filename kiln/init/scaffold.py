@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kiln import files, names
 from kiln.errors import NotWritable, UsageError
 from kiln.expand import workflow
-from kiln.init.recipe_text import RecipeFormat
+from kiln.init.yaml_snippets import RecipeFormat
 from kiln.model.source_position import Place
 from kiln.versions import Version
 

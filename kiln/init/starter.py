@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.init.recipe_text import RecipeFormat, items, scalar
+from kiln.init.yaml_snippets import RecipeFormat, items, scalar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

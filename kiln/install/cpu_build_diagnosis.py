@@ -10,11 +10,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import channel
+from kiln import local_channel
 from kiln.compat import cuda_arch, tables
 from kiln.errors import KilnError
 from kiln.install.solve_diagnosis import cudas, newer
-from kiln.matchspec import package_name
+from kiln.matchspec_notation import package_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -59,7 +59,7 @@ def notes(
     def with_cuda(specs: Sequence[str], on: TargetMachine) -> RepoDataRecord | None:
         """Return the package's build for CUDA that a solve would take; None for one for the CPU, or without any."""
         try:
-            solution = channel.solve(channels, specs, virtual_packages=on.virtual_packages, flexible=flexible)
+            solution = local_channel.solve(channels, specs, virtual_packages=on.virtual_packages, flexible=flexible)
         except KilnError:
             return None  # the packages to install are known; only their explanation is not
         named = (record for record in solution if record.name.normalized == fallback.name)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from kiln import channel, files, folder_lock
+from kiln import files, folder_lock, local_channel
 from kiln.errors import AlreadyRunning, NotWritable, SolveFailed
 from kiln.install import cpu_build_diagnosis
 from kiln.install.solve_diagnosis import LINES, explained
-from kiln.matchspec import package_name
+from kiln.matchspec_notation import package_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -98,10 +98,10 @@ def plan(request: InstallRequest) -> Installation:
         NotWritable: when the prefix is not a conda prefix.
     """
     _require_prefix(request.prefix)
-    there = channel.installed(request.prefix)
+    there = local_channel.installed(request.prefix)
     specs = (*request.specs, *remembered(there, but=request.specs))
     try:
-        records = channel.solve(
+        records = local_channel.solve(
             request.channels,
             specs,
             virtual_packages=request.machine.virtual_packages,
@@ -198,8 +198,8 @@ def execute(installation: Installation, *, cache: Path) -> None:
         with folder_lock.exclusive(prefix) as lock:
             _require_unchanged(installation)
             with making as part:
-                channel.install(list(installation.records), part, cache=cache, seen_at=str(prefix), lock=lock)
-                channel.record_requested_specs(part, installation.specs)
+                local_channel.install(list(installation.records), part, cache=cache, seen_at=str(prefix), lock=lock)
+                local_channel.record_requested_specs(part, installation.specs)
     except (PermissionError, FileExistsError, NotADirectoryError) as error:
         raise NotWritable(
             f"{error.filename or prefix} cannot be written",
@@ -210,7 +210,7 @@ def execute(installation: Installation, *, cache: Path) -> None:
 
 def _require_unchanged(installation: Installation) -> None:
     """Raise AlreadyRunning where another install has changed the prefix since the packages were chosen."""
-    request, there = installation.request, channel.installed(installation.request.prefix)
+    request, there = installation.request, local_channel.installed(installation.request.prefix)
     specs = (*request.specs, *remembered(there, but=request.specs))
     if specs != installation.specs or changes(there, installation.records) != installation.changes:
         raise AlreadyRunning(

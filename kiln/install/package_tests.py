@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import emulation, expand, files, limits, render
-from kiln.channel import Channel
 from kiln.console.text import quantity
 from kiln.errors import UnsupportedPlatform, UsageError
-from kiln.job.build_outline import channels_for, file_name
+from kiln.job.output_lookup import channels_for, file_name
+from kiln.local_channel import Channel
 from kiln.names import KNOWN_SUBDIRS
 from kiln.package_test import PackageTester
 from kiln.store.layout import ArtifactLayout
-from kiln.variants.cuda import offered
+from kiln.variants.cuda_version import offered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from kiln.channel import VirtualPackages
+    from kiln.local_channel import VirtualPackages
     from kiln.model.build_results import TestReport
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Output, Rendered

@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kiln import channel
+from kiln import local_channel
 from kiln.compat import cuda_arch, tables, version_ranges
 from kiln.errors import SolveFailed, excerpt
-from kiln.matchspec import package_name
+from kiln.matchspec_notation import package_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rattler import RepoDataRecord
 
-    from kiln.channel import VirtualPackages
+    from kiln.local_channel import VirtualPackages
 
 ANY_GLIBC = "2.99"
 ELSEWHERE = (
@@ -70,7 +70,7 @@ def explained(
     def refused(specs: Sequence[str], on: TargetMachine) -> str:
         """Return the solver's message; empty when it succeeds."""
         try:
-            channel.solve(channels, specs, virtual_packages=on.virtual_packages, flexible=flexible)
+            local_channel.solve(channels, specs, virtual_packages=on.virtual_packages, flexible=flexible)
         except SolveFailed as error:
             return error.why
         return ""
@@ -92,7 +92,7 @@ def explained(
         return _failure(*old_glibc(needed(machine), machine), words=failure.why, most=most)
     anything = machine.offering("__cuda", tables.cuda_lines()[0]).offering("__glibc", ANY_GLIBC)
     core = needed(anything)
-    solve = partial(channel.solve, channels, virtual_packages=anything.virtual_packages, flexible=flexible)
+    solve = partial(local_channel.solve, channels, virtual_packages=anything.virtual_packages, flexible=flexible)
     versions = newest_versions(package_name(core[0]), partial(_newest, solve)) if len(core) == 1 else ()
     return _failure(*excluded(core, channels, versions), words=refused(core, anything) or failure.why, most=most)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from kiln import expand, feedstock_loader, masking, render
 from kiln.build import callers_variables
-from kiln.job.build_outline import needs_network
-from kiln.store import compile_cache
+from kiln.job.output_lookup import needs_network
+from kiln.store import compile_cache_key
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Task:
     def secrets(self) -> dict[str, str]:
         """The secret variables of the compile step, passed by environment alone; other engines pass none to scripts."""
         compiles = not (self.is_foreign or self.job.options.rehearsal)
-        return {} if not compiles else {name: os.environ[name] for name in compile_cache.secrets(os.environ)}
+        return {} if not compiles else {name: os.environ[name] for name in compile_cache_key.secrets(os.environ)}
 
     @property
     def scripted(self) -> dict[str, str]:

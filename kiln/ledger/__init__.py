@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.container.owner_labels import Owner, is_gone
 from kiln.ledger import records
+from kiln.ledger.damage_repair import back_up_finished, decoding, retry_after_repair
 from kiln.ledger.database import Database
-from kiln.ledger.repair import back_up_finished, decoding, retry_after_repair
 from kiln.model.run import ConfigState
 from kiln.serialization import from_json
 

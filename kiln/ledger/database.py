@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.errors import LedgerFault, NotWritable
 from kiln.ledger import migration
-from kiln.ledger.repair import Damaged, converted_errors, repair_file, repaired, require_files, require_known
+from kiln.ledger.damage_repair import Damaged, converted_errors, repair_file, repaired, require_files, require_known
 from kiln.ledger.schema import KNOWN, VERSION
 
 if TYPE_CHECKING:

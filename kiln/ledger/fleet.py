@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.container.owner_labels import Owner
 from kiln.ledger import Ledger, schema
-from kiln.ledger.repair import decoding, retry_after_repair
+from kiln.ledger.damage_repair import decoding, retry_after_repair
 from kiln.model.fleet import FleetRun, JobRecord, WorkerRecord
 from kiln.serialization import from_json, to_json
 

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenPackage, KilnError
-from kiln.matchspec import with_star
+from kiln.matchspec_notation import with_star
 from kiln.model.rendered import Output, OutputTest, Script
 from kiln.package_test.plan import SCRIPTS
 from kiln.shell_script import COMMANDS

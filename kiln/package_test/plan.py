@@ -6,7 +6,7 @@ import shlex
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from kiln.matchspec import package_name, strict
+from kiln.matchspec_notation import package_name, strict
 from kiln.model.plan import TestStep
 from kiln.model.rendered import OutputTest
 from kiln.shell_script import in_bash

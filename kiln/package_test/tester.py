@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import channel, command, emulation, files
+from kiln import command, emulation, files, local_channel
 from kiln.console.text import quantity
 from kiln.errors import SolveFailed, TestsFailed, excerpt
-from kiln.matchspec import package_name, strict
+from kiln.matchspec_notation import package_name, strict
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test.packed_tests import carried_by
 from kiln.package_test.plan import plan
@@ -21,7 +21,7 @@ from kiln.package_test.plan import plan
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from kiln.channel import VirtualPackages
+    from kiln.local_channel import VirtualPackages
     from kiln.model.plan import TestStep
     from kiln.model.rendered import Output
 
@@ -50,7 +50,9 @@ class PackageTester:
         """Return the tester of packages for a platform."""
         if platform == self.platform:
             return self
-        return dataclasses.replace(self, platform=platform, machine=channel.virtual_packages_of(platform, self.machine))
+        return dataclasses.replace(
+            self, platform=platform, machine=local_channel.virtual_packages_of(platform, self.machine)
+        )
 
     def plan(self, output: Output, *, sources: Path | None = None) -> tuple[TestStep, ...]:
         """Plan the tests of one package; ``sources`` is the folder with the source files that they use."""
@@ -130,9 +132,9 @@ class PackageTester:
         with contextlib.suppress(SolveFailed):
             if not place.is_dir():
                 own = emulation.own_subdir()
-                records = channel.solve(self.channels, (spec,), virtual_packages=packages, platform=own)
+                records = local_channel.solve(self.channels, (spec,), virtual_packages=packages, platform=own)
                 with files.replacing(place) as part:
-                    channel.install(records, part, cache=self.cache, seen_at=str(place), carried=True)
+                    local_channel.install(records, part, cache=self.cache, seen_at=str(place), carried=True)
             return next((folder for folder in sorted(place.glob("*/sysroot")) if folder.is_dir()), None)
         return emulation.system_libraries(self.platform)
 
@@ -198,7 +200,7 @@ class PackageTester:
             self._install(beside)
         except SolveFailed as error:
             return 0, (f"downstream {spec} was not tested: {error.what}",)
-        (record,) = (item for item in channel.installed(beside.prefix) if item.name.normalized == name)
+        (record,) = (item for item in local_channel.installed(beside.prefix) if item.name.normalized == name)
         info = Path(str(record.extracted_package_dir)) / "info"
         files.remove(beside.prefix)
         output = carried_by(record, info)
@@ -241,11 +243,11 @@ class PackageTester:
             if not specs:
                 continue
             try:
-                records = channel.solve(self.channels, specs, virtual_packages=self.machine, platform=platform)
+                records = local_channel.solve(self.channels, specs, virtual_packages=self.machine, platform=platform)
             except SolveFailed as error:
                 error.hint = "see that the channels have what the package and its tests require"
                 raise
-            channel.install(records, prefix, cache=self.cache, carried=True)
+            local_channel.install(records, prefix, cache=self.cache, carried=True)
 
 
 def _total(reports: Sequence[TestReport]) -> TestReport:

@@ -7,7 +7,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from kiln.matchspec import package_name
+from kiln.matchspec_notation import package_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from kiln.matchspec import legacy, package_name, strict
+from kiln.matchspec_notation import legacy, package_name, strict
 from kiln.model.build_results import TestVerdict
 from kiln.model.run import ConfigState
 from kiln.publish.contents import REHEARSAL

@@ -98,7 +98,7 @@ class Index:
 
 @dataclass(kw_only=True)
 class Solve:
-    """Choose packages, see `kiln.channel.solve`."""
+    """Choose packages, see `kiln.local_channel.solve`."""
 
     channels: list[str]
     specs: list[str]
@@ -188,7 +188,7 @@ def unreadable(why: str) -> bool:
 
 @dataclass(kw_only=True)
 class Install:
-    """Install packages into a prefix, see `kiln.channel.install`."""
+    """Install packages into a prefix, see `kiln.local_channel.install`."""
 
     records: list[dict[str, Any]]
     prefix: str

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate
-from kiln.matchspec import with_star
+from kiln.matchspec_notation import with_star
 from kiln.recipe.setup_py import setup_data
 from kiln.yamltext import Scalars, parse, read_text
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.recipe.source_files import SourceFiles
-    from kiln.template.names import Os
+    from kiln.template.namespace import Os
     from kiln.variants.platform import Platform
 
 # The parts of Python's modules that a template may use: values and harmless functions only.

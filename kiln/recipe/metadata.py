@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from kiln.recipe.recipe import Recipe
     from kiln.recipe.usage_regions import Region
-    from kiln.template.names import Names
+    from kiln.template.namespace import Names
     from kiln.variants.space import Variant
 
 _FORBIDDEN = frozenset("=@#$%^&*:;\"'\\|<>?/ ")

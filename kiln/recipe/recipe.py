@@ -12,7 +12,7 @@ from kiln.recipe.outputs import kind_of, listed, outputs_of
 from kiln.recipe.recipe_text import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeSource, language_value
 from kiln.recipe.source_files import SourceFiles
 from kiln.recipe.usage import Usage, in_batch, in_shell
-from kiln.template.names import Names, Os
+from kiln.template.namespace import Names, Os
 from kiln.template.selectors import reselected
 from kiln.versions import version_or_none
 from kiln.yamltext import read_text

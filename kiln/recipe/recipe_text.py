@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from kiln.template.names import Doubts, Names
+    from kiln.template.namespace import Doubts, Names
     from kiln.template.selectors import Selected
 
 _SECTIONS = ("package", "build", "requirements", "app", "test", "about", "extra")

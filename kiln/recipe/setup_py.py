@@ -23,7 +23,7 @@ from kiln.template.expression import Invalid, MissingName, NotAllowed, compile_e
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
-    from kiln.template.names import Os
+    from kiln.template.namespace import Os
 
     Read = Callable[[str], str | None]
 

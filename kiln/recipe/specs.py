@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
-from kiln.matchspec import with_star
+from kiln.matchspec_notation import with_star
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

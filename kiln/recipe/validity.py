@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kiln import matchspec
+from kiln import matchspec_notation
 from kiln.errors import RecipeFault
 from kiln.model.key_faults import KeyFault
 from kiln.recipe.specs import name_of
@@ -43,7 +43,7 @@ def require_valid(package: Metadata, values: Mapping[str, Any]) -> None:
             at = package.recipe.place(own or "requirements")
             raise RecipeFault(f"{package.name}: requirements/{section} has an empty item", at=at)
         for spec in package.requirements.get(section, ()):
-            if fault := matchspec.fault(_IGNORED.sub("", spec)) or _own_name(package, section, spec):
+            if fault := matchspec_notation.fault(_IGNORED.sub("", spec)) or _own_name(package, section, spec):
                 at = package.recipe.place(own or "requirements")
                 raise RecipeFault(f"{package.name}: {spec[:80]!r} in requirements/{section}", at=at, why=fault)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln import matchspec
+from kiln import matchspec_notation
 from kiln.errors import KilnError
 from kiln.recipe_v1.expression import expression, is_template, template
 from kiln.recipe_v1.requirement import requirement
@@ -136,7 +136,7 @@ def _requirement(node: Any, text: str) -> Requirement:
 def match_spec(node: Any, scope: VariantScope) -> str:
     """Evaluate a match spec, in which a bare version may stand, as in those of tests."""
     given = text_of(node, scope).strip()
-    if why := matchspec.fault(given):
+    if why := matchspec_notation.fault(given):
         raise fault(node, f"{given[:80]!r} is not a match spec", why=why)
     return given
 

@@ -11,7 +11,7 @@ from kiln.errors import MalformedYaml, SelectorFault, VariantFault
 from kiln.model.source_position import Place
 from kiln.recipe_v1 import yaml_nodes
 from kiln.template.expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
-from kiln.template.names import Names
+from kiln.template.namespace import Names
 from kiln.variants.files import VariantSource, check, without_empty, zip_groups
 from kiln.yamltext import Document, PlacedText, Scalars, parse, read_text
 from kiln.yamltext.typed_text import TypedText

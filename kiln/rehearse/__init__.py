@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from kiln.conda_package.writer import SUBDIR
 from kiln.rehearse import source_files, wheels
-from kiln.rehearse.cuda_packages import cuda_packages
+from kiln.rehearse.empty_cuda_packages import cuda_packages
 from kiln.rehearse.general_plan import PACKAGED_PYTHONS, PlanRequest, general_plan
 from kiln.rehearse.general_plan import python_of as python_for
-from kiln.rehearse.interpreter import Interpreter, probe
+from kiln.rehearse.interpreter_facts import Interpreter, probe
 from kiln.rehearse.locked_wheels import PYTHONS, cuda_versions, has_upstream_wheel, plan
 from kiln.rehearse.processor_packages import processor_packages
 from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonRequest

@@ -54,7 +54,7 @@ def mapped_files() -> "list[str]":
 
 
 def facts() -> "dict[str, object]":
-    """Return the facts that kiln.rehearse.interpreter needs."""
+    """Return the facts that kiln.rehearse.interpreter_facts needs."""
     base = sys.base_prefix
     modules = importable(WITH_LIBRARIES) if sys.platform == "linux" else []
     return {

@@ -10,17 +10,17 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import channel as channels
 from kiln import command, files, system_packages
+from kiln import local_channel as channels
 from kiln.errors import AlreadyRunning, DiskFull, DownloadFailed, KilnError, MissingTool, NotWritable, UnsupportedPython
-from kiln.rehearse.interpreter import probe
+from kiln.rehearse.interpreter_facts import probe
 from kiln.rehearse.python_package import build_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from kiln.rehearse.interpreter import Interpreter
+    from kiln.rehearse.interpreter_facts import Interpreter
 
 DEFAULT_CHANNEL = "conda-forge"
 NO_CHANNEL = "none"

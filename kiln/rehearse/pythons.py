@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from kiln import command
 from kiln.errors import MissingTool, UnsupportedPython
-from kiln.rehearse.interpreter import probe
+from kiln.rehearse.interpreter_facts import probe
 from kiln.rehearse.locked_wheels import PYTHONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from kiln.rehearse.interpreter import Interpreter
+    from kiln.rehearse.interpreter_facts import Interpreter
 
 SYSTEM_FOLDERS = ("/usr/local/bin", "/usr/bin")  # also when they are not on PATH
 _ANSWER_SECONDS = 60

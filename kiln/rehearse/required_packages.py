@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from kiln.matchspec import MatchSpec, package_name, with_star
+from kiln.matchspec_notation import MatchSpec, package_name, with_star
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 from kiln import emulation, expand, files, limits, render, repodata
 from kiln.errors import BrokenPackage, UsageError
 from kiln.executor import conda_forge_env
-from kiln.job.build_outline import channels_for, file_name
+from kiln.job.output_lookup import channels_for, file_name
 from kiln.ledger import Ledger
 from kiln.model.build_results import Artifact, TestVerdict
 from kiln.model.release import Candidate, Release
 from kiln.package_test import PackageTester
 from kiln.publish import contents, require_release
 from kiln.store.layout import ArtifactLayout
-from kiln.variants.cuda import offered
+from kiln.variants.cuda_version import offered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from kiln.channel import VirtualPackages
+    from kiln.local_channel import VirtualPackages
     from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Output, Rendered
@@ -191,7 +191,7 @@ def trial(
     on_line: Callable[[str], None],
 ) -> StagingTest:
     """Return the test of the packages of a release that are new in its channel."""
-    from kiln.channel import machine_virtual_packages
+    from kiln.local_channel import machine_virtual_packages
 
     files.remove(ArtifactLayout.of(matrix.feedstock).place("publish"))  # an earlier package may have had the same name
     return StagingTest(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kiln.render.json_output import as_json
-from kiln.render.pin_resolution import finalise
 from kiln.render.render import build_platform, render
-from kiln.render.support import require_supported, warnings
+from kiln.render.static_pins import finalise
+from kiln.render.unsupported_keys import require_supported, warnings
 
 __all__ = ["as_json", "build_platform", "finalise", "render", "require_supported", "warnings"]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kiln.model.key_faults import KeyFault
     from kiln.model.rendered import Output, Pin
     from kiln.recipe.metadata import Metadata
-    from kiln.template.names import Doubts
+    from kiln.template.namespace import Doubts
 
 _OWN_KEYS = ("docker_image",)  # keys that kiln itself adds to a config's file
 _SHARED: dict[tuple[object, ...], RecipeSource] = {}

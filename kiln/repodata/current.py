@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kiln.matchspec import package_name, strict
+from kiln.matchspec_notation import package_name, strict
 from kiln.versions import Version
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ import dataclasses
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from kiln.compression import zstd
 from kiln.repodata.current import newest
 from kiln.repodata.document import (
     BASE,
@@ -30,6 +29,7 @@ from kiln.repodata.document import (
     SHARDS,
     file_of,
 )
+from kiln.zstd import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

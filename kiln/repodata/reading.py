@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from kiln.compression import zstd
 from kiln.errors import BrokenIndex
 from kiln.repodata.document import (
     BASE,
@@ -20,6 +19,7 @@ from kiln.repodata.document import (
     require_known,
 )
 from kiln.repodata.subdir import Subdir, new_instructions
+from kiln.zstd import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

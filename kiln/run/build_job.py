@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import emulation, expand, render
-from kiln.compression import FAST
 from kiln.executor import conda_forge_env, foreign_engine
 from kiln.job.job_files import BuildJob
 from kiln.ledger import records
 from kiln.model.build_results import TestVerdict
 from kiln.run.options import HOST
-from kiln.store import build_cache, compile_cache
+from kiln.store import build_cache, compile_cache_key
 from kiln.store.build_cache import BuildInputs
+from kiln.zstd import FAST
 
 if TYPE_CHECKING:
     from kiln.executor.base import Executor
@@ -80,11 +80,11 @@ def build_job(task: Task, executor: Executor, shared_packages: tuple[dict[str, A
 def compile_settings(task: Task, executor: Executor) -> dict[str, str]:
     """Return the variables of the compile step."""
     return {
-        compile_cache.DISK_CACHE: str(executor.cache),
-        compile_cache.CACHE_KEY: task.job.cache_key,
-        compile_cache.CPUS: str(task.job.cores),
-        compile_cache.MEMORY: str(task.job.compile_memory // 10**6),
-        **({} if executor.distdir is None else {compile_cache.DISTDIR: str(executor.distdir)}),
+        compile_cache_key.DISK_CACHE: str(executor.cache),
+        compile_cache_key.CACHE_KEY: task.job.cache_key,
+        compile_cache_key.CPUS: str(task.job.cores),
+        compile_cache_key.MEMORY: str(task.job.compile_memory // 10**6),
+        **({} if executor.distdir is None else {compile_cache_key.DISTDIR: str(executor.distdir)}),
     }
 
 

@@ -10,7 +10,7 @@ from kiln.compat import recipe_capabilities
 from kiln.compat.combination import Combination
 from kiln.compat.results import DoctorResult, Finding, Verdict
 from kiln.errors import IncompatibleVersions
-from kiln.variants.cuda import cuda_of
+from kiln.variants.cuda_version import cuda_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

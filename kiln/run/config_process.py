@@ -24,12 +24,12 @@ from kiln.executor import foreign_engine
 from kiln.executor.container import ContainerExecutor
 from kiln.executor.host import HostExecutor
 from kiln.job import untrusted_output
-from kiln.job.build_outline import file_name
 from kiln.job.error_transfer import end_of_config, error_from
 from kiln.job.job_context import Task
 from kiln.job.job_files import ConfigJob
 from kiln.job.log import BuildLog
 from kiln.job.messages import MARK, StepReporter, send
+from kiln.job.output_lookup import file_name
 from kiln.ledger import Ledger, records
 from kiln.model.run import ConfigState
 from kiln.names import KNOWN_SUBDIRS

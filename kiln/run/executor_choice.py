@@ -11,7 +11,7 @@ from kiln import container, emulation, image
 from kiln.container import EngineChoice, images, trial
 from kiln.errors import UsageError
 from kiln.run.options import HOST
-from kiln.store.compile_cache import toolchain
+from kiln.store.compile_cache_key import toolchain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from kiln import expand, limits, render
 from kiln.builder import rehearsal_inputs
 from kiln.builder.rehearsal_planning import RehearsalPlanner
-from kiln.job.build_outline import require_step
-from kiln.run import compatibility, executor_choice, platforms, preflight, recipe_files
+from kiln.job.output_lookup import require_step
+from kiln.run import compatibility, executor_choice, platforms, recipe_files, resource_check
 from kiln.run.options import HOST
 from kiln.store import build_cache
-from kiln.store.compile_cache import cache_key
+from kiln.store.compile_cache_key import cache_key
 from kiln.store.layout import ArtifactLayout
 from kiln.store.rehearsal_layout import RehearsalLayout
 from kiln.yamltext import read_text
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
     from kiln.run.executor_choice import BuildLocation
     from kiln.run.options import RunOptions
-    from kiln.run.preflight import ResourceShare
+    from kiln.run.resource_check import ResourceShare
     from kiln.store.build_cache import BuildInputs
 
 
@@ -72,7 +72,7 @@ def look_up(
     Raises:
         KilnError: see `kiln.run.plan.prepare`.
     """
-    share = preflight.share(resources, jobs=options.jobs, cores=options.cores, memory=options.memory)
+    share = resource_check.share(resources, jobs=options.jobs, cores=options.cores, memory=options.memory)
     configs = expand.read_all(feedstock, options.configs)
     if options.build.from_step is not None:
         require_step(feedstock, configs, options.build.from_step, engine=options.build.engine)

@@ -12,11 +12,11 @@ from kiln.cpu_memory import Resources
 from kiln.executor import conda_forge_env
 from kiln.job.job_files import ConfigJob
 from kiln.model.run import ConfigRun, ConfigState
-from kiln.run import executor_choice, inputs, preflight
+from kiln.run import executor_choice, inputs, resource_check
 from kiln.run.options import HOST
 from kiln.scheduling import local
 from kiln.store import build_cache
-from kiln.store.compile_cache import REMOTE_CACHE, group_of
+from kiln.store.compile_cache_key import REMOTE_CACHE, group_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
     from kiln.run.inputs import RunInputs
     from kiln.run.options import RunOptions
-    from kiln.run.preflight import ResourceShare
+    from kiln.run.resource_check import ResourceShare
     from kiln.scheduling.local import ScheduledConfig
     from kiln.store.build_cache import BuildInputs
     from kiln.store.layout import ArtifactLayout
@@ -116,7 +116,7 @@ def _required_disk(run_inputs: RunInputs, waiting: tuple[str, ...], ledger: Ledg
     if not waiting:
         return 0
     caches = set(run_inputs.caches.values())
-    return preflight.require(
+    return resource_check.require(
         waiting,
         run_inputs.options,
         run_inputs.share,

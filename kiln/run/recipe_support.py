@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln import expand, limits, render
 from kiln.errors import RecipeFault, UsageError
-from kiln.matchspec import package_name
+from kiln.matchspec_notation import package_name
 from kiln.model.source_position import Place
 from kiln.recipe_v1.recipe import RecipeV1
 from kiln.recipe_v1.recipe_format import is_v1

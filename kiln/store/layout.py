@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from kiln import command, files
 from kiln.bazel.cache import DiskCaches
-from kiln.channel import Channel
 from kiln.errors import MissingTool, NotWritable
+from kiln.local_channel import Channel
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.channel import Channel
+from kiln.local_channel import Channel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import expand
 from kiln.ledger import Ledger, records
 from kiln.store import build_cache
-from kiln.store.compile_cache import group_of
+from kiln.store.compile_cache_key import group_of
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:

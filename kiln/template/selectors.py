@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from kiln.template.names import Names
+    from kiln.template.namespace import Names
 
 _MAX_LENGTH = 50_000
 _KEY = re.compile(r"[\s-]*['\"]?([^\s:'\"]+)['\"]?\s*:")

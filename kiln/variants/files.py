@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kiln.errors import MalformedYaml, VariantFault, nearest
 from kiln.model.source_position import Place
 from kiln.names import HIDDEN, PLATFORMS, is_subdir
-from kiln.template.names import Names
+from kiln.template.namespace import Names
 from kiln.template.selectors import Selectable
 from kiln.yamltext import Document, Scalars, parse, read_text
 

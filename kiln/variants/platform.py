@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from kiln.template.names import Os, language_names, platform_names
+from kiln.template.namespace import Os, language_names, platform_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,7 +20,7 @@ from kiln import rehearse as parts
 from kiln.build.worker import run_engine
 from kiln.builder.rehearsal_inputs import cpu_config
 from kiln.builder.rehearsal_planning import python_of
-from kiln.channel import SUBDIRS
+from kiln.local_channel import SUBDIRS
 from kiln.store.layout import ArtifactLayout
 from kiln.store.rehearsal_layout import RehearsalLayout
 

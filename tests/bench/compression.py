@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.compression import packing
+from kiln.zstd import packing
 
 if TYPE_CHECKING:
     from tests.bench.timing import Row

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from kiln.compression import zstd
 from kiln.container import choose
 from kiln.errors import MissingTool
 from kiln.image import apt_sources
+from kiln.zstd import zstd
 from tests import small_tensorflow
 
 ROOT = Path(__file__).parents[2]

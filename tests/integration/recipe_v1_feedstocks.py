@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kiln.channel import Channel
 from kiln.conda_package import reader
 from kiln.conda_package.reader import read_info
-from kiln.matchspec import legacy
+from kiln.local_channel import Channel
+from kiln.matchspec_notation import legacy
 from tests.integration.matrix.helpers import BASE
 from tests.packages import release_package
 from tests.waiting import CEILING

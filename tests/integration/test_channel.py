@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.channel import Channel, install, solve
 from kiln.errors import DownloadFailed
+from kiln.local_channel import Channel, install, solve
 from tests.packages import conda_package
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from kiln import expand, feedstock_loader, render
-from kiln.channel import Channel
 from kiln.conda_package.reader import read_info
 from kiln.errors import TestsFailed
-from kiln.job.build_outline import file_name
+from kiln.job.output_lookup import file_name
+from kiln.local_channel import Channel
 from tests.packages import release_package
 from tests.waiting import CEILING
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import files
-from kiln.channel import Channel
 from kiln.errors import BuildFailed, RecipeFault
 from kiln.executor.conda_forge_env import PACKAGE_ROOT
+from kiln.local_channel import Channel
 from kiln.model.run import ConfigState
 from tests.integration.matrix.helpers import (
     BASE,

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from kiln import emulation, expand
-from kiln.channel import Channel
 from kiln.conda_package.reader import read_info, reading
+from kiln.local_channel import Channel
 from tests import emulating
 from tests.emulating import QEMU
 from tests.feedstocks import written

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import expand
-from kiln.channel import Channel, solve
 from kiln.conda_package.reader import read_info, reading
+from kiln.local_channel import Channel, solve
 from tests import emulating
 from tests.emulating import QEMU
 from tests.feedstocks import written

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from kiln.channel import Channel
 from kiln.conda_package import reader
+from kiln.local_channel import Channel
 from tests.feedstocks import written
 from tests.packages import release_package
 from tests.waiting import CEILING

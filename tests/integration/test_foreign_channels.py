@@ -17,12 +17,12 @@ import msgpack
 import pytest
 
 from kiln import repodata
-from kiln.compression import zstd
 from kiln.errors import BrokenIndex, HashMismatch
 from kiln.publish import transaction
 from kiln.publish.stores import maintenance
 from kiln.publish.stores.folder import Folder
 from kiln.publish.stores.target import StoreTarget
+from kiln.zstd import zstd
 from tests.packages import conda_package, release_package
 from tests.serving import served
 

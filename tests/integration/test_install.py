@@ -15,7 +15,6 @@ import pytest
 import rattler.package_streaming
 
 from kiln import cli
-from kiln.channel import Channel
 from kiln.cli.install import target_machine
 from kiln.errors import (
     BrokenIndex,
@@ -28,6 +27,7 @@ from kiln.errors import (
     UsageError,
 )
 from kiln.install.install import InstallRequest, plan
+from kiln.local_channel import Channel
 from tests.packages import hostile_package, release_package
 from tests.solving import record, rendered, stand_ins, write
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import cli, files, folder_lock
-from kiln.channel import Channel
 from kiln.errors import AlreadyRunning
 from kiln.install import install
+from kiln.local_channel import Channel
 from tests import waiting
 from tests.hostile_server import sending, serving, silent
 from tests.packages import release_package

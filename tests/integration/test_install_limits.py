@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.channel import Channel
 from kiln.errors import (
     BrokenIndex,
     DiskFull,
@@ -28,6 +27,7 @@ from kiln.errors import (
     ProvenanceBroken,
     UsageError,
 )
+from kiln.local_channel import Channel
 from kiln.model.limits import Limits
 from kiln.rattler_process.operations import Install
 from tests import waiting

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from kiln import build, expand, render
-from kiln.channel import Channel
 from kiln.conda_package.reader import read_info
 from kiln.errors import UsageError
+from kiln.local_channel import Channel
 from tests.feedstocks import written
 from tests.packages import release_package
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import cli
-from kiln.channel import Channel, solve
+from kiln.local_channel import Channel, solve
 from tests.packages import conda_package
 from tests.unit.feedstock.conftest import DIST_INFO, RECIPE, members
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.channel import Channel
 from kiln.cli import run
 from kiln.errors import PinningNeeded, RecipeFault, UsageError
 from kiln.expand import pinning_package
+from kiln.local_channel import Channel
 from tests.feedstocks import written
 from tests.packages import release_package
 

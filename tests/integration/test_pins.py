@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from kiln import build, expand, render
-from kiln.channel import Channel
 from kiln.conda_package.reader import read_info
 from kiln.errors import BuildFailed
+from kiln.local_channel import Channel
 from tests.feedstocks import written
 from tests.packages import release_package
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.channel import solve
+from kiln.local_channel import solve
 from kiln.publish.order import in_order
 from kiln.repodata import IndexEntry
 from tests.solving import Record, machine, rendered, stand_ins, write

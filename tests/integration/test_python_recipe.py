@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kiln import files, rehearse
-from kiln.channel import Channel
 from kiln.conda_package import reader
+from kiln.local_channel import Channel
 from kiln.publish import contents
 from kiln.rehearse.wheel_package import PackageTarget, convert_all
 from tests.feedstocks import written

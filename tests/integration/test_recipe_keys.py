@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.channel import Channel
 from kiln.conda_package import reader
 from kiln.errors import BuildFailed, HashMismatch, RecipeFault, TestsFailed
+from kiln.local_channel import Channel
 from tests.feedstocks import written
 from tests.packages import conda_package, release_package
 

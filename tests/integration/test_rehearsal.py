@@ -15,12 +15,12 @@ import pytest
 
 from kiln import feedstock_loader, image, rehearse, render
 from kiln.builder.rehearsal_inputs import cpu_config
-from kiln.channel import Channel
 from kiln.conda_package.reader import read_info
 from kiln.container import choose
 from kiln.errors import AlreadyRunning, DiskFull, HashMismatch, Interrupted, ReleaseRefused, UnsupportedPython
 from kiln.expand import read
 from kiln.files import link_or_copy
+from kiln.local_channel import Channel
 from kiln.model.feedstock import Feedstock
 from kiln.rehearse import PYTHONS
 

@@ -9,11 +9,11 @@ import pytest
 from packaging.version import Version
 
 from kiln import expand, feedstock_loader, render
-from kiln.channel import Channel, solve
 from kiln.conda_package.writer import PackageFacts, metadata_package
-from kiln.matchspec import strict
+from kiln.local_channel import Channel, solve
+from kiln.matchspec_notation import strict
 from kiln.rehearse import conda_names
-from kiln.rehearse.cuda_packages import cuda_packages
+from kiln.rehearse.empty_cuda_packages import cuda_packages
 from kiln.rehearse.locked_wheels import plan
 from kiln.rehearse.wheel_package import PackageTarget, run_exports
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import rehearse
-from kiln.channel import Channel
 from kiln.errors import DownloadFailed, HashMismatch, UnsupportedPython
+from kiln.local_channel import Channel
 from kiln.rehearse import wheels
 from kiln.rehearse.locked_wheels import PYTHONS, plan
 from kiln.rehearse.rehearsal_plan import LockedWheel
@@ -45,7 +45,7 @@ print(json.dumps({
 INSTALL = """
 import os, sys
 from pathlib import Path
-from kiln.channel import install, machine_virtual_packages, solve
+from kiln.local_channel import install, machine_virtual_packages, solve
 url, prefix, cache, *specs = sys.argv[1:]
 install(solve([url], specs, virtual_packages=machine_virtual_packages()), Path(prefix), cache=Path(cache))
 sys.stdout.flush()

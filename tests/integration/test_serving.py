@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import build, expand, feedstock_loader, render
-from kiln.channel import Channel, machine_virtual_packages
 from kiln.conda_package.reader import read_info
+from kiln.local_channel import Channel, machine_virtual_packages
 from kiln.model.build_results import TestVerdict
 from kiln.package_test import PackageTester
 from kiln.rehearse import wheels

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import command
-from kiln.channel import Channel
 from kiln.conda_package.writer import PackageFacts, package
 from kiln.container import Engine, images, trial
 from kiln.errors import BuildFailed, SolveFailed, UsageError
 from kiln.image import apt_sources, contents, slim_image, slim_kind
+from kiln.local_channel import Channel
 from tests.integration.test_rehearsal import kiln, report  # noqa: F401 - a fixture
 from tests.waiting import CEILING, until
 

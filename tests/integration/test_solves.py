@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import channel
+from kiln import local_channel
 from kiln.errors import SolveFailed
 from tests.solving import PYTHONS, machine, older, record, rendered, stand_ins, write
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from kiln.channel import VirtualPackages
+    from kiln.local_channel import VirtualPackages
 
 NEWEST = "2.21.0"
 DRIVERS = ("13.0", "12.9", "12.8", "12.5", "12.4", "12.0")  # CUDA 12.0 is driver 525
@@ -43,7 +43,7 @@ class Solver:
         if self.name != "rattler":
             return self._program(channels, specs, virtual_packages, flexible=flexible)
         try:
-            records = channel.solve(
+            records = local_channel.solve(
                 [item.as_uri() for item in channels], specs, virtual_packages=virtual_packages, flexible=flexible
             )
         except SolveFailed:

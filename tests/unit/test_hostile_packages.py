@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import repodata
-from kiln.compression import zstd
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
+from kiln.zstd import zstd
 from tests.broken_packages import CENTRAL, INDEX, LOCAL, add, packed, tarball
 from tests.broken_packages import archive as tar_of
 

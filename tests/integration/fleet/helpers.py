@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.channel import Channel
 from kiln.conda_package.reader import read_info
 from kiln.fleet import stale_processes
 from kiln.ledger.fleet import FleetLedger
+from kiln.local_channel import Channel
 from kiln.model.fleet import FleetRun, JobState, WorkerState
 from kiln.model.run import ConfigState
 

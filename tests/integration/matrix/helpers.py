@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import image
-from kiln.channel import Channel
 from kiln.conda_package.reader import read_info
 from kiln.container import choose
 from kiln.errors import MissingTool
 from kiln.ledger import Ledger
+from kiln.local_channel import Channel
 from kiln.model.feedstock import Feedstock
 from tests.waiting import CEILING
 

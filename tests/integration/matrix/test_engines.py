@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import image
-from kiln.channel import Channel
 from kiln.conda_package.reader import read_info
 from kiln.errors import MissingTool
+from kiln.local_channel import Channel
 from tests.integration.matrix.helpers import BASE, CPU_311, assert_whole, kiln, packages, replace, report
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import repodata
-from kiln.channel import install, solve
 from kiln.errors import (
     AlreadyRunning,
     HashMismatch,
     PublicationPending,
     UploadFailed,
 )
+from kiln.local_channel import install, solve
 from kiln.publish import transaction
 from kiln.publish.servers import ServerKind
 from kiln.publish.servers.client import ATTEMPTS

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from kiln import provenance, repodata
-from kiln.channel import install, solve
 from kiln.errors import (
     AlreadyRunning,
     HashMismatch,
     PublicationPending,
     UploadFailed,
 )
+from kiln.local_channel import install, solve
 from kiln.model.provenance import Attestation
 from kiln.publish import transaction
 from kiln.publish.servers import ServerKind

@@ -11,7 +11,7 @@ import yaml
 from kiln import expand, feedstock_loader, render
 from kiln.build import plan_outputs
 from kiln.build.info_files import collected
-from kiln.build.package_metadata import stamp
+from kiln.build.metadata_rewrite import stamp
 from kiln.build.packed_recipe import variant_values
 from kiln.conda_package import reader
 from kiln.errors import BuildFailed

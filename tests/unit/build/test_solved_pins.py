@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.build.engine_recipe import concrete
-from kiln.build.package_metadata import stamp
+from kiln.build.metadata_rewrite import stamp
 from kiln.build.solved_pins import closed, engine_requirement, environments, of_output, pinnable
 from kiln.conda_package.reader import read_info
 from kiln.errors import RecipeFault

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from kiln import expand, render
 from kiln.builder.builder import Builder, step_cache_of
-from kiln.builder.engine_calls import EngineCalls
-from kiln.channel import Channel
+from kiln.builder.step_execution import EngineCalls
 from kiln.job.job_files import BuildJob
 from kiln.job.messages import StepReporter
 from kiln.job.options import BuildOptions
+from kiln.local_channel import Channel
 from kiln.store.step_cache import digest
 from tests.unit.render.test_v1 import feedstock
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.bump import download
+from kiln.bump.hash_literals import Download
 from kiln.bump.literals import Literal
-from kiln.bump.source_hashes import Download
 from kiln.errors import DownloadFailed
 from tests.bumping import ignored
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kiln.convert.expression_text import Expr, Unsupported, negated, tidy
 from kiln.convert.expressions import NameScope, Translator, parsed
-from kiln.convert.notation import Expr, Unsupported, negated, tidy
 
 VALUES = {
     "python": frozenset({"3.12.* *_cpython"}),

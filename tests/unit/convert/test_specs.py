@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.convert.notation import Expr
+from kiln.convert.expression_text import Expr
 from kiln.convert.specs import Specs, modern
 from kiln.convert.tree import Refused, ScalarPart
 

@@ -15,7 +15,7 @@ from kiln import expand, feedstock_loader, render
 from kiln.compat import recipe_capabilities
 from kiln.compat.combination import dotted, plain
 from kiln.errors import TemplateFault
-from kiln.matchspec import package_name
+from kiln.matchspec_notation import package_name
 from kiln.rehearse import conda_names
 
 if TYPE_CHECKING:

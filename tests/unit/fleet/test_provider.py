@@ -12,7 +12,7 @@ from kiln.fleet.provider import probe
 
 if TYPE_CHECKING:
     from kiln.fleet.executor_session import ExecutorSession
-    from kiln.fleet.protocol import Probed
+    from kiln.fleet.messages import Probed
 
 WORKERS = ("f-1", "f-2", "f-3")
 

@@ -19,7 +19,7 @@ from kiln.errors import (
     TeardownIncomplete,
     WorkersLost,
 )
-from kiln.fleet.protocol import Collect, Prepare, Probe, Provision, Renew, StartBuild, TearDown, Terminate
+from kiln.fleet.messages import Collect, Prepare, Probe, Provision, Renew, StartBuild, TearDown, Terminate
 from kiln.fleet.run_config import FleetRunConfig, cache_of
 from kiln.fleet.supervisor import Supervisor
 from kiln.ledger.fleet import FleetLedger

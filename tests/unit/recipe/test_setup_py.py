@@ -9,7 +9,7 @@ import pytest
 from kiln import expand, render
 from kiln.errors import TemplateFault
 from kiln.recipe.setup_py import setup_data
-from kiln.template.names import Os
+from kiln.template.namespace import Os
 from tests.feedstocks import written
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from kiln.errors import MalformedYaml
-from kiln.matchspec import with_star
+from kiln.matchspec_notation import with_star
 from kiln.recipe.specs import name_of, sections, with_versions, without
 from kiln.recipe.usage import Usage, in_batch, in_shell
 from kiln.recipe.usage_regions import region

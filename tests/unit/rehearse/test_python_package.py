@@ -15,7 +15,7 @@ from kiln import command
 from kiln.conda_package.writer import PLACEHOLDER
 from kiln.errors import BuildFailed, UnsupportedPython
 from kiln.rehearse import python_package
-from kiln.rehearse.interpreter import Interpreter
+from kiln.rehearse.interpreter_facts import Interpreter
 from kiln.rehearse.python_package import (
     movable_rpath,
     python_abi_package,

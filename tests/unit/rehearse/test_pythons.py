@@ -9,9 +9,9 @@ import pytest
 
 from kiln.errors import UnsupportedPython
 from kiln.rehearse import pythons
-from kiln.rehearse.interpreter import Interpreter
+from kiln.rehearse.interpreter_facts import Interpreter
 from kiln.rehearse.pythons import candidates, find, newest
-from tests.unit.rehearse.test_interpreter import answering, facts
+from tests.unit.rehearse.test_interpreter_facts import answering, facts
 
 
 @pytest.fixture(autouse=True)

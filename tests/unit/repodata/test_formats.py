@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from kiln import repodata
-from kiln.compression import zstd
+from kiln.zstd import zstd
 from tests.packages import release_package
 from tests.unit.repodata.index import index, offered
 

@@ -10,8 +10,8 @@ import msgpack
 import pytest
 
 from kiln import repodata
-from kiln.compression import zstd
 from kiln.errors import BrokenIndex
+from kiln.zstd import zstd
 from tests.unit.repodata.index import index
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from kiln.model.run import ConfigRun, ConfigState
 from kiln.run import BuildOptions, RunOptions
 from kiln.run.plan import RunPlan, as_text
-from kiln.run.preflight import ResourceShare
+from kiln.run.resource_check import ResourceShare
 from kiln.scheduling.local import ScheduledConfig
 
 

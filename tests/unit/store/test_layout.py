@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import NotWritable
-from kiln.ledger.repair import back_up_finished
+from kiln.ledger.damage_repair import back_up_finished
 from kiln.model.feedstock import Feedstock
 from kiln.store.layout import ArtifactLayout
 from kiln.store.rehearsal_layout import RehearsalLayout

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.template.expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
-from kiln.template.names import Os
+from kiln.template.namespace import Os
 
 if TYPE_CHECKING:
     from typing import Any

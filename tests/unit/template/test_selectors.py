@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kiln.errors import SelectorFault, UnsafeTemplate
-from kiln.template.names import Names, Os, language_names, platform_names
+from kiln.template.namespace import Names, Os, language_names, platform_names
 from kiln.template.selectors import Selectable, lines_of
 
 

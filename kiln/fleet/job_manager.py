@@ -6,14 +6,14 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from kiln.errors import DiskFull, HashMismatch, KilnError, OutOfMemory, WorkersLost, kind_of
-from kiln.fleet.protocol import Collect, FollowBuild, StartBuild
+from kiln.fleet.messages import Collect, FollowBuild, StartBuild
 from kiln.fleet.run_records import OVER
 from kiln.fleet.state import RETRY, TRIES
 from kiln.model.fleet import JobState
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
-    from kiln.fleet.protocol import BuildFinished, Collected, CollectFailed
+    from kiln.fleet.messages import BuildFinished, Collected, CollectFailed
     from kiln.fleet.run_records import Worker
     from kiln.fleet.state import FleetState
     from kiln.model.fleet import JobEstimate

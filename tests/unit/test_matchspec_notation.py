@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import rattler
 
-from kiln.matchspec import fault, legacy, package_name, strict
+from kiln.matchspec_notation import fault, legacy, package_name, strict
 
 PAIRS = [
     ("numpy", "numpy"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import RecipeFault
-from kiln.matchspec import fault, with_star
+from kiln.matchspec_notation import fault, with_star
 from kiln.recipe.specs import name_of
 from kiln.versions import pinned, pinned_spec
 

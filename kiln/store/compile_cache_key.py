@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.store.step_cache import digest
-from kiln.variants.cuda import cuda_of
+from kiln.variants.cuda_version import cuda_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

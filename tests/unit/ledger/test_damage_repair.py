@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import DiskFull, KilnError, LedgerFault, NotWritable
-from kiln.ledger import Ledger, StoredArtifact, database, repair, schema
+from kiln.ledger import Ledger, StoredArtifact, damage_repair, database, schema
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.run import ConfigState
 from tests.unit.ledger.test_runs import DONE, RUN, A
@@ -186,7 +186,7 @@ def test_an_empty_file_is_a_new_ledger(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_another_ledger_do_no_harm(path: Path) -> None:
-    for suffix in repair.COMPANIONS:
+    for suffix in damage_repair.COMPANIONS:
         path.with_name(path.name + suffix).write_bytes(os.urandom(9000))
     read_all(path)
     with Ledger(path) as ledger:
@@ -213,7 +213,7 @@ def test_a_ledger_that_is_locked_for_long_is_an_error(path: Path, monkeypatch: p
     ],
 )
 def test_errors_of_the_system_become_errors_of_kiln(tmp_path: Path, message: str, kind: type[KilnError]) -> None:
-    with pytest.raises(kind), repair.converted_errors(tmp_path / "l"):
+    with pytest.raises(kind), damage_repair.converted_errors(tmp_path / "l"):
         raise sqlite3.OperationalError(message)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from kiln.names import CONDA_PLATFORMS
 from kiln.template.expression import MissingName
-from kiln.template.names import Names, Os, language_names, platform_names
+from kiln.template.namespace import Names, Os, language_names, platform_names
 
 
 def true_names(subdir: str) -> set[str]:

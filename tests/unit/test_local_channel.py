@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.channel import Channel, virtual_packages_of
+from kiln.local_channel import Channel, virtual_packages_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from kiln.init.recipe_text import comment, items, prose, scalar
+from kiln.init.yaml_snippets import comment, items, prose, scalar
 
 
 @pytest.mark.parametrize("text", ["1.10", "yes", "a: b", "- a", "", "two\nlines", "it's", "@x", "null"])

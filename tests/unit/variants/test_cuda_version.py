@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from kiln.model.build_config import BuildConfig
-from kiln.variants.cuda import cuda_arch_of, cuda_of, offered
+from kiln.variants.cuda_version import cuda_arch_of, cuda_of, offered
 
 CONFIG = BuildConfig(
     name="linux_64_", platform="linux-64", variant={"cuda_compiler_version": ("12.9",)}, pin_run_as_build={}

@@ -11,7 +11,7 @@ import pytest
 
 from kiln import command
 from kiln.errors import UnsupportedPython
-from kiln.rehearse.interpreter import (
+from kiln.rehearse.interpreter_facts import (
     described,
     facts_of,
     own_libraries,

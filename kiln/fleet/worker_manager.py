@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.errors import CredentialsRefused, ProvisionRefused, WorkersLost
-from kiln.fleet.protocol import Prepare, Provision, QueryJobs, Renew, Terminate, WatchCache
+from kiln.fleet.messages import Prepare, Provision, QueryJobs, Renew, Terminate, WatchCache
 from kiln.fleet.state import RETRY
 from kiln.model.fleet import JobState, WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.fleet.jobs import JobManager
-    from kiln.fleet.protocol import ProvisionFailed
+    from kiln.fleet.job_manager import JobManager
+    from kiln.fleet.messages import ProvisionFailed
     from kiln.fleet.run_records import Worker
     from kiln.fleet.state import FleetState
 

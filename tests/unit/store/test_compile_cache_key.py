@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.model.build_config import BuildConfig
-from kiln.store.compile_cache import cache_key, settings, toolchain
+from kiln.store.compile_cache_key import cache_key, settings, toolchain
 
 if TYPE_CHECKING:
     from pathlib import Path

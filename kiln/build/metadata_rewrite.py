@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.build import info_files, packed_recipe, solved_pins
 from kiln.build.metadata_edits import LISTS
-from kiln.build.packed_paths import changed_paths, legacy_files
-from kiln.compression import FAST
+from kiln.build.paths_rewrite import changed_paths, legacy_files
 from kiln.conda_package import reader
 from kiln.conda_package.reader import InfoFile
-from kiln.matchspec import legacy
+from kiln.matchspec_notation import legacy
+from kiln.zstd import FAST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from kiln.builder.engine_calls import ATTEMPTS, EngineCalls, persistent
+from kiln.builder.step_execution import ATTEMPTS, EngineCalls, persistent
 from kiln.errors import DownloadFailed
 from kiln.job.messages import StepReporter
 from kiln.model.plan import BuildStep, CompileStep

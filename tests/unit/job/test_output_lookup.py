@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from kiln.job.build_outline import channels_for, needs_network, pythons_of
+from kiln.job.output_lookup import channels_for, needs_network, pythons_of
 from kiln.model.build_config import BuildConfig
 from kiln.model.rendered import Output, OutputTest, Rendered, Requirements, Source, Staging
-from kiln.store.compile_cache import group_of
+from kiln.store.compile_cache_key import group_of
 
 CONFIG = BuildConfig(name="c", platform="linux-64", variant={}, pin_run_as_build={})
 LIB = Output(

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kiln import build, channel
+from kiln import build, local_channel
 from kiln.build import diagnosis
 from kiln.build.source_mirrors import SourceMirrors
 from kiln.builder.build_process import RENDERED
@@ -20,7 +20,7 @@ from kiln.executor import network_isolation
 from kiln.model.plan import BuildStep, CompileStep
 from kiln.model.rendered import COMPILE
 from kiln.serialization import to_json
-from kiln.store import compile_cache
+from kiln.store import compile_cache_key
 from kiln.store.step_cache import folder_digest
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class EngineCalls:
     @property
     def origins(self) -> SourceMirrors:
         """Further places of source archives."""
-        folder = self.job.compile.get(compile_cache.DISTDIR)
+        folder = self.job.compile.get(compile_cache_key.DISTDIR)
         return SourceMirrors(
             folder=None if folder is None else Path(folder), mirror=self.job.options.mirror, by_hash=self.sources
         )
@@ -138,12 +138,12 @@ class EngineCalls:
 
 def unsatisfied(step: BuildStep | CompileStep, failure: SolveFailed) -> SolveFailed:
     """Return the failed solve of a step's environments with the solver's reason, which the engine does not give."""
-    machine = channel.machine_virtual_packages(os.environ)
+    machine = local_channel.machine_virtual_packages(os.environ)
     for environment, platform in (("build", step.platforms.build), ("host", step.platforms.target)):
         specs = [spec for spec in step.recipe["requirements"].get(environment, ()) if isinstance(spec, str)]
         try:
             if specs:
-                channel.solve(step.channels, specs, virtual_packages=machine, platform=platform)
+                local_channel.solve(step.channels, specs, virtual_packages=machine, platform=platform)
         except SolveFailed as error:
             return SolveFailed(f"{environment} requirements: {error.what}", why=error.why, hint=failure.hint)
         except KilnError:

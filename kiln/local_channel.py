@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from kiln import credentials, files, folder_lock, rattler_process
 from kiln.errors import BrokenIndex, UsageError
-from kiln.matchspec import package_name
+from kiln.matchspec_notation import package_name
 from kiln.names import PLATFORMS
 from kiln.rattler_process.package_records import dumped, loaded
 

@@ -7,7 +7,7 @@ from pathlib import PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from kiln.matchspec import package_name
+from kiln.matchspec_notation import package_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.build.package_metadata import stamp
+from kiln.build.metadata_rewrite import stamp
 from kiln.conda_package.reader import read_info
 from tests.packages import conda_package
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kiln import build, credentials, render
 from kiln.errors import UsageError, nearest
-from kiln.matchspec import package_name
+from kiln.matchspec_notation import package_name
 from kiln.package_test import required_specs
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kiln.channel import VirtualPackages
+    from kiln.local_channel import VirtualPackages
     from kiln.model.build_config import BuildConfig
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from kiln.cpu_memory import Resources
 from kiln.errors import OutOfMemory, UsageError
-from kiln.run.preflight import LEAST_DISK, ResourceShare, disk_needed, require_memory, share
+from kiln.run.resource_check import LEAST_DISK, ResourceShare, disk_needed, require_memory, share
 
 GB = 10**9
 MACHINE = Resources(cores=8, memory=20 * GB)
