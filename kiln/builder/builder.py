@@ -19,7 +19,7 @@ from kiln.builder.build_process import for_tests, hashes, package_as_json, tidie
 from kiln.builder.compile import Compile
 from kiln.builder.step_execution import EngineCalls, persistent
 from kiln.builder.wheel_collection import Wheels
-from kiln.job.output_lookup import channels_for, file_name, matching, staging_matching, titles
+from kiln.job.output_lookup import channels_for, matching, package_file_name, staging_matching, titles
 from kiln.ledger import Ledger, records
 from kiln.local_channel import Channel, machine_virtual_packages
 from kiln.matchspec_notation import package_name
@@ -93,11 +93,13 @@ class Builder:
         compiled = self.compile_all()
         planned = self.plan(compiled)
         # Else an old package may be installed.
-        self.channel.keep_only((*(self.dependencies or ()), *(file_name(step.output) for step in planned)))
+        self.channel.keep_only((*(self.dependencies or ()), *(package_file_name(step.output) for step in planned)))
         shared = {
-            name: report for step in planned if (report := self.take(name := file_name(step.output), step.output))
+            name: report
+            for step in planned
+            if (report := self.take(name := package_file_name(step.output), step.output))
         }
-        steps = [step for step in planned if file_name(step.output) not in shared]
+        steps = [step for step in planned if package_file_name(step.output) not in shared]
         packages = [self.make(step, compiled.get(step.output.staging)) for step in steps]
         siblings = sorted([report["artifact"]["sha256"] for report in shared.values()] + hashes(*packages))
         tester = self.tester()
@@ -146,7 +148,7 @@ class Builder:
         return tuple(dict.fromkeys((self.channel.url, *self.sources)))
 
     @property
-    def rehearsed(self) -> dict[str, Any]:
+    def rehearsal_mark(self) -> dict[str, Any]:
         """The mark of a rehearsal in the packages' metadata; empty for a build."""
         return {} if self.dependencies is None else {"rehearsal": True}
 
@@ -190,7 +192,7 @@ class Builder:
             compiled={
                 staging.name: self.compile(staging).staged(compiled[staging.name]) for staging in self.rendered.stagings
             },
-            extra={**self.job.extra, **self.rehearsed},
+            extra={**self.job.extra, **self.rehearsal_mark},
             level=self.job.level,
         )
 
@@ -221,7 +223,7 @@ class Builder:
         needs = sorted(package_name(spec) for spec in step.output.requirements.host)
         metadata = {"index": step.index, "edits": step.edits}
         inputs = {**self.engine.inputs(step), **metadata, "compiled": work, "needs": needs, **self.solved_from}
-        return self.step_cache.once(f"build {step.output.name}", inputs, do, leaves=file_name(step.output))
+        return self.step_cache.once(f"build {step.output.name}", inputs, do, leaves=package_file_name(step.output))
 
     def tester(self) -> PackageTester:
         """Return the tester of this config's packages."""
@@ -252,7 +254,7 @@ class Builder:
             report = self.untested(output, steps, display) or self.run_tests(tester, steps, display)
             return package.paths, records.tests_as_json(dataclasses.replace(report, log=None))
 
-        return self.step_cache.once(f"test {output.name}", inputs, do, leaves=file_name(output))
+        return self.step_cache.once(f"test {output.name}", inputs, do, leaves=package_file_name(output))
 
     def untested(self, output: Output, steps: Sequence[TestStep], display: ReportedStep) -> TestReport | None:
         """Return the report of a package whose programs this machine cannot run; None for the others.

@@ -20,7 +20,7 @@ from kiln.builder.rehearsal_inputs import rehearsal_disk
 from kiln.builder.rehearsal_planning import python_of
 from kiln.builder.step_execution import EngineCalls
 from kiln.errors import RecipeFault, UnsupportedPython
-from kiln.job.output_lookup import file_name
+from kiln.job.output_lookup import package_file_name
 from kiln.ledger import Ledger, records
 from kiln.local_channel import machine_virtual_packages
 from kiln.matchspec_notation import package_name
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 def main(job_file: str) -> None:
     """Rehearse the job's config and write the result."""
-    build_process.carry_out(job_file, rehearsed)
+    build_process.carry_out(job_file, rehearse_config)
 
 
-def rehearsed(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
+def rehearse_config(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
     """Rehearse a config; return the packages as JSON values. Until it is complete, the earlier channel stays."""
     rehearsal = Rehearsal.of(job, reporter)
     result = rehearsal.run()
@@ -200,7 +200,7 @@ class Rehearsal:
         """Keep exactly the packages in the channel that this rehearsal needs, or has made before."""
         channel = self.layout.channel
         with self.reporter.step("index the channel") as step:
-            needed = {package.name for package in dependencies} | {file_name(output) for output in outputs}
+            needed = {package.name for package in dependencies} | {package_file_name(output) for output in outputs}
             if self.layout.set_aside(needed):
                 step.note(f"the channel of before stays in {self.layout.earlier.root.name} until this one is complete")
             channel.keep_only(needed)

@@ -167,7 +167,7 @@ def show_machine(root: Path, *, as_json: bool) -> int:
         )
     else:
         lines = machine_text(facts, arch, resources.cores, resources.memory, disk)
-        print("\n".join((*lines, *cuda_text(capabilities.ranges(cudas)))))
+        print("\n".join((*lines, *cuda_text(capabilities.verdict_ranges(cudas)))))
         for purpose, answer in answers.items():
             print(f"\n{purpose}: " + "\n".join(answer_text(answer)))
     return exit_code(answers.values())

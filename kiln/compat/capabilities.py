@@ -36,7 +36,7 @@ def cudas(facts: MachineFacts) -> dict[str, Verdict]:
     return {cuda: judge(dataclasses.replace(machine, cuda=cuda), suggest=False).verdict for cuda in tables.cuda_lines()}
 
 
-def ranges(verdicts: Mapping[str, Verdict]) -> dict[str, str]:
+def verdict_ranges(verdicts: Mapping[str, Verdict]) -> dict[str, str]:
     """Return verdicts as ranges: ``works`` is ``12.9 to 12.0, 11.8``."""
     runs: list[tuple[Verdict, list[str]]] = []
     for cuda, verdict in verdicts.items():

@@ -20,7 +20,7 @@ from kiln.model.feedstock import Feedstock
 from kiln.model.source_position import Place
 from kiln.recipe_v1.recipe_format import FORGE, is_v1
 from kiln.render.render import build_platform, evaluated
-from kiln.variants.files import variant_file
+from kiln.variants.files import load_variant_file
 from kiln.variants.platform import Platform
 from kiln.yamltext import read_text
 
@@ -157,7 +157,7 @@ def _beside(feedstock: Feedstock, config: BuildConfig) -> dict[str, Sequence[str
     if not path.is_file():
         return {}
     system, _, arch = config.platform.partition("-")
-    file = variant_file(path, f"recipe/{_VARIANTS}")
+    file = load_variant_file(path, f"recipe/{_VARIANTS}")
     given = file.source(Platform(system=system, arch=arch), file.keys).values
     return {key: list(map(str, items)) for key, items in given.items() if isinstance(items, list) and key != "zip_keys"}
 

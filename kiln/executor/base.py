@@ -43,7 +43,7 @@ class Executor(Protocol):
         """The cache of fetched packages, as this process sees it."""
 
     @property
-    def cache(self) -> Path:
+    def compile_cache(self) -> Path:
         """Bazel's cache for the config's compile, as the programs see it."""
 
     @property

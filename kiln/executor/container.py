@@ -45,7 +45,7 @@ class ContainerExecutor:
         return self.task.folder / "cache" if self.queue is None else self.task.layout.container_cache
 
     @property
-    def cache(self) -> Path:
+    def compile_cache(self) -> Path:
         """Bazel's cache for the config's compile."""
         return conda_forge_env.CACHE_INSIDE
 
@@ -201,7 +201,7 @@ def combined(engine: ContainerResult, scripts: ContainerResult) -> ContainerResu
 def run_in(container: Container, log: BuildLog | None = None, *, mark: str = "") -> ContainerResult:
     """Run a container to its end, and remove it."""
     with container as running:
-        return running.run(on_line=None if log is None else log.receive, own=mark)
+        return running.run(on_line=None if log is None else log.record_line, own=mark)
 
 
 def no_engine(image: str | None, package: str, *, lendable: bool) -> MissingTool:

@@ -37,7 +37,7 @@ class HostExecutor:
         return self.task.layout.cache
 
     @property
-    def cache(self) -> Path:
+    def compile_cache(self) -> Path:
         """Bazel's cache for the config's compile."""
         return self.task.layout.compile_caches.folder(self.task.job.cache_key)
 
@@ -67,7 +67,7 @@ class HostExecutor:
                 words,
                 env=environment,
                 cwd=conda_forge_env.PACKAGE_ROOT,
-                on_line=log.receive,
+                on_line=log.record_line,
                 own=message_mark(self.task),
             )
         if self.task.is_foreign and result.exit_code == conda_forge_env.NO_ENGINE:

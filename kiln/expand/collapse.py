@@ -114,7 +114,7 @@ def job_variants(packages: Packages, *, labels: bool) -> tuple[list[Config], fro
         keep |= {"target_platform"}
     if labels:
         keep |= {"github_actions_labels"}
-    all_columns = _merged(columns(packages.space), packages.space)
+    all_columns = _merged(space_columns(packages.space), packages.space)
     used_columns = _used_columns(packages)
     values = _kept_columns(all_columns, used_columns, keep, only_top)
     values = _grouped(values, packages.space.frame.groups)
@@ -132,7 +132,7 @@ def _used(packages: Packages) -> frozenset[str]:
     return used
 
 
-def columns(space: Space) -> Columns:
+def space_columns(space: Space) -> Columns:
     """Return a space's dimensions as columns."""
     return {dimension.keys: dict.fromkeys(dimension.rows) for dimension in space.dimensions}
 
@@ -140,11 +140,11 @@ def columns(space: Space) -> Columns:
 def _used_columns(packages: Packages) -> Columns:
     """Return the rows that some package's job covers."""
     parts = {id(package.part): package.part for package in packages.packages}.values()
-    all_columns = _merged(columns(packages.space), packages.space)
+    all_columns = _merged(space_columns(packages.space), packages.space)
     if _raises(packages.space):
         used_columns: Columns = {}
         for part in parts:
-            for keys, rows in _merged(columns(part), part).items():
+            for keys, rows in _merged(space_columns(part), part).items():
                 used_columns.setdefault(keys, {}).update(rows)
         return used_columns
     used_columns = {keys: rows for keys, rows in all_columns.items() if len(rows) == 1}

@@ -19,7 +19,7 @@ from kiln.recipe_v1.recipe_format import is_v1
 from kiln.recipe_v1.variant_exploration import packages
 from kiln.recipe_v1.variant_file import VariantFileV1
 from kiln.variants.combine import combine
-from kiln.variants.files import VariantSource, check, variant_file
+from kiln.variants.files import VariantSource, check, load_variant_file
 from kiln.variants.migrations import MISFIT, Migration, applicable, migrate
 from kiln.variants.platform import Platform
 from kiln.variants.space import Space, Variant, filtered
@@ -68,14 +68,14 @@ class _Expansion:
 
     def __init__(self, feedstock: Feedstock, pinning: Path | None, doubts: Doubts) -> None:
         self.forge: ForgeSettings = conda_forge_yml.read(feedstock.root / "conda-forge.yml")
-        self.files: list[VariantFile | VariantFileV1] = [variant_file(pinning, pinning.name)] if pinning else []
+        self.files: list[VariantFile | VariantFileV1] = [load_variant_file(pinning, pinning.name)] if pinning else []
         variant_path = feedstock.recipe / "conda_build_config.yaml"
         if variant_path.is_file():
-            self.files.append(variant_file(variant_path, "recipe/conda_build_config.yaml"))
+            self.files.append(load_variant_file(variant_path, "recipe/conda_build_config.yaml"))
         self.pinned = pinning is not None
         pinned = pinning.parent / "share" / "conda-forge" / "migrations" if pinning else None
         self.migrations = [
-            Migration(file=variant_file(path, f"migrations/{path.name}"))
+            Migration(file=load_variant_file(path, f"migrations/{path.name}"))
             for path in applicable(feedstock.configs / "migrations", pinned)
         ]
         self.v1 = is_v1(feedstock)

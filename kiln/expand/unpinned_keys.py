@@ -25,7 +25,7 @@ from kiln.recipe_v1.recipe import RecipeV1
 from kiln.recipe_v1.recipe_format import is_v1
 from kiln.recipe_v1.used_variables import names, required
 from kiln.recipe_v1.variant_file import VariantFileV1
-from kiln.variants.files import as_list, variant_file
+from kiln.variants.files import as_list, load_variant_file
 from kiln.variants.platform import Platform
 from kiln.yamltext import Scalars, parse, read_text
 
@@ -114,7 +114,7 @@ def _defined_keys(feedstock: Feedstock) -> frozenset[str]:
     """Return the keys that the feedstock's own files define on any platform."""
     variant_path = feedstock.recipe / "conda_build_config.yaml"
     files = [variant_path, *sorted((feedstock.configs / "migrations").glob("*.yaml"))]
-    return frozenset[str]().union(*(variant_file(path, path.name).keys for path in files if path.is_file()))
+    return frozenset[str]().union(*(load_variant_file(path, path.name).keys for path in files if path.is_file()))
 
 
 def _existing_values(feedstock: Feedstock, defined: frozenset[str]) -> dict[str, tuple[tuple[str, ...], Place]]:

@@ -44,7 +44,7 @@ class PlaybookSite:
     poll: float = 5.0
 
     @property
-    def reserve(self) -> Path:
+    def disk_reserve_file(self) -> Path:
         """A file that reserves disk space for the tear-down."""
         return self.folder / "reserve"
 

@@ -129,7 +129,7 @@ def tear_down(session: ExecutorSession) -> None:
     """Stop all other commands, and remove all that the run has."""
     session.stopped.set()
     session.playbooks.stop()
-    files.remove(session.site.reserve)
+    files.remove(session.site.disk_reserve_file)
     result = session.playbooks.play("down.yml", last=True)
     files.remove(session.site.folder / "runner")
     if nothing_left(result):

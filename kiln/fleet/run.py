@@ -41,7 +41,7 @@ def execute(
     """
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     stale_processes.end(site.folder)
-    files.reserve(site.reserve, RESERVE)
+    files.reserve(site.disk_reserve_file, RESERVE)
     supervisor = Supervisor(run_config, executor=AnsibleExecutor(site, keep=keep), store=ledger, observer=observer)
     return supervisor.execute(), supervisor.errors
 
@@ -80,7 +80,7 @@ def down(site: PlaybookSite, run: str) -> None:
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     playbooks = PlaybookRunner(site)
     playbooks.stop()
-    files.remove(site.reserve)
+    files.remove(site.disk_reserve_file)
     result = playbooks.play("down.yml", last=True)
     if not nothing_left(result):
         raise _removal_error(f"workers of the fleet run {run}", result)

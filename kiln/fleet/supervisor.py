@@ -212,7 +212,7 @@ class Supervisor:
                 self.workers.advance(worker, now)
         self.silence.probe_when_due(now)
         if self.state.stop is None and not self.silence.cut_off:
-            self.workers.provision(now)
+            self.workers.request_workers(now)
 
     def _resubmit(self, now: float) -> None:
         """Submit the postponed commands that are due; those to workers that were given up are dropped."""

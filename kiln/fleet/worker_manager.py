@@ -163,7 +163,7 @@ class WorkerManager:
             else:
                 self.state.submit(Terminate(worker=worker.name))
 
-    def provision(self, now: float) -> None:
+    def request_workers(self, now: float) -> None:
         """Request workers for configs that no existing worker can take."""
         run_config, inventory = self.state.run_config, self.state.inventory
         names: list[str] = []

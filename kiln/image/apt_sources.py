@@ -41,7 +41,7 @@ def lines(suite: str, targets: str, *, codename: str) -> tuple[str, ...]:
     return tuple(f"deb {uri} {release} {' '.join(names)}" for (uri, release), names in components.items())
 
 
-def settings(*, env: Mapping[str, str]) -> str:
+def apt_conf(*, env: Mapping[str, str]) -> str:
     """Return apt's settings on proxies, certificates and dates, in apt.conf's language."""
     return access(_output(("apt-config", "dump"), env))
 

@@ -199,7 +199,7 @@ def make(
     with tempfile.TemporaryDirectory(prefix="kiln-image-") as scratch, files.replacing(archive) as part:
         lines = apt_sources.sources(image.suite, env=env)
         sources = private(Path(scratch, "sources.list"), "".join(f"{line}\n" for line in lines)) if lines else None
-        settings = private(Path(scratch, "apt.conf"), apt_sources.settings(env=env))
+        settings = private(Path(scratch, "apt.conf"), apt_sources.apt_conf(env=env))
         words = argv(image, part, sources=sources, settings=settings, keyring=KEYRING if KEYRING.exists() else None)
         unknown = set(image.packages) - {*PACKAGES, *apt_sources.names(env=env)}
         if image.below is None and unknown:  # an early error, not one after everything else is installed

@@ -186,7 +186,7 @@ def _download(
     with tempfile.TemporaryDirectory(prefix="kiln-debian-") as scratch, files.locked(store / ".lock"):
         lines = apt_sources.sources(suite, env=env)
         sources = private(Path(scratch, "sources.list"), "".join(f"{line}\n" for line in lines)) if lines else None
-        settings = private(Path(scratch, "apt.conf"), apt_sources.settings(env=env))
+        settings = private(Path(scratch, "apt.conf"), apt_sources.apt_conf(env=env))
         words = argv(suite, names, sources=sources, settings=settings, keyring=KEYRING if KEYRING.exists() else None)
         debs = Path(scratch, "debs")
         debs.mkdir()

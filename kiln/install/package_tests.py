@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import emulation, expand, files, limits, render
 from kiln.console.text import quantity
 from kiln.errors import UnsupportedPlatform, UsageError
-from kiln.job.output_lookup import channels_for, file_name
+from kiln.job.output_lookup import channels_for, package_file_name
 from kiln.local_channel import Channel
 from kiln.names import KNOWN_SUBDIRS
 from kiln.package_test import PackageTester
@@ -93,7 +93,7 @@ def _rendered_as(feedstock: Feedstock, package: Path) -> tuple[Rendered, Output]
         rendered = render.finalise(render.render(feedstock, expand.read(feedstock, file.stem)))
         for output in rendered.outputs:
             there = subdir not in KNOWN_SUBDIRS or output.subdir == subdir
-            if there and not output.skip and file_name(output) == name:
+            if there and not output.skip and package_file_name(output) == name:
                 return rendered, output
     raise UsageError(
         f"no config of {feedstock.root} renders {name}",

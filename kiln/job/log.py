@@ -41,7 +41,7 @@ class BuildLog:
         with contextlib.suppress(OSError):
             self.file.close()
 
-    def receive(self, line: str) -> None:
+    def record_line(self, line: str) -> None:
         """Record a line of the build process."""
         message = parse_message(line)
         if message is None or not is_message(message):  # a script can write into the same stream

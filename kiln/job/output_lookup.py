@@ -63,7 +63,7 @@ def matching(rendered: Rendered, pattern: str) -> Output:
     matches = [
         output
         for output in outputs
-        if any(fnmatchcase(name, pattern or "*") for name in (output.name, file_name(output)))
+        if any(fnmatchcase(name, pattern or "*") for name in (output.name, package_file_name(output)))
     ]
     if len(matches) == 1:
         return matches[0]
@@ -77,7 +77,7 @@ def matching(rendered: Rendered, pattern: str) -> Output:
     )
 
 
-def file_name(output: Output) -> str:
+def package_file_name(output: Output) -> str:
     """Return the name of an output's package file."""
     return f"{output.name}-{output.version}-{output.build_string}.conda"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import emulation, expand, files, limits, render, repodata
 from kiln.errors import BrokenPackage, UsageError
 from kiln.executor import conda_forge_env
-from kiln.job.output_lookup import channels_for, file_name
+from kiln.job.output_lookup import channels_for, package_file_name
 from kiln.ledger import Ledger
 from kiln.model.build_results import Artifact, TestVerdict
 from kiln.model.release import Candidate, Release
@@ -114,7 +114,7 @@ class BuiltMatrix:
     def _output(self, name: str, configs: Iterable[str]) -> tuple[Rendered, Output] | None:
         for config in configs:
             for output in self.rendered[config].outputs:
-                if not output.skip and file_name(output) == name:
+                if not output.skip and package_file_name(output) == name:
                     return self.rendered[config], output
         return None
 
@@ -267,7 +267,7 @@ def _report_of_file(reports: Sequence[tuple[str, PackageReport]], sha256: str) -
 
 
 def _paths(rendered: Rendered) -> tuple[str, ...]:
-    return tuple(f"{output.subdir}/{file_name(output)}" for output in rendered.outputs if not output.skip)
+    return tuple(f"{output.subdir}/{package_file_name(output)}" for output in rendered.outputs if not output.skip)
 
 
 def _needs_nothing_else(rendered: Rendered, output: Output) -> bool:

@@ -17,7 +17,7 @@ from kiln.render.open_pins import marker, pins_as_built, pins_of
 from kiln.render.output_parts import compile_step, granted, output, requirements, sources
 from kiln.render.v1 import render_v1
 from kiln.variants.combine import combine
-from kiln.variants.files import VariantSource, variant_file
+from kiln.variants.files import VariantSource, load_variant_file
 from kiln.variants.platform import Platform
 from kiln.variants.space import filtered
 from kiln.yamltext import Scalars, parse, read_text
@@ -87,7 +87,7 @@ def recipe_at(feedstock: Feedstock, config: BuildConfig) -> Recipe:
     system, _, arch = config.platform.partition("-")
     build = config.build_platform or build_platform(feedstock, config.platform)
     platform = Platform(system=system, arch=arch, build=build)
-    files = [variant_file(path, f"recipe/{path.name}") for path in [_config(feedstock)] if path.is_file()]
+    files = [load_variant_file(path, f"recipe/{path.name}") for path in [_config(feedstock)] if path.is_file()]
     keys = frozenset[str]().union(*(file.keys for file in files))
     alone = keys.union(platform.defaults(), _OWN_KEYS) >= config.variant.keys()
     source = _source(feedstock, keys.union(config.variant), alone=alone)
@@ -149,7 +149,7 @@ def _neighbours(feedstock: Feedstock) -> frozenset[str]:
 @lru_cache(maxsize=4096)
 def _keys(path: Path, _modified: int, _size: int) -> frozenset[str]:
     """Return the keys of a variant file, which is read once for all configs of a process while it does not change."""
-    return frozenset(variant_file(path, path.name).keys)
+    return frozenset(load_variant_file(path, path.name).keys)
 
 
 def _distinct(recipe: Recipe) -> Iterator[Metadata]:

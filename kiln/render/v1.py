@@ -16,7 +16,7 @@ from kiln.recipe_v1.yaml_nodes import RECIPE
 from kiln.render.output_parts import granted
 from kiln.render.v1_parts import Scripts, Stagings, secrets, source, specs, tests
 from kiln.render.v1_settings import settings
-from kiln.variants.files import variant_file
+from kiln.variants.files import load_variant_file
 from kiln.variants.platform import Platform
 from kiln.variants.space import Space
 
@@ -106,7 +106,7 @@ def _beside(feedstock: Feedstock, subdir: str) -> VariantSource | None:
         own = VariantFileV1(new, "recipe/variants.yaml")
         return own.source(platform, own.keys)
     if old.is_file():
-        file = variant_file(old, "recipe/conda_build_config.yaml")
+        file = load_variant_file(old, "recipe/conda_build_config.yaml")
         return file.source(platform, file.keys)
     return None
 

@@ -80,7 +80,7 @@ def build_job(task: Task, executor: Executor, shared_packages: tuple[dict[str, A
 def compile_settings(task: Task, executor: Executor) -> dict[str, str]:
     """Return the variables of the compile step."""
     return {
-        compile_cache_key.DISK_CACHE: str(executor.cache),
+        compile_cache_key.DISK_CACHE: str(executor.compile_cache),
         compile_cache_key.CACHE_KEY: task.job.cache_key,
         compile_cache_key.CPUS: str(task.job.cores),
         compile_cache_key.MEMORY: str(task.job.compile_memory // 10**6),
@@ -88,7 +88,7 @@ def compile_settings(task: Task, executor: Executor) -> dict[str, str]:
     }
 
 
-def shared_packages(task: Task, ledger: Ledger) -> tuple[dict[str, Any], ...]:
+def reusable_packages(task: Task, ledger: Ledger) -> tuple[dict[str, Any], ...]:
     """Return the packages that another config has made, as JSON values; empty for a cold build with --rebuild.
 
     One whose tests were skipped is left out where they run now.

@@ -29,7 +29,7 @@ from kiln.job.job_context import Task
 from kiln.job.job_files import ConfigJob
 from kiln.job.log import BuildLog
 from kiln.job.messages import MARK, StepReporter, send
-from kiln.job.output_lookup import file_name
+from kiln.job.output_lookup import package_file_name
 from kiln.ledger import Ledger, records
 from kiln.model.run import ConfigState
 from kiln.names import KNOWN_SUBDIRS
@@ -169,15 +169,15 @@ class ConfigBuild:
             if job.options.rehearsal:
                 self.fetch()
             if task.is_foreign:
-                log.receive(f"{MARK}{json.dumps({'kind': 'step', 'title': job.options.engine})}")
-            shared_packages = build_job.shared_packages(task, self.ledger)
+                log.record_line(f"{MARK}{json.dumps({'kind': 'step', 'title': job.options.engine})}")
+            shared_packages = build_job.reusable_packages(task, self.ledger)
             reads = tuple(task.layout.root / package["artifact"]["path"] for package in shared_packages)
             outcome = self.executor.run(build_job.program(task, self.executor, shared_packages), log, reads=reads)
             if task.is_foreign:
                 if self.executor.on_host:  # a container's downloads are not trusted
                     foreign_engine.share_fetched(task.folder, task.layout.cache)
                 for line in foreign_engine.last_words(outcome.error, Path(job.log)):
-                    log.receive(line)
+                    log.record_line(line)
         return self.result(outcome), outcome
 
     def fetch(self) -> None:
@@ -241,7 +241,7 @@ class ConfigBuild:
         if name.endswith(".whl"):
             return subdir == f"wheels/{self.task.job.group}" and not self.task.is_foreign
         outputs = render.finalise(self.task.rendered).outputs
-        rendered = {f"{output.subdir}/{file_name(output)}" for output in outputs if not output.skip}
+        rendered = {f"{output.subdir}/{package_file_name(output)}" for output in outputs if not output.skip}
         return subdir in KNOWN_SUBDIRS and name.endswith(".conda") and (self.task.is_foreign or place in rendered)
 
 

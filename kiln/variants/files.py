@@ -105,7 +105,7 @@ def _read(path: Path, name: str, _stamp: tuple[int, int]) -> VariantFile:
     return VariantFile(path, name)
 
 
-def variant_file(path: Path, name: str) -> VariantFile:
+def load_variant_file(path: Path, name: str) -> VariantFile:
     """Return the variant file at a path, cached until the file changes."""
     try:
         status = path.stat()

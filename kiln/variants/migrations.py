@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import VariantFault
 from kiln.model.source_position import Place
-from kiln.variants.files import as_list, variant_file, without_empty
+from kiln.variants.files import as_list, load_variant_file, without_empty
 from kiln.versions import Version, version_or_none
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def applicable(local: Path, pinned: Path | None) -> tuple[Path, ...]:
 
 
 def _identity(path: Path, name: str) -> tuple[str | None, str, bool]:
-    values = variant_file(path, name).header()
+    values = load_variant_file(path, name).header()
     about = values.get("__migrator")
     about = about if isinstance(about, dict) else {}
     stamp = values.get("migrator_ts")

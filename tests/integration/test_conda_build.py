@@ -14,7 +14,7 @@ import pytest
 from kiln import expand, feedstock_loader, render
 from kiln.conda_package.reader import read_info
 from kiln.errors import TestsFailed
-from kiln.job.output_lookup import file_name
+from kiln.job.output_lookup import package_file_name
 from kiln.local_channel import Channel
 from tests.packages import release_package
 from tests.waiting import CEILING
@@ -63,7 +63,7 @@ def test_conda_build_makes_what_kiln_has_rendered(small: Path) -> None:
     configs = sorted(file.stem for file in feedstock.configs.glob("*None*.yaml"))
     assert len(configs) == 2
     rendered = [render.finalise(render.render(feedstock, expand.read(feedstock, config))) for config in configs]
-    outputs = {file_name(output): output for item in rendered for output in item.outputs}
+    outputs = {package_file_name(output): output for item in rendered for output in item.outputs}
     made = {file.name: file for file in (small / "build_artifacts" / "linux-64").glob("*.conda")}
     assert made.keys() == outputs.keys()
     for name, file in made.items():

@@ -101,7 +101,7 @@ def test_this_machine_is_looked_at() -> None:
 
 
 def test_capabilities_of_a_machine_with_a_v100() -> None:
-    ranges = capabilities.ranges(capabilities.cudas(facts()))
+    ranges = capabilities.verdict_ranges(capabilities.cudas(facts()))
     assert ranges["works"] == "9.0 to 12.2"
     assert ranges["works with a cost"] == "12.3 to 12.9, 7.0 to 8.0"
     assert ranges["cannot work"].startswith("13.0 to 13.4")

@@ -11,7 +11,7 @@ from kiln import expand, render
 from kiln.errors import RecipeFault
 from kiln.model.rendered import Requirements, Script, Source
 from kiln.render import output_parts, output_settings
-from kiln.variants.files import VariantFile, variant_file
+from kiln.variants.files import VariantFile, load_variant_file
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -194,9 +194,9 @@ def test_the_files_of_other_configs_are_read_once_for_all_configs(
 
     def recorded(path: Path, name: str) -> VariantFile:
         read.append(name)
-        return variant_file(path, name)
+        return load_variant_file(path, name)
 
-    monkeypatch.setattr(sys.modules["kiln.render.render"], "variant_file", recorded)
+    monkeypatch.setattr(sys.modules["kiln.render.render"], "load_variant_file", recorded)
     for name in names:
         render.render(feedstock, expand.read(feedstock, name))
     assert sorted(name for name in read if name.startswith("linux")) == [f"{name}.yaml" for name in sorted(names)]

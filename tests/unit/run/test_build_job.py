@@ -62,4 +62,4 @@ def test_an_untested_package_of_another_config_is_not_taken_where_its_tests_run(
         ledger.keep(StoredArtifact(path=str(path), sha256="a", size=0, modified=modified, config="other", inputs="s"))
         detail = {"packages": [records.package_as_json(report)]}
         ledger.record("other's", config="other", title=build_cache.TITLE, seconds=1.0, detail=detail)
-        assert len(build_job.shared_packages(cast("Task", task), ledger)) == taken
+        assert len(build_job.reusable_packages(cast("Task", task), ledger)) == taken

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import MalformedYaml, VariantFault
-from kiln.variants.files import VariantFile, VariantSource, as_list, check, variant_file, without_empty, zip_groups
+from kiln.variants.files import VariantFile, VariantSource, as_list, check, load_variant_file, without_empty, zip_groups
 from kiln.variants.platform import Platform
 
 if TYPE_CHECKING:
@@ -88,16 +88,16 @@ def test_a_file_that_is_not_a_mapping_is_malformed(tmp_path: Path) -> None:
 def test_a_file_is_read_again_after_a_change(tmp_path: Path) -> None:
     path = tmp_path / NAME
     path.write_text("a:\n  - 1\n")
-    first = variant_file(path, NAME)
-    assert variant_file(path, NAME) is first
+    first = load_variant_file(path, NAME)
+    assert load_variant_file(path, NAME) is first
     path.write_text("b:\n  - 1\n")
     os.utime(path, ns=(1, 1))
-    assert variant_file(path, NAME).keys == {"b"}
+    assert load_variant_file(path, NAME).keys == {"b"}
 
 
 def test_a_missing_file_is_reported_with_its_cause(tmp_path: Path) -> None:
     with pytest.raises(VariantFault, match=r"cannot read x\.yaml") as caught:
-        variant_file(tmp_path / "x.yaml", "x.yaml")
+        load_variant_file(tmp_path / "x.yaml", "x.yaml")
     assert caught.value.why == "No such file or directory"
 
 
