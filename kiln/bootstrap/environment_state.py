@@ -52,6 +52,14 @@ def examine(folder: Path, locks: Sequence[str]) -> EnvironmentState:
     )
 
 
+def is_recorded_here(folder: Path) -> bool:
+    """Return whether an environment's marker names this folder, and not the one that a link leads to."""
+    try:
+        return bool(json.loads((folder / MARKER).read_bytes())["folder"] == _path_text(folder))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def recorded_locks(folder: Path) -> list[str]:
     """Return the lock files whose packages the environment has."""
     return list(json.loads((folder / MARKER).read_bytes())["locks"])

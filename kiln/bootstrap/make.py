@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shlex
 import shutil
 import sys
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ from kiln.bootstrap.environment_state import (
     base_python,
     digest,
     examine,
+    is_recorded_here,
     python_of,
     recorded_locks,
     write_marker,
@@ -96,6 +98,7 @@ def make(folder: Path, locks: Sequence[str], say: Say) -> None:
 
 def _make(job: _Job, reason: str, *, completable: bool) -> None:
     started_at, folder = monotonic(), job.folder
+    _refuse_other_clones(folder)
     job.say(f"{reason}: {'completing' if completable else 'setting up'} {folder.name} (about 20 s)")
     digests = {name: digest(job.root, name) for name in job.locks}
     (folder / MARKER).unlink(missing_ok=True)  # until it is written again, the next run redoes the work of a killed one
@@ -222,6 +225,16 @@ def _refuse_foreign(folder: Path) -> None:
         return
     if not folder.is_dir() or any(folder.iterdir()):
         raise NotWritable(f"{folder} is not a Python environment", hint="move it away: kiln creates its own there")
+
+
+def _refuse_other_clones(folder: Path) -> None:
+    """Raise NotWritable for a link to an environment that is not recorded as this clone's, before it is emptied."""
+    if folder.is_symlink() and not is_recorded_here(folder) and any(entry.name != LOCK for entry in folder.iterdir()):
+        raise NotWritable(
+            f"{folder} is a link to the environment {folder.resolve()}, which is not recorded as this clone's",
+            why="setting it up would remove the packages that another clone uses",
+            hint=f"remove the link, and run this again: rm {shlex.quote(str(folder))}",
+        )
 
 
 def _clear(folder: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from kiln.bootstrap import make
-from kiln.bootstrap.environment_state import LOCK, RUN, TEST
+from kiln.bootstrap.environment_state import LOCK, MARKER, RUN, TEST
 from kiln.errors import NotWritable
 
 ROOT = Path(__file__).parents[3]
@@ -36,6 +37,40 @@ def test_a_file_in_the_folders_place_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / ".venv").write_text("a file")
     with pytest.raises(NotWritable):
         make.make(tmp_path / ".venv", (), print)
+
+
+@pytest.mark.parametrize("marker", ['{"folder": "/other/clone/.venv", "locks": {}}', "damaged", None])
+def test_a_link_to_another_clones_environment_is_not_emptied(tmp_path: Path, marker: str | None) -> None:
+    other = tmp_path / "other" / ".venv"
+    other.mkdir(parents=True)
+    for name, text in {LOCK: "", "pyvenv.cfg": "", MARKER: marker}.items():
+        if text is not None:
+            (other / name).write_text(text)
+    before = sorted(other.iterdir())
+    (tmp_path / ".venv").symlink_to(other)
+    with pytest.raises(NotWritable, match=r"is a link to the environment .*/other/\.venv") as caught:
+        make.make(tmp_path / ".venv", (RUN,), print)
+    assert caught.value.hint.endswith(f"rm {tmp_path / '.venv'}")
+    assert sorted(other.iterdir()) == before
+
+
+def test_a_link_to_a_disk_with_more_space_is_set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (tmp_path / ".venv").symlink_to(disk)
+    made: list[Path] = []
+
+    def stop(job: make._Job) -> None:
+        made.append(job.folder)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(make, "_create", stop)
+    for marker in (None, json.dumps({"folder": str(tmp_path / ".venv")})):
+        if marker is not None:
+            (disk / MARKER).write_text(marker)
+        with pytest.raises(KeyboardInterrupt):
+            make.make(tmp_path / ".venv", (), print)
+    assert made == [tmp_path / ".venv"] * 2
 
 
 def test_clearing_leaves_the_lock_and_follows_no_link(tmp_path: Path) -> None:
