@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from kiln.build import left_out_files
+from kiln.build import left_out_files, special_files
 from kiln.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed, TestsFailed
 
 
@@ -63,6 +63,11 @@ LEFT_OUT = FailureKind(
     error=BuildFailed,
     hint="remove the files in the script (Python imports x.so before x.py), or install them under other names",
 )
+SPECIAL = FailureKind(
+    words=re.compile(f"^{re.escape(special_files.REFUSED)}"),
+    error=BuildFailed,
+    hint="remove them at the end of the script, and have the program make them when it runs",
+)
 OTHER = FailureKind(words=re.compile(""), error=BuildFailed)
 GAVE_UP = "Retry attempt #2"  # the engine's last retry; its message does not name what could not be resolved
 
@@ -85,7 +90,7 @@ def kind(reason: str, tail: str) -> FailureKind:
         return DISK
     failure = next(
         failure_kind
-        for failure_kind in (LEFT_OUT, CONTENTS, HASH, NETWORK, PACKAGES, OTHER)
+        for failure_kind in (LEFT_OUT, SPECIAL, CONTENTS, HASH, NETWORK, PACKAGES, OTHER)
         if failure_kind.words.search(reason)
     )
     if failure is NETWORK and HASH.words.search(tail):

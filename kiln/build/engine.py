@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kiln import command, credentials, files, masking, rattler_process
-from kiln.build import diagnosis
+from kiln.build import diagnosis, special_files
+from kiln.build.engine_folder import host_prefixes
 from kiln.build.source_mirrors import SourceMirrors, applied
 from kiln.errors import DownloadFailed, excerpt
 from kiln.model.plan import BuildStep, CompileStep
@@ -103,6 +104,9 @@ def _engine(
         env = {**variables, **access}
         result_of_process = command.run(argv, env=env, cwd=PACKAGE_ROOT, log=log, idle=idle, on_line=on_line)
     if result_of_process.idle:
+        waited_for = special_files.in_prefixes(host_prefixes(step.folder))
+        if waited_for:
+            raise failure(step, special_files.message(waited_for), result_of_process.tail, log)
         raise DownloadFailed(
             f"{servers(step.channels)} has sent nothing for {idle} s",
             why="the engine waited for it without doing anything else",

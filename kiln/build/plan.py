@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from kiln import credentials
-from kiln.build import post_install_script, rehearsal_exports, shared_workdir, solved_pins
+from kiln.build import post_install_script, rehearsal_exports, shared_workdir, solved_pins, special_files
 from kiln.build.engine_recipe import caller_names, compiling, concrete, literal_variables
 from kiln.build.engine_settings import index_json_entries
 from kiln.build.metadata_edits import metadata_edits, packed_files
@@ -72,7 +72,10 @@ def plan_rehearsal(
                 output,
                 recipe_folder=recipe_folder,
                 environment=script_environment(output, rendered, recipe_folder),
-                epilogue=post_install_script.link_scripts(output, recipe_folder),
+                epilogue=(
+                    *post_install_script.link_scripts(output, recipe_folder),
+                    *special_files.refusal_lines(folder / output.name),
+                ),
                 prologue=("mkdir -p dist", f"ln -s {shlex.quote(str(wheel))} dist/"),
                 as_it_is=True,
                 without={"build"},
@@ -121,6 +124,7 @@ def plan_compile(
         *shared_workdir.before_compile(folder),
         *in_bash(staging.script, recipe_folder),
         'cd "$SRC_DIR"',
+        *special_files.refusal_lines(folder),
         *shared_workdir.after_compile(folder),
     )
     return CompileStep(
@@ -161,12 +165,13 @@ def plan_outputs(
     def step(output: Output) -> BuildStep:
         staging = rendered.staging_of(output)
         staged = None if staging is None else compiled[staging.name]
+        place = folder / f"{output.name}-{output.build_string}"
         recipe = concrete(
             output,
             recipe_folder=recipe_folder,
             environment=script_environment(output, rendered, recipe_folder),
             prologue=_prologue(output, staging, staged, rendered.name),
-            epilogue=_epilogue(output, folder, recipe_folder, staging),
+            epilogue=(*_epilogue(output, folder, recipe_folder, staging), *special_files.refusal_lines(place)),
             sources=output.sources,
             extra=extra,
             inherited=staged.run_exports if staged and output.staged_exports else (),
@@ -174,7 +179,7 @@ def plan_outputs(
         return BuildStep(
             output=output,
             recipe=recipe,
-            folder=folder / f"{output.name}-{output.build_string}",
+            folder=place,
             channels=channels,
             environment=cuda_override(rendered),
             platforms=platforms(rendered),

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, signals
-from kiln.build import left_out_files
+from kiln.build import left_out_files, special_files
+from kiln.build.engine_folder import ENGINE_FOLDER, host_prefixes
 from kiln.build.metadata_rewrite import stamp
 from kiln.model.plan import Platforms
 from kiln.model.rendered import Pin
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from rattler_build.progress import LogEvent
 
 PACKAGE_FORMAT = f"conda:{FAST}"  # a release's packages are packed again, with their timestamps
-ENGINE_FOLDER = Path("output", "bld")  # below a step's: where the engine keeps a build's prefixes and sources
 RECIPE = "recipe"  # the folder, in a step's, that the engine takes for the recipe's
 
 
@@ -62,7 +62,8 @@ def main(job_file: str) -> None:
     try:
         result = prepare(job) if job.get("debug") else {"package": str(build(job))}
     except Exception as error:  # noqa: BLE001 - whatever the engine raises is the build's failure
-        result = {"error": str(error)}
+        names = special_files.listed(Path(job["folder"]))
+        result = {"error": special_files.message(names) if names else str(error)}
     files.write_text(Path(job["result"]), json.dumps(result))
     sys.stdout.flush()
     os._exit(0)
@@ -77,7 +78,7 @@ def build(job: dict[str, Any]) -> Path:
     ).packages
     if job.get("keep"):
         return package_file
-    require_all_packed(folder / ENGINE_FOLDER, job["recipe"])
+    require_all_packed(folder, job["recipe"])
     files.remove(folder / ENGINE_FOLDER)
     package = folder / package_file.name
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
@@ -96,14 +97,14 @@ def build(job: dict[str, Any]) -> Path:
 
 
 def require_all_packed(folder: Path, recipe: dict[str, Any]) -> None:
-    """Refuse a package that lacks files of the prefix in the engine's folder; the recipe may choose its files itself.
+    """Refuse a package that lacks files of the prefix in the step's folder; the recipe may choose its files itself.
 
     Raises:
         ValueError: with the files.
     """
     if recipe["build"].get("files"):
         return
-    for prefix in folder.glob("*/host_env*"):
+    for prefix in host_prefixes(folder):
         if missing := left_out_files.left_out(prefix):
             raise ValueError(left_out_files.message(missing))
         for name in left_out_files.tags(prefix):

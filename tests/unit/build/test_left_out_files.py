@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.build import diagnosis, left_out_files
-from kiln.build.worker import ENGINE_FOLDER, require_all_packed
+from kiln.build.engine_folder import ENGINE_FOLDER
+from kiln.build.worker import require_all_packed
 from kiln.errors import BuildFailed
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def prefix(tmp_path: Path) -> Path:
 
 def test_a_package_without_files_of_its_script_is_refused_with_their_names(prefix: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="leaves out") as caught:
-        require_all_packed(tmp_path / ENGINE_FOLDER, {"build": {}})
+        require_all_packed(tmp_path, {"build": {}})
     assert str(caught.value) == (
         "rattler-build leaves out a/conda-meta/history (it is in a folder conda-meta), a/x.py (x.so is beside it), "
         "a/z.py (z.pyd is beside it)"
@@ -43,14 +44,14 @@ def test_a_package_without_files_of_its_script_is_refused_with_their_names(prefi
     kind = diagnosis.kind(str(caught.value).replace("a/x.py", "a/timeout.py"), "")
     assert kind.error is BuildFailed, "the name of a file is not the engine's message"
     assert "remove the files in the script" in kind.hint
-    require_all_packed(tmp_path / ENGINE_FOLDER, {"build": {"files": ["a/y.py"]}})
+    require_all_packed(tmp_path, {"build": {"files": ["a/y.py"]}})
     assert left_out_files.message({str(number): "w" for number in range(7)}).endswith("4 (w) and 2 more")
 
 
 def test_tags_of_caches_are_named_in_the_log(prefix: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a/x.py", "a/z.py", "a/conda-meta/history"):
         (prefix / name).unlink()
-    require_all_packed(tmp_path / ENGINE_FOLDER, {"build": {}})
+    require_all_packed(tmp_path, {"build": {}})
     assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == [
         "rattler-build leaves out CACHEDIR.TAG",
         "rattler-build leaves out a/CACHEDIR.TAG",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import render
-from kiln.build import in_order, plan_compile, plan_outputs, plan_rehearsal
+from kiln.build import in_order, plan_compile, plan_outputs, plan_rehearsal, special_files
 from kiln.build.engine import HANDED_OVER, UNPACK, handed_over, recipe_of, secrets_of
 from kiln.errors import BuildFailed
 from kiln.model.build_config import BuildConfig
@@ -91,6 +91,7 @@ def test_the_plan_of_a_rehearsal() -> None:
         "mkdir -p dist",
         "ln -s '/wheels/it'\"'\"'s.whl' dist/",
         "bash -e /feedstock/recipe/split.sh",
+        *special_files.refusal_lines(Path("/making/app")),
     ]
     assert "build" not in app.recipe["requirements"]
     assert "skip_pyc_compilation" not in app.recipe["build"]["python"]
@@ -134,7 +135,7 @@ def test_a_rehearsal_installs_link_scripts() -> None:
         wheel=Path("/w.whl"),
     )
     line = 'install -D -m 775 /r/post-link.sh "$PREFIX/bin/".lib-post-link.sh'
-    assert step.recipe["build"]["script"]["content"][-1] == line
+    assert step.recipe["build"]["script"]["content"][-2] == line
 
 
 def planned(rendered: Rendered, compiled: Path | None = None) -> tuple[BuildStep, ...]:
@@ -222,6 +223,8 @@ def test_several_packages_share_the_compiles_work_directory() -> None:
     assert step.recipe["requirements"] == {"build": [], "host": ["python 3.11.*"]}
     content = step.recipe["build"]["script"]["content"]
     assert content.index(". /config/compile.env") < content.index("bash -e /r/build.sh")
+    refusal = content.index(*special_files.refusal_lines(Path("/c")))
+    assert content.index("bash -e /r/build.sh") < refusal < len(content) - 1, "before the archive is made, too"
     assert {"export PKG_NAME=whole", "export PKG_VERSION=2.21.0", "export PKG_BUILDNUM=200"} <= set(content)
     assert "secrets" not in step.recipe["build"]["script"], "secrets of a run do not change the result"
     assert recipe_of(step)["build"]["script"] == {
@@ -233,7 +236,7 @@ def test_several_packages_share_the_compiles_work_directory() -> None:
     lib, app = planned(rendered, compiled=Path("/c"))
     assert "source" not in lib.recipe
     assert 'export SRC_DIR="$(cat /c/work_directory)"' in app.recipe["build"]["script"]["content"]
-    assert 'cd "$SRC_DIR"' in lib.recipe["build"]["script"]["content"][-3:]
+    assert 'cd "$SRC_DIR"' in lib.recipe["build"]["script"]["content"][-4:]
 
 
 def test_what_runs_for_each_of_several_pythons_is_made_for_each() -> None:

@@ -1,0 +1,12 @@
+"""The folder below a step's in which rattler-build keeps a build's prefixes and sources."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ENGINE_FOLDER = Path("output", "bld")
+
+
+def host_prefixes(step_folder: Path) -> tuple[Path, ...]:
+    """Return the prefixes of the host, which become packages, in a step's folder."""
+    return tuple((step_folder / ENGINE_FOLDER).glob("*/host_env*"))
