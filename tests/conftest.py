@@ -58,6 +58,9 @@ def pytest_configure(config: pytest.Config) -> None:
         # effect; but programs that tests start must receive it: a handler, unlike SIG_IGN, is reset in a new program.
         signal.signal(signal.SIGINT, lambda *_: None)
     config.addinivalue_line("markers", "needs(*programs): skipped where one of the programs is missing or fails")
+    config.addinivalue_line(
+        "markers", "once: an integration test of kills or races, which is not run again if it fails"
+    )
     config.addinivalue_line("markers", "processes: a unit test that may start processes, small local ones")
 
 

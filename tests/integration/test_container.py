@@ -230,6 +230,7 @@ def test_nothing_is_left_when_the_engine_refuses_the_plan(engine: Engine, plan: 
     assert container.name not in names(engine)
 
 
+@pytest.mark.once
 def test_nothing_is_left_when_the_creation_is_interrupted(
     engine: Engine, plan: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +259,7 @@ with Container(engine, ContainerRun(image=sys.argv[2], argv=("sleep", "600"))) a
 """
 
 
+@pytest.mark.once
 def test_the_container_of_a_killed_process_is_found_and_removed_and_no_other(
     engine: Engine, plan: Line, base_image: str
 ) -> None:

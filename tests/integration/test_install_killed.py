@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from tests.hostile_server import HostileServer
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -222,6 +222,7 @@ def test_how_much_may_be_unpacked_follows_from_the_sizes_in_the_index() -> None:
     assert room(1000, None) == Limits().unpacked
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("stage", ["repodata.json", "app-1-0.conda"])
 def test_ctrl_c_ends_an_install_that_waits_and_its_process(tmp_path: Path, stage: str) -> None:
     answers: dict[str, Answer] = {
@@ -251,6 +252,7 @@ def test_ctrl_c_ends_an_install_that_waits_and_its_process(tmp_path: Path, stage
     assert left(tmp_path) == []
 
 
+@pytest.mark.once
 def test_the_process_ends_when_kiln_is_killed(tmp_path: Path) -> None:
     with serving({"repodata.json": silent}) as server:
         process = subprocess.Popen(command(tmp_path, "app", "--from", server.url), cwd=ROOT)

@@ -25,6 +25,8 @@ from tests.waiting import CEILING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[2]
 BEFORE = {f"{name}-1-0.conda" for name in OLD}
 AFTER = BEFORE | {f"{name}-1-0.conda" for name in NEW}

@@ -153,6 +153,7 @@ def test_a_rehearsal_is_marked_and_refused_as_a_release(report: dict[str, Any], 
     assert not (tmp_path / "channel").exists()
 
 
+@pytest.mark.once
 @pytest.mark.needs("docker")
 def test_a_rehearsal_in_a_container_continues_after_a_kill_and_a_stop(
     report: dict[str, Any], base_image: str, tmp_path: Path
@@ -272,6 +273,7 @@ def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(small_d
     assert not list(small_disk.rglob("*.whl"))
 
 
+@pytest.mark.once
 def test_two_of_one_config_at_once_are_refused(tmp_path: Path) -> None:
     feedstock = copy_of_feedstock(tmp_path)
     config = cpu_config(feedstock_loader.find(feedstock), PYTHON).name

@@ -152,6 +152,7 @@ def test_a_second_run_fetches_and_makes_nothing(store: Path, tmp_path: Path) -> 
     assert [package.stat().st_ino for package in first] == inodes
 
 
+@pytest.mark.once
 def test_a_killed_conversion_leaves_nothing_under_a_final_name(tmp_path: Path) -> None:
     wheel, made = tmp_path / "big-1-py3-none-any.whl", tmp_path / "made"
     with zipfile.ZipFile(wheel, "w") as archive:

@@ -38,6 +38,7 @@ PlaybookRunner(site).play("play.yml")
 """
 
 
+@pytest.mark.once
 def test_a_killed_controller_leaves_no_playbook_running(tmp_path: Path) -> None:
     (tmp_path / "play.yml").write_text(PLAY)
     python = bootstrap.fleet(ROOT)

@@ -259,6 +259,7 @@ def assert_published_and_shown(root: Path, run: FleetRun) -> None:
     assert all(f">{job.worker}</text>" in page.read_text() for job in run.jobs)
 
 
+@pytest.mark.once
 def test_a_machine_that_is_cut_off_is_given_up_and_past_a_refused_one_ctrl_c_gives_all_back(small_disk: Path) -> None:
     """The provider, here a docker that runs no third machine, refuses the one that is to take the lost one's place.
 
@@ -299,6 +300,7 @@ def test_a_machine_that_is_cut_off_is_given_up_and_past_a_refused_one_ctrl_c_giv
     assert_given_back(small_disk)
 
 
+@pytest.mark.once
 def test_a_killed_controller_is_gone_on_with_past_dead_machines_and_a_config_that_does_not_compile(small: Path) -> None:
     """One of the machines that die builds, the other holds the cache."""
     hold(small)
@@ -420,6 +422,7 @@ exec "$real" "$@"
 """
 
 
+@pytest.mark.once
 def test_a_tear_down_whose_playbook_is_killed_does_not_tell_that_nothing_is_left(small: Path) -> None:
     """Neither in a run's own tear-down nor in that of ``kiln fleet down``, of which the next one finds the machines."""
     hold(small)

@@ -6,6 +6,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from kiln import files
 from kiln.conda_package.reader import read_info
 from kiln.errors import (
@@ -155,6 +157,7 @@ def test_a_failed_steps_folder_is_kept_on_request(small: Path) -> None:
     assert len(list(folder.glob("small-*/output/bld/*/work/conda_build.sh"))) == 1
 
 
+@pytest.mark.once
 def test_of_two_runs_at_once_each_config_is_built_by_one(small: Path) -> None:
     replace(small, "install-app.sh", "mkdir", f'if [ "$cuda_compiler_version" = 12.9 ]; then {HOLD.strip()}; fi\nmkdir')
     (small / ".ci_support" / "hold").touch()
@@ -170,6 +173,7 @@ def test_of_two_runs_at_once_each_config_is_built_by_one(small: Path) -> None:
     assert set(states(small).values()) == {ConfigState.CACHED}
 
 
+@pytest.mark.once
 def test_what_a_config_killed_after_its_publication_left_is_removed_by_the_next_run(small: Path) -> None:
     run = (small, CPU_311, "--container", "none")
     assert kiln(*run).returncode == 0

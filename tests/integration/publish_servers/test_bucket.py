@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize("kind", [ServerKind.ANACONDA, ServerKind.QUETZ, ServerKind.ARTIFACTORY])
 def test_a_server_that_goes_on_failing_has_nothing_of_a_release_and_the_same_command_finishes_later(

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from kiln.publish.servers import ServerKind
     from kiln.publish.servers.server import Server
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_publication_that_dies_at_any_request_is_resumed_or_aborted(

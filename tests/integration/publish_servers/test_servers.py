@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     from kiln.publish.servers.server import Server
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_packages_are_tried_out_from_staging_and_come_in_the_order_of_need(
