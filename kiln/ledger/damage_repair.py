@@ -114,7 +114,8 @@ def fault(error: sqlite3.Error, path: Path) -> KilnError | None:
             why=f"{message}, for longer than a transaction takes",
             hint=f"wait until that process has ended ('fuser {path}' shows it), then run the same command again",
         )
-    if "readonly" in message or "unable to open" in message:
+    unrecovered = "locking protocol" in message and not os.access(path.parent, os.W_OK, effective_ids=True)
+    if "readonly" in message or "unable to open" in message or unrecovered:
         hint = (
             f"check the owner of {path.parent} (ls -ld), and whether its file system is mounted read-only (findmnt -T)"
         )
@@ -148,25 +149,43 @@ def _kind(place: Path) -> str | None:
     return next((name for is_one, name in KINDS if is_one(mode)), "a device")
 
 
-def require_known(version: int, path: Path) -> None:
-    """Require a schema that this kiln knows; a ledger of another one is not changed.
+def schema_of(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the schema of a ledger, 0 for a new one; a file that this kiln does not know is not changed.
 
     Raises:
-        LedgerFault: naming the schemas.
+        LedgerFault: naming the schemas, or the tables of another program's database.
     """
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
     if not 0 <= version <= schema.VERSION:
         raise LedgerFault(
             f"the ledger {path} has schema {version}, but this kiln only knows schemas up to {schema.VERSION}",
             why="a newer kiln has written it",
             hint=f"update kiln, or begin a new ledger: mv {path} {path}.newer",
         )
+    tables = migration.tables_of(connection)
+    if tables and not tables & schema.TABLES and not tables & migration.TABLES.keys():
+        raise LedgerFault(
+            f"{path} is a database of another program, not a ledger",
+            why=f"its tables are {', '.join(sorted(tables))}",
+            hint=f"mv {path} {path}.aside, then run the same command again",
+        )
+    return int(version)
 
 
 def repair_file(path: Path, inode: int | None, why: str) -> None:
     """Replace a damaged ledger by a new one, unless another process has; the damaged one is kept next to it.
 
     ``inode`` is that of the damaged file if it was open already.
+
+    Raises:
+        LedgerFault: when the folder cannot be written.
     """
+    if not os.access(path.parent, os.W_OK | os.X_OK, effective_ids=True):
+        raise LedgerFault(
+            f"the ledger {path} is damaged, and cannot be repaired since its folder is read-only",
+            why=why,
+            hint=f"make the folder writable once, or copy it to where you can write: chmod u+w {path.parent}",
+        )
     with files.folder_locked(path.parent):
         if inode not in {None, path.stat().st_ino} or (inode is None and _is_whole(path)):
             return

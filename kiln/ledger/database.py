@@ -10,8 +10,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import LedgerFault, NotWritable
-from kiln.ledger import migration
-from kiln.ledger.damage_repair import Damaged, converted_errors, repair_file, repaired, require_files, require_known
+from kiln.ledger import memory_copy, migration
+from kiln.ledger.damage_repair import Damaged, converted_errors, repair_file, repaired, require_files, schema_of
 from kiln.ledger.schema import KNOWN, VERSION
 
 if TYPE_CHECKING:
@@ -93,19 +93,28 @@ class Database:
     def _opened(self) -> sqlite3.Connection:
         require_files(self.path)
         try:
-            return self._connected(str(self.path), _prepare)
-        except NotWritable:
+            return self._connected(self._connect, _prepare)
+        except NotWritable as refusal:
             if not self.path.is_file():
                 raise
-            connection = self._connected(_immutable(self.path), _prepare_to_read)
-            LOGGER.warning("note: the ledger %s is read-only; nothing is recorded", self.path)
+            connection = self._connected(self._connect_to_read, _prepare_to_read)
+            LOGGER.warning("note: the ledger %s is read-only (%s); nothing is recorded", self.path, refusal.why)
             return connection
 
-    def _connected(self, name: str, prepare: Callable[[sqlite3.Connection, Path], None]) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+
+    def _connect_to_read(self) -> sqlite3.Connection:
+        if memory_copy.has_log(self.path):
+            return memory_copy.in_memory(self.path)
+        name = f"{self.path.absolute().as_uri()}?immutable=1"
+        return sqlite3.connect(name, isolation_level=None, check_same_thread=False, uri=True)
+
+    def _connected(
+        self, connect: Callable[[], sqlite3.Connection], prepare: Callable[[sqlite3.Connection, Path], None]
+    ) -> sqlite3.Connection:
         with converted_errors(self.path):
-            connection = sqlite3.connect(
-                name, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=name.startswith("file:")
-            )
+            connection = connect()
             try:
                 prepare(connection, self.path)
                 self._inode = self.path.stat().st_ino
@@ -115,14 +124,15 @@ class Database:
         return connection
 
 
-def _immutable(path: Path) -> str:
-    return f"{path.absolute().as_uri()}?immutable=1"
-
-
 def _prepare_to_read(connection: sqlite3.Connection, path: Path) -> None:
     """Prepare to read a read-only file, next to which SQLite cannot create its own files."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    require_known(version, path)
+    version = schema_of(connection, path)
+    if version == 0:
+        raise LedgerFault(
+            f"the ledger {path} has no records, and a new one cannot be begun since it is read-only",
+            why=f"the process that began it has ended before, or {path.name}-wal, which held them, is gone",
+            hint=f"copy {path.name}-wal from where the ledger comes from, or make {path.parent} writable",
+        )
     if version != VERSION:
         raise LedgerFault(
             f"the ledger {path} has schema {version}, and cannot be migrated since it is read-only",
@@ -135,8 +145,7 @@ def _prepare_to_read(connection: sqlite3.Connection, path: Path) -> None:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Create or migrate the tables of a file, while other processes may do the same."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    require_known(version, path)
+    version = schema_of(connection, path)
     until = time.monotonic() + BUSY_SECONDS
     while True:
         try:

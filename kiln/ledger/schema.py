@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 VERSION = 4  # 1 had the table of steps alone; 2 and 3 other names, see `kiln.ledger.migration`
 RUNS = """
 CREATE TABLE IF NOT EXISTS step (
@@ -73,6 +75,7 @@ CREATE TABLE IF NOT EXISTS job (
     PRIMARY KEY (fleet, config, attempt)
 ) WITHOUT ROWID;
 """
+TABLES = frozenset(re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", RUNS + FLEET))
 
 # Configs with their runs, which are rehearsals or builds; queries keep the two kinds apart.
 KNOWN = """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln import signals
 from kiln.build import diagnosis, special_files, worker
 from kiln.build.engine_folder import ENGINE_FOLDER
 from kiln.errors import BuildFailed
@@ -60,7 +61,7 @@ def test_the_engines_error_is_replaced_by_the_files_for_which_the_script_ended(
     job = {"folder": str(tmp_path), "parent": os.getppid(), "result": str(tmp_path / "result.json")}
     (tmp_path / "job.json").write_text(json.dumps(job))  # what is missing in it is the engine's failure here
     monkeypatch.setattr(os, "_exit", lambda _: None)
-    monkeypatch.setattr(worker.signals, "die_with_parent", lambda **_: None)
+    monkeypatch.setattr(signals, "die_with_parent", lambda **_: None)
     worker.main(str(tmp_path / "job.json"))
     reason = json.loads((tmp_path / "result.json").read_text())["error"]
     assert reason == "the script left in its prefix what no package can contain: pipe (FIFO)"
