@@ -8,55 +8,93 @@ trap 'rm -rf "$folder"' EXIT
 export PKG_CONFIG_PATH="$PREFIX/lib/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}"
 # The compilers of conda find the rest in $CPPFLAGS and $LDFLAGS; those of a machine get the path for running here.
 rpath=-Wl,-rpath,"$PREFIX/lib"
-by_hand=(-I"$PREFIX/include" -L"$PREFIX/lib" -l"$library" -ltensorflow_framework)
+pc_file=$PREFIX/lib/pkgconfig/$library.pc
+sources=() languages=()
 
-run() {
-    TF_CPP_MIN_LOG_LEVEL=2 "$1" "$version"
+# compiler SOURCE: the compiler of its language, with its first flags.
+compiler() {
+    case $1 in
+    *.c) echo "${CC:-cc}" ;;
+    *) echo "${CXX:-c++}" ;;
+    esac
 }
 
-# compile_and_run COMPILER SOURCE FLAG ...: -w, since the headers use names that they themselves declare deprecated.
-compile_and_run() {
-    local compiler=$1 source=$2
-    shift 2
-    if ! command -v "${compiler%% *}" >/dev/null; then
-        echo "$source: skipped, there is no compiler on this machine ($compiler)"
-        return
+# add LANGUAGE SOURCE ...: the programs of a language, where this machine has its compiler.
+add() {
+    local language=$1 words
+    shift
+    read -ra words <<<"$(compiler "$1")"
+    if command -v "${words[0]}" >/dev/null; then
+        sources+=("$@")
+        languages+=("$language")
+    else
+        echo "$*: skipped, there is no compiler on this machine (${words[*]})"
     fi
-    # shellcheck disable=SC2086  # a compiler and its flags are several words
-    $compiler ${CPPFLAGS:-} "$source" -w -o "$folder/program" ${LDFLAGS:-} "$@" "$rpath"
-    run "$folder/program"
 }
 
-compile_and_run "${CC:-cc}" check_link.c -std=c11 "${by_hand[@]}"
+# run HOW SOURCE PROGRAM
+run() {
+    echo "$2, found $1:"
+    TF_CPP_MIN_LOG_LEVEL=2 "$3" "$version"
+}
+
+# compile_and_run HOW FLAG ...: -w, since the headers use names that they themselves declare deprecated.
+compile_and_run() {
+    local how=$1 source standard
+    shift
+    for source in "${sources[@]}"; do
+        standard=(-std=c11)
+        [[ $source == *.c ]] || standard=(-std=c++17 -O1)
+        # shellcheck disable=SC2046,SC2086  # a compiler and its flags are several words
+        $(compiler "$source") ${CPPFLAGS:-} "${standard[@]}" "$source" -w -o "$folder/program" ${LDFLAGS:-} "$@" "$rpath"
+        run "$how" "$source" "$folder/program"
+    done
+}
+
+# The program of each source, by CMake alone: it says where the library is found, and which standard of C++ it needs.
+build_with_cmake() {
+    cp "${sources[@]}" "$folder"
+    {
+        echo "cmake_minimum_required(VERSION 3.16)"
+        echo "project(check_link ${languages[*]})"
+        echo "find_package($library $version EXACT REQUIRED)"
+        for source in "${sources[@]}"; do
+            echo "add_executable(${source%.*}_${source##*.} $source)"
+            echo "target_link_libraries(${source%.*}_${source##*.} PRIVATE $library::$library)"
+        done
+    } >"$folder/CMakeLists.txt"
+    cmake -S "$folder" -B "$folder/build" -DCMAKE_PREFIX_PATH="$PREFIX" -DCMAKE_C_FLAGS=-w -DCMAKE_CXX_FLAGS=-w &&
+        cmake --build "$folder/build"
+}
+
+add C check_link.c
 if [[ $library == tensorflow_cc ]]; then
-    compile_and_run "${CXX:-c++}" check_link.cc -std=c++17 -O1 "${by_hand[@]}"
-    if grep -qx client_session=yes "$PREFIX/lib/pkgconfig/$library.pc"; then
-        compile_and_run "${CXX:-c++}" check_client_session.cc -std=c++17 -O1 "${by_hand[@]}"
+    if grep -qx client_session=yes "$pc_file"; then
+        add CXX check_link.cc check_client_session.cc
     else
         echo "check_client_session.cc: skipped, the library is that of a wheel, which has no tensorflow::ClientSession"
+        add CXX check_link.cc
     fi
 fi
+if ((${#sources[@]} == 0)); then
+    exit 0
+fi
+
+compile_and_run "with -I\$PREFIX/include" -I"$PREFIX/include" -L"$PREFIX/lib" -l"$library" -ltensorflow_framework
 
 if command -v pkg-config >/dev/null; then
     [[ $(pkg-config --modversion "$library") == "$version" ]]
     read -ra flags <<<"$(pkg-config --cflags --libs "$library")"
-    compile_and_run "${CC:-cc}" check_link.c -std=c11 "${flags[@]}"
+    compile_and_run "by pkg-config" "${flags[@]}"
 else
     echo "pkg-config: skipped, it is not on this machine"
 fi
 
-if command -v cmake >/dev/null && command -v make >/dev/null && command -v "${CC:-cc}" >/dev/null; then
-    cp check_link.c "$folder"
-    cat >"$folder/CMakeLists.txt" <<EOF
-cmake_minimum_required(VERSION 3.16)
-project(check_link C)
-find_package($library $version EXACT REQUIRED)
-add_executable(check_link check_link.c)
-target_link_libraries(check_link PRIVATE $library::$library)
-EOF
-    cmake -S "$folder" -B "$folder/build" -DCMAKE_PREFIX_PATH="$PREFIX" >"$folder/log" || (cat "$folder/log" && false)
-    cmake --build "$folder/build" >"$folder/log" || (cat "$folder/log" && false)
-    run "$folder/build/check_link"
+if command -v cmake >/dev/null && command -v make >/dev/null; then
+    build_with_cmake >"$folder/log" 2>&1 || (cat "$folder/log" && false)
+    for source in "${sources[@]}"; do
+        run "by CMake" "$source" "$folder/build/${source%.*}_${source##*.}"
+    done
 else
-    echo "CMake: skipped, it is not on this machine, or make or a compiler is not"
+    echo "CMake: skipped, it is not on this machine, or make is not"
 fi

@@ -32,6 +32,8 @@ STORE = ROOT / "build_artifacts" / "small-tensorflow"
 IMAGE = "localhost/kiln-bazel:trixie"
 # Bazel, the rules that it would download, and the newest host compiler that both CUDAs accept (12.4: GCC below 14).
 BAZEL = ("bazel-bootstrap", "bazel-rules-cc", "bazel-rules-java", "bazel-rules-proto", "g++-13")
+# By which the programs of check_link.sh find the libraries.
+FINDERS = ("cmake", "make", "pkgconf")
 # CUDA 12.4's nvcc, unpacked alone: the packages that it depends on have 2.5 GB, and their headers are in the wheels.
 NVCC = "nvidia-cuda-toolkit"
 HEADERS = "libpython{python}-dev"
@@ -68,7 +70,7 @@ def ready(engine: Engine, folder: Path = STORE) -> Store:
     """Have the image in the engine and the downloads and packages in a folder; what is there is not made again."""
     image.base(
         engine,
-        image.recipe("trixie", BAZEL),
+        image.recipe("trixie", (*BAZEL, *FINDERS)),
         tag=IMAGE,
         folder=ROOT / "build_artifacts" / "images",
         env=os.environ,
