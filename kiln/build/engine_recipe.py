@@ -169,7 +169,7 @@ def _build(output: Output, script: list[str], *, as_it_is: bool) -> dict[str, An
         "string": output.build_string,
         "script": {"content": script, **passed(output.script_env)},
         **(AS_IT_IS if as_it_is else binary_settings(output)),
-        "python": {**python_package_settings(output.settings.python), "entry_points": list(output.entry_points)},
+        "python": {**python_package_settings(output), "entry_points": list(output.entry_points)},
         **packing_settings(output),
     }
     if output.noarch:

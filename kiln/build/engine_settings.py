@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.model.build_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
+    from kiln.model.build_settings import BuildSettings, PrefixSettings
     from kiln.model.rendered import Output, Requirements
 
 
@@ -18,7 +19,7 @@ def binary_settings(output: Output) -> dict[str, Any]:
     return {
         "dynamic_linking": {
             "binary_relocation": list(relocation) if isinstance(relocation, tuple) else relocation,
-            **_linking(output.settings.linking),
+            **_linking(output),
         },
         "prefix_detection": {
             "ignore_binary_files": list(output.settings.prefix.ignore_binary)
@@ -28,14 +29,36 @@ def binary_settings(output: Output) -> dict[str, Any]:
     }
 
 
-def _linking(settings: LinkingSettings) -> dict[str, Any]:
+def _linking(output: Output) -> dict[str, Any]:
+    """Return the settings of linking.
+
+    conda-build removes search paths outside of the prefix from the binaries that it changes, even those that the
+    recipe allows (mk_relative_linux in conda_build/post.py); the engine would keep the allowed ones.
+    """
+    settings, changed = output.settings.linking, output.binary_relocation is not False
+    allowed = () if changed and not output.settings.by_engine else settings.rpath_allowlist
     return _given(
         rpaths=list(settings.rpaths),
-        missing_dso_allowlist=list(settings.missing_dso_allowlist),
-        rpath_allowlist=list(settings.rpath_allowlist),
+        missing_dso_allowlist=_allowed_libraries(output),
+        rpath_allowlist=list(allowed),
         overlinking_behavior=_behavior(error=settings.error_overlinking),
         overdepending_behavior=_behavior(error=settings.error_overdepending),
     )
+
+
+def _allowed_libraries(output: Output) -> list[str]:
+    """Return the globs of libraries that may be missing.
+
+    conda-build matches a library of the system as ``$RPATH/NAME``, the engine as the bare name.
+    """
+    globs = output.settings.linking.missing_dso_allowlist
+    names = [] if output.settings.by_engine else [name for glob in globs if (name := _name_on_search_path(glob))]
+    return list(dict.fromkeys((*globs, *names)))
+
+
+def _name_on_search_path(glob: str) -> str:
+    folder, _, name = glob.rpartition("/")
+    return name if folder and fnmatch.fnmatchcase("$RPATH", folder) else ""
 
 
 def _behavior(*, error: bool | None) -> str | None:
@@ -50,12 +73,14 @@ def _prefix(settings: PrefixSettings) -> dict[str, Any]:
     )
 
 
-def python_package_settings(settings: PythonSettings) -> dict[str, Any]:
-    """Return the settings of Python packages."""
+def python_package_settings(output: Output) -> dict[str, Any]:
+    """Return the settings of Python packages; the engine takes a folder of modules from a package ``python`` alone."""
+    settings = output.settings.python
+    takes_folder = output.name == "python" or output.settings.by_engine
     return _given(
         skip_pyc_compilation=list(settings.skip_pyc),
         version_independent=settings.version_independent,
-        site_packages_path=settings.site_packages_path,
+        site_packages_path=settings.site_packages_path if takes_folder else None,
         use_python_app_entrypoint=settings.app_entry_points,
     )
 
@@ -78,8 +103,8 @@ def packing_settings(output: Output) -> dict[str, Any]:
 def one_environment(requirements: Requirements, settings: BuildSettings) -> Requirements:
     """Return the requirements with those of a merged environment in ``host``, where all their run exports count.
 
-    Beside requirements in ``host``, only the strong exports of ``build`` do, as in the engine (conda_build/render.py,
-    add_upstream_pins).
+    A merged environment beside requirements in ``host`` is refused: there the engine drops even the strong exports of
+    ``build``, which conda-build takes (conda_build/render.py, add_upstream_pins).
     """
     if not settings.merge_build_host or settings.by_engine or requirements.host:
         return requirements
@@ -107,7 +132,9 @@ def index_json_entries(output: Output) -> dict[str, Any]:
     """Return the entries of index.json that the engine does not write."""
     about = {key: text for key in ("license", "license_family") if isinstance(text := output.about.get(key), str)}
     features = {"features": output.settings.features, "track_features": output.track_features}
-    values = {key: dict(value) for key, value in output.settings.feature_values.items()}
+    values: dict[str, Any] = {key: dict(value) for key, value in output.settings.feature_values.items()}
+    if folder := output.settings.python.site_packages_path:
+        values["python_site_packages_path"] = folder
     return {**{key: value for key, value in about.items() if value}, **_joined(features), **values}
 
 

@@ -103,8 +103,10 @@ def rendered_text(
     """
     given = sections.get("requirements")
     names = set(given) if isinstance(given, dict) else set()
+    merged = "build" in names and "host" not in names and not resolved.get("build")
+    solved = {"build": resolved.get("host", ())} if merged else resolved
     requirements = {
-        **{name: sorted(map(" ".join, resolved.get(name, ()))) for name in ("build", "host")},
+        **{name: sorted(map(" ".join, solved.get(name, ()))) for name in ("build", "host")},
         "run": list(index.get("depends", ())),
         "run_constrained": list(index.get("constrains", ())),
     }

@@ -120,7 +120,7 @@ def plan_compile(
         *exports(environment),
         *(() if staging.package else (NO_PACKAGE,)),
         f". {shlex.quote(str(settings))}",
-        *post_install_script.unpack_wheels(staging.sources),
+        *post_install_script.prepare_sources(staging.sources),
         *shared_workdir.before_compile(folder),
         *in_bash(staging.script, recipe_folder),
         'cd "$SRC_DIR"',
@@ -201,7 +201,7 @@ def _files_of(test: OutputTest) -> tuple[str, ...]:
 def _prologue(output: Output, staging: Staging | None, staged: StagedFiles | None, top: str) -> tuple[str, ...]:
     """Return the lines that run before an output's script: they bring it what a shared build step left."""
     if staging is None or staged is None:
-        return post_install_script.unpack_wheels(output.sources)
+        return post_install_script.prepare_sources(output.sources)
     if not staging.copied:
         return shared_workdir.before_output(staged.folder, output, top)
     return shared_workdir.staging_copy_lines(staged.folder, output, _licenses(output))
@@ -217,6 +217,8 @@ def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Stagin
         *(shared_workdir.copy_licenses_lines(licenses) if shared_work else ()),
         *post_install_script.link_scripts(output, recipe_folder),
         *post_install_script.forget_sources(output),
+        *post_install_script.remove_left_out(output),
+        *post_install_script.unpack_eggs(output),
         *post_install_script.compile_modules(output),
     )
     return ('cd "$SRC_DIR"', *lines) if lines or shared_work else ()

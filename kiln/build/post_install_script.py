@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from kiln.matchspec_notation import package_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from kiln.model.rendered import Output, Source
@@ -27,6 +27,35 @@ _FORGET_SOURCES = (
     "  fi",
     "done",
 )
+
+# Files that conda-build packs in no package: those of git, desktops, libtool, conda's own removals and optimized
+# bytecode (filter_files in conda_build/utils.py; rm_pyo, rm_share_info_dir and remove_easy_install_pth in post.py).
+_NO_FILES = ("*.la", "*.conda_trash", "*.conda_trash_[0-9]*", "*.pyo", "*.opt-[0-9].pyc")
+_NO_FOLDERS = (".git", "*.DS_Store*")
+
+# conda-build merges an egg that is a folder into site-packages, and lists all others there (remove_easy_install_pth).
+_UNPACK_EGGS = """\
+for kiln_egg in "$PREFIX"/lib/python*/site-packages/*-py*.egg; do
+  kiln_name="${kiln_egg##*/}"
+  if [ ! -e "$kiln_egg" ] || grep -qsF "site-packages/$kiln_name" "$PREFIX"/conda-meta/*.json; then
+    continue
+  fi
+  if [ ! -d "$kiln_egg" ] || [ -n "$kiln_keep" ]; then
+    echo "./$kiln_name" >"${kiln_egg%/*}/${kiln_name%%-*}.pth"
+    continue
+  fi
+  if [ -d "$kiln_egg/EGG-INFO" ]; then mv "$kiln_egg/EGG-INFO" "$kiln_egg-info"; fi
+  rm -rf "$kiln_egg/__pycache__"
+  (cd "$kiln_egg" && find . ! -type d) | while IFS= read -r kiln_file; do
+    if [ -e "${kiln_egg%/*}/$kiln_file" ]; then
+      echo "$kiln_file is in $kiln_name and in site-packages: set build/preserve_egg_dir to true, or remove it" >&2
+      exit 1
+    fi
+  done
+  cp -RP "$kiln_egg/." "${kiln_egg%/*}/"
+  rm -rf "$kiln_egg"
+done
+"""
 
 # Bytecode holds the path of its source, which Python replaces by the real one at each import.
 _COMPILE = """\
@@ -48,6 +77,11 @@ for top in glob.glob(os.path.join(prefix, "lib", "python*", "site-packages")):
 """
 
 
+def prepare_sources(sources: Sequence[Source]) -> tuple[str, ...]:
+    """Return the lines that leave the sources as conda-build has them when the script starts."""
+    return (*unpack_wheels(sources), *remove_checkout_marks(sources))
+
+
 def unpack_wheels(sources: Iterable[Source]) -> tuple[str, ...]:
     """Return the lines that unpack wheels among the sources next to them, as conda-build does."""
     lines = []
@@ -63,6 +97,19 @@ def unpack_wheels(sources: Iterable[Source]) -> tuple[str, ...]:
         "done",
     )
     return (*choice, *lines) if lines else ()
+
+
+def remove_checkout_marks(sources: Iterable[Source]) -> tuple[str, ...]:
+    """Return the lines that remove the engine's mark of a finished checkout, ``.ok``, from git repositories.
+
+    A repository's own file of that name stays.
+    """
+    lines = []
+    for source in sources:
+        if source.git_url is not None and not source.by_engine:
+            folder = shlex.quote(source.folder or ".")
+            lines.append(f"git -C {folder} ls-files --error-unmatch .ok >/dev/null 2>&1 || rm -f {folder}/.ok")
+    return tuple(lines)
 
 
 def compile_modules(output: Output) -> tuple[str, ...]:
@@ -86,6 +133,29 @@ def _has_python(output: Output) -> bool:
 def forget_sources(output: Output) -> tuple[str, ...]:
     """Return the lines that remove pip's records of local sources, in a package that installs with Python."""
     return _FORGET_SOURCES if _has_python(output) and not output.settings.by_engine else ()
+
+
+def remove_left_out(output: Output) -> tuple[str, ...]:
+    """Return the lines that remove what conda-build leaves out of every package; a noarch one has no bytecode."""
+    if output.settings.by_engine:
+        return ()
+    names = (*_NO_FILES, "*.pyc") if output.noarch else _NO_FILES
+    files, folders = (" -o ".join(f"-name {shlex.quote(name)}" for name in each) for each in (names, _NO_FOLDERS))
+    tests = f"\\( {folders} -o ! -type d \\( {files} \\) \\)"
+    return (
+        f'find "$PREFIX" -path "$PREFIX/conda-meta" -prune -o {tests} -prune -exec rm -rf {{}} +',
+        'rm -f "$PREFIX"/share/info/dir "$PREFIX"/lib/python*/site-packages/easy-install.pth',
+    )
+
+
+def unpack_eggs(output: Output) -> tuple[str, ...]:
+    """Return the lines that merge eggs into site-packages, or list them there, in a package that installs with Python.
+
+    A file that both have ends the build, as in conda-build.
+    """
+    if output.settings.by_engine or not _has_python(output):
+        return ()
+    return (f"kiln_keep={'yes' if output.settings.python.keep_eggs else ''}", *_UNPACK_EGGS.splitlines())
 
 
 def link_scripts(output: Output, recipe_folder: Path) -> tuple[str, ...]:

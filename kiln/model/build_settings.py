@@ -35,12 +35,16 @@ class PrefixSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonSettings:
-    """The settings of Python packages; ``skip_pyc`` are globs of modules that are not compiled."""
+    """The settings of Python packages; ``skip_pyc`` are globs of modules that are not compiled.
+
+    ``keep_eggs`` leaves eggs that are folders as they are.
+    """
 
     skip_pyc: tuple[str, ...] = ()
     version_independent: bool = False
     site_packages_path: str | None = None
     app_entry_points: bool = False
+    keep_eggs: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

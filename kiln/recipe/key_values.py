@@ -46,10 +46,12 @@ def unsupported_values(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str
         yield from _source(entry)
     for build in _mappings(values.get("build")):
         yield from _build(build, ("build",))
+        yield from _merged(build, values.get("requirements"), ("build",))
     for output in _mappings(values.get("outputs")):
         yield from _output(output)
         for build in _mappings(output.get("build")):
             yield from _build(build, ("outputs", "build"))
+            yield from _merged(build, output.get("requirements"), ("outputs", "build"))
 
 
 def _mappings(value: Any) -> list[Mapping[str, Any]]:
@@ -76,6 +78,12 @@ def _build(build: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, s
 
     if "activate_in_script" in build and str(build["activate_in_script"]).lower() in {"false", "no", "off"}:
         yield (*path, "activate_in_script"), "rattler-build always activates the environments of a script"
+
+
+def _merged(build: Mapping[str, Any], requirements: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    both = isinstance(requirements, dict) and requirements.get("build") and requirements.get("host")
+    if both and str(build.get("merge_build_host", "")).lower() in {"true", "yes", "on"}:
+        yield (*path, "merge_build_host"), "beside requirements in host, rattler-build drops what those of build export"
 
 
 def _output(output: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:

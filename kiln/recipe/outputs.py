@@ -135,12 +135,9 @@ def _build(top: Metadata, values: Values, entry: Values) -> Values:
             inherited[key] = entry[key]
     inherited["noarch"] = entry.get("noarch", False)
     inherited["noarch_python"] = entry.get("noarch_python", False)
-    for key in ("number", "string"):
-        if key in entry:
-            inherited[key] = entry[key]
-    for key in ("run_exports", "track_features", "features"):
-        if entry.get(key):
-            inherited[key] = entry[key]
+    given = {key: entry[key] for key in ("number", "string") if key in entry}
+    kept = ("run_exports", "track_features", "features", "python_version_independent")
+    inherited.update(given | {key: entry[key] for key in kept if entry.get(key)})
     return inherited
 
 

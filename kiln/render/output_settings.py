@@ -40,17 +40,18 @@ def build_settings(package: Metadata, entry: Mapping[str, Any]) -> BuildSettings
             rpaths=listed("rpaths"),
             missing_dso_allowlist=listed("missing_dso_allowlist", "missing_dso_whitelist"),
             rpath_allowlist=listed("runpath_allowlist", "runpath_whitelist"),
-            error_overlinking=_truth(package.value("build", "error_overlinking")),
-            error_overdepending=_truth(package.value("build", "error_overdepending")),
+            error_overlinking=truth(package.value("build", "error_overlinking")),
+            error_overdepending=truth(package.value("build", "error_overdepending")),
         ),
         prefix=PrefixSettings(
             text=listed("has_prefix_files"), binary=listed("binary_has_prefix_files"), ignore=_ignored(package)
         ),
         python=PythonSettings(
             skip_pyc=listed("skip_compile_pyc"),
-            version_independent=_independent(package, entry),
+            version_independent=_independent(package),
             site_packages_path=_text(package.value("build", "python_site_packages_path")),
-            app_entry_points=bool(_truth(package.value("build", "osx_is_app"))),
+            app_entry_points=bool(truth(package.value("build", "osx_is_app"))),
+            keep_eggs=bool(truth(package.value("build", "preserve_egg_dir"))),
         ),
         always_include_files=listed("always_include_files"),
         merge_build_host=merges_environments(package),
@@ -61,7 +62,7 @@ def build_settings(package: Metadata, entry: Mapping[str, Any]) -> BuildSettings
         no_link=listed("no_link"),
         features=listed("features"),
         feature_values=_feature_values(package),
-        include_recipe=_truth(package.value("build", "include_recipe")) is not False,
+        include_recipe=truth(package.value("build", "include_recipe")) is not False,
     )
 
 
@@ -71,7 +72,7 @@ def merges_environments(package: Metadata) -> bool:
     Without ``merge_build_host``, those of a recipe that has neither ``host`` nor a compiler (``build_is_host`` in
     conda_build/metadata.py).
     """
-    merged = _truth(package.value("build", "merge_build_host"))
+    merged = truth(package.value("build", "merge_build_host"))
     if merged is not None:
         return merged
     platform = package.recipe.platform
@@ -141,17 +142,16 @@ def _inside(package: Metadata, name: str) -> bool:
     return path.is_relative_to(folder) and path.is_file()
 
 
-def _independent(package: Metadata, entry: Mapping[str, Any]) -> bool:
+def _independent(package: Metadata) -> bool:
     """Return whether a package with binaries is for all versions of Python."""
     if package.noarch or package.noarch_python:
         return False
-    own = package.value("build", "python_version_independent")
-    return bool(_truth(own) or _truth(entry.get("python_version_independent")))
+    return bool(truth(package.value("build", "python_version_independent")))
 
 
 def _ignored(package: Metadata) -> bool | tuple[str, ...]:
     value = package.value("build", "ignore_prefix_files")
-    return texts(value) if isinstance(value, list) else bool(_truth(value))
+    return texts(value) if isinstance(value, list) else bool(truth(value))
 
 
 def _feature_values(package: Metadata) -> dict[str, dict[str, str]]:
@@ -160,7 +160,8 @@ def _feature_values(package: Metadata) -> dict[str, dict[str, str]]:
     return {key: {str(k): str(v) for k, v in value.items()} for key, value in values.items() if isinstance(value, dict)}
 
 
-def _truth(value: Any) -> bool | None:
+def truth(value: Any) -> bool | None:
+    """Return whether a value of a recipe means yes; None without a value."""
     return None if value is None else str(value).lower() not in {"false", "no", "off", "0", ""}
 
 

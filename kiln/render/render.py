@@ -15,6 +15,7 @@ from kiln.recipe.validity import require_no_cycle, require_valid, undefined_name
 from kiln.recipe_v1.recipe_format import is_v1
 from kiln.render.open_pins import marker, pins_as_built, pins_of
 from kiln.render.output_parts import compile_step, granted, output, requirements, sources
+from kiln.render.output_settings import truth
 from kiln.render.v1 import render_v1
 from kiln.variants.combine import combine
 from kiln.variants.files import VariantSource, load_variant_file
@@ -198,6 +199,7 @@ def _output(package: Metadata, loops: list[str], open_ends: Recipe | None) -> Ou
 
 def _pins_as_built(package: Metadata) -> dict[int, Pin]:
     rules = package.variant.get("pin_run_as_build")
-    python = {"python"} if package.noarch == "python" or package.noarch_python else set()
+    independent = package.value("build", "python_version_independent")
+    python = {"python"} if package.noarch == "python" or package.noarch_python or truth(independent) else set()
     rules = {name: rule for name, rule in rules.items() if name not in python} if isinstance(rules, dict) else {}
     return pins_as_built(requirements(package.requirements), rules)

@@ -68,13 +68,13 @@ def without_sections(step: BuildStep) -> BuildStep:
         ("python_version_independent: true", "build/python/version_independent", True),
         ("python_version_independent: true", "requirements/ignore_run_exports/by_name", ["python"]),
         ("skip_compile_pyc: 'a/*.py'", "build/python/skip_pyc_compilation", ["a/*.py"]),
-        ("python_site_packages_path: lib/x", "build/python/site_packages_path", "lib/x"),
         ("binary_relocation: false", "build/dynamic_linking/binary_relocation", False),
         ("rpaths: lib/a", "build/dynamic_linking/rpaths", ["lib/a"]),
         ("missing_dso_whitelist: a", "build/dynamic_linking/missing_dso_allowlist", ["a"]),
         ("missing_dso_allowlist: a", "build/dynamic_linking/missing_dso_allowlist", ["a"]),
-        ("runpath_whitelist: a", "build/dynamic_linking/rpath_allowlist", ["a"]),
-        ("runpath_allowlist: a", "build/dynamic_linking/rpath_allowlist", ["a"]),
+        ("missing_dso_allowlist: '*/a'", "build/dynamic_linking/missing_dso_allowlist", ["*/a", "a"]),
+        ("missing_dso_allowlist: $RPATH/a", "build/dynamic_linking/missing_dso_allowlist", ["$RPATH/a", "a"]),
+        ("missing_dso_allowlist: /lib/a", "build/dynamic_linking/missing_dso_allowlist", ["/lib/a"]),
         ("error_overlinking: true", "build/dynamic_linking/overlinking_behavior", "error"),
         ("error_overlinking: false", "build/dynamic_linking/overlinking_behavior", "ignore"),
         ("error_overdepending: yes", "build/dynamic_linking/overdepending_behavior", "error"),
@@ -90,7 +90,7 @@ def without_sections(step: BuildStep) -> BuildStep:
         ("run_exports: 'a >=1'", "requirements/run_exports/weak", ["a >=1"]),
         ("script_env: A=b", "build/script/content/0", "export A=b"),
         ("script_env: TOKEN", "build/script/secrets", ["TOKEN"]),
-        ("script: make", "build/script/content/-2", "make"),
+        ("script: make", "build/script/content/-3", "make"),
     ],
 )
 def test_a_build_key_reaches_the_engines_recipe(tmp_path: Path, keys: str, path: str, expected: object) -> None:
@@ -104,7 +104,6 @@ def test_a_build_key_reaches_the_engines_recipe(tmp_path: Path, keys: str, path:
     "keys",
     [
         "disable_pip: true",
-        "preserve_egg_dir: true",
         "msvc_compiler: 14",
         "ignore_verify_codes: C1",
         "no_move_top_level_workdir_loops: true",
@@ -115,6 +114,41 @@ def test_what_has_no_effect_on_this_platform_changes_nothing(tmp_path: Path, key
     (step,) = steps(tmp_path, f"build:\n  {keys}\n")
     (without,) = steps(tmp_path, "build:\n  skip: false\n")
     assert without_sections(step) == without_sections(without)
+
+
+@pytest.mark.parametrize("key", ["runpath_allowlist", "runpath_whitelist"])
+def test_a_search_path_is_allowed_in_binaries_that_are_not_changed(tmp_path: Path, key: str) -> None:
+    (changed,) = steps(tmp_path, f"build:\n  {key}: /opt\n")
+    assert "rpath_allowlist" not in changed.recipe["build"]["dynamic_linking"]
+    (untouched,) = steps(tmp_path / "untouched", f"build:\n  {key}: /opt\n  binary_relocation: false\n")
+    assert untouched.recipe["build"]["dynamic_linking"]["rpath_allowlist"] == ["/opt"]
+
+
+@pytest.mark.parametrize("name", ["python", "app"])
+def test_the_folder_of_pythons_modules_reaches_the_index(tmp_path: Path, name: str) -> None:
+    (step,) = steps(tmp_path, f"outputs:\n  - name: {name}\n    build:\n      python_site_packages_path: lib/x\n")
+    assert step.index["python_site_packages_path"] == "lib/x"
+    assert step.recipe["build"]["python"].get("site_packages_path") == ("lib/x" if name == "python" else None)
+
+
+def test_an_output_for_all_pythons_is_not_pinned_to_the_one_in_host(tmp_path: Path) -> None:
+    text = """\
+outputs:
+  - name: abi
+    python_version_independent: true
+    requirements:
+      host:
+        - python
+      run:
+        - python
+"""
+    (step,) = steps(tmp_path, text)
+    assert step.pins == ()
+
+
+def test_a_script_reaches_the_engines_recipe(tmp_path: Path) -> None:
+    (step,) = steps(tmp_path, "build:\n  script: make\n")
+    assert "make" in step.recipe["build"]["script"]["content"]
 
 
 def test_a_newer_name_counts_before_the_older(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from kiln import expand, render
 from kiln.errors import RecipeFault
 from kiln.recipe.keys import ANY, key_faults, recipe_keys
 from kiln.yamltext import Scalars, parse
+from tests.compared_recipes import RECIPES
 from tests.feedstocks import written
-from tests.integration.test_engines_compared import RECIPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +111,9 @@ def keys_of(text: str) -> Iterator[tuple[str, str]]:
     parts = [recipe, *recipe.get("outputs", ())]
     yield from (("outputs", key) for output in parts[1:] for key in output)
     for part in parts:
-        yield from ((section, key) for section, value in part.items() if isinstance(value, dict) for key in value)
+        for section, value in part.items():
+            entries = value if isinstance(value, list) and section == "source" else [value]
+            yield from ((section, key) for entry in entries if isinstance(entry, dict) for key in entry)
 
 
 REFUSED = [key for key in recipe_keys().values() if not key.honored]
@@ -171,6 +173,14 @@ def test_own_sections_may_have_any_key() -> None:
             "build/overlinking_ignore_patterns",
         ),
         ("build:\n  activate_in_script: false\n", "build/activate_in_script"),
+        (
+            "build:\n  merge_build_host: true\nrequirements:\n  build: [a]\n  host: [b]\n",
+            "build/merge_build_host",
+        ),
+        (
+            "outputs:\n  - build:\n      merge_build_host: yes\n    requirements:\n      build: [a]\n      host: [b]\n",
+            "outputs/build/merge_build_host",
+        ),
         ("outputs:\n  - name: a\n    type: wheel\n", "outputs/type"),
         ("outputs:\n  - name: a\n    script: install.pl\n", "outputs/script"),
     ],
@@ -184,7 +194,7 @@ def test_a_value_that_cannot_be_honored_is_reported(text: str, key: str) -> None
 def test_values_that_are_honored_are_no_faults() -> None:
     source = "source:\n  - url: [https://a.org/a.zip, https://b.org/a.zip]\n  - url: https://a.org/a.bin\n    fn: b\n"
     outputs = "outputs:\n  - name: a\n    script: a.pl\n    script_interpreter: perl\n  - name: b\n    type: conda_v2\n"
-    build = "build:\n  overlinking_ignore_patterns: [a]\n"
+    build = "build:\n  overlinking_ignore_patterns: [a]\n  merge_build_host: true\nrequirements:\n  build: [a]\n"
     assert faults(source + outputs + build) == ()
 
 
