@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from kiln.build import left_out_files, special_files
+from kiln.build import installed_files_check, left_out_files, special_files
 from kiln.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed, TestsFailed
 
 
@@ -68,6 +68,11 @@ SPECIAL = FailureKind(
     error=BuildFailed,
     hint="remove them at the end of the script, and have the program make them when it runs",
 )
+UNUSABLE = FailureKind(
+    words=re.compile(f"^{installed_files_check.REFUSED}"),
+    error=BuildFailed,
+    hint="correct the version in the recipe or in the sources, and copy files in place of links",
+)
 OTHER = FailureKind(words=re.compile(""), error=BuildFailed)
 GAVE_UP = "Retry attempt #2"  # the engine's last retry; its message does not name what could not be resolved
 
@@ -90,7 +95,7 @@ def kind(reason: str, tail: str) -> FailureKind:
         return DISK
     failure = next(
         failure_kind
-        for failure_kind in (LEFT_OUT, SPECIAL, CONTENTS, HASH, NETWORK, PACKAGES, OTHER)
+        for failure_kind in (LEFT_OUT, SPECIAL, UNUSABLE, CONTENTS, HASH, NETWORK, PACKAGES, OTHER)
         if failure_kind.words.search(reason)
     )
     if failure is NETWORK and HASH.words.search(tail):

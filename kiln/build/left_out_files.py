@@ -25,13 +25,13 @@ def left_out(prefix: Path) -> dict[str, str]:
 
     Files of the packages that were installed into the prefix before the script ran do not count.
     """
-    others = _files_of_packages(prefix)
+    others = files_of_packages(prefix)
     return {name: why for name, why in sorted(_reasons(prefix)) if why != _TAG and name not in others}
 
 
 def tags(prefix: Path) -> tuple[str, ...]:
     """Return the tags of cache folders, which the engine leaves out, too; they have no content of their own."""
-    others = _files_of_packages(prefix)
+    others = files_of_packages(prefix)
     return tuple(name for name, why in sorted(_reasons(prefix)) if why == _TAG and name not in others)
 
 
@@ -57,7 +57,7 @@ def _reasons(prefix: Path) -> Iterator[tuple[str, str]]:
                 yield str(place / name), f"{binary} is beside it"
 
 
-def _files_of_packages(prefix: Path) -> frozenset[str]:
+def files_of_packages(prefix: Path) -> frozenset[str]:
     """Return the files of the packages in a prefix, by their records."""
     records = (json.loads(file.read_text(encoding="utf-8")) for file in (prefix / _META).glob("*.json"))
     return frozenset(name for record in records for name in record.get("files", ()))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, signals
-from kiln.build import left_out_files, special_files
+from kiln.build import installed_files_check, left_out_files, special_files
 from kiln.build.engine_folder import ENGINE_FOLDER, host_prefixes
 from kiln.build.metadata_rewrite import stamp
 from kiln.model.plan import Platforms
@@ -79,6 +79,8 @@ def build(job: dict[str, Any]) -> Path:
     if job.get("keep"):
         return package_file
     require_all_packed(folder, job["recipe"])
+    if "sections" in job["edits"]:
+        require_usable(folder, job["recipe"]["package"])
     files.remove(folder / ENGINE_FOLDER)
     package = folder / package_file.name
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
@@ -109,6 +111,22 @@ def require_all_packed(folder: Path, recipe: dict[str, Any]) -> None:
             raise ValueError(left_out_files.message(missing))
         for name in left_out_files.tags(prefix):
             sys.stdout.write(f"{left_out_files.LEFT_OUT}{name}: it has no content of its own\n")
+
+
+def require_usable(folder: Path, package: dict[str, str]) -> None:
+    """Refuse a package whose files conda-build refuses; ``package`` is its name and its version.
+
+    No link may lead into the folder of the config's steps, above that of the step.
+
+    Raises:
+        ValueError: with the files.
+    """
+    for prefix in host_prefixes(folder):
+        found = installed_files_check.faults(
+            prefix, name=package["name"], version=package["version"], build_folder=folder.parent
+        )
+        if found:
+            raise ValueError(installed_files_check.message(found))
 
 
 def copy_packed(patterns: Iterable[str], source: Path, target: Path) -> None:

@@ -90,7 +90,6 @@ def without_sections(step: BuildStep) -> BuildStep:
         ("run_exports: 'a >=1'", "requirements/run_exports/weak", ["a >=1"]),
         ("script_env: A=b", "build/script/content/0", "export A=b"),
         ("script_env: TOKEN", "build/script/secrets", ["TOKEN"]),
-        ("script: make", "build/script/content/-3", "make"),
     ],
 )
 def test_a_build_key_reaches_the_engines_recipe(tmp_path: Path, keys: str, path: str, expected: object) -> None:
