@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.build import diagnosis
-from kiln.build.worker import ENGINE_FOLDER, require_usable
+from kiln.build.engine_folder import ENGINE_FOLDER
+from kiln.build.worker import require_usable
 from kiln.errors import BuildFailed
 
 if TYPE_CHECKING:
