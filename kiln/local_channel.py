@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from kiln import credentials, files, folder_lock, rattler_process
 from kiln.errors import BrokenIndex, UsageError
 from kiln.matchspec_notation import package_name
-from kiln.names import PLATFORMS
+from kiln.names import channel_folders
 from kiln.rattler_process.package_records import dumped, loaded
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ class Channel:
     @property
     def subdirs(self) -> tuple[str, ...]:
         """The channel's folders of packages; those of a channel that is made here are among them."""
-        there = (name for name in sorted(PLATFORMS) if name not in SUBDIRS and (self.root / name).is_dir())
-        return (*SUBDIRS, *there)
+        return (*SUBDIRS, *(name for name in channel_folders(self.root) if name not in SUBDIRS))
 
     def path_of(self, package: Path, subdir: str) -> Path:
         """Return the path of a package file in the channel; raises NotWritable for a link that leads out of it."""

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CONDA_PLATFORMS = (
     "emscripten-wasm32", "freebsd-64", "linux-32", "linux-64", "linux-aarch64", "linux-armv6l", "linux-armv7l",
@@ -15,7 +19,6 @@ CONDA_PLATFORMS = (
     "win-64", "win-arm64", "zos-z",
 )  # fmt: skip
 PLATFORMS = frozenset({*CONDA_PLATFORMS, "linux-loong64", "linux-riscv32"})
-KNOWN_SUBDIRS = PLATFORMS | {"noarch"}
 _SYSTEMS = frozenset(platform.partition("-")[0] for platform in PLATFORMS)
 _SUBDIR = re.compile(r"[a-z0-9]+(?:-[a-z0-9_]+)+")
 _MISSPELT = 0.8  # the likeness from which a name is a misspelling: linux-x86_64, linux-46
@@ -45,12 +48,27 @@ def fault(text: str, kind: str) -> str:
 
 
 def is_subdir(name: str) -> bool:
-    """Return whether a name is a subdir: one of conda's, or a custom one that is not like a misspelling of those."""
+    """Return whether a name is a subdir: one of conda's, or a custom one that is not like a misspelling of those.
+
+    This is the one rule for variants, channels, packages and workers.
+    """
     if name in PLATFORMS:
         return True
     system = name.partition("-")[0]
     like = get_close_matches(name, PLATFORMS, n=1, cutoff=_MISSPELT)
     return len(name) <= MAX_LENGTH and system in _SYSTEMS and _SUBDIR.fullmatch(name) is not None and not like
+
+
+def is_channel_folder(name: str) -> bool:
+    """Return whether a folder of this name in a channel has packages: those of a subdir, or ``noarch``."""
+    return name == "noarch" or is_subdir(name)
+
+
+def channel_folders(channel: Path) -> tuple[str, ...]:
+    """Return the names of the folders of packages in a channel's folder, sorted; none where there is no such folder."""
+    if not channel.is_dir():
+        return ()
+    return tuple(sorted(entry.name for entry in channel.iterdir() if is_channel_folder(entry.name) and entry.is_dir()))
 
 
 def is_config(name: str) -> bool:

@@ -52,7 +52,7 @@ def record(options: argparse.Namespace) -> tuple[Link, tuple[str, ...]]:
     from kiln import provenance
     from kiln.conda_package.reader import read_object
     from kiln.errors import ProvenanceBroken, UsageError
-    from kiln.names import KNOWN_SUBDIRS
+    from kiln.names import is_channel_folder
     from kiln.publish.channel_reader import reader
 
     if not options.package.is_file():
@@ -68,7 +68,7 @@ def record(options: argparse.Namespace) -> tuple[Link, tuple[str, ...]]:
     signers = None
     if options.allowed_signers:
         signers = provenance.Signers(file=options.allowed_signers, env=os.environ)
-    own = {str(read_object(options.package, "index.json").get("subdir"))} & KNOWN_SUBDIRS
+    own = set(filter(is_channel_folder, (str(read_object(options.package, "index.json").get("subdir")),)))
     return provenance.verify(
         options.package,
         chain,

@@ -15,7 +15,7 @@ from kiln.job.output_lookup import channel_sources
 from kiln.job.untrusted_output import open_beneath
 from kiln.ledger import records
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
-from kiln.names import KNOWN_SUBDIRS
+from kiln.names import channel_folders
 from kiln.variants.cuda_version import cuda_arch_of, cuda_of
 
 if TYPE_CHECKING:
@@ -139,9 +139,8 @@ def last_words(error: KilnError | None, log: Path) -> list[str]:
 
 def packages_of(folder: Path, config: str, *, tested: bool = True) -> list[dict[str, Any]]:
     """Return the engine's finished packages, as JSON values; those with failed tests are in another folder."""
-    packages = [
-        file for subdir in sorted(KNOWN_SUBDIRS) for file in sorted((folder / "croot" / subdir).glob("*.conda"))
-    ]
+    made = folder / "croot"
+    packages = [file for subdir in channel_folders(made) for file in sorted((made / subdir).glob("*.conda"))]
     for file in packages:
         open_beneath(folder, str(file.relative_to(folder))).close()  # refuses links, and pipes without a writer
     return [records.package_as_json(_report(file, folder, config, tested=tested)) for file in packages]

@@ -13,7 +13,7 @@ from kiln.errors import BrokenPackage, DiskFull, HashMismatch
 from kiln.fleet.messages import Collected, CollectFailed, Unreached
 from kiln.fleet.playbook_runner import LITTLE
 from kiln.ledger import records
-from kiln.names import KNOWN_SUBDIRS
+from kiln.names import is_channel_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -138,7 +138,7 @@ def _package(folder: Path, data: dict[str, Any]) -> PackageReport:
     """Return a package of the report, with its path here."""
     report = records.package(data)
     artifact = report.artifact
-    is_package = artifact.subdir in KNOWN_SUBDIRS and NAME.fullmatch(artifact.path.name)
+    is_package = is_channel_folder(artifact.subdir) and NAME.fullmatch(artifact.path.name)
     if not (is_package or WHEEL.fullmatch(f"{artifact.subdir}/{artifact.path.name}")):
         raise BrokenPackage(f"{artifact.subdir}/{artifact.path.name} is not the name of a package")
     path = folder / "packages" / artifact.subdir / artifact.path.name

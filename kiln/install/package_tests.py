@@ -10,7 +10,7 @@ from kiln.console.text import quantity
 from kiln.errors import UnsupportedPlatform, UsageError
 from kiln.job.output_lookup import channels_for, package_file_name
 from kiln.local_channel import Channel
-from kiln.names import KNOWN_SUBDIRS
+from kiln.names import is_channel_folder
 from kiln.package_test import PackageTester
 from kiln.store.layout import ArtifactLayout
 from kiln.variants.cuda_version import offered
@@ -63,7 +63,7 @@ def execute(checking: PackageTestRun, on_package: Callable[[str], None]) -> tupl
 def channels_of(package: Path) -> tuple[str, ...]:
     """Return the URL of the channel whose folder contains a package, for the packages that it requires."""
     folder = package.resolve().parent
-    if folder.name not in KNOWN_SUBDIRS or not any(folder.glob("repodata*.json*")):
+    if not is_channel_folder(folder.name) or not any(folder.glob("repodata*.json*")):
         return ()
     return (folder.parent.as_uri(),)
 
@@ -92,7 +92,7 @@ def _rendered_as(feedstock: Feedstock, package: Path) -> tuple[Rendered, Output]
     for file in sorted(feedstock.configs.glob("*.yaml")):
         rendered = render.finalise(render.render(feedstock, expand.read(feedstock, file.stem)))
         for output in rendered.outputs:
-            there = subdir not in KNOWN_SUBDIRS or output.subdir == subdir
+            there = not is_channel_folder(subdir) or output.subdir == subdir
             if there and not output.skip and package_file_name(output) == name:
                 return rendered, output
     raise UsageError(

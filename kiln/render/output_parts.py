@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln.errors import RecipeFault
 from kiln.model.build_settings import BuildSettings
 from kiln.model.rendered import Output, OutputTest, Requirements, Script, Source, Staging
-from kiln.names import is_subdir
+from kiln.names import is_channel_folder
 from kiln.recipe.key_values import file_of, is_archive, is_wheel
 from kiln.recipe.specs import sections, with_versions
 from kiln.render.output_settings import build_settings, included_files, merges_environments, test_scripts, texts
@@ -91,7 +91,7 @@ def _subdir(package: Metadata) -> str:
         RecipeFault: when the target is not a subdir.
     """
     target = _entry(package).get("target")
-    if target and target != "noarch" and not is_subdir(str(target)):
+    if target and not is_channel_folder(str(target)):
         what = f"{package.name}: target is {str(target)[:40]!r}, which is not a subdir of conda's"
         raise RecipeFault(what, at=package.recipe.place("outputs"))
     return str(target or ("noarch" if package.noarch or package.noarch_python else package.host_subdir))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import files
+from kiln import files, names
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
 
@@ -69,7 +69,7 @@ def _are_exports(value: Any) -> bool:
 
 
 def _record(package: Path) -> dict[str, Any]:
-    from rattler import PackageRecord, Subdir
+    from rattler import PackageRecord
 
     if not package.is_file():
         raise BrokenPackage(f"{package} is not a regular file")
@@ -84,8 +84,12 @@ def _record(package: Path) -> dict[str, Any]:
                 sha256=digests["sha256"],
                 md5=digests["md5"],
             )
-            Subdir(record.subdir)
         except Exception as error:  # panics of the library, too
             raise BrokenPackage(f"{package} has an index.json that no client can read", why=str(error)) from error
     values: dict[str, Any] = json.loads(record.to_json())
+    if not names.is_channel_folder(str(values.get("subdir"))):
+        raise BrokenPackage(
+            f"{package} has an index.json that no client can read",
+            why=f"its subdir is {str(values.get('subdir'))[:80]!r}, which is not the name of a folder of packages",
+        )
     return values

@@ -32,7 +32,7 @@ from kiln.job.messages import MARK, StepReporter, send
 from kiln.job.output_lookup import package_file_name
 from kiln.ledger import Ledger, records
 from kiln.model.run import ConfigState
-from kiln.names import KNOWN_SUBDIRS
+from kiln.names import is_channel_folder
 from kiln.processes import end_orphans
 from kiln.run import build_job
 from kiln.run.options import HOST
@@ -242,7 +242,7 @@ class ConfigBuild:
             return subdir == f"wheels/{self.task.job.group}" and not self.task.is_foreign
         outputs = render.finalise(self.task.rendered).outputs
         rendered = {f"{output.subdir}/{package_file_name(output)}" for output in outputs if not output.skip}
-        return subdir in KNOWN_SUBDIRS and name.endswith(".conda") and (self.task.is_foreign or place in rendered)
+        return is_channel_folder(subdir) and name.endswith(".conda") and (self.task.is_foreign or place in rendered)
 
 
 def error_of(result: Mapping[str, Any], outcome: ProcessOutcome, job: ConfigJob) -> KilnError | None:

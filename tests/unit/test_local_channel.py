@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def test_the_folders_of_platforms_are_its_subdirs_and_no_others(tmp_path: Path) -> None:
-    for name in ("noarch", "linux-aarch64", "win-64", "logs", "work"):
+    for name in ("noarch", "linux-aarch64", "linux-own", "win-64", "logs", "work"):
         (tmp_path / name).mkdir()
     (tmp_path / "osx-64").touch()
-    assert Channel(root=tmp_path).subdirs == ("linux-64", "noarch", "linux-aarch64", "win-64")
+    assert Channel(root=tmp_path).subdirs == ("linux-64", "noarch", "linux-aarch64", "linux-own", "win-64")
 
 
 def test_packages_for_all_platforms_are_found(tmp_path: Path) -> None:

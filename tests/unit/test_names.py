@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from kiln import names
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -50,6 +55,28 @@ def test_an_invalid_name_is_refused(name: str) -> None:
 )
 def test_versions_and_build_strings_have_the_characters_of_cep_26(text: str, what: str, *, good: bool) -> None:
     assert bool(names.fault(text, what)) is not good
+
+
+@pytest.mark.parametrize(
+    ("name", "valid"),
+    [
+        *((name, True) for name in ("noarch", "linux-64", "linux-own", "win-mine_2", "linux-loong64")),
+        *(
+            (name, False)
+            for name in ("linux", "linux-46", "own-64", "work", "logs", "..", "linux-../x", "own-64")
+        ),
+    ],
+)
+def test_the_folders_of_packages_are_those_of_subdirs(name: str, *, valid: bool) -> None:
+    assert names.is_channel_folder(name) is valid
+
+
+def test_the_folders_of_a_channel(tmp_path: Path) -> None:
+    for name in ("noarch", "linux-own", "work"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "linux-64").touch()
+    assert names.channel_folders(tmp_path) == ("linux-own", "noarch")
+    assert names.channel_folders(tmp_path / "missing") == ()
 
 
 @pytest.mark.parametrize("name", ["..", ".hidden", "-rf", "--help", "", "a\nb", "a\x1b[2J", "a\u202eb", "a/b"])

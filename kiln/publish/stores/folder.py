@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.names import KNOWN_SUBDIRS
+from kiln.names import channel_folders
 from kiln.repodata import PACKAGES, SHARDS
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Folder:
 
     def subdirs(self) -> tuple[str, ...]:
         """Return the subdirs that the folder has."""
-        return tuple(name for name in sorted(KNOWN_SUBDIRS) if (self.root / name).is_dir())
+        return channel_folders(self.root)
 
     def names(self, subdir: str) -> dict[str, int]:
         """Return the package files of a subdir."""

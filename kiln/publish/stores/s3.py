@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kiln.errors import AlreadyRunning, MissingTool, TokenRefused, UploadFailed, UsageError
-from kiln.names import KNOWN_SUBDIRS
+from kiln.names import is_channel_folder
 from kiln.publish.stores.lease import UNMET, Lease
 from kiln.publish.transaction import AGAIN
 from kiln.repodata import BASE, PACKAGES, SHARDS
@@ -148,7 +148,8 @@ class Bucket:
         request = {"Bucket": self.bucket, "Prefix": self.prefix, "Delimiter": "/"}
         pages = self.client.get_paginator("list_objects_v2").paginate(**request)
         folders = (item["Prefix"] for page in pages for item in page.get("CommonPrefixes", ()))
-        return tuple(sorted({folder.removeprefix(self.prefix).rstrip("/") for folder in folders} & KNOWN_SUBDIRS))
+        names = {folder.removeprefix(self.prefix).rstrip("/") for folder in folders}
+        return tuple(sorted(filter(is_channel_folder, names)))
 
     def names(self, subdir: str) -> dict[str, int]:
         """Return the packages of a subdir."""
