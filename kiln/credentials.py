@@ -66,10 +66,14 @@ class ChannelCredentials:
     @property
     def header(self) -> dict[str, str]:
         """The header of HTTP's basic authentication (RFC 7617)."""
-        if self.user is None:
-            return {}
-        pair = ":".join(self.name_and_password).encode()
-        return {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
+        return {} if self.user is None else basic(self.user)
+
+
+def basic(user: str) -> dict[str, str]:
+    """Return the header of HTTP's basic authentication for the ``USER:PASSWORD`` of a URL, in which both are quoted."""
+    name, _, password = user.partition(":")
+    pair = f"{unquote(name)}:{unquote(password)}".encode()
+    return {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
 
 
 class _Registry:

@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import time
-from pathlib import Path
-from typing import IO, TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING
 
-from kiln import files, http_client
+from kiln import source_download
 from kiln.bump.remote_refs import references
 from kiln.errors import DownloadFailed, HashMismatch, MissingTool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from kiln.bump.hash_literals import Download
     from kiln.bump.literals import Literal
 
     OnFile = Callable[[str], AbstractContextManager[Callable[[str], None]]]
 
-MOST_BYTES = 8_000_000_000  # of one file
-MOST_SECONDS = 3600.0  # for one file
-_CHUNK = 1 << 18
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
-_UNREACHED = re.compile(r"<urlopen error (?:\[Errno -?\d+\] )?(.*)>")
-# The beginnings of archives by the ends of their names, so that a server's error page is not hashed.
-_MAGIC = {
-    (".gz", ".tgz"): b"\x1f\x8b",
-    (".zip", ".whl", ".conda"): b"PK",
-    (".bz2", ".tbz2", ".tbz"): b"BZh",
-    (".xz", ".txz"): b"\xfd7zXZ\x00",
-    (".zst",): b"\x28\xb5\x2f\xfd",
-    (".7z",): b"7z\xbc\xaf\x27\x1c",
-}
-_MAGIC_LENGTH = 6
 
 
 def digests(
@@ -97,7 +80,7 @@ def _of_mirrors(
     reasons = []
     for url in urls:
         try:
-            hashes = _of_url(url, algorithms, folder, progress)
+            hashes = source_download.fetch(url, folder, algorithms=algorithms, progress=progress)
         except DownloadFailed as fault:
             reasons.append(f"{url}: {fault.why}")
         else:
@@ -106,75 +89,6 @@ def _of_mirrors(
     what = f"{urls[0]} cannot be downloaded" if len(urls) == 1 else f"none of {len(urls)} URLs can be downloaded"
     why = reasons[0].removeprefix(f"{urls[0]}: ") if len(urls) == 1 else "\n       ".join(reasons)
     raise DownloadFailed(what, why=why, hint="check the version, and whether upstream has released it there")
-
-
-def _of_url(url: str, algorithms: tuple[str, ...], folder: Path, progress: Callable[[str], None]) -> Mapping[str, str]:
-    parts = urlsplit(url)
-    if parts.scheme in {"http", "https"}:
-        try:
-            with http_client.opened(url, headers={"User-Agent": "kiln"}) as response:
-                return _hashed(response, url, algorithms, http_client.announced_size(response), progress)
-        except http_client.HttpError as error:
-            match = _UNREACHED.fullmatch(str(error))
-            why = f"{parts.hostname} cannot be reached: {match[1]}" if match else str(error)
-            raise DownloadFailed(url, why=why) from error
-    if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
-        return _of_file(Path(unquote(parts.path)), url, algorithms, progress)
-    if not parts.scheme:
-        return _of_file(folder / url, url, algorithms, progress)
-    raise DownloadFailed(url, why=f"kiln downloads by http, https and file, not by {parts.scheme}")
-
-
-def _of_file(path: Path, url: str, algorithms: tuple[str, ...], progress: Callable[[str], None]) -> Mapping[str, str]:
-    if not path.is_file():  # a device or a pipe could have no end
-        raise DownloadFailed(url, why="no such file" if not path.exists() else "not a regular file")
-    try:
-        with path.open("rb") as file:
-            return _hashed(file, url, algorithms, path.stat().st_size, progress)
-    except OSError as error:
-        raise DownloadFailed(url, why=error.strerror or str(error)) from error
-
-
-def _hashed(
-    stream: IO[bytes], url: str, algorithms: tuple[str, ...], size: int | None, progress: Callable[[str], None]
-) -> Mapping[str, str]:
-    """Return the hashes of a stream.
-
-    Raises:
-        DownloadFailed: it is too large, takes too long, breaks off, or is not the archive that its name says.
-    """
-    if size is not None and size > MOST_BYTES:
-        raise DownloadFailed(url, why=f"it has {files.size_text(size)}, the limit is {files.size_text(MOST_BYTES)}")
-    hashes = {name: hashlib.new(name, usedforsecurity=False) for name in algorithms}
-    total, beginning = 0, b""
-    for chunk in _chunks(stream, url):
-        total += len(chunk)
-        if total > MOST_BYTES:
-            raise DownloadFailed(url, why=f"it has more than {files.size_text(MOST_BYTES)}")
-        beginning = beginning or chunk[:_MAGIC_LENGTH]
-        for digest in hashes.values():
-            digest.update(chunk)
-        progress(files.size_text(total) + (f" of {files.size_text(size)}" if size else ""))
-    if size is not None and total != size:
-        raise DownloadFailed(url, why=f"it broke off after {total:,} of {size:,} bytes")
-    _require_archive(url, beginning)
-    return {name: digest.hexdigest() for name, digest in hashes.items()}
-
-
-def _chunks(stream: IO[bytes], url: str) -> Iterator[bytes]:
-    end = time.monotonic() + MOST_SECONDS
-    while chunk := stream.read(_CHUNK):
-        if time.monotonic() > end:
-            raise DownloadFailed(url, why=f"it takes more than {MOST_SECONDS / 60:.0f} minutes")
-        yield chunk
-
-
-def _require_archive(url: str, beginning: bytes) -> None:
-    path = urlsplit(url).path.lower()
-    for ends, magic in _MAGIC.items():
-        if path.endswith(ends) and not beginning.startswith(magic):
-            kind = "a web page" if beginning.lstrip().startswith(b"<") else "something else" if beginning else "nothing"
-            raise DownloadFailed(url, why=f"the server sent {kind}, not a {path[path.rindex('.') :]} file")
 
 
 def _of_revision(download: Download, folder: Path, env: Mapping[str, str]) -> tuple[Mapping[str, str], str]:

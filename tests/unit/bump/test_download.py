@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln import source_download
 from kiln.bump import download
 from kiln.bump.hash_literals import Download
 from kiln.bump.literals import Literal
@@ -53,7 +54,7 @@ def test_an_archive_is_hashed(tmp_path: Path) -> None:
 
 
 def test_a_file_above_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "MOST_BYTES", 10)
+    monkeypatch.setattr(source_download, "MOST_BYTES", 10)
     (tmp_path / "a.tar").write_bytes(b"x" * 11)
     with pytest.raises(DownloadFailed, match="it has 11 B, the limit is 10 B"):
         digests(tmp_path, "a.tar")

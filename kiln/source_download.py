@@ -1,0 +1,148 @@
+"""Download one source by http, https or file: hashed as it comes, written to a file or to none, within limits."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from kiln import credentials, files, http_client
+from kiln.errors import DownloadFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+MOST_BYTES = 8_000_000_000  # of one file
+MOST_SECONDS = 3600.0  # for one file
+_CHUNK = 1 << 18
+_UNREACHED = re.compile(r"<urlopen error (?:\[Errno -?\d+\] )?(.*)>")
+# The beginnings of archives by the ends of their names, so that a server's error page is not hashed.
+_MAGIC = {
+    (".gz", ".tgz"): b"\x1f\x8b",
+    (".zip", ".whl", ".conda"): b"PK",
+    (".bz2", ".tbz2", ".tbz"): b"BZh",
+    (".xz", ".txz"): b"\xfd7zXZ\x00",
+    (".zst",): b"\x28\xb5\x2f\xfd",
+    (".7z",): b"7z\xbc\xaf\x27\x1c",
+}
+_MAGIC_LENGTH = 6
+
+
+def fetch(
+    url: str,
+    folder: Path,
+    *,
+    algorithms: Iterable[str],
+    progress: Callable[[str], None] = lambda _text: None,
+    target: Path | None = None,
+) -> Mapping[str, str]:
+    """Return the hashes of what is at an address, which is written to ``target``, if given.
+
+    ``folder`` is the one that an address without a scheme is relative to; ``progress`` gets the bytes received so far.
+
+    Raises:
+        DownloadFailed: the address cannot be read, exceeds a limit, breaks off, or is not the archive that its name
+            says.
+        DiskFull: when the disk is full.
+    """
+    with contextlib.nullcontext() if target is None else target.open("wb") as sink:
+        transfer = _Transfer(url=url, algorithms=tuple(algorithms), progress=progress, sink=sink)
+        return _transferred(transfer, folder)
+
+
+def _transferred(transfer: _Transfer, folder: Path) -> Mapping[str, str]:
+    url = transfer.url
+    parts = urlsplit(url)
+    if parts.scheme in {"http", "https"}:
+        return _from_server(transfer, parts.hostname or url)
+    if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
+        return _from_file(transfer, Path(unquote(parts.path)))
+    if not parts.scheme:
+        return _from_file(transfer, folder / url)
+    raise DownloadFailed(url, why=f"kiln downloads by http, https and file, not by {parts.scheme}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Transfer:
+    """One download: its address, its hashes, and the receivers of its progress and content."""
+
+    url: str
+    algorithms: tuple[str, ...]
+    progress: Callable[[str], None]
+    sink: IO[bytes] | None
+
+
+def _from_server(transfer: _Transfer, host: str) -> Mapping[str, str]:
+    bare, headers = _request(transfer.url)
+    try:
+        with http_client.opened(bare, headers={"User-Agent": "kiln", **headers}) as response:
+            return _hashed(transfer, response, http_client.announced_size(response))
+    except http_client.HttpError as error:
+        match = _UNREACHED.fullmatch(str(error))
+        why = f"{host} cannot be reached: {match[1]}" if match else str(error)
+        raise DownloadFailed(transfer.url, why=why) from error
+
+
+def _request(url: str) -> tuple[str, dict[str, str]]:
+    """Return an address without the user and the password in it, and the headers that have them instead."""
+    parts = urlsplit(url)
+    if parts.username is None:
+        return url, credentials.headers(url)
+    user, _, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=host).geturl(), credentials.basic(user)
+
+
+def _from_file(transfer: _Transfer, path: Path) -> Mapping[str, str]:
+    url = transfer.url
+    if not path.is_file():  # a device or a pipe could have no end
+        raise DownloadFailed(url, why="no such file" if not path.exists() else "not a regular file")
+    try:
+        with path.open("rb") as file:
+            return _hashed(transfer, file, path.stat().st_size)
+    except OSError as error:
+        raise DownloadFailed(url, why=error.strerror or str(error)) from error
+
+
+def _hashed(transfer: _Transfer, stream: IO[bytes], size: int | None) -> Mapping[str, str]:
+    """Return the hashes of a stream, and write it to the sink."""
+    url = transfer.url
+    if size is not None and size > MOST_BYTES:
+        raise DownloadFailed(url, why=f"it has {files.size_text(size)}, the limit is {files.size_text(MOST_BYTES)}")
+    hashes = {name: hashlib.new(name, usedforsecurity=False) for name in transfer.algorithms}
+    total, beginning = 0, b""
+    for chunk in _chunks(stream, url):
+        total += len(chunk)
+        if total > MOST_BYTES:
+            raise DownloadFailed(url, why=f"it has more than {files.size_text(MOST_BYTES)}")
+        beginning = beginning or chunk[:_MAGIC_LENGTH]
+        for digest in hashes.values():
+            digest.update(chunk)
+        if transfer.sink is not None:
+            with files.full_disk_as_error(Path(transfer.sink.name).parent):
+                transfer.sink.write(chunk)
+        transfer.progress(files.size_text(total) + (f" of {files.size_text(size)}" if size else ""))
+    if size is not None and total != size:
+        raise DownloadFailed(url, why=f"it broke off after {total:,} of {size:,} bytes")
+    _require_archive(url, beginning)
+    return {name: digest.hexdigest() for name, digest in hashes.items()}
+
+
+def _chunks(stream: IO[bytes], url: str) -> Iterator[bytes]:
+    end = time.monotonic() + MOST_SECONDS
+    while chunk := stream.read(_CHUNK):
+        if time.monotonic() > end:
+            raise DownloadFailed(url, why=f"it takes more than {MOST_SECONDS / 60:.0f} minutes")
+        yield chunk
+
+
+def _require_archive(url: str, beginning: bytes) -> None:
+    path = urlsplit(url).path.lower()
+    for ends, magic in _MAGIC.items():
+        if path.endswith(ends) and not beginning.startswith(magic):
+            kind = "a web page" if beginning.lstrip().startswith(b"<") else "something else" if beginning else "nothing"
+            raise DownloadFailed(url, why=f"the server sent {kind}, not a {path[path.rindex('.') :]} file")
