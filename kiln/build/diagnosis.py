@@ -43,6 +43,9 @@ NETWORK = FailureKind(
 )
 # The server's answer that does not change by asking again; 408, 425 and 429 ask for another attempt.
 _FINAL = re.compile(r"status client error \((?!408|425|429)4\d\d\b", re.IGNORECASE)
+# The messages of `kiln.source_download`, and those among them that another attempt would repeat.
+_OWN = re.compile(r": (?:the server answered \d+|\S+ cannot be reached: .*|no such file|not a regular file)$")
+_OWN_FINAL = re.compile(r": (?:the server answered (?!408|425|429)4\d\d|no such file|not a regular file)$")
 ABSENT = FailureKind(
     words=_FINAL,
     error=DownloadFailed,
@@ -107,5 +110,5 @@ def kind(reason: str, tail: str) -> FailureKind:
 
 def is_final(messages: str) -> bool:
     """Return whether each failed request among an engine's messages has an answer that another attempt would repeat."""
-    requests = [line for line in messages.splitlines() if NETWORK.words.search(line)]
-    return bool(requests) and all(_FINAL.search(line) for line in requests)
+    requests = [line for line in messages.splitlines() if NETWORK.words.search(line) or _OWN.search(line)]
+    return bool(requests) and all(_FINAL.search(line) or _OWN_FINAL.search(line) for line in requests)

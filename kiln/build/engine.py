@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from kiln import command, credentials, files, masking, rattler_process
 from kiln.build import diagnosis, special_files
 from kiln.build.engine_folder import host_prefixes
+from kiln.build.source_fetch import SourceFetch
 from kiln.build.source_mirrors import SourceMirrors, applied
 from kiln.errors import DownloadFailed, excerpt
 from kiln.model.plan import BuildStep, CompileStep
@@ -90,12 +91,17 @@ def _engine(
     """Run the engine's process in the step's folder, and return its answer, which has the ``key``."""
     files.remove(step.folder)
     step.folder.mkdir(parents=True)
+    sources = SourceFetch(
+        folder=step.folder / "sources",
+        origins=origins,
+        env=without_secrets(environment),
+        on_line=on_line or (lambda _line: None),
+    )
+    recipe = sources.completed(applied(recipe_of(step), origins), step.fetched)
     job, answer = step.folder / "job.json", step.folder / "result.json"
     places = {"folder": str(step.folder), "result": str(answer), "parent": os.getpid()}
     platforms = to_json(step.platforms)
-    fields = {
-        "recipe": applied(recipe_of(step), origins), "channels": step.channels, "platforms": platforms, **more
-    }  # fmt: skip
+    fields = {"recipe": recipe, "channels": step.channels, "platforms": platforms, **more}
     files.write_text(job, json.dumps({**places, **fields}, indent=1))
     argv = (sys.executable, "-m", "kiln.build.worker", str(job))
     variables = {**handed_over(secrets_of(step), environment), **step.environment}
@@ -103,6 +109,7 @@ def _engine(
     with credentials_file(step) as access:
         env = {**variables, **access}
         result_of_process = command.run(argv, env=env, cwd=PACKAGE_ROOT, log=log, idle=idle, on_line=on_line)
+    files.remove(sources.folder)  # the work directory has copies
     if result_of_process.idle:
         waited_for = special_files.in_prefixes(host_prefixes(step.folder))
         if waited_for:
@@ -171,6 +178,11 @@ def handed_over(names: Iterable[str], environment: Mapping[str, str]) -> dict[st
     hidden = {name for name in values if not masking.is_public(name)}
     rest = {name: value for name, value in environment.items() if name not in hidden}
     return {**rest, HANDED_OVER: "\n".join(exports(values))} if values else rest
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the variables that are secret by their names, for programs that fetch sources."""
+    return {name: value for name, value in environment.items() if not masking.is_secret(name)}
 
 
 def failure(step: BuildStep | CompileStep, reason: str, tail: str, log: Path | None) -> KilnError:

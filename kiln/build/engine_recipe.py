@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kiln.build import source_kinds
 from kiln.build.engine_settings import (
     binary_settings,
     ignored_run_exports,
@@ -67,7 +68,7 @@ def concrete(
         *in_bash(output.script, recipe_folder),
         *epilogue,
     ]
-    source_entries = [source(entry, recipe_folder) for entry in sources]
+    source_entries = [source(entry, recipe_folder) for entry in sources if not entry.linked]
     requirements = _requirements(output, left_out)
     requirements["run"] += [strict(entry.spec) for entry in inherited if not _is_ignored(entry, output.settings)]
     return {
@@ -88,7 +89,7 @@ def compiling(name: str, staging: Staging, script: Iterable[str], *, recipe_fold
     return {
         **_context(staging.script),
         "package": {"name": name, "version": "0"},
-        "source": [source(entry, recipe_folder) for entry in staging.sources],
+        "source": [source(entry, recipe_folder) for entry in staging.sources if not entry.linked],
         "build": {
             "number": 0,
             "string": "compile",
@@ -112,9 +113,15 @@ def _context(script: Script) -> dict[str, Any]:
 
 
 def source(definition: Source, recipe_folder: Path) -> dict[str, Any]:
-    """Return an entry of ``source`` in rattler-build's terms; paths are relative to the recipe."""
+    """Return an entry of ``source`` in rattler-build's terms; paths are relative to the recipe.
+
+    That of a source which kiln fetches lacks the address and the hashes, which `source_fetch` adds.
+    """
     entry: dict[str, Any] = {}
-    if definition.url:
+    is_fetched = source_kinds.is_fetched(definition)
+    if is_fetched:
+        pass
+    elif definition.url:
         entry["url"] = list(definition.url)
     elif definition.git_url is not None:
         entry["git"] = git_address(definition.git_url, recipe_folder)
@@ -122,17 +129,24 @@ def source(definition: Source, recipe_folder: Path) -> dict[str, Any]:
         path = (recipe_folder / definition.path).resolve()
         entry |= {"path": str(path), "use_gitignore": False} if definition.by_engine else local_source(path)
     fields = {
-        "rev": definition.git_rev,
-        "depth": definition.git_depth,
-        "sha256": definition.sha256,
-        "md5": definition.md5,
-        "file_name": definition.file_name,
+        **({} if is_fetched else _identity(definition)),
         "target_directory": definition.folder,
     }
     entry |= {key: value for key, value in fields.items() if value is not None}
     if definition.patches:
         entry["patches"] = [str(recipe_folder / patch) for patch in definition.patches]
     return {**entry, **definition.settings}
+
+
+def _identity(definition: Source) -> dict[str, Any]:
+    """Return the keys that say which file or revision a source is, and its name in the work directory."""
+    return {
+        "rev": definition.git_rev,
+        "depth": definition.git_depth,
+        "sha256": definition.sha256,
+        "md5": definition.md5,
+        "file_name": definition.file_name,
+    }
 
 
 def local_source(path: Path) -> dict[str, Any]:

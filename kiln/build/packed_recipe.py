@@ -72,11 +72,20 @@ def variant_values(variant: Mapping[str, Any]) -> dict[str, Any]:
 def sections_of(output: Output) -> dict[str, Any]:
     """Return the evaluated sections of a recipe for its rendered form, before anything is solved."""
     given = {key: output.sections[key] for key in SECTIONS if key in output.sections}
+    if "source" in given:
+        given["source"] = _without_passwords(given["source"])
     build = {**(given.get("build") or {}), "number": output.build_number, "string": output.build_string}
     package = {"name": output.name, "version": output.version}
     extra = {**(given.get("extra") or {}), **FINAL}
     values: dict[str, Any] = plain({**given, "package": package, "build": build, "extra": extra})
     return values
+
+
+def _without_passwords(sources: Any) -> Any:
+    """Return the source section without the passwords of Subversion, which may come from the environment."""
+    if isinstance(sources, list):
+        return [_without_passwords(entry) for entry in sources]
+    return {k: v for k, v in sources.items() if k != "svn_password"} if isinstance(sources, dict) else sources
 
 
 def plain(value: Any) -> Any:

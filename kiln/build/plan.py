@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from kiln import credentials
-from kiln.build import post_install_script, rehearsal_exports, shared_workdir, solved_pins, special_files
+from kiln.build import post_install_script, rehearsal_exports, shared_workdir, solved_pins, source_kinds, special_files
 from kiln.build.engine_recipe import caller_names, compiling, concrete, literal_variables
 from kiln.build.engine_settings import index_json_entries
 from kiln.build.metadata_edits import metadata_edits, packed_files
@@ -120,6 +120,7 @@ def plan_compile(
         *exports(environment),
         *(() if staging.package else (NO_PACKAGE,)),
         f". {shlex.quote(str(settings))}",
+        *source_kinds.link_lines(staging.sources, recipe_folder),
         *post_install_script.prepare_sources(staging.sources),
         *shared_workdir.before_compile(folder),
         *in_bash(staging.script, recipe_folder),
@@ -135,6 +136,7 @@ def plan_compile(
         environment=cuda_override(rendered),
         platforms=platforms(rendered),
         secrets=secrets,
+        fetched=source_kinds.fetched(staging.sources, recipe_folder),
     )
 
 
@@ -170,7 +172,10 @@ def plan_outputs(
             output,
             recipe_folder=recipe_folder,
             environment=script_environment(output, rendered, recipe_folder),
-            prologue=_prologue(output, staging, staged, rendered.name),
+            prologue=(
+                *source_kinds.link_lines(output.sources, recipe_folder),
+                *_prologue(output, staging, staged, rendered.name),
+            ),
             epilogue=(*_epilogue(output, folder, recipe_folder, staging), *special_files.refusal_lines(place)),
             sources=output.sources,
             extra=extra,
@@ -188,6 +193,7 @@ def plan_outputs(
             pins=solved_pins.of_output(output),
             level=level,
             recipe_folder=recipe_folder,
+            fetched=source_kinds.fetched(output.sources, recipe_folder),
             packed=tuple(pattern for test in output.tests if test.by_engine for pattern in _files_of(test)),
         )
 

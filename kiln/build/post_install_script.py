@@ -7,6 +7,7 @@ from pathlib import PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from kiln.build import source_kinds
 from kiln.matchspec_notation import package_name
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def unpack_wheels(sources: Iterable[Source]) -> tuple[str, ...]:
     lines = []
     for source in sources:
         name = source.file_name or (PurePosixPath(urlsplit(source.url[0]).path).name if source.url else "")
-        if name.lower().endswith(".whl") and not source.by_engine:
+        if name.lower().endswith(".whl") and not source.by_engine and not source_kinds.is_unpacked_by_kiln(source):
             folder = f"cd {shlex.quote(source.folder)} && " if source.folder else ""
             unpack = f'"$kiln_python" -m zipfile -e {shlex.quote(name)} .'
             lines.append(f"({folder}{unpack})")

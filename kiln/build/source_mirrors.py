@@ -20,12 +20,13 @@ class SourceMirrors:
 
     ``by_hash`` has such files in folders named by their SHA-256.
     A mirror has a file under its own address without the scheme, ``MIRROR/github.com/...``, as in TensorFlow's
-    (third_party/repo.bzl of its sources, tf_mirror_urls).
+    (third_party/repo.bzl of its sources, tf_mirror_urls). ``kept`` is the folder of the files that kiln fetches.
     """
 
     folder: Path | None = None
     mirror: str | None = None
     by_hash: Path | None = None
+    kept: Path | None = None
 
     def of(self, urls: Iterable[str], sha256: str = "") -> list[str]:
         """Return the addresses to try for a file, in order; a file that is not remote has only its own."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from kiln.job.job_files import BuildJob
     from kiln.job.messages import ReportedStep
+    from kiln.model.plan import FetchedSource
     from kiln.model.rendered import Rendered
 
 Result = TypeVar("Result")
@@ -96,6 +97,7 @@ class EngineCalls:
         """Return the inputs that decide a step's result."""
         return {
             "recipe": step.recipe,
+            **({"sources": [_without_password(item) for item in step.fetched]} if step.fetched else {}),
             "files": self.packed_digest if isinstance(step, BuildStep) else self.recipe_digest,
             "channels": step.channels,
             "engine": version("py-rattler-build"),
@@ -109,7 +111,10 @@ class EngineCalls:
         """Further places of source archives."""
         folder = self.job.compile.get(compile_cache_key.DISTDIR)
         return SourceMirrors(
-            folder=None if folder is None else Path(folder), mirror=self.job.options.mirror, by_hash=self.sources
+            folder=None if folder is None else Path(folder),
+            mirror=self.job.options.mirror,
+            by_hash=self.sources,
+            kept=self.job.cache / "sources",
         )
 
     def is_apart(self, step: str) -> bool:
@@ -134,6 +139,14 @@ class EngineCalls:
 
     def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         return {**variables, "RATTLER_CACHE_DIR": str(self.job.cache), **timestamp()}
+
+
+def _without_password(item: FetchedSource) -> dict[str, Any]:
+    """Return a source as an input of a step; the password does not affect what is fetched."""
+    value: dict[str, Any] = to_json(item)
+    if value["source"]["checkout"]:
+        value["source"]["checkout"]["password"] = None
+    return value
 
 
 def unsatisfied(step: BuildStep | CompileStep, failure: SolveFailed) -> SolveFailed:

@@ -111,4 +111,8 @@ def pythons_of(config: BuildConfig) -> frozenset[str]:
 def needs_network(rendered: Rendered) -> bool:
     """Return whether a config's build needs packages or sources that are not on this machine."""
     remote = [name for name in channels_for(rendered) if not name.startswith(("file:", "/"))]
-    return bool(remote or rendered.network or any(source.url or source.git_url for source in rendered.sources))
+    return bool(
+        remote
+        or rendered.network
+        or any(source.url or source.git_url or source.checkout for source in rendered.sources)
+    )

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kiln.model.rendered import Output, Pin
+    from kiln.model.rendered import Output, Pin, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +21,17 @@ class Platforms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedSource:
+    """A source that kiln fetches or verifies; ``position`` is that of its entry in the engine's recipe, if it has one.
+
+    Its paths are absolute.
+    """
+
+    source: Source
+    position: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BuildStep:
     """The build of one package.
 
@@ -28,7 +39,8 @@ class BuildStep:
     package's index.json needs besides those of the engine, ``edits`` the changes of its other metadata. ``environment``
     are the variables that the engine's process needs besides the run's, ``pins`` the bounds of versions that the engine
     solves, by field of the output. ``level`` is zstd's for the package, ``platforms`` are those of its config.
-    ``packed`` are patterns of the files in ``recipe_folder`` that the package gets for its tests.
+    ``packed`` are patterns of the files in ``recipe_folder`` that the package gets for its tests. ``fetched`` are the
+    sources that kiln fetches for the engine, each with the position of its entry in the recipe, which has no address.
     """
 
     output: Output
@@ -43,6 +55,7 @@ class BuildStep:
     level: int = 1
     recipe_folder: Path | None = None
     packed: tuple[str, ...] = ()
+    fetched: tuple[FetchedSource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +74,7 @@ class CompileStep:
     environment: Mapping[str, str]
     platforms: Platforms = Platforms()
     secrets: tuple[str, ...] = ()
+    fetched: tuple[FetchedSource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

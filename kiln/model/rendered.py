@@ -112,21 +112,48 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """One entry of the ``source:`` section; exactly one of ``url``, ``git_url`` and ``path`` is given.
+class Checkout:
+    """A working copy of a repository: ``program`` is ``hg``, ``svn`` or ``git``; without a revision, the newest one.
 
-    ``file_name`` is the name of a file that is not to be unpacked. ``by_engine`` leaves local files and wheels to
-    rattler-build, which unpacks archives. ``settings`` are further keys of the entry, as recipe.yaml names them.
+    ``externals`` is whether Subversion follows its references to other repositories. ``depth`` is the number of
+    commits that git fetches, None for all.
+    """
+
+    program: str
+    url: str
+    revision: str | None = None
+    externals: bool = True
+    depth: int | None = None
+    user: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One entry of the ``source:`` section; one of ``url``, ``git_url``, ``path`` and ``checkout`` is given.
+
+    ``hashes`` are those of a file besides ``sha256`` and ``md5``, by algorithm. ``content_hashes`` are those of the
+    unpacked files, without the paths in ``content_hash_skip``. ``file_name`` is the name of a file that is not to be
+    unpacked, ``archive_name`` that of a file whose address has another one. ``no_hoist`` keeps the single folder at the
+    top of an archive; ``linked`` makes a link to ``path`` and copies nothing. ``by_engine`` leaves local files and
+    wheels to rattler-build, which unpacks archives. ``settings`` are further keys, as recipe.yaml names them.
     """
 
     url: tuple[str, ...] = ()
     sha256: str | None = None
     md5: str | None = None
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    content_hashes: Mapping[str, str] = field(default_factory=dict)
+    content_hash_skip: tuple[str, ...] = ()
     file_name: str | None = None
+    archive_name: str | None = None
+    no_hoist: bool = False
+    checkout: Checkout | None = None
     git_url: str | None = None
     git_rev: str | None = None
     git_depth: int | None = None
     path: str | None = None
+    linked: bool = False
     folder: str | None = None
     patches: tuple[str, ...] = ()
     by_engine: bool = False

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import posixpath
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
-
-from kiln.variants.files import as_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -14,36 +12,20 @@ if TYPE_CHECKING:
 
 KeyPath = tuple[str, ...]
 
-# conda-build's decompressible_exts (conda_build/utils.py): the ending of a file's name decides whether it is unpacked.
-ARCHIVES = (
-    *(".7z", ".tar", ".tar.bz2", ".tar.gz", ".tar.lzma", ".tar.xz", ".tar.z", ".tar.zst"),
-    *(".tgz", ".whl", ".zip", ".rpm", ".deb"),
-)
-_UNPACKED = (".7z", ".tar", ".tar.bz2", ".tar.gz", ".tar.xz", ".tar.zst", ".tgz", ".zip")  # by rattler-build
 SCRIPTS = (".sh", ".py")  # scripts of outputs that run without a script_interpreter
 _PACKAGES = frozenset({"conda", "conda_v2"})
+FURTHER_HASHES = ("sha1", "sha224", "sha384", "sha512")  # which the engine does not verify
+CONTENT_HASHES = ("content_sha256", "content_sha384", "content_sha512")
+_HASHES = ("md5", "sha256", *FURTHER_HASHES, *CONTENT_HASHES)
 _REVISIONS = ("git_rev", "git_tag", "git_branch")
-
-
-def is_archive(name: str) -> bool:
-    """Return whether conda-build unpacks a file of this name."""
-    return name.lower().endswith(ARCHIVES)
-
-
-def is_wheel(name: str) -> bool:
-    """Return whether a file is a wheel, which conda-build copies and unpacks."""
-    return name.lower().endswith(".whl")
-
-
-def file_of(url: str) -> str:
-    """Return the name of the file at an address."""
-    return PurePosixPath(urlsplit(url).path).name
 
 
 def unsupported_values(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     """Yield the path of each key whose value is not honored, and the reason."""
-    for entry in _mappings(values.get("source")):
+    sources = _mappings(values.get("source"))
+    for number, entry in enumerate(sources):
         yield from _source(entry)
+        yield from _beside(entry, sources[:number], sources[number + 1 :])
     for build in _mappings(values.get("build")):
         yield from _build(build, ("build",))
         yield from _merged(build, values.get("requirements"), ("build",))
@@ -59,17 +41,39 @@ def _mappings(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _source(entry: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
-    urls = [str(url) for url in as_list(entry.get("url")) if url]
-    name = str(entry.get("fn") or (file_of(urls[0]) if urls else ""))
-    if is_wheel(name):
-        if entry.get("patches"):
-            yield ("source", "patches"), "kiln unpacks a wheel after rattler-build has applied the patches"
-    elif urls and is_archive(name) and not all(file_of(url).lower().endswith(_UNPACKED) for url in urls):
-        key = "fn" if entry.get("fn") else "url"
-        yield ("source", key), f"conda-build unpacks {name}, and rattler-build only what has such a name at its address"
+    if empty := next((key for key in _HASHES if key in entry and entry[key] in (None, "")), None):
+        yield ("source", empty), "conda-build refuses a hash without a value"
+    if "path_via_symlink" in entry:
+        if not entry.get("folder"):
+            yield ("source", "path_via_symlink"), "conda-build refuses it without a folder"
+        elif _parts(entry)[0] in {"..", "/"}:
+            yield ("source", "folder"), "the link would be outside of the work folder"
+        elif entry.get("patches"):
+            yield ("source", "patches"), "they would change the files that the link leads to"
     revisions = [key for key in _REVISIONS if key in entry]
     if len(revisions) > 1:
         yield ("source", revisions[1]), f"conda-build refuses several of {', '.join(_REVISIONS)}"
+
+
+def _beside(
+    entry: Mapping[str, Any], before: list[Mapping[str, Any]], after: list[Mapping[str, Any]]
+) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the keys of a source that another one makes impossible to honor."""
+    content = next((key for key in CONTENT_HASHES if entry.get(key)), None)
+    if content and any(_is_in_folder_of(entry, other) for other in before):
+        yield ("source", content), "the hash would include files of an earlier source in the same folder"
+    if "path_via_symlink" in entry and any(_is_in_folder_of(entry, other) for other in (*before, *after)):
+        yield ("source", "path_via_symlink"), "another source is in the same folder, and would change what it leads to"
+
+
+def _is_in_folder_of(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether another source goes into the folder of a source, or below it."""
+    folder = _parts(entry)
+    return _parts(other)[: len(folder)] == folder
+
+
+def _parts(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    return PurePosixPath(posixpath.normpath(str(entry.get("folder") or "."))).parts
 
 
 def _build(build: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, str]]:

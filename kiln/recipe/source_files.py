@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from kiln.archive_names import file_of, is_archive
 from kiln.errors import KilnError, RecipeFault, TemplateFault, UnsafeTemplate
 from kiln.model.source_position import Place
 from kiln.recipe import git_repository
-from kiln.recipe.key_values import file_of, is_archive
 from kiln.recipe.source_archive import archived_text
 from kiln.variants.files import as_list
 from kiln.yamltext import read_text

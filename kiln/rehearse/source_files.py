@@ -59,8 +59,9 @@ class SourceSearch:
         missing: list[MissingSource] = []
         indexes: list[str] | None = None
         for source in sources:
-            if source.git_url is not None and not source.git_url.startswith((".", "/", "file:")):
-                missing.append(MissingSource(name=source.git_url, reason="a git repository has no hash to find it by"))
+            repository = source.git_url if source.checkout is None else source.checkout.url
+            if repository is not None and not repository.startswith((".", "/", "file:")):
+                missing.append(MissingSource(name=repository, reason="a repository has no hash to find it by"))
             if not is_remote(source) or source.sha256 in located:
                 continue
             if source.sha256 is None:

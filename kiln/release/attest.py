@@ -106,6 +106,9 @@ def _sources(matrix: BuiltMatrix, rendered: Rendered) -> tuple[Mapping[str, Any]
     sources = []
     for source in rendered.sources:
         fields = {name: value for name, value in dataclasses.asdict(source).items() if value}
+        if source.checkout is not None:
+            fields["checkout"] = {"program": source.checkout.program, "url": source.checkout.url}
+            fields["checkout"] |= {"revision": source.checkout.revision} if source.checkout.revision else {}
         if source.path is not None:
             place = matrix.feedstock.recipe / source.path
             fields["digest"] = file_or_folder_digest(place) if place.exists() else None

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kiln.archive_names import file_of, is_archive, is_wheel
 from kiln.errors import RecipeFault
 from kiln.model.build_settings import BuildSettings
-from kiln.model.rendered import Output, OutputTest, Requirements, Script, Source, Staging
+from kiln.model.rendered import Checkout, Output, OutputTest, Requirements, Script, Source, Staging
 from kiln.names import is_channel_folder
-from kiln.recipe.key_values import file_of, is_archive, is_wheel
+from kiln.recipe.key_values import CONTENT_HASHES, FURTHER_HASHES
 from kiln.recipe.specs import sections, with_versions
 from kiln.render.output_settings import build_settings, included_files, merges_environments, test_scripts, texts
 from kiln.variants.files import as_list
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from kiln.recipe.metadata import Metadata
 
 _TESTED = ("commands", "requires", "files", "source_files")
+TRUE = frozenset({"yes", "true", "1", "on"})
 _LANGUAGES = {"r": "r", "perl": "perl", "lua": "lua"}
 
 
@@ -236,7 +238,14 @@ def _source(entry: Mapping[str, Any]) -> Source:
         url=texts(entry.get("url")),
         sha256=text("sha256"),
         md5=text("md5"),
+        hashes={key: str(entry[key]) for key in FURTHER_HASHES if entry.get(key)},
+        content_hashes={key.removeprefix("content_"): str(entry[key]) for key in CONTENT_HASHES if entry.get(key)},
+        content_hash_skip=texts(entry.get("content_hash_skip")),
         file_name=_file_name(entry),
+        archive_name=_archive_name(entry),
+        no_hoist="no_hoist" in entry,
+        checkout=_checkout(entry),
+        linked="path_via_symlink" in entry and entry.get("path") is not None,
         git_depth=_depth(entry),
         git_url=text("git_url"),
         git_rev=None if revision is None else str(revision),
@@ -252,6 +261,37 @@ def _file_name(entry: Mapping[str, Any]) -> str | None:
     if not name or not entry.get("url") or (is_archive(str(name)) and not is_wheel(str(name))):
         return None
     return None if [file_of(url) for url in texts(entry["url"])] == [str(name)] else str(name)
+
+
+def _archive_name(entry: Mapping[str, Any]) -> str | None:
+    """Return the name of an archive, which decides how it is unpacked, if its address has another."""
+    name, urls = entry.get("fn"), texts(entry.get("url"))
+    if not name or not urls or not is_archive(str(name)) or is_wheel(str(name)):
+        return None
+    return None if {file_of(url) for url in urls} == {str(name)} else str(name)
+
+
+def _checkout(entry: Mapping[str, Any]) -> Checkout | None:
+    """Return the Mercurial or Subversion repository of an entry; a file's address or a git repository comes first."""
+    if entry.get("url") or entry.get("git_url"):
+        return None
+    if entry.get("hg_url"):
+        return Checkout(program="hg", url=str(entry["hg_url"]), revision=_text(entry.get("hg_tag")))
+    if entry.get("svn_url"):
+        has_user = "svn_username" in entry and "svn_password" in entry
+        return Checkout(
+            program="svn",
+            url=str(entry["svn_url"]),
+            revision=_text(entry.get("svn_rev")),
+            externals=str(entry.get("svn_ignore_externals")).lower().strip() not in TRUE,
+            user=_text(entry.get("svn_username")) if has_user else None,
+            password=_text(entry.get("svn_password")) if has_user else None,
+        )
+    return None
+
+
+def _text(value: Any) -> str | None:
+    return None if value in (None, "") else str(value)
 
 
 def _depth(entry: Mapping[str, Any]) -> int | None:

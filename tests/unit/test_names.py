@@ -61,10 +61,7 @@ def test_versions_and_build_strings_have_the_characters_of_cep_26(text: str, wha
     ("name", "valid"),
     [
         *((name, True) for name in ("noarch", "linux-64", "linux-own", "win-mine_2", "linux-loong64")),
-        *(
-            (name, False)
-            for name in ("linux", "linux-46", "own-64", "work", "logs", "..", "linux-../x", "own-64")
-        ),
+        *((name, False) for name in ("linux", "linux-46", "own-64", "work", "logs", "..", "linux-../x", "own-64")),
     ],
 )
 def test_the_folders_of_packages_are_those_of_subdirs(name: str, *, valid: bool) -> None:

@@ -12,13 +12,14 @@ from kiln import expand, render
 from kiln.build import plan_compile, plan_outputs
 from kiln.errors import RecipeFault
 from kiln.model.plan import StagedFiles
+from kiln.model.rendered import Checkout
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kiln.model.plan import BuildStep
+    from kiln.model.plan import BuildStep, CompileStep
 
 PACKAGE = "package:\n  name: app\n  version: 1.0\n"
 MISSING = object()
@@ -206,6 +207,49 @@ def test_a_source_reaches_the_engines_recipe(tmp_path: Path, source: str, expect
     (step,) = steps(tmp_path, f"source:\n  - {source}\n", {"recipe/a.zip": "", "recipe/src/a": ""})
     folder = str(tmp_path / "feedstock" / "recipe")
     assert step.recipe["source"] == [json.loads(json.dumps(expected).replace("RECIPE", folder))]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_fetched_source_reaches_its_step(shared: bool, tmp_path: Path) -> None:
+    sources = """\
+source:
+  - {path: src, folder: l, path_via_symlink: true}
+  - {path: src}
+  - {hg_url: ../up, folder: h, patches: [p]}
+"""
+    outputs = "outputs:\n  - name: app\n  - name: lib\n" if shared else ""
+    files = {"recipe/src/a": "", "recipe/build.sh": ""}
+    step: BuildStep | CompileStep
+    if shared:
+        step = compile_of(tmp_path, sources + outputs, files)
+    else:
+        (step,) = steps(tmp_path, sources, files)
+    folder = tmp_path / "feedstock" / "recipe"
+    local, fetched = step.recipe["source"]
+    assert local["path"] == str(folder / "src")
+    assert fetched == {"target_directory": "h", "patches": [str(folder / "p")]}
+    ((position, source),) = [(item.position, item.source) for item in step.fetched]
+    assert (position, source.checkout) == (1, Checkout(program="hg", url=str(folder.parent / "up")))
+    link = f"mkdir -p -- . && ln -sT -- {folder / 'src'} l || exit 1"
+    assert link in step.recipe["build"]["script"]["content"]
+
+
+def compile_of(folder: Path, meta: str, files: Mapping[str, str]) -> CompileStep:
+    """Return the build step that a recipe's outputs share."""
+    feedstock = written(folder / "feedstock", PACKAGE + meta, files=files)
+    (config,) = expand.configs(feedstock)
+    rendered = render.finalise(render.render(feedstock, config))
+    (staging,) = rendered.stagings
+    return plan_compile(
+        rendered, staging, recipe_folder=feedstock.recipe, folder=folder, channels=(), settings=folder / "compile.env"
+    )
+
+
+def test_a_password_of_subversion_is_in_no_package(tmp_path: Path) -> None:
+    source = "source:\n  - {svn_url: https://a.org, svn_username: me, svn_password: swordfish}\n"
+    (step,) = steps(tmp_path, source)
+    assert step.edits["sections"]["source"] == [{"svn_url": "https://a.org", "svn_username": "me"}]
+    assert "swordfish" not in json.dumps([step.recipe, step.edits])
 
 
 def test_the_metadata_of_a_package_is_completed(tmp_path: Path) -> None:

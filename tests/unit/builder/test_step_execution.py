@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 from kiln.builder.step_execution import ATTEMPTS, EngineCalls, persistent
 from kiln.errors import DownloadFailed
 from kiln.job.messages import StepReporter
-from kiln.model.plan import BuildStep, CompileStep
-from kiln.model.rendered import Output
+from kiln.model.plan import BuildStep, CompileStep, FetchedSource
+from kiln.model.rendered import Checkout, Output, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +48,26 @@ def test_a_fault_that_may_pass_is_tried_again(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_file_that_the_server_lacks_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome(monkeypatch, "Failed to fetch from u: HTTP status client error (404 Not Found) for url (u)") == -1
+
+
+def test_a_download_of_kilns_own_is_tried_again_unless_the_answer_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = "https://a.org/b: the server answered 404\n       file:///c: no such file"
+    assert outcome(monkeypatch, gone) == -1
+    assert outcome(monkeypatch, "https://a.org/b: the server answered 503", gone) == -2
+    assert outcome(monkeypatch, f"{gone}\n       https://b.org/a: b.org cannot be reached: timed out") == 2
+
+
+def test_a_source_that_kiln_fetches_is_an_input_but_for_its_password() -> None:
+    def inputs(**fields: str) -> dict[str, Any]:
+        source = Source(checkout=Checkout(program="svn", url="https://a.org", **fields))  # type: ignore[arg-type]
+        fetched = (FetchedSource(source=source, position=0),)
+        step = CompileStep(title="c", recipe={}, folder=Path("/w"), channels=(), environment={}, fetched=fetched)
+        calls = EngineCalls(job=cast("Any", None), granted=(), recipe_digest="", packed_digest="")
+        return calls.inputs(step)
+
+    assert "swordfish" not in str(inputs(password="swordfish"))
+    assert inputs(password="swordfish") == inputs(password="other")
+    assert inputs(revision="7") != inputs(revision="8")
 
 
 def test_a_package_is_made_again_for_files_that_only_it_contains() -> None:

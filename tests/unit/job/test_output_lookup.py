@@ -8,7 +8,7 @@ import pytest
 
 from kiln.job.output_lookup import channels_for, needs_network, pythons_of
 from kiln.model.build_config import BuildConfig
-from kiln.model.rendered import Output, OutputTest, Rendered, Requirements, Source, Staging
+from kiln.model.rendered import Checkout, Output, OutputTest, Rendered, Requirements, Source, Staging
 from kiln.store.compile_cache_key import group_of
 
 CONFIG = BuildConfig(name="c", platform="linux-64", variant={}, pin_run_as_build={})
@@ -40,6 +40,7 @@ def test_what_is_skipped_needs_nothing_and_sources_need_the_network() -> None:
     skipped = dataclasses.replace(LIB, name="x", skip=True, requirements=Requirements(host=("python",)))
     assert channels_for(rendered(LIB, skipped)) == ()
     assert needs_network(rendered(LIB, sources=(Source(url=("https://a",)),)))
+    assert needs_network(rendered(LIB, sources=(Source(checkout=Checkout(program="hg", url="https://a")),)))
 
 
 def test_configs_of_one_cuda_share_a_group() -> None:

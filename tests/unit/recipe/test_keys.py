@@ -95,6 +95,8 @@ def test_the_documentation_lists_what_is_refused() -> None:
 def test_the_documentation_lists_the_keys_that_were_not_compared_with_conda_builds_packages() -> None:
     page = (ROOT / "docs" / "reference" / "packages.md").read_text().partition("### What was not compared")[2]
     compared = {key for text, _ in RECIPES.values() for key in keys_of(text)}
+    sources = (ROOT / "tests" / "integration" / "test_source_kinds.py").read_text()
+    compared |= {key for key in recipe_keys() if key[0] == "source" and re.search(rf"\b{key[1]}\b", sources)}
     honored = [key for key in recipe_keys().values() if key.honored and key.section != "extra"]
     missing = [
         (key.section, key.name)
@@ -132,7 +134,6 @@ def test_a_refused_key_is_located(key: RecipeKey) -> None:
 
 def test_a_refused_key_without_a_value_is_no_fault() -> None:
     assert faults("build:\n  pin_depends:\n  preferred_env: ''\nabout:\n  readme: null\n") == ()
-    assert [fault.key for fault in faults("source:\n  no_hoist: false\n")] == ["source/no_hoist"]
 
 
 @pytest.mark.parametrize(
@@ -164,9 +165,20 @@ def test_own_sections_may_have_any_key() -> None:
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("source:\n  url: https://a.org/download\n  fn: a-1.tar.gz\n", "source/fn"),
-        ("source:\n  url: https://a.org/a.rpm\n", "source/url"),
-        ("source:\n  url: https://a.org/a.whl\n  patches: [a.patch]\n", "source/patches"),
+        ("source:\n  url: https://a.org/a.zip\n  sha1: ''\n", "source/sha1"),
+        ("source:\n  path: a\n  content_sha512:\n", "source/content_sha512"),
+        ("source:\n  path: a\n  path_via_symlink: false\n", "source/path_via_symlink"),
+        ("source:\n  path: a\n  path_via_symlink: true\n  folder: b/../..\n", "source/folder"),
+        ("source:\n  path: a\n  path_via_symlink: true\n  folder: b\n  patches: [c]\n", "source/patches"),
+        (
+            "source:\n  - {path: a, path_via_symlink: true, folder: b}\n  - {path: c, folder: b/d}\n",
+            "source/path_via_symlink",
+        ),
+        ("source:\n  - path: a\n  - {path: b, content_sha256: c}\n", "source/content_sha256"),
+        (
+            "source:\n  - {path: a, folder: b/c}\n  - {path: b, folder: ./b/, content_sha256: c}\n",
+            "source/content_sha256",
+        ),
         ("source:\n  git_url: https://a.org/a\n  git_rev: a\n  git_tag: b\n", "source/git_tag"),
         (
             "build:\n  error_overlinking: true\n  overlinking_ignore_patterns: [a]\n",
@@ -193,6 +205,9 @@ def test_a_value_that_cannot_be_honored_is_reported(text: str, key: str) -> None
 
 def test_values_that_are_honored_are_no_faults() -> None:
     source = "source:\n  - url: [https://a.org/a.zip, https://b.org/a.zip]\n  - url: https://a.org/a.bin\n    fn: b\n"
+    source += "  - {url: https://a.org/get, fn: a-1.tar.gz, folder: c}\n  - {url: https://a.org/a.rpm, folder: d}\n"
+    source += "  - {url: https://a.org/a.whl, patches: [a.patch], no_hoist: false}\n"
+    source += "  - {path: a, path_via_symlink: '', folder: e}\n  - {path: b, folder: e-f, content_sha256: a}\n"
     outputs = "outputs:\n  - name: a\n    script: a.pl\n    script_interpreter: perl\n  - name: b\n    type: conda_v2\n"
     build = "build:\n  overlinking_ignore_patterns: [a]\n  merge_build_host: true\nrequirements:\n  build: [a]\n"
     assert faults(source + outputs + build) == ()

@@ -110,7 +110,7 @@ def test_what_has_no_hash_or_no_file_cannot_be_had(tmp_path: Path, index: Path) 
     assert located == ()
     assert [(entry.name, entry.reason) for entry in lacking] == [
         ("https://code.example/a.tar.gz", "the recipe has no sha256 to find it by"),
-        ("https://code.example/a.git", "a git repository has no hash to find it by"),
+        ("https://code.example/a.git", "a repository has no hash to find it by"),
     ]
 
 

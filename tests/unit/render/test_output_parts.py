@@ -9,7 +9,7 @@ import pytest
 
 from kiln import expand, render
 from kiln.errors import RecipeFault
-from kiln.model.rendered import Requirements, Script, Source
+from kiln.model.rendered import Checkout, Requirements, Script, Source
 from kiln.render import output_parts, output_settings
 from kiln.variants.files import VariantFile, load_variant_file
 from tests.feedstocks import written
@@ -152,6 +152,22 @@ def test_the_build_script_of_windows_is_a_batch_file(tmp_path: Path) -> None:
     [
         ("  url: u\n  sha256: 0a\n  folder: f\n", [Source(url=("u",), sha256="0a", folder="f")]),
         ("  - url:\n      - u\n      - v\n  - path: p\n", [Source(url=("u", "v")), Source(path="p")]),
+        ("  url: u\n  sha1: 1a\n  sha512: 2b\n", [Source(url=("u",), hashes={"sha1": "1a", "sha512": "2b"})]),
+        (
+            "  path: p\n  content_sha384: a\n  content_hash_skip: .git/\n",
+            [Source(path="p", content_hashes={"sha384": "a"}, content_hash_skip=(".git/",))],
+        ),
+        ("  url: u\n  no_hoist: false\n", [Source(url=("u",), no_hoist=True)]),
+        ("  path: p\n  path_via_symlink: no\n  folder: f\n", [Source(path="p", linked=True, folder="f")]),
+        ("  url: u/get\n  fn: a.tar.gz\n", [Source(url=("u/get",), archive_name="a.tar.gz")]),
+        ("  url: u/a.tar.gz\n  fn: a.tar.gz\n", [Source(url=("u/a.tar.gz",))]),
+        ("  hg_url: h\n  hg_tag: 1.10\n", [Source(checkout=Checkout(program="hg", url="h", revision="1.10"))]),
+        ("  hg_url: h\n", [Source(checkout=Checkout(program="hg", url="h"))]),
+        (
+            "  svn_url: s\n  svn_rev: 07\n  svn_ignore_externals: On\n  svn_username: u\n  svn_password: p\n",
+            [Source(checkout=Checkout(program="svn", url="s", revision="07", externals=False, user="u", password="p"))],
+        ),
+        ("  svn_url: s\n  svn_username: u\n", [Source(checkout=Checkout(program="svn", url="s"))]),
         ("  git_url: g\n  git_rev: v1\n", [Source(git_url="g", git_rev="v1")]),
         ("  git_url: g\n  git_tag: 1.10\n", [Source(git_url="g", git_rev="1.10")]),
         ("  git_url: g\n  git_branch: main\n", [Source(git_url="g", git_rev="main")]),

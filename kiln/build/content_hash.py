@@ -1,0 +1,85 @@
+"""conda-build's hash of a folder's contents, which does not depend on the archive that they were in.
+
+Source: compute_content_hash in conda_build/utils.py, and CEP 16, which describes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln import files
+from kiln.errors import BuildFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_CHARACTERS = 1 << 20
+
+
+def content_hash(folder: Path, algorithm: str, skip: Iterable[str] = ()) -> str:
+    """Return the hash of all paths below a folder, and of what they are and contain, in the order of the paths.
+
+    Text has the line ends of Unix; of a link counts what it leads to. ``skip`` are relative paths that do not count;
+    one that ends with a slash is a folder with all that is below.
+
+    Raises:
+        BuildFailed: for a path that is no file, folder or link.
+    """
+    digest, skip = hashlib.new(algorithm), tuple(skip)
+    for name in sorted(_paths(folder)):
+        if any(_is_skipped(name, item) for item in skip):
+            continue
+        digest.update(os.fsencode(name))
+        for part in _parts(folder / name, name):
+            digest.update(part)
+        digest.update(b"-")
+    return digest.hexdigest()
+
+
+def _paths(folder: Path) -> Iterator[str]:
+    for top, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            yield Path(top, name).relative_to(folder).as_posix()
+
+
+def _is_skipped(name: str, item: str) -> bool:
+    return item in {name, f"{name}/"} or (item.endswith("/") and name.startswith(item))
+
+
+def _parts(path: Path, name: str) -> Iterator[bytes]:
+    """Yield the kind of a path, and its content."""
+    if path.is_symlink():
+        yield b"L"
+        yield os.fsencode(path.readlink())
+    elif path.is_dir():
+        yield b"D"
+    elif path.is_file():
+        yield b"F"
+        yield from _text(path) if _is_text(path) else _bytes(path)
+    else:
+        raise BuildFailed(f"{name[:200]!r} is no file, folder or link", why="its content has no hash")
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        for _ in _text(path):
+            pass
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _text(path: Path) -> Iterator[bytes]:
+    """Yield a file's text with the line ends of Unix, so that the result is the same for checkouts on Windows."""
+    with io.TextIOWrapper(path.open("rb"), encoding="utf-8", newline=None) as file:
+        while text := file.read(_CHARACTERS):
+            yield text.encode()
+
+
+def _bytes(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from files.chunks(file)

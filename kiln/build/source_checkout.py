@@ -1,0 +1,87 @@
+"""Check out a repository of Mercurial, Subversion or git at a revision, for the engine to copy.
+
+Source: hg_source, svn_source and git_source in conda_build/source.py. A recipe's addresses and revisions are never
+options of the programs. A password goes to Subversion's standard input; it is on no command line.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from kiln import command, masking, rattler_process
+from kiln.errors import DownloadFailed, RecipeFault
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from kiln.model.rendered import Checkout
+
+# No questions, and messages in English that this module reads.
+_SETTINGS = {"HGPLAIN": "1", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+_NO_REVISION = re.compile(
+    r"unknown revision|No such revision|Syntax error in revision|E205000|pathspec .* did not match|ambiguous identifier"
+)
+_HINT = "see that the repository can be reached and read from here, then run the same command again"
+
+
+def check_out(checkout: Checkout, folder: Path, *, env: Mapping[str, str]) -> str:
+    """Check out a repository into a new folder, and return the revision that it has.
+
+    Raises:
+        RecipeFault: the address or the revision is invalid, or the repository does not have it.
+        DownloadFailed: the repository cannot be read.
+        MissingTool: the program is missing.
+    """
+    for value in (checkout.url, checkout.revision or "", checkout.user or ""):
+        if value.startswith("-"):
+            raise RecipeFault(f"source/{checkout.program}_url: {value[:80]!r} is an option", hint="give an address")
+    masking.protect([checkout.password] if checkout.password else ())
+    environment = {**env, **_SETTINGS}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return {"hg": _hg, "svn": _svn, "git": _git}[checkout.program](checkout, folder, environment)
+
+
+def _hg(checkout: Checkout, folder: Path, env: Mapping[str, str]) -> str:
+    program = ("hg", "--noninteractive")
+    _run(checkout, (*program, "clone", "--noupdate", "--", checkout.url, str(folder)), folder.parent, env)
+    _run(checkout, (*program, "update", "--clean", f"--rev={checkout.revision or 'tip'}"), folder, env)
+    return _answer((*program, "log", "--rev=.", "--template={node}"), folder, env)
+
+
+def _svn(checkout: Checkout, folder: Path, env: Mapping[str, str]) -> str:
+    argv = ["svn", "checkout", "--non-interactive", "--revision", checkout.revision or "HEAD"]
+    if not checkout.externals:
+        argv.append("--ignore-externals")
+    if checkout.user is not None and checkout.password is not None:
+        argv += ["--no-auth-cache", "--username", checkout.user, "--password-from-stdin"]
+    _run(checkout, (*argv, "--", checkout.url, str(folder)), folder.parent, env, stdin=checkout.password)
+    return _answer(("svn", "info", "--show-item", "last-changed-revision", "."), folder, env)
+
+
+def _git(checkout: Checkout, folder: Path, env: Mapping[str, str]) -> str:
+    depth = () if checkout.depth is None else ("--depth", str(checkout.depth))
+    _run(checkout, ("git", "clone", "--quiet", *depth, "--", checkout.url, str(folder)), folder.parent, env)
+    _run(checkout, ("git", "checkout", "--quiet", checkout.revision or "HEAD"), folder, env)
+    _run(checkout, ("git", "submodule", "--quiet", "update", "--init", "--recursive"), folder, env)
+    return _answer(("git", "rev-parse", "HEAD"), folder, env)
+
+
+def _run(
+    checkout: Checkout, argv: tuple[str, ...], folder: Path, env: Mapping[str, str], stdin: str | None = None
+) -> None:
+    idle = rattler_process.limits().stall
+    result = command.run(argv, env=env, cwd=folder, stdin=stdin, idle=idle)
+    if result.idle:
+        raise DownloadFailed(f"{checkout.url} has sent nothing for {idle} s", hint=_HINT)
+    if result.ok:
+        return
+    if _NO_REVISION.search(result.tail):
+        raise RecipeFault(f"{checkout.url} has no revision {checkout.revision!r}", why=result.tail)
+    raise DownloadFailed(f"{checkout.url} cannot be checked out", why=result.tail, hint=_HINT)
+
+
+def _answer(argv: tuple[str, ...], folder: Path, env: Mapping[str, str]) -> str:
+    result = command.capture(argv, env=env, cwd=folder)
+    return result.stdout.strip() if result.ok else ""

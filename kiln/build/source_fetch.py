@@ -1,0 +1,189 @@
+"""Fetch the sources that the engine does not have, verify them, and give it local files and folders in their place.
+
+A file with a hash is kept by its strongest hash, and is verified each time that it is used. What the engine verifies
+by itself stays its job.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln import files, masking, source_download
+from kiln.build import source_kinds
+from kiln.build.content_hash import content_hash
+from kiln.build.source_checkout import check_out
+from kiln.build.source_unpack import unpack
+from kiln.errors import DownloadFailed, HashMismatch, KilnError, RecipeFault
+from kiln.model.rendered import Checkout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kiln.build.source_mirrors import SourceMirrors
+    from kiln.model.plan import FetchedSource
+    from kiln.model.rendered import Source
+
+ALGORITHMS = ("sha512", "sha384", "sha256", "sha224", "sha1", "md5")  # the strongest one first
+_HEXADECIMAL = re.compile(r"[0-9a-fA-F]+")
+_HINT = "see that the recipe's hash belongs to this version, and who could have changed the file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFetch:
+    """Fetch into ``folder``, which is the step's own; ``origins`` are further places of files, and that of kept ones.
+
+    ``env`` is the environment of the programs that are run.
+    """
+
+    folder: Path
+    origins: SourceMirrors
+    env: Mapping[str, str]
+    on_line: Callable[[str], None]
+
+    def completed(self, recipe: Mapping[str, Any], fetched: tuple[FetchedSource, ...]) -> dict[str, Any]:
+        """Return the engine's recipe with the addresses of the fetched sources.
+
+        Raises:
+            HashMismatch: a file or its content does not have the recipe's hash.
+            DownloadFailed: a source cannot be fetched.
+            RecipeFault: a hash, a name or a revision is invalid.
+            BuildFailed: an archive cannot be unpacked.
+            MissingTool: a program for a source is missing.
+        """
+        entries = list(recipe.get("source", ()))
+        for number, item in enumerate(fetched):
+            try:
+                address = self._address(item.source, self.folder / str(number))
+            except KilnError as error:  # the log has all of it, a run's summary the first line
+                for line in error.why.splitlines():
+                    self.on_line(line.strip())
+                raise
+            if item.position is not None:
+                entries[item.position] = {**entries[item.position], **address}
+        return {**recipe, "source": entries} if entries else dict(recipe)
+
+    def _address(self, source: Source, folder: Path) -> Mapping[str, Any]:
+        """Fetch and verify a source, and return what is missing in its entry."""
+        if source.url:
+            return self._file(source, folder)
+        checkout = _checkout(source)
+        if checkout is not None:
+            return _as_entry(self._checked_out(source, checkout, folder))
+        if source.path is not None:
+            self._verify_path(source, Path(source.path), folder)
+        return {}
+
+    def _file(self, source: Source, folder: Path) -> Mapping[str, Any]:
+        path, sha256 = self._fetched(source, folder)
+        if not source_kinds.is_unpacked_by_kiln(source):
+            name = {} if source.file_name is None else {"file_name": source.file_name}
+            return {"url": [path.absolute().as_uri()], "sha256": sha256, **name}
+        tree = unpack(path, path.name, folder / "tree", hoist=not source.no_hoist, env=self.env)
+        _verify_content(source, tree, path.name)
+        return _as_entry(tree)
+
+    def _checked_out(self, source: Source, checkout: Checkout, folder: Path) -> Path:
+        self.on_line(f"{checkout.url}: {checkout.program} checks out {checkout.revision or 'the newest revision'}")
+        tree = folder / "tree"
+        revision = check_out(checkout, tree, env=self.env)
+        self.on_line(f"{checkout.url}: revision {revision}")
+        _verify_content(source, tree, checkout.url)
+        return tree
+
+    def _verify_path(self, source: Source, path: Path, folder: Path) -> None:
+        if path.is_file():
+            folder.mkdir(parents=True)
+            files.link_or_copy(path, folder / path.name)
+        _verify_content(source, folder if path.is_file() else path, path.name)
+
+    def _fetched(self, source: Source, folder: Path) -> tuple[Path, str]:
+        """Return the file of a source, and its SHA-256: one that was kept, if it has all hashes, or a new one."""
+        name, hashes = _name(source), _hashes(source)
+        place = _place(self.origins.kept or self.folder, hashes) / name if hashes else folder / name
+        if place.is_file():
+            actual = source_download.fetch(place.absolute().as_uri(), folder, algorithms=(*hashes, "sha256"))
+            if _differing(hashes, actual) is None:
+                self.on_line(f"{name}: fetched before")
+                return place, actual["sha256"]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        reasons: list[str] = []
+        mismatch: HashMismatch | None = None
+        for url in self.origins.of(source.url, source.sha256 or ""):
+            try:
+                return place, self._download(url, place, hashes)
+            except DownloadFailed as error:
+                reasons.append(f"{masking.without_credentials(url)}: {error.why}")
+            except HashMismatch as error:
+                mismatch = error
+        if mismatch is not None:
+            raise mismatch
+        hint = "see that the sources can be reached, then run the same command again, or name a --distdir or --mirror"
+        raise DownloadFailed(f"{name} cannot be downloaded", why="\n       ".join(reasons), hint=hint)
+
+    def _download(self, url: str, place: Path, hashes: Mapping[str, str]) -> str:
+        """Download a file with hashes, and return its SHA-256."""
+        shown = masking.without_credentials(url)
+        self.on_line(f"{place.name}: {shown}")
+        with tempfile.TemporaryDirectory(dir=place.parent, prefix=".fetch-") as folder:
+            part = Path(folder) / place.name
+            actual = source_download.fetch(url, place.parent, algorithms=(*hashes, "sha256"), target=part)
+            if (algorithm := _differing(hashes, actual)) is not None:
+                what = f"{place.name} is not the recipe's source; it is not used"
+                why = f"its {algorithm} is {actual[algorithm]}, the recipe has {hashes[algorithm]}"
+                raise HashMismatch(what, why=f"{why}; it came from {shown}", hint=_HINT)
+            part.replace(place)
+        return actual["sha256"]
+
+
+def _as_entry(tree: Path) -> dict[str, Any]:
+    return {"path": str(tree.absolute()), "use_gitignore": False}
+
+
+def _checkout(source: Source) -> Checkout | None:
+    if source.git_url is None:
+        return source.checkout
+    return Checkout(program="git", url=source.git_url, revision=source.git_rev, depth=source.git_depth)
+
+
+def _name(source: Source) -> str:
+    name = source_kinds.title(source)
+    if name in {"", ".", ".."} or "/" in name or "\0" in name:
+        raise RecipeFault(f"source/fn: {name[:80]!r} is not the name of a file")
+    return name
+
+
+def _hashes(source: Source) -> dict[str, str]:
+    """Return the hashes of a source's file, the strongest one first."""
+    given = {**source.hashes, "sha256": source.sha256, "md5": source.md5}
+    hashes = {name: text for name in ALGORITHMS if (text := given.get(name))}
+    for name, text in hashes.items():
+        digits = 2 * hashlib.new(name, usedforsecurity=False).digest_size
+        if len(text) != digits or not _HEXADECIMAL.fullmatch(text):
+            raise RecipeFault(f"source/{name} is {text[:140]!r}", why=f"it has {digits} hexadecimal digits")
+    return {name: text.lower() for name, text in hashes.items()}
+
+
+def _place(folder: Path, hashes: Mapping[str, str]) -> Path:
+    name, text = next(iter(hashes.items()))
+    return folder / name / text
+
+
+def _differing(hashes: Mapping[str, str], actual: Mapping[str, str]) -> str | None:
+    return next((name for name, text in hashes.items() if actual[name] != text), None)
+
+
+def _verify_content(source: Source, tree: Path, name: str) -> None:
+    """Compare the hashes of unpacked files with the recipe's."""
+    for algorithm, expected in source.content_hashes.items():
+        actual = content_hash(tree, algorithm, source.content_hash_skip)
+        if actual != expected:
+            raise HashMismatch(
+                f"the content of {name} is not the recipe's",
+                why=f"its content_{algorithm} is {actual}, the recipe has {expected}",
+                hint="see that the recipe's hash belongs to this version, and what content_hash_skip leaves out",
+            )

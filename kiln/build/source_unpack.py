@@ -1,0 +1,192 @@
+"""Unpack a source's archive, as conda-build does: without any path out of the folder, and through no link.
+
+tar and zip files are read here; for 7z, RPM, Debian packages and compress(1), bsdtar runs, whose library conda-build
+has, too. Times and modes are the archive's, since a Makefile may depend on them.
+"""
+
+from __future__ import annotations
+
+import calendar
+import lzma
+import os
+import posixpath
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
+
+from kiln import command, files
+from kiln.archive_names import is_archive, is_wheel
+from kiln.errors import BuildFailed
+from kiln.zstd import zstd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+TAR = (".tar", ".tar.bz2", ".tar.gz", ".tar.lzma", ".tar.xz", ".tgz")
+ZSTD, ZIP = (".tar.zst",), (".zip", ".whl")
+_FAULTS = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, zstd.ZstdError, EOFError),
+    *(KeyError, RuntimeError, NotImplementedError, ValueError),  # of members: passwords, odd methods, odd names
+)
+_ALL = 0o777
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Member:
+    """A member of an archive: a folder, a link to ``link``, another name of the file ``same``, or a file."""
+
+    name: str
+    mode: int
+    time: float
+    link: str | None = None
+    same: str | None = None
+    content: Callable[[], IO[bytes] | None] | None = None
+
+
+def unpack(archive: Path, name: str, folder: Path, *, hoist: bool, env: Mapping[str, str]) -> Path:
+    """Unpack a file that is called ``name`` into a new folder, and return the folder with its content.
+
+    With ``hoist``, that is the single folder at the top of the archive, if it has one. A file that is no archive is
+    copied, and a wheel is both.
+
+    Raises:
+        BuildFailed: the archive is damaged, or has a path that leads out of the folder.
+        MissingTool: bsdtar is needed, and missing.
+        DiskFull: when the disk is full.
+    """
+    folder.mkdir(parents=True)
+    with files.full_disk_as_error(folder):
+        if is_archive(name):
+            _unpack(archive, name, folder, env)
+        if not is_archive(name) or is_wheel(name):
+            shutil.copy2(archive, folder / name)
+    entries = list(folder.iterdir())
+    has_top = hoist and len(entries) == 1 and entries[0].is_dir() and not entries[0].is_symlink()
+    return entries[0] if has_top else folder
+
+
+def _unpack(archive: Path, name: str, folder: Path, env: Mapping[str, str]) -> None:
+    members = _reader(name)
+    if members is None:
+        _run_bsdtar(archive, name, folder, env)
+        return
+    folders: list[tuple[Path, _Member]] = []
+    try:
+        for member in members(archive):
+            place = _place(folder, member.name, name)
+            if place == folder:
+                continue
+            _make(member, place, folder, name)
+            if place.is_dir() and not place.is_symlink():
+                folders.append((place, member))
+    except _FAULTS as error:
+        raise BuildFailed(f"{name} cannot be unpacked", why=f"{type(error).__name__}: {error}") from error
+    for place, member in reversed(folders):  # files in them change their times
+        place.chmod((member.mode & _ALL) | stat.S_IRWXU)
+        os.utime(place, (member.time, member.time))
+
+
+def _reader(name: str) -> Callable[[Path], Iterator[_Member]] | None:
+    ending = name.lower()
+    readers = ((TAR, _of_tar), (ZSTD, _of_zstd), (ZIP, _of_zip))
+    return next((reader for ends, reader in readers if ending.endswith(ends)), None)
+
+
+def _of_tar(archive: Path) -> Iterator[_Member]:
+    with tarfile.open(archive, "r:*") as tar:
+        yield from _members_of_tar(tar)
+
+
+def _of_zstd(archive: Path) -> Iterator[_Member]:
+    with zstd.ZstdFile(archive) as plain, tarfile.open(fileobj=plain, mode="r|") as tar:
+        yield from _members_of_tar(tar)
+
+
+def _members_of_tar(tar: tarfile.TarFile) -> Iterator[_Member]:
+    for member in tar:
+        if not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
+            raise tarfile.TarError(f"{member.name[:200]!r} is a device or a pipe")
+        yield _Member(
+            name=member.name,
+            mode=member.mode,
+            time=member.mtime,
+            link=member.linkname if member.issym() else None,
+            same=member.linkname if member.islnk() else None,
+            content=(lambda member=member: tar.extractfile(member)) if member.isfile() else None,  # type: ignore[misc]
+        )
+
+
+def _of_zip(archive: Path) -> Iterator[_Member]:
+    with zipfile.ZipFile(archive) as file:
+        for member in file.infolist():
+            mode = member.external_attr >> 16
+            is_link = stat.S_ISLNK(mode)
+            yield _Member(
+                name=member.filename,
+                mode=stat.S_IMODE(mode) or (0o755 if member.is_dir() else 0o644),
+                time=calendar.timegm((*member.date_time, 0, 0, 0)),
+                link=os.fsdecode(file.read(member)) if is_link else None,
+                content=None if is_link or member.is_dir() else (lambda member=member: file.open(member)),  # type: ignore[misc]
+            )
+
+
+def _place(folder: Path, name: str, archive: str) -> Path:
+    """Return the path of a member: inside of the folder, and below no link."""
+    parts = [part for part in name.split("/") if part not in {"", "."}]
+    place = folder
+    for part in parts:
+        if part == ".." or name.startswith("/") or place.is_symlink():
+            why = "it is below a link" if place.is_symlink() else "it leads out of the archive's folder"
+            raise BuildFailed(f"{archive} is not unpacked: it has {name[:200]!r}", why=why)
+        place /= part
+    return place
+
+
+def _make(member: _Member, place: Path, folder: Path, archive: str) -> None:
+    """Make a file, folder or link; a later member of the same name replaces an earlier one."""
+    if member.link is None and member.same is None and member.content is None:
+        if place.is_symlink() or (place.exists() and not place.is_dir()):
+            place.unlink()
+        place.mkdir(parents=True, exist_ok=True)
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.is_symlink() or place.is_file():
+        place.unlink()
+    if member.link is not None:
+        place.symlink_to(member.link)
+    elif member.same is not None:
+        _link(_place(folder, member.same, archive), place)
+    elif member.content is not None:
+        _write(member, place)
+
+
+def _link(target: Path, place: Path) -> None:
+    if target.is_symlink():
+        place.symlink_to(target.readlink())
+    elif target.is_file():
+        os.link(target, place)
+    else:
+        raise KeyError(f"{posixpath.basename(target)[:200]!r} is a link to a file that is not there")
+
+
+def _write(member: _Member, place: Path) -> None:
+    content = member.content() if member.content is not None else None
+    if content is None:
+        raise KeyError(f"{member.name[:200]!r} has no content")
+    with content, place.open("xb") as file:
+        shutil.copyfileobj(content, file, 1 << 18)
+    place.chmod((member.mode & _ALL) | stat.S_IRUSR)
+    os.utime(place, (member.time, member.time))
+
+
+def _run_bsdtar(archive: Path, name: str, folder: Path, env: Mapping[str, str]) -> None:
+    """Have bsdtar unpack an archive; without -P it writes neither out of the folder nor through links."""
+    argv = ("bsdtar", "-x", "-p", "--no-same-owner", "-f", str(archive), "-C", str(folder))
+    result = command.run(argv, env=env)
+    if not result.ok:
+        raise BuildFailed(f"{name} cannot be unpacked", why=result.tail)

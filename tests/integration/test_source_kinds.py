@@ -1,0 +1,312 @@
+"""Sources that kiln fetches for rattler-build: each engine has the same files in its work directory."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.build.content_hash import content_hash
+from kiln.conda_package import reader
+from kiln.errors import DownloadFailed, HashMismatch, RecipeFault
+from tests.feedstocks import written
+from tests.waiting import CEILING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+ROOT = Path(__file__).parents[2]
+HEAD = "package:\n  name: keys\n  version: '1'\n"
+SCRIPT = "build:\n  script:\n    - mkdir -p $PREFIX/share\n    - cp -a . $PREFIX/share/work\n"
+# The records of a checkout, which have times and places, and an engine's own files.
+OTHERS = re.compile(
+    r"(\.hg|\.svn|\.git)/|\.source_info\.json$|(conda_build|build_env|build_env_setup)\.(sh|log)$"
+    r"|metadata_conda_debug\.yaml$"
+)
+FILES = {"one.txt": b"one\n", "sub/two.sh": b"#!/bin/sh\r\n", "sub/binary": b"\xff\x00\r\n"}
+HASHES = {name: getattr(hashlib, name) for name in ("sha1", "sha224", "sha384", "sha512", "sha256", "md5")}
+
+
+def tarball(path: Path, *, top: str = "app-1/") -> Path:
+    """Write an archive with a link, a program and old times."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as tar:
+        for name, data in FILES.items():
+            member = tarfile.TarInfo(top + name)
+            member.size, member.mtime, member.mode = len(data), 1_000_000_000, 0o755 if name.endswith("sh") else 0o644
+            tar.addfile(member, io.BytesIO(data))
+        link = tarfile.TarInfo(f"{top}link")
+        link.type, link.linkname = tarfile.SYMTYPE, "sub/two.sh"
+        tar.addfile(link)
+    return path
+
+
+def build(folder: Path, source: str, files: Mapping[str, str], engine: str) -> subprocess.CompletedProcess[str]:
+    feedstock = written(folder / "feedstock", HEAD + source + SCRIPT, files=files)
+    words = (sys.executable, "-m", "kiln", "-C", str(feedstock.root))
+    subprocess.run((*words, "rerender", "--no-pinning"), cwd=ROOT, check=True, capture_output=True)
+    argv = (*words, "build", "--all", "--container", "none", "--engine", engine)
+    return subprocess.run(argv, cwd=ROOT, text=True, capture_output=True, check=False, timeout=CEILING)
+
+
+def work(folder: Path, source: str, files: Mapping[str, str] | None = None, *, engine: str = "rattler-build") -> Work:
+    ended = build(folder, source, files or {}, engine)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    (package,) = (folder / "feedstock" / "build_artifacts").glob("*/keys-*.conda")
+    return Work.of(package)
+
+
+class Work(dict[str, tuple[bytes, bool, str]]):
+    """The content, the executable bit and the link of each file in the work directory of a build."""
+
+    @classmethod
+    def of(cls, package: Path) -> Work:
+        found, top = cls(), "share/work/"
+        with reader.reading(package) as members:
+            for member, content in members:
+                name = member.name.removeprefix(top)
+                if member.name.startswith(top) and not member.isdir() and not OTHERS.search(name):
+                    data = b"" if content is None else content.read()
+                    found[name] = (data, bool(member.mode & 0o100) and not member.issym(), member.linkname)
+        return found
+
+
+def compared(tmp_path: Path, source: str, files: Mapping[str, str] | None = None) -> Work:
+    """Return the files in rattler-build's work directory, after comparing them with conda-build's, where that is."""
+    own = work(tmp_path / "own", source, files)
+    if shutil.which("conda-build"):
+        assert own == work(tmp_path / "other", source, files, engine="conda-build")
+    return own
+
+
+def refused(folder: Path, source: str, code: int, files: Mapping[str, str] | None = None) -> str:
+    ended = build(folder, source, files or {}, "rattler-build")
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    assert not list((folder / "feedstock" / "build_artifacts").glob("*/keys-*.conda"))
+    return ended.stderr
+
+
+def entries(urls: Mapping[str, str]) -> str:
+    """Return a source section of files in folders of their own, by the folders, each with further lines."""
+    return "source:\n" + "".join(f"  - folder: {folder}\n{lines}" for folder, lines in urls.items())
+
+
+def test_files_and_hashes(tmp_path: Path) -> None:
+    archive = tarball(tmp_path / "up" / "app-1.tar.gz")
+    data = archive.read_bytes()
+    shutil.copy(archive, tmp_path / "up" / "download")
+    (tmp_path / "up" / "data.bin").write_bytes(b"data")
+    with zipfile.ZipFile(tmp_path / "up" / "app-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("module.py", "old\n")
+    patch = "--- a/module.py\n+++ b/module.py\n@@ -1 +1 @@\n-old\n+new\n"
+    sources = {
+        name: f"    url: {archive.as_uri()}\n    {name}: {do(data).hexdigest()}\n" for name, do in HASHES.items()
+    }
+    up = (tmp_path / "up").as_uri()
+    sources |= {
+        "all": f"    url: {up}/app-1.tar.gz\n"
+        + "".join(f"    {n}: {do(data).hexdigest()}\n" for n, do in HASHES.items()),
+        "named": f"    url: {up}/download\n    fn: app-1.tar.gz\n    sha1: {HASHES['sha1'](data).hexdigest()}\n",
+        "plain": f"    url: {up}/data.bin\n    sha512: {HASHES['sha512'](b'data').hexdigest()}\n",
+        "renamed": f"    url: {up}/data.bin\n    fn: other\n    sha384: {HASHES['sha384'](b'data').hexdigest()}\n",
+        "wheel": f"    url: {up}/app-1-py3-none-any.whl\n    patches:\n      - new.patch\n",
+    }
+    found = compared(tmp_path, entries(sources), {"recipe/new.patch": patch})
+    for folder in (*HASHES, "all", "named"):
+        assert found[f"{folder}/sub/two.sh"] == (FILES["sub/two.sh"], True, "")
+        assert found[f"{folder}/link"][2] == "sub/two.sh"
+    assert found["plain/data.bin"][0] == found["renamed/other"][0] == b"data"
+    assert found["wheel/module.py"][0] == b"new\n"
+    assert "wheel/app-1-py3-none-any.whl" in found
+
+
+def test_a_kept_file_is_used_again_and_verified(tmp_path: Path) -> None:
+    archive = tarball(tmp_path / "up" / "app-1.tar.gz")
+    sha1 = HASHES["sha1"](archive.read_bytes()).hexdigest()
+    source = f"source:\n  url: {archive.as_uri()}\n  sha1: {sha1}\n"
+    work(tmp_path, source)
+    cache = tmp_path / "feedstock" / "build_artifacts" / "cache" / "sources"
+    kept = cache / "sha1" / sha1 / "app-1.tar.gz"
+    assert kept.read_bytes() == archive.read_bytes()
+    data = archive.read_bytes()
+    archive.unlink()
+    assert "folder/one.txt" in work(tmp_path, source + "  folder: folder\n")
+    archive.write_bytes(data)
+    kept.write_bytes(b"\x1f\x8b something else")
+    assert "other/one.txt" in work(tmp_path, source + "  folder: other\n")
+    assert kept.read_bytes() == data
+    archive.write_bytes(b"\x1f\x8b something else")
+    message = refused(tmp_path / "again", source, HashMismatch.exit_code)
+    assert f"the recipe has {sha1}" in message
+    assert "app-1.tar.gz is not the recipe's source" in message
+
+
+def test_a_source_that_cannot_be_reached(tmp_path: Path) -> None:
+    source = f"source:\n  url: https://sources.invalid/a/app-1.tar.gz\n  sha1: {'0' * 40}\n"
+    message = refused(tmp_path, source, DownloadFailed.exit_code)
+    assert "app-1.tar.gz cannot be downloaded" in message
+    assert "sources.invalid cannot be reached" in message
+
+
+def unpacked(folder: Path, *, top: str = "") -> Path:
+    with tarfile.open(tarball(folder / "a.tar.gz", top=top)) as tar:
+        tar.extractall(folder / "tree", filter="tar")
+    return folder / "tree"
+
+
+def test_content_hashes(tmp_path: Path) -> None:
+    archive = tarball(tmp_path / "up" / "app-1.tar.gz")
+    tree = unpacked(tmp_path / "tree")
+    keys = ("content_sha256", "content_sha384", "content_sha512")
+    lines = "".join(f"    {key}: {content_hash(tree, key.removeprefix('content_'))}\n" for key in keys)
+    local = {f"recipe/src/{name}": data.decode("latin-1") for name, data in FILES.items() if name == "one.txt"}
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "one.txt").write_bytes(FILES["one.txt"])
+    skipped = "    content_hash_skip:\n      - sub/\n      - link\n"
+    small = content_hash(tmp_path / "small", "sha256")
+    sources = {
+        "archive": f"    url: {archive.as_uri()}\n{lines}",
+        "part": f"    url: {archive.as_uri()}\n    content_sha256: {small}\n{skipped}",
+        "local": f"    path: src\n    content_sha256: {small}\n",
+    }
+    found = compared(tmp_path, entries(sources), local)
+    assert found["part/sub/binary"][0] == FILES["sub/binary"]
+    wrong = f"source:\n  url: {archive.as_uri()}\n  content_sha256: {small}\n"
+    message = refused(tmp_path / "wrong", wrong, HashMismatch.exit_code)
+    assert f"content_sha256 is {content_hash(tree, 'sha256')}" in message
+
+
+def test_links_and_tops(tmp_path: Path) -> None:
+    archive = tarball(tmp_path / "up" / "app-1.tar.gz")
+    patch = "--- a/one.txt\n+++ b/one.txt\n@@ -1 +1 @@\n-one\n+new\n"
+    lines = f"    url: {archive.as_uri()}\n    no_hoist: true\n"
+    sources = {
+        "top": lines,
+        "patched": f"{lines}    patches:\n      - new.patch\n",
+        "deep/er": "    path: src\n    path_via_symlink: true\n",
+    }
+    files = {"recipe/src/one": "1", "recipe/new.patch": patch.replace("one.txt", "app-1/one.txt")}
+    found = compared_but_links(tmp_path, entries(sources), files)
+    assert found["top/app-1/sub/two.sh"] == (FILES["sub/two.sh"], True, "")
+    assert found["patched/app-1/one.txt"][0] == b"new\n"
+
+
+def compared_but_links(tmp_path: Path, source: str, files: Mapping[str, str]) -> Work:
+    """Compare the engines, and what the link in the work directory leads to: the recipe's folder, of each feedstock."""
+    own = work(tmp_path / "own", source, files)
+    assert own["deep/er"][2].endswith("own/feedstock/recipe/src")
+    if shutil.which("conda-build"):
+        other = work(tmp_path / "other", source, files, engine="conda-build")
+        assert other.pop("deep/er")[2].endswith("other/feedstock/recipe/src")
+        assert {name: file for name, file in own.items() if name != "deep/er"} == other
+    return own
+
+
+def test_a_link_is_not_made_over_files(tmp_path: Path) -> None:
+    sources = {".": "    path: all\n", "data": "    path: src\n    path_via_symlink: true\n"}
+    ended = build(tmp_path, entries(sources), {"recipe/all/data/x": "", "recipe/src/y": ""}, "rattler-build")
+    assert ended.returncode != 0
+    assert not (tmp_path / "feedstock" / "recipe" / "src" / "x").exists()
+
+
+def run(folder: Path, *lines: Iterable[str]) -> None:
+    for words in lines:
+        subprocess.run(tuple(words), cwd=folder, check=True, capture_output=True, env=os.environ | {"HGPLAIN": "1"})
+
+
+@pytest.mark.needs("hg")
+def test_mercurial(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    commit = ("hg", "commit", "--addremove", "--user", "a", "--message", "m")
+    (repository / "one.txt").write_text("one\n")
+    run(repository, ("hg", "init"), commit, ("hg", "tag", "--user", "a", "v1"))
+    (repository / "later.txt").write_text("later\n")
+    run(repository, commit)
+    patch = "--- a/one.txt\n+++ b/one.txt\n@@ -1 +1 @@\n-one\n+new\n"
+    url = f"    hg_url: {repository.as_uri()}\n"
+    sources = {"tip": url, "tagged": f"{url}    hg_tag: v1\n    patches:\n      - new.patch\n"}
+    found = compared(tmp_path, entries(sources), {"recipe/new.patch": patch})
+    assert "tip/later.txt" in found
+    assert "tagged/later.txt" not in found
+    assert found["tagged/one.txt"][0] == b"new\n"
+    message = refused(tmp_path / "none", f"source:\n{url}    hg_tag: v9\n", RecipeFault.exit_code)
+    assert "has no revision 'v9'" in message
+    option = f"source:\n{url}    hg_tag: --config=alias.update=!touch {tmp_path}/ran\n"
+    assert "is an option" in refused(tmp_path / "option", option, RecipeFault.exit_code)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.needs("svn", "svnadmin")
+def test_subversion(tmp_path: Path) -> None:
+    run(tmp_path, ("svnadmin", "create", "server"))
+    url, copy = (tmp_path / "server").as_uri(), tmp_path / "copy"
+    run(tmp_path, ("svn", "checkout", url, "copy"))
+    (copy / "one.txt").write_text("one\n")
+    run(copy, ("svn", "add", "one.txt"), ("svn", "commit", "-m", "m"))
+    (copy / "later.txt").write_text("later\n")
+    run(copy, ("svn", "add", "later.txt"), ("svn", "mkdir", "lib"), ("svn", "commit", "-m", "m"), ("svn", "update"))
+    run(copy, ("svn", "propset", "svn:externals", "^/lib external", "."), ("svn", "commit", "-m", "m"))
+    lines = f"    svn_url: {url}\n"
+    sources = {
+        "head": lines,
+        "first": f"{lines}    svn_rev: 1\n",
+        "alone": f"{lines}    svn_ignore_externals: true\n    content_hash_skip:\n      - .svn/\n",
+        "user": f"{lines}    svn_username: me\n    svn_password: swordfish-7\n",
+    }
+    sources["alone"] += f"    content_sha256: {small_hash(tmp_path)}\n"
+    found = compared(tmp_path, entries(sources))
+    assert "head/later.txt" in found
+    assert "first/later.txt" not in found
+    (log,) = (tmp_path / "own" / "feedstock" / "build_artifacts" / "logs").glob("*/*.log")
+    assert "revision 3" in log.read_text()
+    places = [*(tmp_path / "own" / "feedstock" / "build_artifacts").rglob("*")]
+    leaks = [place.name for place in places if place.is_file() and b"swordfish-7" in place.read_bytes()]
+    assert set(leaks) == {"meta.yaml.template"}  # the recipe as its author has written it
+    message = refused(tmp_path / "none", f"source:\n{lines}    svn_rev: 99\n", RecipeFault.exit_code)
+    assert "has no revision '99'" in message
+
+
+def small_hash(folder: Path) -> str:
+    """Return the hash of the repository's newest files."""
+    tree = folder / "expected"
+    (tree / "lib").mkdir(parents=True)
+    for name in ("one", "later"):
+        (tree / f"{name}.txt").write_text(f"{name}\n")
+    return content_hash(tree, "sha256")
+
+
+@pytest.mark.needs("git")
+def test_the_content_of_a_git_source(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    (repository / "one.txt").write_text("one\n")
+    identity = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org")
+    expected = content_hash(repository, "sha512")
+    run(repository, ("git", "init", "-q"), ("git", "add", "."), (*identity, "commit", "-qm", "m"), ("git", "tag", "v1"))
+    source = f"source:\n  git_url: {repository.as_uri()}\n  git_tag: v1\n  content_hash_skip:\n    - .git/\n"
+    assert "one.txt" in compared(tmp_path, f"{source}  content_sha512: {expected}\n")
+    wrong = f"{source}  content_sha512: {'0' * 128}\n"
+    assert "content_sha512 is" in refused(tmp_path / "wrong", wrong, HashMismatch.exit_code)
+
+
+@pytest.mark.needs("bsdtar")
+def test_archives_that_the_engine_does_not_unpack(tmp_path: Path) -> None:
+    tree = unpacked(tmp_path / "tree", top="")
+    sources = {}
+    for name, options in {"lzma": ("--lzma",), "z": ("--compress",)}.items():
+        file = tmp_path / f"a.tar.{name}"
+        run(tree.parent, ("bsdtar", "-c", *options, "-f", str(file), "-C", str(tree), "."))
+        sources[name] = f"    url: {file.as_uri()}\n"
+    found = compared(tmp_path, entries(sources))
+    assert {f"{name}/sub/two.sh" for name in sources} <= found.keys()

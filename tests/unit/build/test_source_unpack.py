@@ -1,0 +1,141 @@
+"""Archives of sources are unpacked whole, with their times and modes, and into their folder alone."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.build.source_unpack import unpack
+from kiln.errors import BuildFailed, MissingTool
+from kiln.zstd import FAST, packing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+TIME = 1_000_000_000
+Entry = tuple[str, bytes, bytes, str]  # a name, a type of tarfile's, the content, the target of a link
+ENTRIES: tuple[Entry, ...] = (
+    ("top/", tarfile.DIRTYPE, b"", ""),
+    ("top/run.sh", tarfile.REGTYPE, b"#!/bin/sh\n", ""),
+    ("top/link", tarfile.SYMTYPE, b"", "/etc/hostname"),
+    ("top/same", tarfile.LNKTYPE, b"", "top/run.sh"),
+)
+
+
+def tar(path: Path, *entries: Entry, mode: str = "w:gz") -> Path:
+    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+        for name, kind, data, link in entries:
+            member = tarfile.TarInfo(name)
+            member.type, member.size, member.linkname, member.mtime, member.mode = kind, len(data), link, TIME, 0o2754
+            archive.addfile(member, io.BytesIO(data))
+    return path
+
+
+def of_zip(path: Path) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, kind, data, link in ENTRIES:
+            member = zipfile.ZipInfo(name, (2001, 9, 9, 1, 46, 40))
+            kinds = {tarfile.SYMTYPE: 0o120777, tarfile.DIRTYPE: 0o40755}
+            member.external_attr = kinds.get(kind, 0o100754) << 16
+            archive.writestr(member, link if kind == tarfile.SYMTYPE else data)
+    return path
+
+
+def of_zstd(path: Path) -> Path:
+    plain = tar(path.with_suffix(""), *ENTRIES, mode="w")
+    with path.open("wb") as file, packing(file, level=FAST) as packed:
+        packed.write(plain.read_bytes())
+    return path
+
+
+MAKERS: dict[str, Callable[[Path], Path]] = {
+    "a.tar.gz": lambda path: tar(path, *ENTRIES),
+    "a.tar.xz": lambda path: tar(path, *ENTRIES, mode="w:xz"),
+    "a.TAR.BZ2": lambda path: tar(path, *ENTRIES, mode="w:bz2"),
+    "a.tar": lambda path: tar(path, *ENTRIES, mode="w"),
+    "a.zip": of_zip,
+    "a.tar.zst": of_zstd,
+}
+
+
+@pytest.mark.parametrize("name", sorted(MAKERS))
+@pytest.mark.parametrize("hoist", [True, False])
+def test_an_archive(name: str, hoist: bool, tmp_path: Path) -> None:
+    tree = unpack(MAKERS[name](tmp_path / name), name, tmp_path / "new", hoist=hoist, env={})
+    assert tree == (tmp_path / "new" / "top" if hoist else tmp_path / "new")
+    top = tmp_path / "new" / "top"
+    status = (top / "run.sh").stat()
+    assert (top / "run.sh").read_bytes() == b"#!/bin/sh\n"
+    assert (status.st_mode & 0o7777, status.st_mtime) == (0o754, TIME)
+    assert top.stat().st_mtime == TIME
+    assert os.readlink(top / "link") == "/etc/hostname"  # noqa: PTH115 - as text
+    if not name.endswith("zip"):
+        assert (top / "same").samefile(top / "run.sh")
+
+
+def test_several_entries_at_the_top_stay(tmp_path: Path) -> None:
+    archive = tar(tmp_path / "a.tgz", *ENTRIES, ("other", tarfile.REGTYPE, b"", ""))
+    tree = unpack(archive, "a.tgz", tmp_path / "new", hoist=True, env={})
+    assert sorted(path.name for path in tree.iterdir()) == ["other", "top"]
+
+
+def test_a_wheel_is_copied_and_unpacked_and_a_file_is_copied(tmp_path: Path) -> None:
+    wheel = of_zip(tmp_path / "a.whl")
+    tree = unpack(wheel, "a.whl", tmp_path / "wheel", hoist=True, env={})
+    assert {path.name for path in tree.iterdir()} == {"a.whl", "top"}
+    assert [path.name for path in unpack(wheel, "a.bin", tmp_path / "file", hoist=True, env={}).iterdir()] == ["a.bin"]
+
+
+OUT = ("link", tarfile.SYMTYPE, b"", "..")
+
+
+@pytest.mark.parametrize(
+    ("entries", "why"),
+    [
+        ([("../out", tarfile.REGTYPE, b"x", "")], "leads out"),
+        ([("/out", tarfile.REGTYPE, b"x", "")], "leads out"),
+        ([("a/../../out", tarfile.REGTYPE, b"x", "")], "leads out"),
+        ([OUT, ("link/out", tarfile.REGTYPE, b"x", "")], "below a link"),
+        ([OUT, ("link/out/", tarfile.DIRTYPE, b"", "")], "below a link"),
+        ([("hard", tarfile.LNKTYPE, b"", "../secret")], "leads out"),
+        ([OUT, ("hard", tarfile.LNKTYPE, b"", "link/secret")], "below a link"),
+        ([("hard", tarfile.LNKTYPE, b"", "absent")], "not there"),
+        ([("pipe", tarfile.FIFOTYPE, b"", "")], "a device or a pipe"),
+    ],
+)
+def test_nothing_is_made_outside_of_the_folder(entries: list[Entry], why: str, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    archive = tar(tmp_path / "a.tgz", *entries)
+    with pytest.raises(BuildFailed, match=why) as caught:
+        unpack(archive, "a.tgz", tmp_path / "new", hoist=True, env={})
+    assert why in f"{caught.value.what} {caught.value.why}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tgz", "new", "secret"]
+    assert (tmp_path / "secret").stat().st_nlink == 1
+
+
+def test_a_later_member_replaces_a_link_and_writes_not_through_it(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    archive = tar(tmp_path / "a.tgz", ("x", tarfile.SYMTYPE, b"", "../secret"), ("x", tarfile.REGTYPE, b"new", ""))
+    tree = unpack(archive, "a.tgz", tmp_path / "new", hoist=True, env={})
+    assert (tree / "x").read_text() == "new"
+    assert (tmp_path / "secret").read_text() == "secret"
+
+
+@pytest.mark.parametrize("name", ["a.tar.gz", "a.zip", "a.tar.zst", "a.tar.lzma"])
+def test_a_damaged_archive(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"\x1f\x8b\x08no archive")
+    with pytest.raises(BuildFailed, match=f"{name} cannot be unpacked"):
+        unpack(tmp_path / name, name, tmp_path / "new", hoist=True, env={})
+
+
+@pytest.mark.parametrize("name", ["a.rpm", "a.deb", "a.7z", "a.tar.z"])
+def test_the_package_of_a_missing_program_is_named(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(MissingTool, match="bsdtar"):
+        unpack(tmp_path / name, name, tmp_path / "new", hoist=True, env={"PATH": str(tmp_path)})
