@@ -341,10 +341,10 @@ def kind_of(exit_code: int) -> type[KilnError]:
     return next((kind for kind in KilnError.__subclasses__() if kind.exit_code == exit_code), BuildFailed)
 
 
-def nearest(word: str, candidates: Iterable[str], *, most: int = 3) -> str:
+def nearest(word: str, candidates: Iterable[str], *, most: int = 3, similarity: float = 0.6) -> str:
     """Return 'did you mean ...?' with the names most similar to ``word``, or an empty text. Case is ignored."""
     names = {name.lower(): name for name in candidates}
-    matches = difflib.get_close_matches(word.lower(), list(names), n=most, cutoff=0.6)
+    matches = difflib.get_close_matches(word.lower(), list(names), n=most, cutoff=similarity)
     return f"did you mean {' or '.join(repr(names[name]) for name in matches)}?" if matches else ""
 
 

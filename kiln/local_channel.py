@@ -110,12 +110,12 @@ def solve(
     virtual_packages: VirtualPackages,
     platform: str = "linux-64",
     installed: Sequence[RepoDataRecord] = (),
-    flexible: bool = False,
+    priority: str = "strict",
 ) -> list[RepoDataRecord]:
     """Return packages that satisfy match specs; ``virtual_packages`` are the machine's.
 
     ``installed`` packages stay as they are where possible. Of a package in several channels, the first channel's builds
-    are chosen, or when ``flexible`` and these do not fit, a later one's.
+    are chosen: with the ``priority`` flexible a later one's if these do not fit, with disabled the newest of all.
 
     Raises:
         SolveFailed: with the solver's own explanation.
@@ -131,7 +131,7 @@ def solve(
         virtual_packages=dict(virtual_packages),
         platform=platform,
         installed=dumped(installed),
-        flexible=flexible,
+        priority=priority,
     )
     return loaded(records)
 

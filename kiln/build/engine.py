@@ -56,7 +56,7 @@ def execute(
     """
     fields: dict[str, Any] = {"keep": True}
     if isinstance(step, BuildStep):
-        fields = {"index": step.index, "edits": step.edits, "pins": to_json(step.pins), "level": step.level}
+        fields = {"index": step.index, "edits": step.edits, "pins": to_json(step.pins)}
         fields |= {"packed": step.packed, "recipe_folder": str(step.recipe_folder or "")}
     answer = _engine(step, "package", fields, environment=environment, log=log, on_line=on_line, origins=origins)
     return Path(answer["package"])
@@ -101,7 +101,13 @@ def _engine(
     job, answer = step.folder / "job.json", step.folder / "result.json"
     places = {"folder": str(step.folder), "result": str(answer), "parent": os.getpid()}
     platforms = to_json(step.platforms)
-    fields = {"recipe": recipe, "channels": step.channels, "platforms": platforms, **more}
+    fields = {
+        "recipe": recipe,
+        "channels": step.channels,
+        "platforms": platforms,
+        "settings": to_json(step.settings),
+        **more,
+    }
     files.write_text(job, json.dumps({**places, **fields}, indent=1))
     argv = (sys.executable, "-m", "kiln.build.worker", str(job))
     variables = {**handed_over(secrets_of(step), environment), **step.environment}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kiln import credentials
@@ -12,9 +13,9 @@ from kiln.build.engine_settings import index_json_entries
 from kiln.build.metadata_edits import metadata_edits, packed_files
 from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
+from kiln.model.package_settings import PackageSettings
 from kiln.model.plan import BuildStep, CompileStep, Platforms
 from kiln.shell_script import exports, in_bash
-from kiln.zstd import FAST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 COMPILE = "kiln-compile"  # what the engine calls a step that outputs share
 NOT_VARIABLES = ("perl", "lua", "r", "numpy", "python")  # conda-build has variables of other names for them
+_DEFAULTS = PackageSettings()
 NO_PACKAGE = "unset PKG_NAME PKG_VERSION PKG_BUILDNUM PKG_BUILD_STRING PKG_HASH"
 
 
@@ -103,11 +105,12 @@ def plan_compile(
     channels: tuple[str, ...],
     settings: Path,
     secrets: tuple[str, ...] = (),
+    forge: PackageSettings = _DEFAULTS,
 ) -> CompileStep:
     """Plan a build step that outputs share, in ``folder``.
 
     ``settings`` is a file of shell lines that the script reads first: what changes from run to run, and not the result.
-    ``secrets`` are variables of the same kind that must not be written to a file.
+    ``secrets`` are variables of the same kind that must not be written to a file. ``forge`` is as in `plan_outputs`.
     """
     environment = {
         **variant_variables(rendered),
@@ -135,6 +138,7 @@ def plan_compile(
         channels=channels,
         environment=cuda_override(rendered),
         platforms=platforms(rendered),
+        settings=forge,
         secrets=secrets,
         fetched=source_kinds.fetched(staging.sources, recipe_folder),
     )
@@ -156,12 +160,12 @@ def plan_outputs(
     channels: tuple[str, ...],
     compiled: Mapping[str, StagedFiles],
     extra: Mapping[str, Any],
-    level: int = FAST,
+    forge: PackageSettings = _DEFAULTS,
 ) -> tuple[BuildStep, ...]:
     """Plan the packages of a config, in the order of their dependencies.
 
     ``compiled`` is what the build steps left that outputs share, by their names. ``extra`` goes into each package's
-    metadata, ``level`` is zstd's for the packages.
+    metadata, ``forge`` are the settings of conda-forge.yml.
     """
 
     def step(output: Output) -> BuildStep:
@@ -191,13 +195,22 @@ def plan_outputs(
             index=index_json_entries(output),
             edits=metadata_edits(output) | packed_files(output, recipe_folder, test_sources(folder, output)),
             pins=solved_pins.of_output(output),
-            level=level,
+            settings=forge,
             recipe_folder=recipe_folder,
             fetched=source_kinds.fetched(output.sources, recipe_folder),
             packed=tuple(pattern for test in output.tests if test.by_engine for pattern in _files_of(test)),
         )
 
-    return tuple(step(output) for output in in_order(rendered.outputs))
+    return tuple(step(_linking(output, forge)) for output in in_order(rendered.outputs))
+
+
+def _linking(output: Output, forge: PackageSettings) -> Output:
+    """Return an output whose overlinking is an error where conda-forge.yml says so, and the recipe nothing."""
+    linking = output.settings.linking
+    if not forge.error_overlinking or linking.error_overlinking is not None:
+        return output
+    settings = replace(output.settings, linking=replace(linking, error_overlinking=True))
+    return replace(output, settings=settings)
 
 
 def _files_of(test: OutputTest) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from kiln import files, signals
 from kiln.build import installed_files_check, left_out_files, special_files
 from kiln.build.engine_folder import ENGINE_FOLDER, host_prefixes
 from kiln.build.metadata_rewrite import stamp
+from kiln.model.package_settings import PackageSettings
 from kiln.model.plan import Platforms
 from kiln.model.rendered import Pin
 from kiln.zstd import FAST
@@ -25,7 +26,7 @@ from kiln.zstd import FAST
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rattler_build import BuildResult, RenderedVariant
+    from rattler_build import BuildResult, RenderedVariant, ToolConfiguration
     from rattler_build.progress import LogEvent
 
 PACKAGE_FORMAT = f"conda:{FAST}"  # a release's packages are packed again, with their timestamps
@@ -71,10 +72,15 @@ def main(job_file: str) -> None:
 
 def build(job: dict[str, Any]) -> Path:
     """Build one package, merge the job's changes into its metadata, and return its path."""
-    folder = Path(job["folder"])
+    folder, settings = Path(job["folder"]), PackageSettings(**job["settings"])
     copy_packed(job.get("packed", ()), Path(job.get("recipe_folder", "")), folder / RECIPE)
     (package_file,) = run_engine(
-        job["recipe"], folder, job["channels"], Platforms(**job["platforms"]), keep=True
+        job["recipe"],
+        folder,
+        job["channels"],
+        Platforms(**job["platforms"]),
+        keep=True,
+        channel_priority=settings.channel_priority,
     ).packages
     if job.get("keep"):
         return package_file
@@ -93,7 +99,7 @@ def build(job: dict[str, Any]) -> Path:
         edits=job["edits"],
         pins=pins,
         epoch=moment,
-        level=job["level"],
+        level=settings.level,
     )
     return package
 
@@ -143,12 +149,12 @@ def copy_packed(patterns: Iterable[str], source: Path, target: Path) -> None:
 
 def prepare(job: dict[str, Any]) -> dict[str, str]:
     """Make everything that the engine makes before it runs the script; return the paths."""
-    from rattler_build import DebugSession, ToolConfiguration
+    from rattler_build import DebugSession
 
-    folder = Path(job["folder"])
+    folder, settings = Path(job["folder"]), PackageSettings(**job["settings"])
     paths = DebugSession.create(
         rendered(job["recipe"], folder, Platforms(**job["platforms"])),
-        tool_config=ToolConfiguration(test_strategy="skip", keep_build=True),
+        tool_config=tool_configuration(settings.channel_priority, keep=True),
         output_dir=folder / "output",
         channels=job["channels"],
         progress_callback=EngineLog(),
@@ -184,18 +190,33 @@ def rendered(recipe: dict[str, Any], folder: Path, platforms: Platforms) -> Rend
 
 
 def run_engine(
-    recipe: dict[str, Any], folder: Path, channels: list[str], platforms: Platforms, *, keep: bool = False
+    recipe: dict[str, Any],
+    folder: Path,
+    channels: list[str],
+    platforms: Platforms,
+    *,
+    keep: bool = False,
+    channel_priority: str = "strict",
 ) -> BuildResult:
     """Have rattler-build make a package; ``keep`` its work directory."""
-    from rattler_build import ToolConfiguration
-
     return rendered(recipe, folder, platforms).run_build(
-        ToolConfiguration(test_strategy="skip", keep_build=keep),
+        tool_configuration(channel_priority, keep=keep),
         output_dir=folder / "output",
         channels=channels,
         progress_callback=EngineLog(),
         no_build_id=True,
         package_format=PACKAGE_FORMAT,
+    )
+
+
+def tool_configuration(channel_priority: str, *, keep: bool) -> ToolConfiguration:
+    """Return the engine's configuration; it has no priority ``flexible``, which with one channel is ``strict``."""
+    from rattler_build import ToolConfiguration
+
+    return ToolConfiguration(
+        test_strategy="skip",
+        keep_build=keep,
+        channel_priority="disabled" if channel_priority == "disabled" else "strict",
     )
 
 

@@ -193,7 +193,7 @@ class Builder:
                 staging.name: self.compile(staging).staged(compiled[staging.name]) for staging in self.rendered.stagings
             },
             extra={**self.job.extra, **self.rehearsal_mark},
-            level=self.job.level,
+            forge=self.job.packages,
         )
 
     def take(self, name: str, output: Output) -> dict[str, Any] | None:
@@ -234,6 +234,7 @@ class Builder:
             cache=self.job.cache / "pkgs",
             machine=offered(machine_virtual_packages(), self.rendered.config),
             available=None if self.dependencies is None else self.channel.names(),
+            priority=self.job.packages.channel_priority,
         )
 
     def test(self, tester: PackageTester, output: Output, package: StepResult, siblings: list[str]) -> StepResult:

@@ -74,6 +74,7 @@ class Compile:
             channels=self.sources,
             settings=self.engine.job.folder / "compile.env",
             secrets=tuple(self.engine.secrets),
+            forge=self.engine.job.packages,
         )
 
     def inputs(self, step: CompileStep) -> dict[str, Any]:

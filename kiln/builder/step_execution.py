@@ -103,7 +103,8 @@ class EngineCalls:
             "engine": version("py-rattler-build"),
             "folder": str(step.folder),
             "platforms": to_json(step.platforms),
-            **({"pins": to_json(step.pins), "level": step.level} if isinstance(step, BuildStep) else {}),
+            "settings": to_json(step.settings),
+            **({"pins": to_json(step.pins)} if isinstance(step, BuildStep) else {}),
         }
 
     @property
@@ -156,7 +157,13 @@ def unsatisfied(step: BuildStep | CompileStep, failure: SolveFailed) -> SolveFai
         specs = [spec for spec in step.recipe["requirements"].get(environment, ()) if isinstance(spec, str)]
         try:
             if specs:
-                local_channel.solve(step.channels, specs, virtual_packages=machine, platform=platform)
+                local_channel.solve(
+                    step.channels,
+                    specs,
+                    virtual_packages=machine,
+                    platform=platform,
+                    priority=step.settings.channel_priority,
+                )
         except SolveFailed as error:
             return SolveFailed(f"{environment} requirements: {error.what}", why=error.why, hint=failure.hint)
         except KilnError:

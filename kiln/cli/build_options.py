@@ -21,19 +21,24 @@ if TYPE_CHECKING:
 
 def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tuple[str, ...]) -> RunOptions:
     """Return the options of a run over configs; the arguments that set a field have its name."""
-    from kiln import masking, run
+    from kiln import expand, masking, run
 
     environment = os.environ
     secrets = {name: environment[name] for name in run.callers_variables(feedstock, configs) if name in environment}
-    masking.protect(masking.script_secrets(secrets))
-    for name in masking.too_short(secrets):
+    named = {name: environment[name] for name in expand.secrets(feedstock.settings) if name in environment}
+    masking.protect(masking.script_secrets({**secrets, **named}))
+    for name in masking.too_short({**secrets, **named}):
         print(f"note: the value of {name} is too short to be masked in logs", file=sys.stderr)
+    containers = expand.container_settings(feedstock.settings)
+    run_arguments = environment.get("CONDA_FORGE_DOCKER_RUN_ARGS", "")
     build = run.BuildOptions(
         **_arguments_of(run.BuildOptions, options),
         executable=environment.get("DOCKER_EXECUTABLE") or None,
-        run_arguments=run.run_arguments(environment.get("CONDA_FORGE_DOCKER_RUN_ARGS", "")),
+        run_arguments=run.run_arguments(run_arguments) if run_arguments else containers.run_arguments,
     )
     arguments = _arguments_of(run.RunOptions, options)
+    if not build.executable and not build.rehearsal and arguments.get("container") is None:
+        arguments["container"] = containers.engine
     arguments["remote_cache"] = options.remote_cache or values.remote_cache(environment.get("BAZEL_REMOTE_CACHE", ""))
     remote_url, ci_url = ci_urls(environment)
     return run.RunOptions(

@@ -102,7 +102,7 @@ def request(options: argparse.Namespace) -> InstallRequest:
         specs=tuple(map(strict, options.specs)),
         channels=credentials.register(options.channels or ["conda-forge"]),
         machine=target_machine(os.environ),
-        flexible=options.flexible,
+        priority="flexible" if options.flexible else "strict",
         verbose=options.verbose,
     )
 

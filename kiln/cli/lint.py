@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import stat
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,6 +34,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--fix", action="store_true", help="correct the recipe where a message has one answer, and print the others"
     )
     parser.add_argument("--conda-forge", action="store_true", help="add the rules for feedstocks of conda-forge")
+    parser.add_argument(
+        "--settings",
+        action="store_true",
+        help="print what kiln does with each setting in conda-forge.yml, and check nothing",
+    )
     parser.add_argument("--json", action="store_true", help="print the messages as JSON")
 
 
@@ -46,6 +52,9 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln.console.text import quantity
 
     feedstock = feedstock_loader.find(root)
+    if options.settings:
+        print(settings_text(feedstock, as_json=options.json))
+        return 0
     result = checked(feedstock, of_conda_forge=options.conda_forge, fix=options.fix)
     print(as_json(result) if options.json else "\n".join(lines(result)))
     lints = [message for message in result.messages if message.severity == "lint"]
@@ -56,6 +65,26 @@ def run(options: argparse.Namespace, root: Path) -> int:
             hint="kiln lint --fix corrects some of them" if fixable else "",
         )
     return 0
+
+
+def settings_text(feedstock: Feedstock, *, as_json: bool) -> str:
+    """Return what kiln does with each setting of a feedstock, as text or as JSON."""
+    from kiln import conda_forge_yml, limits
+
+    uses = limits.bounded(lambda: conda_forge_yml.uses(feedstock.settings))
+    if as_json:
+        return json.dumps([use._asdict() for use in uses], indent=2)
+    if not uses:
+        return "conda-forge.yml has no settings; all have conda-forge's defaults"
+    lines = []
+    for use in uses:
+        name = {"none": "no effect", "others": "of other programs"}.get(use.used_by, use.used_by)
+        lines += [f"{use.file}:{use.line}:{use.column}: {use.setting}: {name}", *_wrapped(use.effect)]
+    return "\n".join(lines)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 78, initial_indent="  ", subsequent_indent="  ")
 
 
 def checked(feedstock: Feedstock, *, of_conda_forge: bool, fix: bool) -> LintResult:

@@ -47,14 +47,14 @@ def rerender(
     options: argparse.Namespace, root: Path, variant_file: Path | None
 ) -> tuple[list[str], list[str], MatrixDrift | None]:
     """Write or check the files; return notes, the lines to print, and the error of a check."""
-    from kiln import expand, feedstock_loader
+    from kiln import conda_forge_yml, expand, feedstock_loader
     from kiln.console.text import quantity
     from kiln.expand import workflow
 
     feedstock = feedstock_loader.find(root)
     doubts: Doubts = {}
     configs = expand.configs(feedstock, variant_file, doubts)
-    notes = [f"note: {doubt}" for doubt in doubts.values()]
+    notes = [f"note: {line}" for line in (*conda_forge_yml.notes(feedstock.settings), *doubts.values())]
     total = f"{quantity(len(configs), 'config')} in {feedstock.configs}"
     if not options.check:
         changes = expand.write(feedstock, configs).summary or "nothing to change"

@@ -55,7 +55,7 @@ def prepare(
     """
     files.remove(folder)
     config = rendered.config.name
-    conda = expand.conda_settings(feedstock.root / "conda-forge.yml")
+    conda = expand.conda_settings(feedstock.settings)
     call = conda_build_command.Call(
         engine=engine,
         recipe=inside(feedstock.recipe),

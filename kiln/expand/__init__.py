@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
-from kiln.expand.ci_support import Drift, drift, write
-from kiln.expand.conda_forge_yml import (
+from kiln.expand.build_settings import (
     CondaSettings,
-    PackageSettings,
+    ContainerSettings,
+    conda_build_only,
     conda_settings,
-    exclusive_config_file,
-    package_format,
+    container_settings,
+    package_settings,
+    require_channel_priority,
+    runs_emulated_tests,
+    secrets,
 )
+from kiln.expand.ci_support import Drift, drift, write
 from kiln.expand.config_file import read, read_all, text
+from kiln.expand.forge_settings import exclusive_config_file
 from kiln.expand.matrix import configs
 from kiln.expand.stale import changes_since_rerender
 from kiln.expand.unpinned_keys import Need, lacking, missing_values, require_values
 
 __all__ = [
     "CondaSettings",
+    "ContainerSettings",
     "Drift",
     "Need",
-    "PackageSettings",
     "changes_since_rerender",
+    "conda_build_only",
     "conda_settings",
     "configs",
+    "container_settings",
     "drift",
     "exclusive_config_file",
     "lacking",
     "missing_values",
-    "package_format",
+    "package_settings",
     "read",
     "read_all",
+    "require_channel_priority",
     "require_values",
+    "runs_emulated_tests",
+    "secrets",
     "text",
     "write",
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import limits
 from kiln.errors import PinningNeeded, VariantFault
-from kiln.expand import conda_forge_yml
+from kiln.expand import forge_settings
 from kiln.expand.collapse import Package, Packages, job_variants
 from kiln.expand.naming import config_name
 from kiln.expand.unpinned_keys import HINT
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from kiln.expand.conda_forge_yml import ForgeSettings, PlatformJob
+    from kiln.expand.forge_settings import ForgeSettings, PlatformJob
     from kiln.model.feedstock import Feedstock
     from kiln.template.namespace import Doubts
     from kiln.variants.combine import Spec
@@ -67,7 +67,7 @@ class _Expansion:
     """One expansion: the state that its platforms share."""
 
     def __init__(self, feedstock: Feedstock, pinning: Path | None, doubts: Doubts) -> None:
-        self.forge: ForgeSettings = conda_forge_yml.read(feedstock.root / "conda-forge.yml")
+        self.forge: ForgeSettings = forge_settings.read(feedstock.settings)
         self.files: list[VariantFile | VariantFileV1] = [load_variant_file(pinning, pinning.name)] if pinning else []
         variant_path = feedstock.recipe / "conda_build_config.yaml"
         if variant_path.is_file():

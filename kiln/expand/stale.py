@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln import limits
 from kiln.errors import KilnError
-from kiln.expand import ci_support, conda_forge_yml, matrix, unpinned_keys
+from kiln.expand import ci_support, forge_settings, matrix, unpinned_keys
 
 if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
@@ -25,7 +25,7 @@ def changes_since_rerender(feedstock: Feedstock) -> str:
 
 
 def _changes(feedstock: Feedstock) -> str:
-    own_pinning = conda_forge_yml.exclusive_config_file(feedstock)
+    own_pinning = forge_settings.exclusive_config_file(feedstock)
     if own_pinning is None and unpinned_keys.lacking(feedstock):
         return ""
     return ci_support.drift(feedstock, matrix.configs(feedstock, own_pinning)).summary

@@ -14,8 +14,9 @@ import jinja2
 from jinja2 import nodes
 
 from kiln import limits
+from kiln.conda_forge_yml import parsed
 from kiln.errors import KilnError, PinningNeeded, nearest
-from kiln.expand import conda_forge_yml
+from kiln.expand import forge_settings
 from kiln.expand.collapse import ALWAYS, PYTHON_MIN
 from kiln.model.source_position import Place
 from kiln.recipe.recipe import BUILT_IN, Scripts
@@ -176,7 +177,7 @@ def _line(text: str, key: str, first: int = 1) -> Place | None:
 
 def _validated(feedstock: Feedstock, defined: frozenset[str]) -> Iterator[Need]:
     """Yield the needs of conda-forge's output validation, whose channels a pinning defines."""
-    document = conda_forge_yml.parsed(feedstock.root / "conda-forge.yml")
+    document = parsed(feedstock.settings)
     if document.value.get(VALIDATION_KEY) is True:
         yield from (Need(key=key, at=document.place(VALIDATION_KEY)) for key in CHANNEL_KEYS if key not in defined)
 
@@ -206,7 +207,7 @@ def _undefined_names(feedstock: Feedstock, text: str, defined: frozenset[str]) -
 
 def _always_defined(feedstock: Feedstock) -> frozenset[str]:
     """Return the names that have a value without any variant file."""
-    environ = conda_forge_yml.read(feedstock.root / "conda-forge.yml").environ
+    environ = forge_settings.read(feedstock.settings).environ
     platforms = [Platform(system=system, arch="64", environ=environ) for system in SYSTEMS]
     defaults = (platform.defaults().keys() for platform in platforms)
     return frozenset(BUILT_IN).union(*defaults, platforms[0].names({}, platforms[0].subdir))

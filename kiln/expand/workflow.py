@@ -1,6 +1,6 @@
 """The GitHub Actions workflow that builds each config in a separate job, with the command that people use.
 
-The settings and their defaults are conda-smithy's (conda_smithy/schema.py, GithubActionsConfig).
+The settings and their defaults are conda-smithy's (conda_smithy/schema.py, GithubActionsConfig and WorkflowSettings).
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files
+from kiln.conda_forge_yml import TypedSettings, conditional_values
 from kiln.errors import RecipeFault
-from kiln.expand import conda_forge_yml
+from kiln.expand import build_settings, forge_settings
 from kiln.variants.axes import labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Any
 
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
-
-    Job = tuple[str, str, str]  # the config, its readable name, the label of its runner
 
 NAME = ".github/workflows/build.yml"
 SMITHY_NAME = ".github/workflows/conda-build.yml"  # conda-smithy's workflow for the same configs
@@ -39,6 +39,24 @@ ACTIONS = {
 RUNNERS = {"linux-64": "ubuntu-24.04", "linux-aarch64": "ubuntu-24.04-arm"}
 MAX_JOBS = 256  # GitHub's limit for one matrix
 MINUTES, DAYS = 360, 14
+GITHUB = "github_actions"  # the CI service in conda-forge.yml
+SKIP = "skip"  # of free_disk_space: nothing is removed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job of the workflow: its config, a readable name, and the label of its runner.
+
+    ``free`` is how much it removes from the runner's disk, ``swap`` the GiB of its swap file; ``keep`` if it keeps the
+    packages as an artifact.
+    """
+
+    config: str
+    name: str
+    runner: str
+    free: str
+    swap: int
+    keep: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +74,8 @@ def planned(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> WorkflowTex
     Raises:
         KilnError: conda-forge.yml is invalid.
     """
-    settings = _ActionsSettings(feedstock.root / "conda-forge.yml")
-    jobs = _jobs(feedstock, list(configs), self_hosted=settings.flag("self_hosted", default=False))
+    settings = _ActionsSettings(feedstock.settings)
+    jobs = _jobs(feedstock, list(configs), settings)
     if settings.skipped:
         return WorkflowText(keep=True, why=f"{NAME} is left alone: skip_render in conda-forge.yml names it")
     existing = _existing(feedstock)
@@ -119,21 +137,27 @@ def _existing(feedstock: Feedstock) -> str | None:
     return place.read_text(encoding="utf-8", errors="replace") if place.is_file() else None
 
 
-def _jobs(feedstock: Feedstock, configs: Sequence[BuildConfig], *, self_hosted: bool) -> list[Job]:
+def _jobs(feedstock: Feedstock, configs: Sequence[BuildConfig], settings: _ActionsSettings) -> list[Job]:
     """Return the configs that GitHub runs, each with a readable name and the label of its runner."""
-    forge_settings = conda_forge_yml.read(feedstock.root / "conda-forge.yml")
     runners = {
         f"{job.system}-{job.arch}": RUNNERS[job.build_platform]
-        for job in forge_settings.jobs
-        if job.provider == "github_actions" and job.build_platform in RUNNERS
+        for job in forge_settings.read(feedstock.settings).jobs
+        if job.provider == GITHUB and job.build_platform in RUNNERS
     }
     hosted_configs = [config for config in configs if config.platform in runners]
     names = labels(
         [config.name for config in hosted_configs], {config.name: config.variant for config in hosted_configs}
     )
-    default_label = "self-hosted" if self_hosted else "hosted"
+    default_label = "self-hosted" if settings.self_hosted else "hosted"
     return [
-        (config.name, names[config.name], _runner(config, runners[config.platform], default_label))
+        Job(
+            config=config.name,
+            name=names[config.name],
+            runner=_runner(config, runners[config.platform], default_label),
+            free=settings.free_disk_space(config.platform),
+            swap=settings.swap(config.platform),
+            keep=settings.keeps_packages(config.platform),
+        )
         for config in hosted_configs
     ]
 
@@ -152,8 +176,11 @@ def _text(jobs: Sequence[Job], settings: _ActionsSettings) -> str:
     """
     import jinja2
 
-    if any("${{" in value for job in jobs for value in job):
+    if any("${{" in value for job in jobs for value in (job.config, job.name, job.runner)):
         raise RecipeFault("a value of the matrix is an expression of GitHub Actions", why="it contains ${{")
+    for name, value in (("upload_on_branch", settings.branch), ("docker.run_args", settings.run_arguments)):
+        if "${{" in value:
+            raise RecipeFault(f"{name} is an expression of GitHub Actions", why="it contains ${{")
     environment = jinja2.Environment(  # noqa: S701 - YAML; every value is quoted
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         undefined=jinja2.StrictUndefined,
@@ -170,13 +197,10 @@ def _text(jobs: Sequence[Job], settings: _ActionsSettings) -> str:
         marker=MARKER,
         actions=ACTIONS,
         jobs=jobs,
-        triggers=settings.triggers,
-        cancel=settings.flag("cancel_in_progress", default=True),
-        timeout=settings.number("timeout_minutes", MINUTES),
-        max_parallel=settings.number("max_parallel", 0),
-        retention=settings.number("artifact_retention_days", DAYS),
-        keep_packages=settings.flag("store_build_artifacts", default=False),
-        free=settings.free_disk_space,
+        settings=settings,
+        free={job.free for job in jobs} - {SKIP},
+        swap=any(job.swap for job in jobs),
+        kept=[job.keep for job in jobs],
     )
 
 
@@ -184,15 +208,23 @@ class _ActionsSettings:
     """The settings of GitHub Actions in conda-forge.yml; the defaults without the file."""
 
     def __init__(self, path: Path) -> None:
-        document = conda_forge_yml.parsed(path)
-        settings = conda_forge_yml.TypedSettings(document, document.value)
-        self._github = conda_forge_yml.TypedSettings(document, settings.mapping("github_actions"))
-        self._skip_render = settings.items("skip_render", [])
+        self.whole = TypedSettings.read(path)
+        self._github = self.whole.nested(GITHUB)
+        self.timeout = self._github.number("timeout_minutes", MINUTES)
+        self.max_parallel = self._github.number("max_parallel", 0)
+        self.retention = self._github.number("artifact_retention_days", DAYS)
+        self.cancel = self._github.flag("cancel_in_progress", default=True)
+        self.self_hosted = self._github.flag("self_hosted", default=False)
+        self.clone_depth = self.whole.text("clone_depth", "")
+        self.branch = self.whole.text("upload_on_branch", "")
+        self.secrets = build_settings.secret_names(self.whole)
+        self.run_arguments = self.whole.nested("docker").text("run_args", "")
 
     @property
     def skipped(self) -> bool:
         """True when the feedstock has its own workflow."""
-        return any(Path(NAME).is_relative_to(name) for name in self._skip_render if name.strip("./"))
+        names = self.whole.items("skip_render", [])
+        return any(Path(NAME).is_relative_to(name) for name in names if name.strip("./"))
 
     @property
     def triggers(self) -> list[str]:
@@ -200,25 +232,32 @@ class _ActionsSettings:
         triggers = [trigger for trigger in self._github.items("triggers", []) if trigger != "workflow_dispatch"]
         if invalid := [trigger for trigger in triggers if not re.fullmatch("[a-z_]+", trigger)]:
             raise RecipeFault(f"github_actions: triggers: {invalid[0]!r} is not an event of GitHub Actions")
-        return triggers or (["push"] if self.flag("self_hosted", default=False) else ["push", "pull_request"])
+        return triggers or (["push"] if self.self_hosted else ["push", "pull_request"])
 
-    @property
-    def free_disk_space(self) -> list[str]:
-        """The kinds of files to remove from the runner's disk before the build."""
-        if isinstance(self._github.get("free_disk_space"), list):
-            return self._github.items("free_disk_space", [])
-        return ["apt", "cache"] if self.flag("free_disk_space", default=False) else []
+    def free_disk_space(self, platform: str) -> str:
+        """Return how much to remove from the runner's disk before the build: ``skip``, ``quick`` or ``max``.
 
-    def flag(self, key: str, *, default: bool) -> bool:
-        """Return a boolean setting."""
-        value = self._github.get(key)
-        return default if value is None else str(value).lower() == "true"
+        Source: ``_load_forge_config`` of conda-smithy, also for the former setting.
+        """
+        if self._is_set("free_disk_space"):
+            return str(self._for_platform("free_disk_space", platform) or SKIP)
+        value = self._github.get("free_disk_space")
+        if isinstance(value, list):
+            return "max" if "docker" in value else "quick" if value else SKIP
+        return "quick" if value else SKIP
 
-    def number(self, key: str, default: int) -> int:
-        """Return a setting that is a whole number."""
-        value = self._github.get(key)
-        if value is None:
-            return default
-        if not str(value).isdecimal():
-            raise RecipeFault(f"github_actions: {key} is {value!r}, but a whole number is expected")
-        return int(str(value))
+    def keeps_packages(self, platform: str) -> bool:
+        """Return whether a job keeps its packages as an artifact."""
+        if self._is_set("store_build_artifacts"):
+            return bool(self._for_platform("store_build_artifacts", platform))
+        return self._github.flag("store_build_artifacts", default=False)
+
+    def swap(self, platform: str) -> int:
+        """Return the size of a job's swap file in GiB; 0 for none."""
+        return int(self._for_platform("pagefile_size", platform) or 0)
+
+    def _is_set(self, name: str) -> bool:
+        return self.whole.mapping(conditional_values.SECTION).get(name) is not None
+
+    def _for_platform(self, name: str, platform: str) -> Any:
+        return conditional_values.workflow_setting(self.whole, name, provider=GITHUB, platform=platform)

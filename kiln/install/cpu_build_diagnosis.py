@@ -49,7 +49,7 @@ def notes(
     *,
     channels: Sequence[str],
     machine: TargetMachine,
-    flexible: bool = False,
+    priority: str = "strict",
 ) -> tuple[str, ...]:
     """Return a note with the cause if the first package of the specs with a build for the CPU has one for CUDA too."""
     fallback = first_fallback(records, specs) if machine.version("__cuda") is not None else None
@@ -59,7 +59,7 @@ def notes(
     def with_cuda(specs: Sequence[str], on: TargetMachine) -> RepoDataRecord | None:
         """Return the package's build for CUDA that a solve would take; None for one for the CPU, or without any."""
         try:
-            solution = local_channel.solve(channels, specs, virtual_packages=on.virtual_packages, flexible=flexible)
+            solution = local_channel.solve(channels, specs, virtual_packages=on.virtual_packages, priority=priority)
         except KilnError:
             return None  # the packages to install are known; only their explanation is not
         named = (record for record in solution if record.name.normalized == fallback.name)

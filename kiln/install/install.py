@@ -44,7 +44,7 @@ class InstallRequest:
     specs: tuple[str, ...]
     channels: tuple[str, ...]
     machine: TargetMachine
-    flexible: bool = False
+    priority: str = "strict"
     verbose: bool = False
 
 
@@ -106,7 +106,7 @@ def plan(request: InstallRequest) -> Installation:
             specs,
             virtual_packages=request.machine.virtual_packages,
             installed=there,
-            flexible=request.flexible,
+            priority=request.priority,
         )
     except SolveFailed as failure:
         raise explained(
@@ -114,7 +114,7 @@ def plan(request: InstallRequest) -> Installation:
             specs,
             channels=request.channels,
             machine=request.machine,
-            flexible=request.flexible,
+            priority=request.priority,
             most=sys.maxsize if request.verbose else LINES,
         ) from failure
     all_changes = changes(there, records)
@@ -130,7 +130,7 @@ def plan(request: InstallRequest) -> Installation:
             specs,
             channels=request.channels,
             machine=request.machine,
-            flexible=request.flexible,
+            priority=request.priority,
         ),
     )
 

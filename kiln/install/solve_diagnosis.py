@@ -62,7 +62,7 @@ def explained(
     *,
     channels: Sequence[str],
     machine: TargetMachine,
-    flexible: bool = False,
+    priority: str = "strict",
     most: int = LINES,
 ) -> SolveFailed:
     """Return the error with its cause and a hint, followed by the start of the solver's own message."""
@@ -70,7 +70,7 @@ def explained(
     def refused(specs: Sequence[str], on: TargetMachine) -> str:
         """Return the solver's message; empty when it succeeds."""
         try:
-            local_channel.solve(channels, specs, virtual_packages=on.virtual_packages, flexible=flexible)
+            local_channel.solve(channels, specs, virtual_packages=on.virtual_packages, priority=priority)
         except SolveFailed as error:
             return error.why
         return ""
@@ -92,7 +92,7 @@ def explained(
         return _failure(*old_glibc(needed(machine), machine), words=failure.why, most=most)
     anything = machine.offering("__cuda", tables.cuda_lines()[0]).offering("__glibc", ANY_GLIBC)
     core = needed(anything)
-    solve = partial(local_channel.solve, channels, virtual_packages=anything.virtual_packages, flexible=flexible)
+    solve = partial(local_channel.solve, channels, virtual_packages=anything.virtual_packages, priority=priority)
     versions = newest_versions(package_name(core[0]), partial(_newest, solve)) if len(core) == 1 else ()
     return _failure(*excluded(core, channels, versions), words=refused(core, anything) or failure.why, most=most)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.job.options import BuildOptions
+from kiln.model.package_settings import PackageSettings
 from kiln.serialization import from_json, to_json
 
 if TYPE_CHECKING:
@@ -75,9 +76,9 @@ class BuildJob:
     ``python``, ``rehearsal_plan`` and ``image`` are a rehearsal's: an interpreter, its plan as JSON values, and the
     image, None on the host.
     ``compile`` are variables for the compile step alone, which do not affect its result. ``shared_packages`` are
-    reports of packages that another config has made, which are in ``channel``. ``level`` is zstd's for the packages.
-    ``build_platform`` is the config's, by conda-forge.yml, which a container does not see. ``emulated`` when programs
-    of the config's platform run there all the same.
+    reports of packages that another config has made, which are in ``channel``. ``packages`` are settings of
+    conda-forge.yml, which a container does not see. ``build_platform`` is the config's, ``emulated`` when programs of
+    its platform run there all the same.
     """
 
     root: Path
@@ -97,14 +98,14 @@ class BuildJob:
     channel: Path
     queue: Path | None = None
     network: bool = False
-    level: int = 1
+    packages: PackageSettings = field(default_factory=PackageSettings)
     build_platform: str = ""
     emulated: bool = False
 
     @classmethod
     def read(cls, file: Path) -> BuildJob:
         """Return the job of a file."""
-        return from_json(cls, json.loads(file.read_text()), (BuildOptions,))
+        return from_json(cls, json.loads(file.read_text()), (BuildOptions, PackageSettings))
 
     def write(self, file: Path) -> None:
         """Write the job into a file."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.lint import settings_schema
+from kiln.conda_forge_yml import schema
 from kiln.lint.located_yaml import mapping
 from kiln.lint.model import Problem, hint, lint
 
@@ -19,14 +19,24 @@ _DEFAULT_IMAGE = "alma9"
 
 def invalid_settings(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield unknown settings, and settings with values of another type."""
-    for fault in settings_schema.faults(subject.settings):
+    for fault in schema.faults(subject.settings):
         yield Problem(text=fault.text, at=subject.settings_at(*fault.path), cure=fault.cure)
 
 
 def deprecated_settings(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield deprecated settings."""
-    for fault in settings_schema.deprecated(subject.settings):
+    for fault in schema.deprecated(subject.settings):
         yield Problem(text=fault.text, at=subject.settings_at(*fault.path), cure=fault.cure)
+
+
+def settings_without_effect(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield unknown settings that conda-smithy's linter ignores, and those that kiln has no use for."""
+    for fault in schema.ignored(subject.settings):
+        yield Problem(text=fault.text, at=subject.settings_at(*fault.path), cure=fault.cure)
+    replaced = {fault.path for fault in schema.deprecated(subject.settings)}
+    for fault in schema.without_use(subject.settings):
+        if fault.path not in replaced:
+            yield Problem(text=f"{fault.text}: {fault.cure}", at=subject.settings_at(*fault.path))
 
 
 def old_images(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -40,5 +50,6 @@ def old_images(subject: LintedFeedstock) -> Iterator[Problem]:
 RULES = (
     lint("schema", invalid_settings, "see conda-forge.org/docs/maintainer/conda_forge_yml"),
     hint("schema", deprecated_settings, "use its replacement"),
+    hint("kiln-settings", settings_without_effect, "remove the setting, unless conda-forge's CI needs it"),
     hint("FC-002", old_images, "remove the setting, unless the recipe repackages binaries", skip="hint_os_version"),
 )

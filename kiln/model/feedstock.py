@@ -36,6 +36,11 @@ class Feedstock:
         return self.root / ".ci_support"
 
     @property
+    def settings(self) -> Path:
+        """The file with conda-forge's settings."""
+        return self.root / "conda-forge.yml"
+
+    @property
     def artifacts(self) -> Path:
         """The folder of everything that is built."""
         return self.root / "build_artifacts"

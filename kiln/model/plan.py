@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kiln.model.package_settings import PackageSettings
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -38,7 +40,7 @@ class BuildStep:
     ``recipe`` is the engine's fully evaluated recipe, ``folder`` its work folder. ``index`` are the fields that the
     package's index.json needs besides those of the engine, ``edits`` the changes of its other metadata. ``environment``
     are the variables that the engine's process needs besides the run's, ``pins`` the bounds of versions that the engine
-    solves, by field of the output. ``level`` is zstd's for the package, ``platforms`` are those of its config.
+    solves, by field of the output. ``settings`` are conda-forge.yml's, ``platforms`` those of its config.
     ``packed`` are patterns of the files in ``recipe_folder`` that the package gets for its tests. ``fetched`` are the
     sources that kiln fetches for the engine, each with the position of its entry in the recipe, which has no address.
     """
@@ -52,7 +54,7 @@ class BuildStep:
     index: Mapping[str, Any]
     edits: Mapping[str, Any] = field(default_factory=dict)
     pins: tuple[tuple[str, Pin], ...] = ()
-    level: int = 1
+    settings: PackageSettings = field(default_factory=PackageSettings)
     recipe_folder: Path | None = None
     packed: tuple[str, ...] = ()
     fetched: tuple[FetchedSource, ...] = ()
@@ -62,9 +64,9 @@ class BuildStep:
 class CompileStep:
     """A build step that outputs share, in whose work directory, or a copy of it, their scripts then run.
 
-    ``title`` is its name in the run. ``recipe``, ``folder``, ``channels``, ``environment`` and ``platforms`` are as in
-    a BuildStep; the package that the engine makes of it is empty and discarded. ``secrets`` are names of variables
-    whose values the engine passes to the script; they are in no file and no log.
+    ``title`` is its name in the run. ``recipe``, ``folder``, ``channels``, ``environment``, ``platforms`` and
+    ``settings`` are as in a BuildStep; the package that the engine makes of it is empty and discarded. ``secrets`` are
+    names of variables whose values the engine passes to the script; they are in no file and no log.
     """
 
     title: str
@@ -73,6 +75,7 @@ class CompileStep:
     channels: tuple[str, ...]
     environment: Mapping[str, str]
     platforms: Platforms = Platforms()
+    settings: PackageSettings = field(default_factory=PackageSettings)
     secrets: tuple[str, ...] = ()
     fetched: tuple[FetchedSource, ...] = ()
 

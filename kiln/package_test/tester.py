@@ -35,7 +35,7 @@ class PackageTester:
 
     ``folder`` is the parent of the tests' folders, prefixes and logs, ``recipe`` the recipe's folder. ``available`` are
     the names of the packages in the channels, where the tests' other requirements are to be omitted. ``platform`` is
-    that of the packages: another one than this machine's needs an emulator.
+    that of the packages: another one than this machine's needs an emulator. ``priority`` is that of the channels.
     """
 
     recipe: Path
@@ -45,6 +45,7 @@ class PackageTester:
     machine: VirtualPackages
     available: Collection[str] | None = None
     platform: str = field(default_factory=emulation.own_subdir)
+    priority: str = "strict"
 
     def on(self, platform: str) -> PackageTester:
         """Return the tester of packages for a platform."""
@@ -84,6 +85,7 @@ class PackageTester:
             "tests": inputs,
             "machine": self.machine,
             **({} if own else {"platform": self.platform}),
+            **({} if self.priority == "strict" else {"priority": self.priority}),
         }
 
     def run(
@@ -243,7 +245,13 @@ class PackageTester:
             if not specs:
                 continue
             try:
-                records = local_channel.solve(self.channels, specs, virtual_packages=self.machine, platform=platform)
+                records = local_channel.solve(
+                    self.channels,
+                    specs,
+                    virtual_packages=self.machine,
+                    platform=platform,
+                    priority=self.priority,
+                )
             except SolveFailed as error:
                 error.hint = "see that the channels have what the package and its tests require"
                 raise

@@ -105,7 +105,7 @@ class Solve:
     virtual_packages: Mapping[str, tuple[str, str]]
     platform: str
     installed: list[dict[str, Any]]
-    flexible: bool
+    priority: str
     file_size: int | None
 
     @property
@@ -137,7 +137,7 @@ class Solve:
                 for name, (version, build) in self.virtual_packages.items()
             ],
             locked_packages=loaded(self.installed),
-            channel_priority=rattler.ChannelPriority.Flexible if self.flexible else rattler.ChannelPriority.Strict,
+            channel_priority=getattr(rattler.ChannelPriority, self.priority.capitalize()),
             gateway=None if client is None else rattler.Gateway(client=client),
         )
 

@@ -101,7 +101,7 @@ def recipe_at(feedstock: Feedstock, config: BuildConfig) -> Recipe:
 
 def build_platform(feedstock: Feedstock, platform: str) -> str:
     """Return the subdir of the machine that builds for a platform, by ``build_platform`` of conda-forge.yml."""
-    file = feedstock.root / "conda-forge.yml"
+    file = feedstock.settings
     text = read_text(file, file.name) if file.is_file() else ""
     settings = parse(text, file.name, Scalars.TEXT).value
     builds = settings.get("build_platform") if isinstance(settings, dict) else None

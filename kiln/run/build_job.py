@@ -11,10 +11,10 @@ from kiln.executor import conda_forge_env, foreign_engine
 from kiln.job.job_files import BuildJob
 from kiln.ledger import records
 from kiln.model.build_results import TestVerdict
+from kiln.model.package_settings import PackageSettings
 from kiln.run.options import HOST
 from kiln.store import build_cache, compile_cache_key
 from kiln.store.build_cache import BuildInputs
-from kiln.zstd import FAST
 
 if TYPE_CHECKING:
     from kiln.executor.base import Executor
@@ -67,8 +67,9 @@ def build_job(task: Task, executor: Executor, shared_packages: tuple[dict[str, A
         channel=inside(task.layout.root),
         network=executor.on_host or task.network,
         build_platform=task.rendered.config.build_platform,
-        emulated=emulation.runs(task.rendered.config.platform, in_container=not executor.on_host),
-        level=FAST if job.options.rehearsal else expand.package_format(task.feedstock.root / "conda-forge.yml").level,
+        emulated=emulation.runs(task.rendered.config.platform, in_container=not executor.on_host)
+        and expand.runs_emulated_tests(task.feedstock.settings),
+        packages=PackageSettings() if job.options.rehearsal else expand.package_settings(task.feedstock.settings),
         parent=os.getpid() if executor.on_host else None,
         python=Path(job.python) if job.python and (executor.on_host or job.python_home) else None,
         rehearsal_plan=job.rehearsal_plan,
@@ -100,7 +101,9 @@ def reusable_packages(task: Task, ledger: Ledger) -> tuple[dict[str, Any], ...]:
     packages = build_cache.shared_packages(
         ledger, task.layout, render.finalise(task.rendered).outputs, inputs, job.config
     )
-    runs = emulation.runs(task.rendered.config.platform, in_container=job.container != HOST)
+    runs = expand.runs_emulated_tests(task.feedstock.settings) and emulation.runs(
+        task.rendered.config.platform, in_container=job.container != HOST
+    )
     return tuple(
         records.package_as_json(report)
         for report in packages

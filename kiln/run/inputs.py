@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import expand, limits, render
+from kiln import conda_forge_yml, expand, limits, render
 from kiln.builder import rehearsal_inputs
 from kiln.builder.rehearsal_planning import RehearsalPlanner
-from kiln.job.output_lookup import require_step
+from kiln.job.output_lookup import channel_sources, require_step
 from kiln.run import compatibility, executor_choice, platforms, recipe_files, resource_check
 from kiln.run.options import HOST
 from kiln.store import build_cache
@@ -79,7 +79,11 @@ def look_up(
     rehearsal = options.build.rehearsal
     platforms.require(feedstock, configs, rehearsal=rehearsal, containers=options.container != HOST)
     if options.build.engine == OWN_ENGINE:
-        expand.package_format(feedstock.root / "conda-forge.yml")  # refuse an invalid one before anything is built
+        expand.package_settings(feedstock.settings)  # refuse invalid ones before anything is built
+        if not rehearsal:
+            expand.require_channel_priority(feedstock.settings, map(channel_sources, configs))
+    else:
+        expand.conda_settings(feedstock.settings)
     compatibility.require(feedstock, configs)
     _require_keys(feedstock, configs, engine=options.build.engine)
     choice = executor_choice.choose(options)
@@ -123,7 +127,14 @@ def look_up(
         ),
         caches={config.name: cache_key(config, where=places[config.name].compilers(machine)) for config in configs},
         share=share,
-        notes=(*_stale(feedstock), *choice.notes, *notes, *notes_on_rehearsals, *_system_packages(feedstock)),
+        notes=(
+            *_stale(feedstock),
+            *_without_effect(feedstock, options),
+            *choice.notes,
+            *notes,
+            *notes_on_rehearsals,
+            *_system_packages(feedstock),
+        ),
     )
 
 
@@ -145,6 +156,17 @@ def _stale(feedstock: Feedstock) -> tuple[str, ...]:
     changes = expand.changes_since_rerender(feedstock)
     text = f".ci_support is not up to date with the recipe and the variant files ({changes}): kiln rerender"
     return (text,) if changes else ()
+
+
+def _without_effect(feedstock: Feedstock, options: RunOptions) -> tuple[str, ...]:
+    """Return notes on settings in conda-forge.yml that do not affect this build."""
+    lines = limits.bounded(lambda: conda_forge_yml.notes(feedstock.settings))
+    if options.build.engine == OWN_ENGINE:
+        lines += [
+            f"conda-forge.yml: {name} has an effect with --engine conda-build only"
+            for name in expand.conda_build_only(feedstock.settings)
+        ]
+    return tuple(lines)
 
 
 def _system_packages(feedstock: Feedstock) -> tuple[str, ...]:

@@ -94,7 +94,11 @@ def _fault(
 def emulates_tests(feedstock: Feedstock, target: str, *, in_container: bool) -> bool:
     """Return whether packages for a platform are cross-compiled, and their programs run here all the same."""
     build = limits.bounded(lambda: render.build_platform(feedstock, target))
-    return build != target and emulation.runs(target, in_container=in_container)
+    return (
+        build != target
+        and expand.runs_emulated_tests(feedstock.settings)
+        and emulation.runs(target, in_container=in_container)
+    )
 
 
 def _emulated_way(target: str) -> str:

@@ -40,7 +40,7 @@ class BuildInputs:
 
 def recipe_digest(feedstock: Feedstock) -> str:
     """Return a hash over the recipe and the feedstock's settings."""
-    settings = feedstock.root / "conda-forge.yml"
+    settings = feedstock.settings
     return digest([folder_digest(feedstock.recipe), files.sha256(settings) if settings.is_file() else ""])
 
 

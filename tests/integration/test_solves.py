@@ -44,7 +44,10 @@ class Solver:
             return self._program(channels, specs, virtual_packages, flexible=flexible)
         try:
             records = local_channel.solve(
-                [item.as_uri() for item in channels], specs, virtual_packages=virtual_packages, flexible=flexible
+                [item.as_uri() for item in channels],
+                specs,
+                virtual_packages=virtual_packages,
+                priority="flexible" if flexible else "strict",
             )
         except SolveFailed:
             return None

@@ -17,7 +17,8 @@ LAYERS = tuple(
         """yamltext template versions variants recipe recipe_v1 matchspec_notation conda_package repodata command bazel
         container local_channel console files zstd system_packages ledger limits cpu_memory provenance compat
         package_safety names credentials rattler_process processes
-        signals folder_lock http_client source_download archive_names shell_script emulation version_spec""",
+        conda_forge_yml signals folder_lock http_client source_download archive_names shell_script emulation
+        version_spec""",
         "feedstock_loader lint expand render build package_test publish rehearse image report",
         "store job executor builder scheduling run install release fleet bump convert init",
         "cli __main__",

@@ -14,6 +14,7 @@ from kiln.build.engine import HANDED_OVER, UNPACK, handed_over, recipe_of, secre
 from kiln.errors import BuildFailed
 from kiln.model.build_config import BuildConfig
 from kiln.model.build_settings import BuildSettings, PrefixSettings, PythonSettings
+from kiln.model.package_settings import PackageSettings
 from kiln.model.plan import Platforms, RunExport, StagedFiles
 from kiln.model.rendered import Output, OutputTest, Pin, Rendered, Requirements, Script, Source, Staging
 
@@ -161,12 +162,18 @@ def test_the_plan_of_a_build_has_its_compilers_and_no_mark() -> None:
 def test_packages_of_a_release_have_its_level_and_those_of_a_rehearsal_the_fast_one(tmp_path: Path) -> None:
     rendered = Rendered(config=CPU, outputs=(LIB,))
     (release,) = plan_outputs(
-        rendered, recipe_folder=tmp_path, folder=tmp_path, channels=(), compiled={}, extra={}, level=16
+        rendered,
+        recipe_folder=tmp_path,
+        folder=tmp_path,
+        channels=(),
+        compiled={},
+        extra={},
+        forge=PackageSettings(level=16),
     )
     (rehearsal,) = plan_rehearsal(
         rendered, recipe_folder=tmp_path, folder=tmp_path, channels=(), wheel=tmp_path / "a.whl"
     )
-    assert (release.level, rehearsal.level) == (16, 1)
+    assert (release.settings.level, rehearsal.settings.level) == (16, 1)
 
 
 def test_a_cross_compiled_config_has_two_platforms(tmp_path: Path) -> None:

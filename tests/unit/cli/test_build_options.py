@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import cli, run
+from kiln import cli, masking, run
 from kiln.cli import build_options
 from kiln.errors import UsageError
+from kiln.model.feedstock import Feedstock
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -108,3 +109,34 @@ def test_the_page_of_a_ci_reaches_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     options = options_of(tmp_path)
     assert options.remote_url == "https://github.example/some/x"
     assert options.ci_url == "https://github.example/some/x/actions/runs/5"
+
+
+def test_containers_are_those_of_conda_forge_yml_unless_the_user_chooses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DOCKER_EXECUTABLE", raising=False)
+    folder = tmp_path / "feedstock"
+    written(folder, META)
+    (folder / "conda-forge.yml").write_text("docker: {executable: podman, run_args: --shm-size=2g}\n")
+    parser, _ = cli.parser_for("build")
+
+    def of(*words: str) -> run.RunOptions:
+        return build_options.run_options(Feedstock(root=folder), parser.parse_args(words), ("a",))
+
+    assert (of().container, of().build.run_arguments) == ("podman", ("--shm-size=2g",))
+    assert of("--container", "none").container == "none"
+    assert of("--rehearse").container is None
+    monkeypatch.setenv("CONDA_FORGE_DOCKER_RUN_ARGS", "-v /data:/data")
+    assert of().build.run_arguments == ("-v", "/data:/data")
+    monkeypatch.setenv("DOCKER_EXECUTABLE", "/opt/docker")
+    assert (of().container, of().build.executable) == (None, "/opt/docker")
+
+
+def test_secrets_of_conda_forge_yml_are_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "feedstock"
+    written(folder, META)
+    (folder / "conda-forge.yml").write_text("secrets: [UPLOAD_CODE]\n")
+    monkeypatch.setenv("UPLOAD_CODE", "correct-horse-battery")
+    options = build_options.run_options(Feedstock(root=folder), cli.parser_for("build")[0].parse_args([]), ("a",))
+    assert "correct-horse" not in masking.masked("it is correct-horse-battery")
+    assert "UPLOAD_CODE" not in options.client  # only script_env brings it to a script

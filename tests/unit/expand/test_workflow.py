@@ -46,8 +46,8 @@ def parsed(feedstock: Feedstock, *configs: BuildConfig) -> Any:
     return yaml.safe_load(text)
 
 
-def jobs(feedstock: Feedstock, *configs: BuildConfig) -> list[dict[str, str]]:
-    included: list[dict[str, str]] = parsed(feedstock, *configs)["jobs"]["build"]["strategy"]["matrix"]["include"]
+def jobs(feedstock: Feedstock, *configs: BuildConfig) -> list[dict[str, Any]]:
+    included: list[dict[str, Any]] = parsed(feedstock, *configs)["jobs"]["build"]["strategy"]["matrix"]["include"]
     return included
 
 
@@ -100,9 +100,59 @@ def test_the_settings_of_conda_forge_yml_hold(feedstock: Feedstock) -> None:
     assert job["strategy"]["max-parallel"] == 4
     assert whole["concurrency"]["cancel-in-progress"] is False
     assert set(whole[True]) == {"push", "workflow_dispatch"}  # YAML 1.1 reads the key `on` as true
-    assert "docker system prune" in steps(feedstock)["Make room on the disk"]["run"]
+    assert "docker system prune" in steps(feedstock)["Remove images from the disk"]["run"]
     assert steps(feedstock)["Keep the packages"]["with"]["retention-days"] == 3
     assert {job["runner"] for job in jobs(feedstock)} == {"self-hosted"}
+
+
+def test_settings_for_platforms_hold_for_their_jobs(feedstock: Feedstock) -> None:
+    settings(
+        feedstock,
+        "provider: {linux_64: github_actions, linux_aarch64: github_actions}\n"
+        "workflow_settings:\n"
+        "  free_disk_space: [{os: linux, value: quick}, {platform: linux_aarch64, value: max}]\n"
+        "  pagefile_size: [{platform: [linux_64, win_64], value: 8}, {provider: azure, value: 4}]\n"
+        "  store_build_artifacts: [{platform: linux_aarch64, value: true}]\n"
+        "github_actions: {store_build_artifacts: true, free_disk_space: false}\n",
+    )
+    configs = [a_config("None", "3.10"), a_config("None", "3.10", "linux-aarch64")]
+    native, arm = jobs(feedstock, *configs)
+    assert (native["free"], native["swap"], native["keep"]) == ("quick", 8, False)
+    assert (arm["free"], arm["swap"], arm["keep"]) == ("max", 0, True)
+    by_name = {step["name"]: step for step in parsed(feedstock, *configs)["jobs"]["build"]["steps"]}
+    assert by_name["Make room on the disk"]["if"] == "${{ matrix.free != 'skip' }}"
+    assert by_name["Remove images from the disk"]["if"] == "${{ matrix.free == 'max' }}"
+    assert by_name["Add swap"]["if"] == "${{ matrix.swap > 0 }}"
+    assert by_name["Keep the packages"]["if"] == "${{ matrix.keep }}"
+
+
+def test_one_value_holds_for_all_jobs(feedstock: Feedstock) -> None:
+    settings(feedstock, "workflow_settings: {free_disk_space: quick, store_build_artifacts: true}\n")
+    assert {job["free"] for job in jobs(feedstock)} == {"quick"}
+    assert "if" not in steps(feedstock)["Keep the packages"]
+    assert "Remove images from the disk" not in steps(feedstock)
+    assert "Add swap" not in steps(feedstock)
+
+
+def test_secrets_branch_depth_and_options_of_containers_reach_the_build(feedstock: Feedstock) -> None:
+    settings(
+        feedstock,
+        "secrets: [MY_TOKEN]\nupload_on_branch: main\nclone_depth: 0\ndocker: {run_args: --gpus all}\n",
+    )
+    whole, job = parsed(feedstock), parsed(feedstock)["jobs"]["build"]
+    assert steps(feedstock)["Build"]["env"] == {"MY_TOKEN": "${{ secrets.MY_TOKEN }}"}
+    assert steps(feedstock)["Check out"]["with"] == {"persist-credentials": False, "fetch-depth": 0}
+    assert whole[True]["push"] == {"branches": ["main"]}
+    assert whole[True]["pull_request"] is None
+    assert job["env"]["UPLOAD_ON_BRANCH"] == "main"
+    assert job["env"]["CONDA_FORGE_DOCKER_RUN_ARGS"] == "--gpus all"
+
+
+@pytest.mark.parametrize("setting", ["upload_on_branch", "docker: {run_args"])
+def test_a_setting_cannot_become_an_expression(feedstock: Feedstock, setting: str) -> None:
+    settings(feedstock, f"{setting}: '${{{{ secrets.TOKEN }}}}'{'}' if '{' in setting else ''}\n")
+    with pytest.raises(RecipeFault, match="is an expression of GitHub Actions"):
+        workflow.planned(feedstock, CONFIGS)
 
 
 def test_without_settings_conda_smithys_defaults_hold(feedstock: Feedstock) -> None:

@@ -166,6 +166,7 @@ FILES: list[tuple[str, dict[str, str], set[str]]] = [
     (RECIPE, {"recipe/bld.bat": ""}, {"R1-003"}),
     (RECIPE, {"recipe/variants.yaml": "a: [1]", "recipe/conda_build_config.yaml": "a: [1]"}, {"RC-002"}),
     (META, {"conda-forge.yml": "os_version: {linux_64: cos7}"}, {"FC-002"}),
+    (META, {"conda-forge.yml": "docker: {command: sh}"}, {"kiln-settings"}),
     (META, {"conda-forge.yml": "os_version: {linux_64: cos7}\nlinter: {skip: [hint_os_version]}"}, set()),
     (META, {"recipe/run_test.sh": "true\n"}, set()),
 ]

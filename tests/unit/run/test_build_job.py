@@ -11,6 +11,7 @@ from kiln import emulation, expand, render
 from kiln.job.options import BuildOptions
 from kiln.ledger import Ledger, StoredArtifact, records
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
+from kiln.model.feedstock import Feedstock
 from kiln.run import build_job
 from kiln.store import build_cache
 from kiln.store.layout import ArtifactLayout
@@ -56,10 +57,14 @@ def test_an_untested_package_of_another_config_is_not_taken_where_its_tests_run(
         tests=TestReport(package=output.name, verdict=verdict),
     )
     options = SimpleNamespace(options=BuildOptions(), config="linux_aarch64_", shared="s", key="k", container="none")
-    task = SimpleNamespace(job=options, is_foreign=False, layout=layout, rendered=rendered)
+    task = SimpleNamespace(
+        job=options, is_foreign=False, layout=layout, rendered=rendered, feedstock=Feedstock(root=tmp_path)
+    )
     modified = place.stat().st_mtime_ns
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         ledger.keep(StoredArtifact(path=str(path), sha256="a", size=0, modified=modified, config="other", inputs="s"))
         detail = {"packages": [records.package_as_json(report)]}
         ledger.record("other's", config="other", title=build_cache.TITLE, seconds=1.0, detail=detail)
         assert len(build_job.reusable_packages(cast("Task", task), ledger)) == taken
+        (tmp_path / "conda-forge.yml").write_text("test: native\n")  # its tests never run here
+        assert len(build_job.reusable_packages(cast("Task", task), ledger)) == 1

@@ -59,7 +59,7 @@ DEPRECATED = [
 
 @pytest.mark.parametrize("text", VALID)
 def test_valid_settings(tmp_path: Path, text: str) -> None:
-    assert messages(tmp_path, META, {"conda-forge.yml": text}) == []
+    assert [message for message in messages(tmp_path, META, {"conda-forge.yml": text}) if message.id == "schema"] == []
 
 
 @pytest.mark.parametrize(("text", "place", "expected"), INVALID)
@@ -80,3 +80,20 @@ def test_a_near_miss_is_suggested(tmp_path: Path) -> None:
 def test_deprecated_settings_are_hints(tmp_path: Path, text: str, expected: set[str]) -> None:
     hints = [message for message in messages(tmp_path, META, {"conda-forge.yml": text}) if message.severity == "hint"]
     assert {message.text for message in hints} == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "cure"),
+    [
+        ("provider: {linux_46: azure}", "unknown setting 'provider.linux_46'", "did you mean 'linux_64'"),
+        (
+            "docker: {command: sh}",
+            "docker.command has no effect in kiln: kiln starts its own builder in the container, without a shell",
+            "remove the setting, unless conda-forge's CI needs it",
+        ),
+    ],
+)
+def test_settings_without_effect_are_hints_of_kiln(tmp_path: Path, text: str, expected: str, cure: str) -> None:
+    [message] = messages(tmp_path, META, {"conda-forge.yml": text})
+    assert (message.id, message.severity, message.text) == ("kiln-settings", "hint", expected)
+    assert message.cure.startswith(cure)

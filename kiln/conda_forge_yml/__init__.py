@@ -1,0 +1,8 @@
+"""conda-forge.yml: the schema of its settings, what kiln does with each, and its values."""
+
+from __future__ import annotations
+
+from kiln.conda_forge_yml import conditional_values
+from kiln.conda_forge_yml.document import NAME, SettingUse, TypedSettings, notes, parsed, uses
+
+__all__ = ["NAME", "SettingUse", "TypedSettings", "conditional_values", "notes", "parsed", "uses"]

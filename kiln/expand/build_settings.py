@@ -1,0 +1,238 @@
+"""The settings in conda-forge.yml that determine builds: their packages, solves, tests, containers and secrets."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln import limits
+from kiln.conda_forge_yml import TypedSettings
+from kiln.conda_forge_yml.schema import table
+from kiln.errors import RecipeFault
+from kiln.model.package_settings import PackageSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+_CONDA = "2"  # pkg_format of .conda files
+LEVEL = 16  # conda-forge's zstd level
+_LEVELS = range(1, 23)
+_STRICT, _FLEXIBLE = "strict", "flexible"
+_ENGINES = ("docker", "podman")
+_SECRET = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Options of `docker run` that show the container nothing of the machine; true for those with a value.
+_HARMLESS = {
+    "--cpus": True,
+    "--env": True,
+    "-e": True,
+    "--gpus": True,
+    "--hostname": True,
+    "--init": False,
+    "--label": True,
+    "--memory": True,
+    "--memory-swap": True,
+    "--rm": False,
+    "--shm-size": True,
+    "--stop-timeout": True,
+    "--tmpfs": True,
+    "--ulimit": True,
+}
+_ENVIRONMENT = frozenset({"-e", "--env"})
+RUN_ARGUMENTS = "CONDA_FORGE_DOCKER_RUN_ARGS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CondaSettings:
+    """The settings of conda and conda-build, for builds with the engine conda-build.
+
+    ``conda_build`` holds conda's own settings by name; ``solver`` is None to let conda choose.
+    """
+
+    channel_priority: str
+    conda_build: Mapping[str, str]
+    solver: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSettings:
+    """The settings of containers: the engine's name, None for any, and options of its command ``run``."""
+
+    engine: str | None
+    run_arguments: tuple[str, ...]
+
+
+def package_settings(path: Path) -> PackageSettings:
+    """Return the settings of the packages that kiln's own engine makes.
+
+    Raises:
+        KilnError: the file is malformed, or asks for packages that this engine does not make.
+    """
+    settings = _read(path)
+    conda_build = settings.nested("conda_build")
+    form = conda_build.text("pkg_format", _CONDA) or _CONDA
+    if form not in {_CONDA, ".conda"}:
+        raise RecipeFault(
+            f"conda_build/pkg_format is {form!r}",
+            at=settings.place("conda_build"),
+            why="this engine makes .conda files, which are format 2",
+            hint="remove the setting, or build with --engine conda-build",
+        )
+    level = conda_build.number("zstd_compression_level", LEVEL)
+    if level not in _LEVELS:
+        raise RecipeFault(
+            f"conda_build/zstd_compression_level is {str(level)!r}",
+            at=settings.place("conda_build"),
+            why=f"zstd has the levels {_LEVELS[0]} to {_LEVELS[-1]}",
+            hint=f"{LEVEL} is the default",
+        )
+    return PackageSettings(
+        level=level,
+        channel_priority=settings.text("channel_priority", _STRICT),
+        error_overlinking=conda_build.flag("error_overlinking", default=False),
+    )
+
+
+def require_channel_priority(path: Path, channels: Iterable[tuple[str, ...]]) -> None:
+    """Refuse a priority that kiln's own engine does not have; ``channels`` are those of each config.
+
+    With a single channel, ``flexible`` is the same as ``strict``.
+
+    Raises:
+        RecipeFault: the priority is flexible, and a config has several channels.
+    """
+    settings = _read(path)
+    several = next((each for each in channels if len(each) > 1), None)
+    if several is not None and settings.text("channel_priority", _STRICT) == _FLEXIBLE:
+        raise RecipeFault(
+            f"channel_priority is {_FLEXIBLE}, with the channels {', '.join(several)}",
+            at=settings.place("channel_priority"),
+            why="rattler-build has the priorities strict and disabled",
+            hint="disabled takes the newest package of all channels; or build with --engine conda-build",
+        )
+
+
+def conda_build_only(path: Path) -> tuple[str, ...]:
+    """Return the settings of conda-build that kiln's own engine does not have.
+
+    Raises:
+        KilnError: the file is malformed.
+    """
+    names = (f"conda_build.{name}" for name in _read(path).mapping("conda_build"))
+    return tuple(name for name in names if name not in table())
+
+
+def conda_settings(path: Path) -> CondaSettings:
+    """Return the settings of conda and conda-build for a feedstock's builds.
+
+    Source: ``setup_conda_rc`` and ``run_conda_forge_build_setup`` of conda-forge-ci-setup, and conda-smithy's
+    build_steps.sh.
+
+    Raises:
+        KilnError: the file is malformed, or its channel priority is invalid.
+    """
+    settings = _read(path)
+    conda_build = {
+        str(name): str(value) for name, value in settings.mapping("conda_build").items() if value is not None
+    }
+    tool = settings.text("conda_build_tool", "").partition("+")[2].replace("conda-libmamba-solver", "libmamba")
+    return CondaSettings(
+        channel_priority=settings.text("channel_priority", _STRICT),
+        conda_build={"pkg_format": "2", **conda_build},
+        solver=tool or settings.text("conda_solver", "") or None,
+    )
+
+
+def container_settings(path: Path) -> ContainerSettings:
+    """Return the settings of containers.
+
+    A feedstock is untrusted: it cannot name a program of this machine, nor options that show the build more of it.
+
+    Raises:
+        KilnError: the file is malformed, or has such a setting.
+    """
+    settings = _read(path)
+    docker = settings.nested("docker")
+    engine = docker.text("executable", "") or None
+    if engine is not None and engine not in _ENGINES:
+        raise RecipeFault(
+            f"docker.executable is {engine!r}",
+            at=settings.place("docker"),
+            why="a feedstock cannot choose a program of this machine",
+            hint=f"{' or '.join(_ENGINES)}, or the variable DOCKER_EXECUTABLE",
+        )
+    return ContainerSettings(engine=engine, run_arguments=_run_arguments(settings, docker.text("run_args", "")))
+
+
+def runs_emulated_tests(path: Path) -> bool:
+    """Return whether cross-compiled packages are tested where this machine runs their programs.
+
+    Source: ``test`` of conda-smithy's schema of conda-forge.yml.
+
+    Raises:
+        KilnError: the file is malformed.
+    """
+    return _read(path).text("test", "all") != "native"
+
+
+def secrets(path: Path) -> tuple[str, ...]:
+    """Return the names of the secrets that CI gives to builds.
+
+    Raises:
+        KilnError: the file is malformed, or a name cannot be a variable's.
+    """
+    return secret_names(_read(path))
+
+
+def secret_names(settings: TypedSettings) -> tuple[str, ...]:
+    """Return the names of secrets in settings.
+
+    Raises:
+        RecipeFault: a name cannot be a variable's.
+    """
+    names = settings.items("secrets", [])
+    for name in names:
+        if not _SECRET.fullmatch(name):
+            raise RecipeFault(
+                f"secrets: {name!r} is not the name of a variable",
+                at=settings.place("secrets"),
+                hint="letters, digits and underscores",
+            )
+    return tuple(dict.fromkeys(names))
+
+
+def _read(path: Path) -> TypedSettings:
+    return limits.bounded(lambda: TypedSettings.read(path))
+
+
+def _run_arguments(settings: TypedSettings, text: str) -> tuple[str, ...]:
+    """Return the words of ``docker.run_args``.
+
+    Raises:
+        RecipeFault: they contain an option that is not harmless.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise RecipeFault(f"docker.run_args is {text!r}", at=settings.place("docker"), why=str(error)) from error
+    rest = iter(words)
+    for word in rest:
+        option, assigned, value = word.partition("=")
+        takes_value = _HARMLESS.get(option)
+        if takes_value and not assigned:
+            value = next(rest, "")
+        # A variable without a value is the caller's, and may be a secret.
+        if takes_value is None or (option in _ENVIRONMENT and "=" not in value):
+            raise _not_harmless(settings, f"{option} {value}".strip() if takes_value else word, text)
+    return tuple(words)
+
+
+def _not_harmless(settings: TypedSettings, option: str, text: str) -> RecipeFault:
+    return RecipeFault(
+        f"docker.run_args has the option {option!r}",
+        at=settings.place("docker"),
+        why="it may show the build more of this machine than its recipe and caches, and a feedstock cannot decide that",
+        hint=f"if you trust the feedstock: {RUN_ARGUMENTS}={shlex.quote(text)} kiln build",
+    )

@@ -1,0 +1,14 @@
+"""The settings of conda-forge.yml for the packages that kiln's own engine makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageSettings:
+    """The zstd ``level`` of packages, the ``channel_priority`` of solves, and whether overlinking is an error."""
+
+    level: int = 1
+    channel_priority: str = "strict"
+    error_overlinking: bool = False

@@ -1,0 +1,99 @@
+"""Misspelled settings are refused with a near miss, and those without effect are named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.conda_forge_yml import TypedSettings, notes, parsed
+from kiln.conda_forge_yml.schema import table
+from kiln.errors import MalformedYaml, RecipeFault
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "conda-forge.yml"
+    path.write_text(text)
+    return path
+
+
+# A file, the places and texts of all errors, and the cure of the first.
+REFUSED = [
+    ("githb: {}\n", ["1:1: unknown setting 'githb'"], "did you mean 'github'?"),
+    (
+        "build_platfrom: {}\nconda_build:\n  error_overlinkng: true\ndocker: {run_arg: x}\n",
+        [
+            "1:1: unknown setting 'build_platfrom'",
+            "3:3: unknown setting 'conda_build.error_overlinkng'",
+            "4:10: unknown setting 'docker.run_arg'",
+        ],
+        "did you mean 'build_platform'?",
+    ),
+    (
+        "bot: {}\nworkflow_settings:\n  store_build_artifact: true\n",
+        ["3:3: unknown setting 'workflow_settings.store_build_artifact'"],
+        "did you mean 'store_build_artifacts'?",
+    ),
+    ("provider: {linx: azure}\n", ["1:12: unknown setting 'provider.linx'"], "did you mean 'linux' or 'linux_64'"),
+    ("channel_priority: strickt\n", ["1:1: channel_priority is 'strickt', expected one of"], "did you mean 'strict'?"),
+    (
+        "github_actions: {timeout_minutes: soon}\n",
+        ["1:18: github_actions.timeout_minutes is 'soon', expected an integer"],
+        "",
+    ),
+    ("conda_build: {error_overlinking: maybe}\n", ["1:15: conda_build.error_overlinking is 'maybe'"], ""),
+    ("azure: {forc: true}\n", ["1:9: unknown setting 'azure.forc'"], "did you mean 'force'?"),
+]
+NOTED = [
+    ("", []),
+    ("bot: {automerge: true}\nprovider: {linux_64: azure}\n", []),
+    ("conda_build: {error_overdepending: true, filename_hashing: false}\n", []),
+    ("something: 1\n", ["conda-forge.yml:1:1: unknown setting 'something'"]),
+    ("azure: {max_parallel: many}\n", ["conda-forge.yml:1:9: azure.max_parallel is 'many', expected an integer"]),
+    (
+        "github: {}\ndocker:\n  command: sh\n",
+        [f"conda-forge.yml:3:3: docker.command has no effect in kiln ({table()['docker.command'].effect})"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "errors", "cure"), REFUSED)
+def test_misspelled_and_invalid_settings_are_refused_all_at_once(
+    tmp_path: Path, text: str, errors: list[str], cure: str
+) -> None:
+    with pytest.raises(RecipeFault) as caught:
+        parsed(written(tmp_path, text))
+    heads = [f"{error.at}: {error.what}" for error in (caught.value, *caught.value.others)]
+    assert len(heads) == len(errors)
+    for head, expected in zip(heads, errors, strict=True):
+        assert head.startswith(f"conda-forge.yml:{expected}")
+    assert caught.value.hint.startswith(cure)
+
+
+@pytest.mark.parametrize(("text", "lines"), NOTED)
+def test_settings_without_effect_are_named(tmp_path: Path, text: str, lines: list[str]) -> None:
+    path = written(tmp_path, text)
+    parsed(path)
+    assert notes(path) == lines
+
+
+def test_a_missing_file_has_the_defaults(tmp_path: Path) -> None:
+    settings = TypedSettings.read(tmp_path / "conda-forge.yml")
+    assert settings.text("channel_priority", "strict") == "strict"
+    assert settings.nested("github_actions").number("timeout_minutes", 360) == 360
+    assert settings.items("secrets", []) == []
+    assert notes(tmp_path / "conda-forge.yml") == []
+
+
+def test_numbers_may_be_quoted(tmp_path: Path) -> None:
+    settings = TypedSettings.read(written(tmp_path, "conda_build: {zstd_compression_level: '19'}\n"))
+    assert settings.nested("conda_build").number("zstd_compression_level", 16) == 19
+
+
+def test_a_setting_that_decides_packages_has_one_value(tmp_path: Path) -> None:
+    with pytest.raises(MalformedYaml, match="channel_priority"):
+        parsed(written(tmp_path, "channel_priority: strict\nchannel_priority: disabled\n"))
+    assert parsed(written(tmp_path, "bot: {a: 1}\nbot: {a: 2}\n")).value == {"bot": {"a": "2"}}

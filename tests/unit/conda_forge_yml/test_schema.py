@@ -1,0 +1,72 @@
+"""The table of settings is complete: against conda-smithy's schema, and on its page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kiln.conda_forge_yml import schema
+from kiln.conda_forge_yml.schema import UsedBy
+
+KEYS = Path(__file__).with_name("conda_smithy_keys.txt")
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "conda-forge-yml.md"
+SECTIONS = {
+    UsedBy.MATRIX: "The matrix",
+    UsedBy.BUILD: "Builds",
+    UsedBy.WORKFLOW: "The workflow",
+    UsedBy.PUBLISH: "Publication",
+    UsedBy.LINT: "The linter",
+    UsedBy.NONE: "Without effect",
+    UsedBy.OTHERS: "Of other programs",
+}
+
+
+def rows_of(part: UsedBy) -> list[str]:
+    """Return the rows of a part's table on the page: settings of one effect share a row."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, setting in schema.rows().items():
+        if name and setting.used_by is part:
+            groups.setdefault((setting.effect, setting.replacement), []).append(f"`{name}`")
+    return [
+        f"| {', '.join(names)} | {effect}{f'. Deprecated: use {replacement}' if replacement else ''} |"
+        for (effect, replacement), names in groups.items()
+    ]
+
+
+def test_the_table_has_all_keys_of_conda_smithy_and_no_others() -> None:
+    keys = {line for line in KEYS.read_text().splitlines() if not line.startswith("#")}
+    assert len(keys) > 100
+    assert set(schema.table()) - {""} == keys
+
+
+def test_every_setting_has_an_effect_or_the_reason_why_not() -> None:
+    assert [name for name, setting in schema.rows().items() if name and not setting.effect] == []
+
+
+@pytest.mark.parametrize("part", list(UsedBy))
+def test_the_page_has_the_table(part: UsedBy) -> None:
+    _, _, rest = PAGE.read_text().partition(f"## {SECTIONS[part]}\n")
+    section = rest.partition("\n## ")[0].splitlines()
+    assert [line for line in section if line.startswith("| `")] == rows_of(part)
+
+
+def test_what_conda_smithy_ignores_is_not_a_fault_for_its_linter() -> None:
+    settings = {"provider": {"linux_46": "azure"}, "workflow_settings": {"pagefile_size": [{"platfrom": "linux_64"}]}}
+    assert list(schema.faults(settings)) == []
+    assert [(fault.path, fault.cure) for fault in schema.ignored(settings)] == [
+        (("provider", "linux_46"), "did you mean 'linux_64' or 'linux' or 'linux_32'?"),
+        (("workflow_settings", "pagefile_size"), ""),
+    ]
+
+
+def test_settings_without_use_have_their_reason() -> None:
+    settings = {"docker": {"command": "sh", "fallback_image": "x"}, "choco": None, "bot": {"automerge": True}}
+    [fault] = schema.without_use(settings)
+    assert (fault.path, fault.cure) == (("docker", "command"), schema.table()["docker.command"].effect)
+
+
+def test_an_unlisted_setting_belongs_to_the_one_that_contains_it() -> None:
+    assert schema.setting_of(("conda_build", "filename_hashing")) == schema.table()["conda_build"]
+    assert schema.setting_of(("azure", "settings_linux", "other")) == schema.table()["azure.settings_linux"]
+    assert schema.setting_of(("unknown",)) is None
