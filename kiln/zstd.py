@@ -8,7 +8,7 @@ from typing import IO
 from kiln.cpu_memory import Resources
 
 if sys.version_info >= (3, 14):
-    from zstd import zstd
+    from compression import zstd
 else:
     from backports import zstd
 
