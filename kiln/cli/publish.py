@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -127,10 +128,15 @@ def platforms(root: Path) -> frozenset[str]:
 def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Publish the finished packages in the ledger."""
     from kiln import feedstock_loader, provenance
-    from kiln.publish import gate, transaction
+    from kiln.publish import gate, transaction, upload_settings
     from kiln.release import attest, bundle, candidates
 
-    matrix = candidates.BuiltMatrix.of(feedstock_loader.find(root))
+    feedstock = feedstock_loader.find(root)
+    if not options.check and not options.bundle:
+        upload_settings.require_allowed(
+            feedstock.settings, options.to, environment=os.environ, current_branch=lambda: current_branch(root)
+        )
+    matrix = candidates.BuiltMatrix.of(feedstock)
     published = channel.held()
     release = matrix.release(
         options.packages,
@@ -157,6 +163,17 @@ def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[st
     for note in (*gate.notes(release), *channel.notes) if trial.candidates else ():
         print(f"note: {note}", file=sys.stderr)
     return {"published": transaction.publish(channel, paths, entries, trial, attestation)}
+
+
+def current_branch(root: Path) -> str:
+    """Return the branch of a checkout; empty when it is unknown."""
+    from kiln import command
+    from kiln.errors import MissingTool
+
+    with contextlib.suppress(MissingTool):
+        words = ("git", "symbolic-ref", "--quiet", "--short", "HEAD")
+        return command.capture(words, env=passed_on(os.environ), cwd=root).stdout.strip()
+    return ""
 
 
 def tokens(environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -248,3 +248,20 @@ def test_the_cpu_build_brings_no_cuda(channels: Channels, solver: Solver, cuda: 
     found = solver.solve((channels.own, channels.base), "tensorflow-cpu", cuda=cuda)
     assert found is not None
     assert not [name for name in found if re.match(r"cuda|cudnn|nccl|libcu|libnv", name)]
+
+
+def test_the_priority_decides_between_channels(tmp_path: Path) -> None:
+    first = write(tmp_path / "first", [record("tool", "1"), record("other", "1")])
+    second = write(tmp_path / "second", [record("tool", "2"), record("user", "1", depends=("tool >=2",))])
+    places = [first.as_uri(), second.as_uri()]
+
+    def versions(spec: str, priority: str) -> dict[str, str]:
+        found = local_channel.solve(places, [spec], virtual_packages=machine(None, None), priority=priority)
+        return {package.name.normalized: str(package.version) for package in found}
+
+    assert versions("tool", "strict") == {"tool": "1"}
+    assert versions("tool", "flexible") == {"tool": "1"}
+    assert versions("tool", "disabled") == {"tool": "2"}
+    assert versions("user", "flexible") == {"user": "1", "tool": "2"}
+    with pytest.raises(SolveFailed):
+        versions("user", "strict")

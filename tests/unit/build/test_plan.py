@@ -13,7 +13,7 @@ from kiln.build import in_order, plan_compile, plan_outputs, plan_rehearsal, spe
 from kiln.build.engine import HANDED_OVER, UNPACK, handed_over, recipe_of, secrets_of
 from kiln.errors import BuildFailed
 from kiln.model.build_config import BuildConfig
-from kiln.model.build_settings import BuildSettings, PrefixSettings, PythonSettings
+from kiln.model.build_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
 from kiln.model.package_settings import PackageSettings
 from kiln.model.plan import Platforms, RunExport, StagedFiles
 from kiln.model.rendered import Output, OutputTest, Pin, Rendered, Requirements, Script, Source, Staging
@@ -157,6 +157,27 @@ def test_the_plan_of_a_build_has_its_compilers_and_no_mark() -> None:
     assert step.recipe["build"]["dynamic_linking"] == {"binary_relocation": True}
     assert step.recipe["build"]["prefix_detection"] == {"ignore_binary_files": False}
     assert step.environment == {}
+
+
+def test_overlinking_is_an_error_by_conda_forge_yml_unless_the_recipe_decides(tmp_path: Path) -> None:
+    forge = PackageSettings(error_overlinking=True, channel_priority="disabled")
+
+    def behavior(output: Output) -> str:
+        (step,) = plan_outputs(
+            Rendered(config=CPU, outputs=(output,)),
+            recipe_folder=tmp_path,
+            folder=tmp_path,
+            channels=(),
+            compiled={},
+            extra={},
+            forge=forge,
+        )
+        assert step.settings == forge
+        return str(step.recipe["build"]["dynamic_linking"].get("overlinking_behavior"))
+
+    decided = BuildSettings(linking=LinkingSettings(error_overlinking=False))
+    assert behavior(LIB) == "error"
+    assert behavior(dataclasses.replace(LIB, settings=decided)) == "ignore"
 
 
 def test_packages_of_a_release_have_its_level_and_those_of_a_rehearsal_the_fast_one(tmp_path: Path) -> None:
