@@ -6,7 +6,9 @@ import argparse
 import contextlib
 import importlib
 import os
+import shutil
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
@@ -43,6 +45,7 @@ COMMANDS = {
 }
 
 BUG = 1
+_LEAST_COLUMNS = 40  # of the help, on a terminal that is narrower
 
 
 class Command(Protocol):
@@ -84,7 +87,12 @@ def parser_for(name: str, called: str | None = None) -> tuple[Parser, Command]:
 def top_parser() -> Parser:
     """Return the parser of the options before the command."""
     width = max(map(len, COMMANDS)) + 2
-    listing = "\n".join(f"  {name:<{width}}{summary}" for name, summary in COMMANDS.items())
+    lead = " " * (width + 2)
+    columns = max(_LEAST_COLUMNS, shutil.get_terminal_size().columns - 2)  # as argparse
+    listing = "\n".join(
+        textwrap.fill(summary, columns, initial_indent=f"  {name:<{width}}", subsequent_indent=lead)
+        for name, summary in COMMANDS.items()
+    )
     parser = Parser(
         prog="kiln",
         usage="kiln [-C DIR] COMMAND ...",

@@ -13,6 +13,7 @@ from kiln.cli.build_options import run_options
 from kiln.cli.config_selection import selected_configs
 from kiln.cli.environment_passthrough import machine_of
 from kiln.cli.report import recorded_run, write_junit
+from kiln.cli.run_view import print_folded
 from kiln.errors import AlreadyRunning, BuildFailed, KilnError, TestsFailed, UsageError
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
     request = run_options(feedstock, options, configs)
     plan = make_plan(feedstock, request, options)
     if options.dry_run:
-        print(run.as_text(plan))
+        print_folded(run.as_text(plan))
         return 0
     report, errors = execute_for_ci(feedstock, plan, options) if options.junit else execute(feedstock, plan, options)
     if options.json:
@@ -80,7 +81,7 @@ def make_plan(feedstock: Feedstock, request: RunOptions, options: argparse.Names
     from kiln import run
 
     plan = run.plan(feedstock, request, machine_of(options), on_line=print_line)
-    for note in plan.notes:
+    for note in plan.notes if options.verbosity != "quiet" else ():
         print_line(f"note: {note}")
     return plan
 

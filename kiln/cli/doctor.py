@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kiln.cli.run_view import print_folded
 from kiln.errors import IncompatibleVersions, UsageError
 
 if TYPE_CHECKING:
@@ -167,9 +168,9 @@ def show_machine(root: Path, *, as_json: bool) -> int:
         )
     else:
         lines = machine_text(facts, arch, resources.cores, resources.memory, disk)
-        print("\n".join((*lines, *cuda_text(capabilities.verdict_ranges(cudas)))))
+        print_folded("\n".join((*lines, *cuda_text(capabilities.verdict_ranges(cudas)))))
         for purpose, answer in answers.items():
-            print(f"\n{purpose}: " + "\n".join(answer_text(answer)))
+            print_folded(f"\n{purpose}: " + "\n".join(answer_text(answer)))
     return exit_code(answers.values())
 
 
@@ -179,7 +180,7 @@ def show(answers: list[DoctorResult], *, as_json: bool, variant_file: str = VARI
         data = [answer.as_data() for answer in answers]
         print(json.dumps(data[0] if len(data) == 1 else data, indent=2))
     else:
-        print("\n\n".join("\n".join(answer_text(answer, variant_file)) for answer in answers))
+        print_folded("\n\n".join("\n".join(answer_text(answer, variant_file)) for answer in answers))
     return exit_code(answers)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +62,20 @@ def _program(words: Sequence[str]) -> tuple[str, ...]:
     elsewhere = top.root.absolute() != Path.cwd()
     if top.called:
         return ("python", str(top.root / top.called) if elsewhere else top.called)
-    return ("kiln", *(("-C", str(top.root)) if elsewhere else ()), "build")
+    return (*kiln_words(), *(("-C", str(top.root)) if elsewhere else ()), "build")
+
+
+def kiln_words() -> tuple[str, ...]:
+    """Return the words that start this kiln in the user's shell: its name, or its path where that is not found."""
+    own, on_path = Path(sys.executable).with_name("kiln"), shutil.which("kiln")
+    if not own.exists():
+        return ("kiln",) if on_path else (_short(Path(sys.executable)), "-m", "kiln")
+    return ("kiln",) if on_path and Path(on_path).samefile(own) else (_short(own),)
+
+
+def _short(path: Path) -> str:
+    """Return a path, relative to the current folder if it is there."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _repeated(options: argparse.Namespace) -> tuple[str, ...]:

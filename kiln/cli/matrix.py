@@ -70,9 +70,14 @@ def run(options: argparse.Namespace, root: Path) -> int:
 def matrix(options: argparse.Namespace, root: Path, variant_file: Path | None) -> str:
     """Return the text of the matrix."""
     from kiln import expand, feedstock_loader
+    from kiln.cli.run_view import terminal_width
 
     configs = expand.configs(feedstock_loader.find(root), variant_file)
-    return json.dumps([plain(config) for config in configs]) if options.json else "\n".join(table(configs))
+    return (
+        json.dumps([plain(config) for config in configs])
+        if options.json
+        else "\n".join(table_lines(configs, terminal_width(sys.stdout)))
+    )
 
 
 def difference(options: argparse.Namespace, before: Tree, after: Tree) -> str:
@@ -95,20 +100,16 @@ def plain(config: BuildConfig) -> dict[str, Any]:
     }
 
 
-def table(configs: Sequence[BuildConfig]) -> Iterator[str]:
-    """Yield a line for each config, with the keys that vary between configs."""
-    from kiln.console.text import quantity
+def table_lines(configs: Sequence[BuildConfig], width: int | None = None) -> Iterator[str]:
+    """Yield a line for each config, with the keys that vary between configs, folded to a terminal's width."""
+    from kiln.console.text import quantity, table
 
     if not configs:
         yield "no configs: the recipe skips all of them"
         return
     keys = varying(configs)
-    rows = [["config", *keys]] + [
-        [config.name, *(", ".join(config.variant.get(key, ("-",))) for key in keys)] for config in configs
-    ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(item.ljust(width) for item, width in zip(row, widths, strict=True)).rstrip()
+    rows = [[config.name, *(", ".join(config.variant.get(key, ("-",))) for key in keys)] for config in configs]
+    yield table(["config", *keys], rows, width=width)
     loops = sorted({key for config in configs for key, values in config.variant.items() if len(set(values)) > 1})
     yield ""
     yield quantity(len(configs), "config") + (f"; {', '.join(loops)} vary inside a config" if loops else "")

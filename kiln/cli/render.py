@@ -7,6 +7,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING
 
+from kiln.cli.run_view import print_folded
 from kiln.errors import UnknownConfig
 
 if TYPE_CHECKING:
@@ -36,7 +37,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln import limits
 
     output, warnings = limits.bounded(lambda: text(options, root))
-    print(output)
+    if options.json:
+        print(output)
+    else:
+        print_folded(output)
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return 0

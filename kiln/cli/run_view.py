@@ -52,6 +52,14 @@ def terminal_width(stream: IO[str]) -> int | None:
         return None
 
 
+def print_folded(text: str) -> None:
+    """Print text whose lines are folded to the width of the terminal."""
+    from kiln.console.text import indented
+
+    width = terminal_width(sys.stdout)
+    print("\n".join(part for line in text.split("\n") for part in indented(line, width)))
+
+
 def has_color(environment: Mapping[str, str]) -> bool:
     """Return whether colors are allowed: NO_COLOR is unset or empty (https://no-color.org)."""
     return not environment.get("NO_COLOR")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 _LONGEST = 4096  # characters of a line that are processed
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _BREAKS = re.compile(r"[\s_.,/+-]")
+_HANG = 2  # columns by which the further lines of a folded one are indented
 _NARROWEST = 10  # characters of a column whose texts are broken
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
@@ -102,6 +104,22 @@ def folded(text: str, width: int) -> list[str]:
         lines.append(rest[:end].rstrip())
         rest = rest[end:].lstrip()
     return [*lines, rest]
+
+
+def indented(line: str, width: int | None) -> list[str]:
+    """Return a line in lines of at most ``width`` characters, the further ones indented more; unchanged without one."""
+    lead = len(line) - len(line.lstrip(" "))
+    if width is None or len(line) <= width or width < lead + _NARROWEST + _HANG:
+        return [line]
+    further = " " * (lead + _HANG)
+    return textwrap.wrap(
+        line,
+        width,
+        initial_indent=" " * lead,
+        subsequent_indent=further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def quantity(number: int, noun: str) -> str:

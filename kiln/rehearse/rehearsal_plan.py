@@ -66,6 +66,20 @@ class RehearsalPlan:
     notes: tuple[str, ...] = ()
 
     @property
+    def summary(self) -> tuple[tuple[str, str], ...]:
+        """The contents by their origins: a title, and names with versions."""
+        wheels = (f"{wheel.name} {wheel.version}" for wheel in self.dependencies)
+        stand_ins = (f"{made.name} {made.version}" for made in self.stand_ins)
+        parts = (
+            ("python", self.python),
+            ("compile", f"{self.upstream.file}, in its place" if self.upstream else ""),
+            ("wheels", ", ".join(wheels)),
+            ("this machine", ", ".join(stand_ins)),
+            ("sources", ", ".join(f"{source.name} ({source.origin})" for source in self.sources)),
+        )
+        return tuple((title, text) for title, text in parts if text)
+
+    @property
     def wheels(self) -> tuple[LockedWheel, ...]:
         """All wheels, upstream's first."""
         return (*([self.upstream] if self.upstream else []), *self.dependencies)

@@ -19,7 +19,7 @@ from kiln.store import build_cache
 from kiln.store.compile_cache_key import REMOTE_CACHE, group_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from kiln.job.machine import HostMachine
     from kiln.ledger import Ledger
@@ -39,7 +39,8 @@ class RunPlan:
     """A run that may start: all configs in the order of builds, those to build, and the jobs of these.
 
     ``notes`` are sentences for the user, ``secrets`` variables for the compile steps alone, ``compiles`` when there are
-    compile steps, whose results the configs of a group share in a cache.
+    compile steps, whose results the configs of a group share in a cache. ``rehearsals`` are the origins of what each
+    config is rehearsed with.
     """
 
     options: RunOptions
@@ -55,6 +56,7 @@ class RunPlan:
     notes: tuple[str, ...]
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     compiles: bool = False
+    rehearsals: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
 
 def prepare(
@@ -100,6 +102,7 @@ def prepare(
         share=run_inputs.share,
         notes=run_inputs.notes,
         compiles=compiles,
+        rehearsals={name: rehearsal.wheels.summary for name, rehearsal in run_inputs.rehearsals.items()},
         secrets={} if options.remote_cache is None else {REMOTE_CACHE: options.remote_cache},
     )
 
@@ -206,7 +209,18 @@ def as_text(plan: RunPlan) -> str:
             f"temporary disk: {disk}{', no similar config was built here yet' if unknown else ''}",
             f"time: {time}",
         ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_rehearsal_lines(plan)])
+
+
+def _rehearsal_lines(plan: RunPlan) -> Iterator[str]:
+    """Yield what stands in for the packages of channels; configs with the same contents share the lines."""
+    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for config in plan.waiting:
+        groups.setdefault(plan.rehearsals.get(config.config, ()), []).append(config.config)
+    for summary, names in groups.items():
+        if summary:
+            yield from ("", f"{', '.join(names)} from:")
+            yield from (f"    {title:<14}{text}" for title, text in summary)
 
 
 def _state(config: ConfigRun, *, shared: bool) -> str:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+import pytest
+
+from kiln import cli
 from kiln.cli import build
 from kiln.errors import AlreadyRunning, BuildFailed, DiskFull, KilnError
+from kiln.model.feedstock import Feedstock
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
+from kiln.run import RunOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,3 +55,18 @@ def test_a_failure_is_explained_by_the_end_of_its_log(tmp_path: Path) -> None:
     assert build.advice(DiskFull("full", hint="free some room"), log) == ["  try: free some room"]
     assert build.advice(BuildFailed("x"), tmp_path / "no log") == []
     assert build.advice(BuildFailed("x"), None) == []
+
+
+@pytest.mark.parametrize(("words", "notes"), [((), "note: be careful\n"), (("--quiet",), "")])
+def test_a_quiet_build_prints_no_notes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    notes: str,
+) -> None:
+    plan = SimpleNamespace(notes=("be careful",))
+    monkeypatch.setattr("kiln.run.plan", lambda *_, **__: plan)
+    options = cli.parser_for("build")[0].parse_args(words)
+    build.make_plan(Feedstock(root=tmp_path), RunOptions(configs=(), command=""), options)
+    assert capsys.readouterr().err == notes

@@ -109,3 +109,13 @@ def test_a_removed_working_directory_is_reported(
     (tmp_path / "gone").rmdir()
     assert cli.run(["matrix"]) == SystemFault.exit_code
     assert "the working directory was removed" in capsys.readouterr().err
+
+
+def test_the_help_fits_a_terminal_of_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.run(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert {name for name in cli.COMMANDS if any(line.startswith(f"  {name} ") for line in lines)} == set(cli.COMMANDS)

@@ -25,6 +25,15 @@ FAILED, DONE, LOCKED = ConfigState.FAILED, ConfigState.DONE, ConfigState.LOCKED
 def _typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["kiln", "build", "--all"])
+    program(tmp_path / "bin" / "kiln")
+    program(tmp_path / "bin" / "python")
+    monkeypatch.setattr("sys.executable", str(tmp_path / "bin" / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+
+def program(path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.touch(mode=0o755)
 
 
 def options_of(*words: str) -> argparse.Namespace:
@@ -85,3 +94,20 @@ def test_the_commands_begin_as_the_user_began_them(monkeypatch: pytest.MonkeyPat
     assert error_of({"a": FAILED}, {}).hint == "python build-locally.py --failed"
     monkeypatch.chdir("/")
     assert error_of({"a": FAILED}, {}).hint == f"python {tmp_path}/build-locally.py --failed"
+
+
+def test_the_commands_start_the_kiln_that_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def hint() -> str:
+        return error_of({"a": FAILED}, {}).hint.partition("\n")[0]
+
+    program(tmp_path / "other" / "kiln")
+    monkeypatch.setenv("PATH", str(tmp_path / "other"))  # another kiln
+    assert hint() == "bin/kiln build --failed"
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    assert hint() == "bin/kiln build --failed"
+    monkeypatch.setattr("sys.argv", ["kiln", "-C", str(tmp_path), "build"])
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert hint() == f"{tmp_path}/bin/kiln -C {tmp_path} build --failed"
+    (tmp_path / "bin" / "kiln").unlink()
+    assert hint() == f"{tmp_path}/bin/python -m kiln -C {tmp_path} build --failed"

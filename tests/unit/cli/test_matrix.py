@@ -25,7 +25,7 @@ VARIANTS = "alpha:\n  - 1\n  - 2\nloop:\n  - x\n  - y\n"
 def test_the_matrix_shows_what_varies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(tmp_path, MIXED, VARIANTS)
     assert run(["-C", str(tmp_path), "matrix"]) == 0
-    head, first, second, _, last = capsys.readouterr().out.splitlines()
+    head, _, first, second, _, last = capsys.readouterr().out.splitlines()
     assert head.split() == ["config", "alpha"]
     assert [line.split() for line in (first, second)] == [["linux_64_alpha1", "1"], ["linux_64_alpha2", "2"]]
     assert last == "2 configs; loop vary inside a config"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kiln.model.run import ConfigRun, ConfigState
+from kiln.rehearse.rehearsal_plan import LockedWheel, RehearsalPlan, SourceFile, StandIn
 from kiln.run import BuildOptions, RunOptions
 from kiln.run.plan import RunPlan, as_text
 from kiln.run.resource_check import ResourceShare
@@ -46,3 +47,24 @@ def test_the_disk_of_a_config_that_was_built_is_that_of_its_last_build() -> None
 @pytest.mark.parametrize(("compiles", "line"), [(True, "build first of cpu  a"), (False, "build  a")])
 def test_a_group_is_named_where_its_configs_share_a_compile(compiles: bool, line: str) -> None:
     assert as_text(a_plan(estimate=None, compiles=compiles)).splitlines()[0] == line
+
+
+def test_a_rehearsal_says_what_it_is_made_from_once_for_configs_that_share_it() -> None:
+    wheel = LockedWheel(name="six", version="1.17", file="six.whl", size=1, sha256="a", pythons=("3.11",))
+    made = StandIn(name="gcc_linux-64", version="12.2")
+    source = SourceFile(name="a.tar.gz", sha256="b", url="https://x/a.tar.gz", origin="pip's index")
+    plan = RehearsalPlan(python="3.11", dependencies=(wheel,), stand_ins=(made,), sources=(source,))
+    waiting = tuple(ScheduledConfig(config=name, group="cpu", cold=False, estimate=None) for name in ("a", "b", "c"))
+    rehearsals = {"a": plan.summary, "b": plan.summary, "c": RehearsalPlan(python="3.12").summary}
+    text = as_text(a_plan(estimate=None, waiting=waiting, rehearsals=rehearsals))
+    assert text.splitlines()[-9:] == [
+        "",
+        "a, b from:",
+        "    python        3.11",
+        "    wheels        six 1.17",
+        "    this machine  gcc_linux-64 12.2",
+        "    sources       a.tar.gz (pip's index)",
+        "",
+        "c from:",
+        "    python        3.12",
+    ]
