@@ -113,7 +113,7 @@ def indented(line: str, width: int | None) -> list[str]:
         return [line]
     further = " " * (lead + _HANG)
     return textwrap.wrap(
-        line,
+        line[lead:],
         width,
         initial_indent=" " * lead,
         subsequent_indent=further,
