@@ -27,7 +27,7 @@ def explain_pip(tail: str, folder: Path) -> NoReturn:
         raise HashMismatch(
             "a package is not the file whose hash was locked",
             why=why,
-            hint="a mirror or a proxy may have altered it; if upstream did, see docs/how-to/update-the-locks.md",
+            hint="a mirror or a proxy may have altered it; if upstream did, the lists in requirements/ must be updated",
         )
     hint = "check that the index has these versions, and use a Python from 3.10 to 3.14"
     if any(word in tail.lower() for word in _NO_NETWORK):

@@ -165,7 +165,7 @@ class Rehearsal:
         if upstream is not None and upstream.version not in versions:
             raise RecipeFault(
                 f"the recipe makes version {', '.join(sorted(versions))}, but a rehearsal's wheel is {upstream.file}",
-                hint="lock the wheels of this version: docs/how-to/update-the-locks.md",
+                hint="rehearse a version whose wheels are locked, or update the locks in a clone of kiln",
             )
 
     def convert(self, interpreter: rehearse.Interpreter | None) -> tuple[Path, ...]:

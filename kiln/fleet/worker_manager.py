@@ -63,7 +63,7 @@ class WorkerManager:
             return
         self.max_workers -= 1
         if event.credentials:
-            hint = "docs/how-to/fleet.md lists the credentials of each provider, and where they are read from"
+            hint = "see that the provider's variables or files hold valid ones, then run the same command again"
             self.state.stop = CredentialsRefused(
                 "the provider does not accept the credentials", why=event.reason, hint=hint
             )

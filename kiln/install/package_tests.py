@@ -74,7 +74,8 @@ def require_runnable(package: Path, subdir: str) -> None:
         raise UnsupportedPlatform(
             f"{package.name} cannot be tested on this machine",
             why=f"it is for {subdir}, this machine is {emulation.own_subdir()}",
-            hint=f"test it on {subdir}, or register qemu-user for it with the kernel, see docs/reference/build.md",
+            hint=f"test it on {subdir}, or register qemu-user for it with the kernel (Debian: apt-get install "
+            "qemu-user-static binfmt-support)",
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln.lint.located_yaml import branches, items, mapping
 from kiln.lint.model import Problem, lint
+from kiln.recipe_v1.unknown_keys import unknown_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -84,4 +85,15 @@ def _shape(value: Any) -> str:
     return f"the text {str(value)!r}" if isinstance(value, str) else f"the value {value!r}"
 
 
-RULES = (lint("kiln-type", wrong_types, "write a mapping"),)
+def unknown_v1_keys(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield the keys of a recipe.yaml that its sections do not have, so that rattler-build refuses the recipe."""
+    recipe = subject.recipe
+    for unknown in unknown_keys(recipe.root) if recipe.version else ():
+        text = f"{unknown.section} has no key {str(unknown.key)!r}"
+        yield Problem(text=text, at=recipe.at(unknown.key), cure=unknown.near)
+
+
+RULES = (
+    lint("kiln-type", wrong_types, "write a mapping"),
+    lint("kiln-key", unknown_v1_keys, "remove the key"),
+)

@@ -18,5 +18,5 @@ def require_release(release: Release) -> None:
         raise ReleaseRefused(
             f"this is not a release, for {len(all_reasons)} reason{'s' if len(all_reasons) > 1 else ''}",
             why="".join(f"\n    {reason}" for reason in all_reasons).strip(),
-            hint="docs/how-to/publish.md explains each kind of reason, and what to do",
+            hint="correct each of them; kiln publish --check --to CHANNEL checks again, and publishes nothing",
         )

@@ -104,7 +104,7 @@ def _near(section: str, key: str) -> str:
     elsewhere = [within for within, name in recipe_keys() if name == key]
     if elsewhere and section not in elsewhere:
         return f"{key} belongs to {' or '.join(elsewhere)}"
-    return nearest(key, names) or f"docs/reference/meta-yaml.md lists the keys of {section}"
+    return nearest(key, names) or f"none of the {len(names)} keys of {section} is like it"
 
 
 def _fault(path: Path_, kind: str, why: str, text: str, file: str) -> KeyFault:

@@ -6,6 +6,7 @@ rattler-build calls experimental is listed in ``_EXPERIMENTAL`` and refused as s
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import matchspec_notation
@@ -30,7 +31,7 @@ from kiln.recipe_v1.yaml_nodes import (
 from kiln.yamltext import PlacedText
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from kiln.recipe_v1.requirement import Requirement
@@ -46,33 +47,49 @@ _EXPERIMENTAL = {
 }
 
 
-def section(name: str, kinds: dict[str, Kind]) -> Kind:
-    """Return the kind of a mapping with these keys."""
+@dataclass(frozen=True, slots=True)
+class SectionKind:
+    """The kind of a mapping with these keys."""
 
-    def evaluate(node: Any, scope: VariantScope) -> dict[str, Any]:
-        fields = mapping(node, name)
+    name: str
+    kinds: Mapping[str, Kind]
+
+    def __call__(self, node: Any, scope: VariantScope) -> dict[str, Any]:
+        """Evaluate the mapping's values."""
+        fields = mapping(node, self.name)
         for key in fields:
-            if (name, str(key)) in _EXPERIMENTAL:
-                what = f"{_EXPERIMENTAL[(name, str(key))]} are experimental in rattler-build, and not supported"
+            if self.is_experimental(key):
+                what = f"{_EXPERIMENTAL[(self.name, str(key))]} are experimental in rattler-build, and not supported"
                 raise fault(key, what)
-        known_keys(fields, kinds, name)
-        return {str(key): kinds[str(key)](value, scope) for key, value in fields.items() if not is_empty(value)}
+        known_keys(fields, self.kinds, self.name)
+        return {str(key): self.kinds[str(key)](value, scope) for key, value in fields.items() if not is_empty(value)}
 
-    return evaluate
-
-
-def each(kind: Kind) -> Kind:
-    """Return the kind of a conditional list whose items are of a kind."""
-    return lambda node, scope: [kind(item, scope) for item in items(node, scope)]
+    def is_experimental(self, key: object) -> bool:
+        """Return whether rattler-build has the key as an experiment."""
+        return (self.name, str(key)) in _EXPERIMENTAL
 
 
-def either(of_mapping: Kind, other: Kind) -> Kind:
-    """Return the kind of a node that is a mapping or something else."""
+@dataclass(frozen=True, slots=True)
+class EachKind:
+    """The kind of a conditional list whose items are of a kind."""
 
-    def evaluate(node: Any, scope: VariantScope) -> Any:
-        return (of_mapping if isinstance(node, dict) and "if" not in node else other)(node, scope)
+    kind: Kind
 
-    return evaluate
+    def __call__(self, node: Any, scope: VariantScope) -> list[Any]:
+        """Evaluate the items."""
+        return [self.kind(item, scope) for item in items(node, scope)]
+
+
+@dataclass(frozen=True, slots=True)
+class EitherKind:
+    """The kind of a node that is a mapping or something else."""
+
+    of_mapping: Kind
+    other: Kind
+
+    def __call__(self, node: Any, scope: VariantScope) -> Any:
+        """Evaluate the node."""
+        return (self.of_mapping if isinstance(node, dict) and "if" not in node else self.other)(node, scope)
 
 
 # Kinds of single nodes
@@ -183,20 +200,23 @@ def _skips(node: Any, scope: VariantScope) -> bool:
         return False  # as rattler-build has it
 
 
-def _of_script(settings: Kind, content: Kind) -> Kind:
-    """Return the kind of a script: its settings, or its lines alone, with the values of the names in their expressions.
+@dataclass(frozen=True, slots=True)
+class ScriptKind:
+    """The kind of a script: its settings, or its lines alone, with the values of the names in their expressions.
 
-    ``bare`` is set for lines alone, which may be the name of a file.
+    The field ``bare`` is set for lines alone, which may be the name of a file.
     """
 
-    def evaluate(node: Any, scope: VariantScope) -> dict[str, Any]:
-        if isinstance(node, dict) and "if" not in node:
-            fields, of_lines = settings(node, scope), node.get("content")
-        else:
-            fields, of_lines = {"content": content(node, scope), "bare": True}, node
-        return {**fields, "names": values_of_names(of_lines, scope)}
+    of_mapping: Kind
+    content: Kind
 
-    return evaluate
+    def __call__(self, node: Any, scope: VariantScope) -> dict[str, Any]:
+        """Evaluate the script."""
+        if isinstance(node, dict) and "if" not in node:
+            fields, of_lines = self.of_mapping(node, scope), node.get("content")
+        else:
+            fields, of_lines = {"content": self.content(node, scope), "bare": True}, node
+        return {**fields, "names": values_of_names(of_lines, scope)}
 
 
 def rendered(node: Any, scope: VariantScope) -> Any:
@@ -210,7 +230,7 @@ def rendered(node: Any, scope: VariantScope) -> Any:
 
 # Sections
 
-_PATTERNS = either(section("files", {"include": texts, "exclude": texts}), texts)
+_PATTERNS = EitherKind(SectionKind("files", {"include": texts, "exclude": texts}), texts)
 _SETTINGS_OF_SCRIPT: dict[str, Kind] = {
     "interpreter": text_of,
     "env": environment,
@@ -219,10 +239,10 @@ _SETTINGS_OF_SCRIPT: dict[str, Kind] = {
     "file": text_of,
     "cwd": text_of,
 }
-_SCRIPT = _of_script(section("script", _SETTINGS_OF_SCRIPT), lines)
-_SCRIPT_OF_TEST = _of_script(section("script", {**_SETTINGS_OF_SCRIPT, "content": tested_lines}), tested_lines)
-SOURCE = each(
-    section(
+_SCRIPT = ScriptKind(SectionKind("script", _SETTINGS_OF_SCRIPT), lines)
+_SCRIPT_OF_TEST = ScriptKind(SectionKind("script", {**_SETTINGS_OF_SCRIPT, "content": tested_lines}), tested_lines)
+SOURCE = EachKind(
+    SectionKind(
         "source",
         {
             "url": texts,
@@ -245,14 +265,14 @@ SOURCE = each(
         },
     )
 )
-BUILD = section(
+BUILD = SectionKind(
     "build",
     {
         "number": number,
         "string": build_string,
         "script": _SCRIPT,
         "noarch": noarch,
-        "python": section(
+        "python": SectionKind(
             "python",
             {
                 "entry_points": texts,
@@ -267,7 +287,7 @@ BUILD = section(
         "always_include_files": texts,
         "merge_build_and_host_envs": flag,
         "files": _PATTERNS,
-        "dynamic_linking": section(
+        "dynamic_linking": SectionKind(
             "dynamic_linking",
             {
                 "rpaths": texts,
@@ -278,31 +298,33 @@ BUILD = section(
                 "overlinking_behavior": text_of,
             },
         ),
-        "variant": section(
+        "variant": SectionKind(
             "variant",
             {"use_keys": texts, "ignore_keys": texts, "down_prioritize_variant": optional_number},
         ),
-        "prefix_detection": section(
+        "prefix_detection": SectionKind(
             "prefix_detection",
             {
-                "force_file_type": section("force_file_type", {"text": texts, "binary": texts}),
+                "force_file_type": SectionKind("force_file_type", {"text": texts, "binary": texts}),
                 "ignore": flag_or_texts,
                 "ignore_binary_files": flag_or_texts,
             },
         ),
-        "post_process": each(section("post_process", {"files": texts, "regex": text_of, "replacement": text_of})),
+        "post_process": EachKind(
+            SectionKind("post_process", {"files": texts, "regex": text_of, "replacement": text_of})
+        ),
     },
 )
-STAGING_BUILD = section("build of a staging output", {"script": _SCRIPT})
-_IGNORED = section("ignore_run_exports", {"by_name": texts, "from_package": texts})
-_RUN_EXPORTS = either(
-    section(
+STAGING_BUILD = SectionKind("build of a staging output", {"script": _SCRIPT})
+_IGNORED = SectionKind("ignore_run_exports", {"by_name": texts, "from_package": texts})
+_RUN_EXPORTS = EitherKind(
+    SectionKind(
         "run_exports",
         dict.fromkeys(("noarch", "strong", "strong_constraints", "weak", "weak_constraints"), requirements),
     ),
     requirements,
 )
-REQUIREMENTS = section(
+REQUIREMENTS = SectionKind(
     "requirements",
     {
         "build": requirements,
@@ -313,23 +335,23 @@ REQUIREMENTS = section(
         "ignore_run_exports": _IGNORED,
     },
 )
-STAGING_REQUIREMENTS = section(
+STAGING_REQUIREMENTS = SectionKind(
     "requirements of a staging output", {"build": requirements, "host": requirements, "ignore_run_exports": _IGNORED}
 )
-_EXISTENCE = either(section("files", {"exists": texts, "not_exists": texts}), texts)
-_TESTS = each(
-    section(
+_EXISTENCE = EitherKind(SectionKind("files", {"exists": texts, "not_exists": texts}), texts)
+TESTS = EachKind(
+    SectionKind(
         "test",
         {
-            "python": section("python", {"imports": texts, "pip_check": flag, "python_version": texts}),
-            "perl": section("perl", {"uses": texts}),
-            "r": section("r", {"libraries": texts}),
-            "ruby": section("ruby", {"requires": texts}),
+            "python": SectionKind("python", {"imports": texts, "pip_check": flag, "python_version": texts}),
+            "perl": SectionKind("perl", {"uses": texts}),
+            "r": SectionKind("r", {"libraries": texts}),
+            "ruby": SectionKind("ruby", {"requires": texts}),
             "script": _SCRIPT_OF_TEST,
-            "requirements": section("requirements of a test", {"run": requirements, "build": requirements}),
-            "files": section("files", {"source": texts, "recipe": texts}),
+            "requirements": SectionKind("requirements of a test", {"run": requirements, "build": requirements}),
+            "files": SectionKind("files", {"source": texts, "recipe": texts}),
             "downstream": match_spec,
-            "package_contents": section(
+            "package_contents": SectionKind(
                 "package_contents",
                 {
                     **dict.fromkeys(("files", "site_packages", "bin", "lib", "include"), _EXISTENCE),
@@ -345,11 +367,11 @@ def tests(node: Any, scope: VariantScope) -> list[dict[str, Any]]:
     """Evaluate the list of tests, for which no single test stands."""
     if not isinstance(node, list) and not is_empty(node):
         raise fault(node, "tests are a list", hint="begin each with '- '")
-    result: list[dict[str, Any]] = _TESTS(node, scope)
+    result: list[dict[str, Any]] = TESTS(node, scope)
     return result
 
 
-ABOUT = section(
+ABOUT = SectionKind(
     "about",
     {
         "homepage": stripped,
@@ -362,7 +384,7 @@ ABOUT = section(
         "description": stripped,
     },
 )
-PACKAGE = section("package", {"name": text_of, "version": text_of})
+PACKAGE = SectionKind("package", {"name": text_of, "version": text_of})
 SINGLE = (
     "schema_version", "context", "package", "source", "build", "requirements", "tests", "about", "extra",
 )  # fmt: skip

@@ -110,7 +110,7 @@ def _mismatch(file: str, expected: str, actual: str) -> HashMismatch:
         f"{file} is not the file of the lock; it is not used",
         why=f"its SHA-256 is {actual}, the lock has {expected}",
         hint="run the same command again to fetch it again; if it fails again, the index or a proxy is wrong:"
-        " check it, or update the locks (docs/how-to/update-the-locks.md)",
+        " check it, or update kiln, whose locks have the hashes",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -84,3 +85,15 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert project
     assert release
     assert project[1] == release[1] == __version__
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_no_message_names_a_page_that_an_installed_kiln_lacks(file: Path) -> None:
+    tree = ast.parse(file.read_text())
+    docstrings = {
+        ast.get_docstring(node, clean=False)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+    }
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    assert [text for text in texts - docstrings if re.search(r"(?<![\w./])docs/[a-z-]+/", text)] == []

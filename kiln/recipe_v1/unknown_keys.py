@@ -1,0 +1,79 @@
+"""The keys of a recipe.yaml that no section has, in all branches of conditions, without evaluating anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kiln.errors import nearest
+from kiln.recipe_v1 import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_SECTIONS: dict[str, schema.Kind] = {
+    "package": schema.PACKAGE,
+    "recipe": schema.PACKAGE,
+    "source": schema.SOURCE,
+    "build": schema.BUILD,
+    "requirements": schema.REQUIREMENTS,
+    "tests": schema.TESTS,
+    "about": schema.ABOUT,
+}
+_STAGING: dict[str, schema.Kind] = {
+    "source": schema.SOURCE,
+    "build": schema.STAGING_BUILD,
+    "requirements": schema.STAGING_REQUIREMENTS,
+}
+_BRANCHES = ("then", "else")
+
+
+class UnknownKey(NamedTuple):
+    """A key that its section does not have; ``near`` suggests another one, empty without a similar one."""
+
+    key: Any
+    section: str
+    near: str
+
+
+def unknown_keys(root: Mapping[Any, Any]) -> Iterator[UnknownKey]:
+    """Yield the unknown keys below the sections of a recipe, and of its outputs; those of the root are not checked."""
+    yield from _of_sections(root, _SECTIONS)
+    for output in _branches(root.get("outputs")):
+        if not isinstance(output, dict):
+            continue
+        known = schema.STAGING if "staging" in output else schema.OUTPUT
+        yield from _unknown(output, known, "an output")
+        yield from _of_sections(output, _STAGING if "staging" in output else _SECTIONS)
+
+
+def _of_sections(holder: Mapping[Any, Any], sections: Mapping[str, schema.Kind]) -> Iterator[UnknownKey]:
+    for name, kind in sections.items():
+        yield from _of_kind(kind, holder.get(name))
+
+
+def _of_kind(kind: schema.Kind, node: Any) -> Iterator[UnknownKey]:
+    if isinstance(kind, schema.EachKind):
+        for item in _branches(node):
+            yield from _of_kind(kind.kind, item)
+    elif isinstance(kind, (schema.EitherKind, schema.ScriptKind)):
+        yield from _of_kind(kind.of_mapping, node)
+    elif isinstance(kind, schema.SectionKind) and isinstance(node, dict) and "if" not in node:
+        known = [key for key in node if not kind.is_experimental(key)]
+        yield from _unknown(known, kind.kinds, kind.name)
+        for key, value in node.items():
+            if key in kind.kinds:
+                yield from _of_kind(kind.kinds[key], value)
+
+
+def _unknown(keys: Any, known: Any, section: str) -> Iterator[UnknownKey]:
+    yield from (UnknownKey(key, section, nearest(str(key), known)) for key in keys if key not in known)
+
+
+def _branches(node: Any) -> Iterator[Any]:
+    """Yield the items of a conditional list, of all branches; a single item stands for a list of it."""
+    for item in node if isinstance(node, list) else [node]:
+        if isinstance(item, dict) and "if" in item:
+            for branch in _BRANCHES:
+                yield from _branches(item.get(branch))
+        elif item is not None:
+            yield item

@@ -1,0 +1,45 @@
+"""Unknown keys of a recipe.yaml are found in all sections, outputs and branches."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiln.recipe_v1.unknown_keys import unknown_keys
+from kiln.yamltext import Scalars, parse
+
+CASES = [
+    ("build: {skrip: x, script: {content: a, envv: {}}}", [("build", "skrip"), ("script", "envv")]),
+    ("requirements: {hots: [python], run_exports: {waek: [a]}}", [("requirements", "hots"), ("run_exports", "waek")]),
+    ("source: [{if: unix, then: {url: a, shaa256: b}, else: {ulr: c}}]", [("source", "shaa256"), ("source", "ulr")]),
+    ("source: {url: a, md6: b}", [("source", "md6")]),
+    ("tests: [{python: {importz: [a]}}, {skript: [a]}]", [("python", "importz"), ("test", "skript")]),
+    ("outputs: [{package: {name: a, verzion: b}, abouts: {}}]", [("an output", "abouts"), ("package", "verzion")]),
+    (
+        "outputs: [{if: unix, then: [{staging: {name: a}, about: {}, build: {script: a, number: 1}}]}]",
+        [("an output", "about"), ("build of a staging output", "number")],
+    ),
+]
+VALID = [
+    "build: {number: 0, script: [a], noarch: python, dynamic_linking: {rpaths: [lib/]}}\nextra: {any: 1}",
+    "build: {script: {if: unix, then: a}, steps: []}",
+    "requirements: {host: [{if: unix, then: gcc}, {pin_subpackage: {name: a}}], run_exports: [a]}",
+    "tests: [{package_contents: {files: {exists: [a]}}}, {script: [a], files: {recipe: [b]}}]",
+    "about: null\noutputs: text",
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), CASES)
+def test_unknown_keys_are_found(text: str, expected: list[tuple[str, str]]) -> None:
+    found = list(unknown_keys(parse(text, "recipe.yaml", Scalars.PLACED).value))
+    assert [(unknown.section, str(unknown.key)) for unknown in found] == expected
+    assert all(unknown.key.line == 1 for unknown in found)
+
+
+@pytest.mark.parametrize("text", VALID)
+def test_known_keys_are_not(text: str) -> None:
+    assert list(unknown_keys(parse(text, "recipe.yaml", Scalars.PLACED).value)) == []
+
+
+def test_a_near_miss_is_suggested() -> None:
+    (unknown,) = unknown_keys({"about": {"licence": "MIT"}})
+    assert unknown.near.startswith("did you mean 'license'")
