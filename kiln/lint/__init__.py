@@ -26,6 +26,7 @@ __all__ = ["RULES", "LintMessage", "Rule", "Severity", "check", "recipe_files", 
 RULES: tuple[Rule, ...] = (
     *shapes.RULES,
     *sections.RULES,
+    *shapes.KEY_RULES,
     *about.RULES,
     *tests_section.RULES,
     *requirement_rules.RULES,

@@ -93,7 +93,5 @@ def unknown_v1_keys(subject: LintedFeedstock) -> Iterator[Problem]:
         yield Problem(text=text, at=recipe.at(unknown.key), cure=unknown.near)
 
 
-RULES = (
-    lint("kiln-type", wrong_types, "write a mapping"),
-    lint("kiln-key", unknown_v1_keys, "remove the key"),
-)
+RULES = (lint("kiln-type", wrong_types, "write a mapping"),)
+KEY_RULES = (lint("kiln-key", unknown_v1_keys, "remove the key"),)

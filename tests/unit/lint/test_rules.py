@@ -34,7 +34,7 @@ CHANGES: list[tuple[str, str, str, set[str], str]] = [
     (META, "  home: https://example.org\n", "", {"R-002"}, "recipe/meta.yaml:30:3"),
     (META, "  license: MIT\n", "", {"R-002"}, "recipe/meta.yaml:30:3"),
     (META, "  summary: A small program", "  summary:", {"R-002"}, "recipe/meta.yaml:33:3"),
-    (RECIPE, "homepage", "home", {"R-002", "kiln-key"}, ""),
+    (RECIPE, "homepage", "home", {"R-002", "kiln-key"}, "recipe/recipe.yaml:31:3"),
     (META, "extra:\n  recipe-maintainers:\n    - somebody\n", "", {"R-003", "R-011"}, "recipe/meta.yaml"),
     (META, "    - somebody\n", "", {"R-003", "R-004"}, "recipe/meta.yaml:36:3"),
     (META, "\n    - somebody", " somebody", {"R-004"}, "recipe/meta.yaml:36:3"),
