@@ -19,6 +19,7 @@ class Assumptions(CompileAssumptions):
 
     startup: float
     collect: float
+    packages: float
     teardown: float
 
     @classmethod
