@@ -10,10 +10,9 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import build, config_selection
+from kiln.cli import build, config_selection, fleet_prices
 from kiln.cli.fleet_arguments import DEFAULT_TYPE, arguments, seconds
 from kiln.cli.fleet_playbook_vars import (
-    ANSIBLE,
     PACKAGE_ROOT,
     build_options,
     folder_of,
@@ -21,6 +20,7 @@ from kiln.cli.fleet_playbook_vars import (
     public_environment,
     site_of,
 )
+from kiln.cli.fleet_prices import MACHINE_TYPES, price_table, region_of
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
     """Run an action of ``kiln fleet``."""
     from kiln import feedstock_loader
 
+    if options.action == "prices":  # needs no feedstock
+        return fleet_prices.run(options)
     feedstock = feedstock_loader.find(root)
     actions = {"plan": show_plan, "run": run_fleet, "status": show_status, "down": tear_down_runs, "sweep": sweep}
     return actions[options.action](options, feedstock)
@@ -119,11 +121,13 @@ def plan_of(options: argparse.Namespace, configs: Sequence[RemoteConfig], ledger
     if not configs:
         raise UsageError(UP_TO_DATE, hint="--rebuild builds them again")
     assumptions, history = Assumptions.read(), ledger.build_durations()
-    table = machine_types.read(ANSIBLE / "group_vars" / "all" / "machine_types.yml")
+    table = machine_types.read(MACHINE_TYPES)
+    prices, region = price_table(options.prices, os.environ), region_of(options, os.environ)
     names = options.types or [default_type(table, options.provider)]
     requests = [RequestedJob(config=config.config, group=config.group, key=config.inputs.key) for config in configs]
     cache = [options.cache] if options.cache else []
-    types = machine_types.select(table, provider=options.provider, types=[*names, *cache])
+    selection = machine_types.select(table, provider=options.provider, types=[*names, *cache])
+    types = [prices.apply(machine_type, region=region) for machine_type in selection]
     return plan.plan(
         {
             kind: estimate_jobs(requests, history, cores=kind.cores, assumptions=assumptions)

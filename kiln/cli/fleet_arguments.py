@@ -39,11 +39,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     sweep.add_argument("--all", action="store_true", help="terminate all workers, also those of runs in progress")
     sweep.add_argument("--print-timer", action="store_true", help=TIMER_HELP)
     sweep.add_argument("--every", metavar="TIME", default="15min", help="interval of the timer (default: %(default)s)")
+    prices = commands.add_parser("prices", help="show the prices of machine types, or read providers' price lists")
+    _price_arguments(prices)
+    for command in (prices, plan, run):
+        command.add_argument("--prices", metavar="FILE", type=Path, help=PRICES_HELP)
     for command in (status, down, sweep, plan, run):
         command.add_argument("--vars", metavar="FILE", type=Path, action="append", default=[], help=VARS_HELP)
 
 
 VARS_HELP = "read variables for the playbooks, as ansible-playbook -e @FILE; Ansible Vault may encrypt the file"
+
+PRICES_HELP = "table of prices to use in addition to kiln's (default: prices.csv in ~/.config/kiln, if it exists)"
 
 LEASE = f"{leases.LEASE / 60:.0f}min"
 TIMER_HELP = "print a shell script for '| sh' that makes systemd sweep from this computer; contact nobody"
@@ -80,6 +86,21 @@ def _worker_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--budget", metavar="MONEY", type=float, help="spend this much at most, tear-down included")
     parser.add_argument("--time-limit", metavar="TIME", help="take this long at most, such as 10h or 90min")
+
+
+def _price_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--from",
+        dest="lists",
+        metavar="FILE",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="read price lists into the table: AWS's offer files (JSON or CSV), answers of describe-spot-price-history,"
+        " OVH's catalog",
+    )
+    parser.add_argument("--provider", choices=PROVIDERS, help="show the prices of this provider only")
+    parser.add_argument("--json", action="store_true", help="write JSON to standard output")
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:

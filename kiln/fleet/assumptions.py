@@ -31,4 +31,4 @@ class Assumptions(CompileAssumptions):
     @property
     def overheads(self) -> Overheads:
         """The time that a worker takes besides building."""
-        return Overheads(startup=self.startup, collect=self.collect, teardown=self.teardown)
+        return Overheads(startup=self.startup, collect=self.collect, teardown=self.teardown, packages=self.packages)

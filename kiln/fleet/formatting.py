@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.plan import Arrangement, FleetPlan
-    from kiln.model.fleet import FleetRun
+    from kiln.model.fleet import FleetRun, MachineType
     from kiln.scheduling.simulation import Placement
 
 WIDTH = 48  # characters of the bars of the schedule
@@ -85,15 +85,30 @@ def _way(name: str, way: Arrangement) -> tuple[str, ...]:
 
 def _notes(plan: FleetPlan) -> Iterator[str]:
     way = plan.selection
-    machine_type = way.machine_type
-    hourly = machine_type.spot_hourly if way.spot and machine_type.spot_hourly is not None else machine_type.hourly
-    where = f" in {machine_type.region}" if machine_type.region else ""
-    price = f"{hourly} {machine_type.currency} an hour for {machine_type.name}{where}"
-    yield f"price   {price}: {machine_type.source}, {machine_type.date}"
+    yield f"price   {_price(way)}: {way.machine_type.source}, {way.machine_type.date}"
+    if extras := _extras(way.machine_type):
+        yield f"with    {extras}"
+    if way.machine_type.not_counted:
+        yield f"without {', '.join(way.machine_type.not_counted)}: no price is known"
     assumed = sum(estimate.source == DEFAULT for estimate in plan.estimates)
     if assumed:
         yield f"times   {assumed} of {len(plan.estimates)} configs never built: '?' is assumed (kiln/fleet/assumed.yml)"
     yield f"bound   {bound(way)}"
+
+
+def _price(way: Arrangement) -> str:
+    kind = way.machine_type
+    hourly = kind.spot_hourly if way.spot and kind.spot_hourly is not None else kind.hourly
+    where = f" in {kind.region}" if kind.region else ""
+    return f"{hourly:g} {kind.currency} an hour for {kind.name}{where}{' (spot)' if way.spot else ''}"
+
+
+def _extras(kind: MachineType) -> str:
+    """Return what is charged besides the machine, and is part of the cost."""
+    parts = [f"{kind.disk_hourly:.3f} an hour for {kind.disk:g} GB of disk"] if kind.disk_hourly else []
+    parts += [f"{kind.address_hourly:g} an hour for its public address"] if kind.address_hourly else []
+    parts += [f"{kind.egress:g} for each GB of packages"] if kind.egress else []
+    return ", ".join(parts)
 
 
 def status(runs: Sequence[FleetRun]) -> str:

@@ -1,4 +1,4 @@
-"""The table of machine types and prices that providers offer."""
+"""The table of machine types that providers offer; their prices are in `kiln.fleet.prices`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ def read(path: Path) -> tuple[MachineType, ...]:
 
 
 def _machine_type(row: Mapping[str, Any]) -> MachineType:
-    spot = row.get("spot_hourly")
     return MachineType(
         provider=str(row["provider"]),
         type=str(row["type"]),
@@ -37,18 +36,14 @@ def _machine_type(row: Mapping[str, Any]) -> MachineType:
         cores=int(row["cores"]),
         memory=float(row["memory"]),
         disk=float(row["disk"]),
-        hourly=float(row["hourly"]),
-        spot_hourly=None if spot is None else float(spot),
-        currency=str(row["currency"]),
+        gpus=int(row.get("gpus", 0)),
+        gpu=str(row.get("gpu", "")),
         billed=float(row.get("billed", 1)),
-        region=str(row.get("region", "")),
-        source=str(row["source"]),
-        date=str(row["date"]),
     )
 
 
 def select(table: Sequence[MachineType], *, provider: str, types: Sequence[str]) -> tuple[MachineType, ...]:
-    """Return a provider's machine types by their names.
+    """Return a provider's machine types by kiln's names or the provider's.
 
     Raises:
         UsageError: when one is not in the table; the message lists those that are.
@@ -58,8 +53,10 @@ def select(table: Sequence[MachineType], *, provider: str, types: Sequence[str])
         providers = sorted({machine_type.provider for machine_type in table})
         hint = nearest(provider, providers) or f"one of {', '.join(providers)}"
         raise UsageError(f"unknown provider {provider!r}", hint=hint)
+    # Several types may be of one flavor, such as the sizes of virtual machines on this computer.
+    flavors = {machine_type.name: machine_type for machine_type in reversed(offers.values())}
     for name in types:
-        if name not in offers:
+        if name not in offers and name not in flavors:
             hint = f"one of {', '.join(sorted(offers))}"
             raise UsageError(f"{provider} has no machine type {name!r}", hint=hint)
-    return tuple(offers[name] for name in types)
+    return tuple(offers.get(name) or flavors[name] for name in types)

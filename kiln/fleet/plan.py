@@ -21,11 +21,15 @@ MOST_TRIED = 16  # numbers of workers that are compared, besides the maximum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overheads:
-    """Seconds besides building: to provision and prepare a worker, to collect a config, to terminate a worker."""
+    """Seconds besides building: to provision and prepare a worker, to collect a config, to terminate a worker.
+
+    ``packages`` is the size of a config's packages in GB.
+    """
 
     startup: float
     collect: float
     teardown: float
+    packages: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +102,11 @@ def arrange(
         last[config.worker] = config.start + config.seconds + overheads.collect + overheads.teardown
     worker_seconds = tuple(last[worker] - first[worker] for worker in sorted(first))
     seconds = max(last.values(), default=0.0)
-    hourly = machine_type.spot_hourly if spot and machine_type.spot_hourly is not None else machine_type.hourly
+    hourly = machine_type.price(spot=spot)
     cost = sum(price(hourly, duration, billed=machine_type.billed) for duration in worker_seconds)
+    cost += machine_type.egress * overheads.packages * len(placements)
     if cache is not None:
-        cost += price(cache.hourly, seconds, billed=cache.billed)
+        cost += price(cache.price(spot=False), seconds, billed=cache.billed)
     return Arrangement(
         machine_type=machine_type,
         spot=spot,
@@ -136,8 +141,11 @@ def plan(
 
     Raises:
         FleetLimit: when no arrangement is within the bounds.
-        UsageError: no config is selected, or no worker.
+        UsageError: no config is selected, or no worker; or a spot price is unknown.
     """
+    unpriced = [machine_type for machine_type in estimates if spot and machine_type.spot_hourly is None]
+    if unpriced:
+        raise _spot_error(unpriced[0])
     if not all(estimates.values()) or not estimates or bounds.workers < 1:
         raise UsageError("a fleet needs at least one config and one worker")
     arrangements = [
@@ -161,6 +169,18 @@ def plan(
         selection=selection,
         bounds=bounds,
         without_cache=min(uncached, key=_time if optimize == "time" else _cost) if cache and uncached else None,
+    )
+
+
+def _spot_error(machine_type: MachineType) -> UsageError:
+    name, region = machine_type.name, machine_type.region
+    history = f"aws ec2 describe-spot-price-history --region {region} --instance-types {name} --output json"
+    return UsageError(
+        f"no spot price of {name} in {region or machine_type.provider} is known, so --spot cannot be planned",
+        why="spot prices change by the hour, so kiln has none of its own",
+        hint=f"{history} > spot.json && kiln fleet prices --from spot.json"
+        if machine_type.provider == "aws"
+        else "leave out --spot: this provider has no spot workers",
     )
 
 

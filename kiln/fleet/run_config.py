@@ -61,9 +61,8 @@ class FleetRunConfig:
 
     @property
     def hourly(self) -> float:
-        """The hourly price of a worker that builds."""
-        spot = self.machine_type.spot_hourly
-        return spot if self.spot and spot is not None else self.machine_type.hourly
+        """The hourly price of a worker that builds, with its disk and its address."""
+        return self.machine_type.price(spot=self.spot)
 
     def cost(self, worker: WorkerRecord, now: float) -> float:
         """Return the cost of a worker until ``now``; it is charged from its request on."""

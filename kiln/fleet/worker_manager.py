@@ -169,7 +169,7 @@ class WorkerManager:
         names: list[str] = []
         name, cache = run_config.worker_name(None), run_config.cache
         if cache is not None and self.cache is None and name not in inventory.workers:
-            names.append(inventory.add(name, kind=cache.type, hourly=cache.hourly, now=now).name)
+            names.append(inventory.add(name, kind=cache.type, hourly=cache.price(spot=False), now=now).name)
         while len(inventory.builders) < self.max_workers:
             name = run_config.worker_name(self.request_count + 1)
             if self.state.queue.next(name, now + run_config.startup) is None:

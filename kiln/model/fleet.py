@@ -25,8 +25,10 @@ class JobEstimate:
 class MachineType:
     """A machine type that a provider offers: ``type`` is kiln's name, equal for all providers, ``name`` the provider's.
 
-    ``memory`` and ``disk`` are in GB, ``hourly`` is the price of an hour, ``billed`` the billing increment in seconds;
-    ``source`` and ``date`` say where and when the price was read.
+    ``memory`` and ``disk`` are in GB; 0 cores, memory or disk are unknown. ``hourly`` is the price of an hour of the
+    machine alone, ``disk_hourly`` and ``address_hourly`` those of its disk and its public address, ``egress`` that of a
+    GB that leaves the provider; the kinds of price in ``not_counted`` are unknown. ``billed`` is the billing increment
+    in seconds; ``source`` and ``date`` say where and when the price was read.
     """
 
     provider: str
@@ -35,13 +37,24 @@ class MachineType:
     cores: int
     memory: float
     disk: float
-    hourly: float
-    spot_hourly: float | None
-    currency: str
-    billed: float
-    region: str
-    source: str
-    date: str
+    gpus: int = 0
+    gpu: str = ""
+    hourly: float = 0.0
+    spot_hourly: float | None = None
+    disk_hourly: float = 0.0
+    address_hourly: float = 0.0
+    egress: float = 0.0
+    not_counted: tuple[str, ...] = ()
+    currency: str = "USD"
+    billed: float = 1.0
+    region: str = ""
+    source: str = ""
+    date: str = ""
+
+    def price(self, *, spot: bool) -> float:
+        """Return the price of an hour of a worker, with its disk and its address."""
+        machine = self.spot_hourly if spot and self.spot_hourly is not None else self.hourly
+        return machine + self.disk_hourly + self.address_hourly
 
 
 class WorkerState(str, Enum):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from kiln import cli
 from kiln.cli.fleet_arguments import seconds
+from kiln.cli.fleet_prices import region_of
 from kiln.errors import UsageError
+from kiln.fleet import prices
+from kiln.fleet.prices import Price
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import FleetRun
 
@@ -51,3 +55,94 @@ def test_the_status_of_a_repaired_ledger_names_the_sweep(feedstock: Path, capsys
     path.write_bytes(b"SQLite format 3\0" + b"damaged" * 1000)
     assert cli.run(["-C", str(feedstock), "fleet", "status"]) == 0
     assert "kiln fleet sweep --provider PROVIDER" in capsys.readouterr().err
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a home without a table of prices, for a user of no cloud."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    for name in ("AWS_REGION", "OS_AUTH_URL", "OS_CLOUD", "OS_REGION_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "home"
+
+
+SPOT = {
+    "AvailabilityZone": "eu-west-1a",
+    "InstanceType": "c7i.4xlarge",
+    "ProductDescription": "Linux/UNIX",
+    "SpotPrice": "0.28",
+    "Timestamp": "2026-11-20T10:04:33+00:00",
+}
+
+
+def test_a_plan_is_made_with_the_prices_of_its_region_or_not_at_all(
+    feedstock: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "aws", "--all", "--json"]
+    assert cli.run(plan) == 0
+    selection = json.loads(capsys.readouterr().out)["chosen"]
+    assert (selection["machine_type"]["region"], selection["currency"]) == ("us-east-1", "USD")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert cli.run(plan) == UsageError.exit_code
+    assert "no price of c7i.4xlarge in aws's region 'eu-west-1' is known" in capsys.readouterr().err
+    own = Price(
+        provider="aws",
+        region="eu-west-1",
+        kind="on-demand",
+        name="c7i.4xlarge",
+        price=0.765,
+        unit="hour",
+        currency="USD",
+        date="2026-11-20",
+        source="a test",
+    )
+    prices.write(home / "kiln" / "prices.csv", [own])
+    assert cli.run(plan) == 0
+    assert json.loads(capsys.readouterr().out)["chosen"]["machine_type"]["hourly"] == 0.765
+    assert cli.run([*plan, "--spot"]) == UsageError.exit_code
+    assert "no spot price of c7i.4xlarge in eu-west-1" in capsys.readouterr().err
+    lists = home / "spot.json"
+    lists.write_text(json.dumps({"SpotPriceHistory": [SPOT]}))
+    assert cli.run(["fleet", "prices", "--from", str(lists)]) == 0
+    assert f"1 prices read, 2 are in {home / 'kiln' / 'prices.csv'}" in capsys.readouterr().err
+    assert cli.run([*plan, "--spot"]) == 0
+    selection = json.loads(capsys.readouterr().out)["chosen"]
+    assert (selection["spot"], selection["machine_type"]["spot_hourly"]) == (True, 0.28)
+
+
+def test_the_prices_are_shown_with_their_sources(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["fleet", "prices", "--provider", "openstack", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["provider"] for row in rows} == {"openstack"}
+    assert all(row["source"] and row["date"] for row in rows)
+    assert cli.run(["fleet", "prices"]) == 0
+    assert "c8i.8xlarge" in capsys.readouterr().out
+    assert cli.run(["fleet", "prices", "--prices", str(home / "missing.csv")]) == UsageError.exit_code
+
+
+@pytest.mark.parametrize(
+    ("environment", "region"),
+    [
+        ({}, "OVH"),
+        ({"OS_CLOUD": "ovh-builds"}, "OVH"),
+        ({"OS_AUTH_URL": "https://auth.cloud.ovh.net/v3", "OS_REGION_NAME": "GRA11"}, "OVH"),
+        ({"OS_AUTH_URL": "https://auth.cloud.ovh.net/v3", "OS_REGION_NAME": "EU-WEST-PAR"}, "OVH 3AZ"),
+        ({"OS_AUTH_URL": "https://keystone.example.org:5000/v3"}, "keystone.example.org"),
+        ({"OS_AUTH_URL": "https://notovh.net/v3"}, "notovh.net"),
+        ({"OS_CLOUD": "elastx"}, "elastx"),
+    ],
+)
+def test_an_openstack_that_is_not_ovh_s_has_not_its_prices(environment: dict[str, str], region: str) -> None:
+    assert region_of(Namespace(provider="openstack", vars=[]), environment) == region
+
+
+def test_the_region_of_aws_is_that_of_the_playbooks(tmp_path: Path) -> None:
+    file = tmp_path / "vars.yml"
+    file.write_text("kiln_aws_region: eu-west-3\n")
+    secret = tmp_path / "secret.yml"
+    secret.write_text("$ANSIBLE_VAULT;1.1;AES256\n3132\n")
+    options = Namespace(provider="aws", vars=[file, secret])
+    assert region_of(options, {"AWS_REGION": "us-west-2"}) == "eu-west-3"
+    assert region_of(Namespace(provider="aws", vars=[secret]), {"AWS_REGION": "us-west-2"}) == "us-west-2"
+    assert region_of(Namespace(provider="aws", vars=[]), {}) == "us-east-1"
+    assert region_of(Namespace(provider="static", vars=[]), {}) == "here"

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ROW = """
-- {provider: cloud, type: small, flavor: t3.small, cores: 2, memory: 2, disk: 8, gpus: 0, hourly: 0.02,
-   spot_hourly: null, currency: USD, region: here, source: a page, date: 2026-11-21}
+- {provider: cloud, type: small, flavor: t3.small, cores: 2, memory: 2, disk: 8, gpus: 0, gpu: ""}
 """
 
 
@@ -24,7 +23,9 @@ def test_machine_types_are_selected_by_provider_and_name(tmp_path: Path) -> None
     table = machine_types.read(path)
     selection = machine_types.select(table, provider="cloud", types=("large", "small"))
     assert [machine_type.type for machine_type in selection] == ["large", "small"]
-    assert (table[0].name, table[0].billed, table[0].spot_hourly) == ("t3.small", 1.0, None)
+    assert (table[0].name, table[0].billed, table[0].gpus) == ("t3.small", 1.0, 0)
+    (by_flavor,) = machine_types.select(table, provider="cloud", types=("t3.small",))
+    assert by_flavor.type == "small", "of two types of a flavor the first"
     with pytest.raises(UsageError, match="cloud has no machine type 'huge'"):
         machine_types.select(table, provider="cloud", types=("huge",))
     with pytest.raises(UsageError, match="unknown provider 'clou'") as unknown:

@@ -1,0 +1,136 @@
+"""``kiln fleet prices``: show the prices of machine types, and read providers' price lists into the user's table."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from kiln.cli.fleet_playbook_vars import ANSIBLE
+from kiln.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Mapping
+
+    from kiln.fleet.prices import Price, PriceTable
+
+MACHINE_TYPES = ANSIBLE / "group_vars" / "all" / "machine_types.yml"
+DEFAULT_REGION = "us-east-1"  # that of the role kiln_aws
+HEADER = ("provider", "region", "kind", "name", "price", "per", "currency", "date", "source")
+OVH_HOSTS = re.compile(r"(.*\.)?ovh\.(net|us|com|ca)")
+OVH_REGIONS = {"EU-WEST-PAR": "3AZ", "EU-SOUTH-MIL": "3AZ"}  # OVH's regions of three zones have prices of their own
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the table, after price lists were read into it."""
+    from kiln.fleet import price_lists, prices
+
+    if options.lists:
+        path = options.prices or user_table(os.environ)
+        lists = [price for name in options.lists for price in price_lists.read(name)]
+        table = prices.merged(prices.read(path) if path.exists() else (), lists)
+        prices.write(path, table)
+        print(f"{len(lists)} prices read, {len(table)} are in {path}", file=sys.stderr)
+        return 0
+    shown = chosen(price_table(options.prices, os.environ).prices, options.provider)
+    print(as_json(shown) if options.json else as_text(shown))
+    return 0
+
+
+def chosen(prices: Iterable[Price], provider: str | None) -> list[Price]:
+    """Return the prices of a provider, or of all, of the machine types that kiln can ask for."""
+    from kiln.fleet import machine_types
+
+    names = {(machine_type.provider, machine_type.name) for machine_type in machine_types.read(MACHINE_TYPES)}
+    return sorted(
+        (
+            price
+            for price in prices
+            if provider in {None, price.provider}
+            and (price.kind not in {"on-demand", "spot"} or (price.provider, price.name) in names)
+        ),
+        key=lambda price: price.key,
+    )
+
+
+def as_text(prices: Iterable[Price]) -> str:
+    """Return prices as a table."""
+    from kiln.console import table
+
+    rows = [
+        (
+            *(price.provider, price.region, price.kind, price.name, f"{price.price:g}"),
+            *(price.unit, price.currency, price.date, price.source),
+        )
+        for price in prices
+    ]
+    return table(HEADER, rows, right=(4,))
+
+
+def as_json(prices: Iterable[Price]) -> str:
+    """Return prices as JSON."""
+    from kiln.serialization import to_json
+
+    return json.dumps([to_json(price) for price in prices], indent=2)
+
+
+def user_table(environment: Mapping[str, str]) -> Path:
+    """Return the path of the user's table of prices."""
+    folder = environment.get("XDG_CONFIG_HOME")
+    return (Path(folder) if folder else Path.home() / ".config") / "kiln" / "prices.csv"
+
+
+def price_table(path: Path | None, environment: Mapping[str, str]) -> PriceTable:
+    """Return kiln's prices, replaced by those of a table, or of the user's if there is one.
+
+    Raises:
+        UsageError: when the table that was named does not exist.
+    """
+    from kiln.fleet.prices import PriceTable
+
+    if path is not None and not path.exists():
+        raise UsageError(f"{path} not found", hint=f"kiln fleet prices --from FILE --prices {path} writes it")
+    own = user_table(environment)
+    paths = [path] if path is not None else [own] if own.exists() else []
+    return PriceTable.read(*paths)
+
+
+def region_of(options: argparse.Namespace, environment: Mapping[str, str]) -> str:
+    """Return the region of a run as the tables of prices call it.
+
+    AWS's is that of the playbooks: their variable ``kiln_aws_region``, or AWS_REGION. An OpenStack of OVH is recognized
+    by the address of its Keystone, or the name of the cloud; another one is called by that address's host.
+    """
+    if options.provider == "aws":
+        return variable("kiln_aws_region", options.vars) or environment.get("AWS_REGION") or DEFAULT_REGION
+    if options.provider == "openstack":
+        return _openstack_region(environment)
+    return "here"
+
+
+def _openstack_region(environment: Mapping[str, str]) -> str:
+    host = urlsplit(environment.get("OS_AUTH_URL", "")).hostname or ""
+    cloud = environment.get("OS_CLOUD", "")
+    if not (OVH_HOSTS.fullmatch(host) if host else cloud.lower().startswith("ovh") or not cloud):
+        return host or cloud
+    region = environment.get("OS_REGION_NAME", "").upper()
+    return f"OVH {OVH_REGIONS.get(region) or ('LZ' if '-LZ-' in region else '')}".strip()
+
+
+def variable(name: str, files: Iterable[Path]) -> str:
+    """Return a variable of the playbooks from files of variables; an encrypted file is passed over."""
+    import yaml
+
+    text = ""
+    for path in files:
+        try:
+            data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise UsageError(f"{path} cannot be read", why=str(error)) from error
+        text = str(data.get(name, text)) if isinstance(data, dict) else text
+    return text

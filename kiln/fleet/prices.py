@@ -1,0 +1,185 @@
+"""The tables of prices: one row for each offer of a provider in a region, with its source and date."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln import files
+from kiln.errors import MalformedYaml, UsageError
+from kiln.model.source_position import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from kiln.model.fleet import MachineType
+
+PRICES = Path(__file__).with_name("prices.csv")
+LARGEST = 8 << 20  # bytes of a table
+# The unit of each kind of price. A worker is charged for its type, on demand or spot, its disk and its address; what
+# is fetched from it is charged as egress.
+UNITS = {"on-demand": "hour", "spot": "hour", "disk": "GB-month", "address": "hour", "egress": "GB"}
+MONTH = 720.0  # hours of a GB-month: AWS's page of EBS prices computes with a month of 30 days
+# Providers whose workers cost nothing, wherever they are.
+FREE = ("local", "static")
+_TEXT = re.compile(r"[\x20-\x7e]{1,200}")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """The price of an offer: ``name`` is a machine type's name at the provider, or of a disk, address or traffic."""
+
+    provider: str
+    region: str
+    kind: str
+    name: str
+    price: float
+    unit: str
+    currency: str
+    date: str
+    source: str
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """The offer, of which a table has one price."""
+        return self.provider, self.region, self.kind, self.name
+
+
+_COLUMNS = tuple(field.name for field in dataclasses.fields(Price))
+
+
+def read(path: Path) -> tuple[Price, ...]:
+    """Read a table of prices, which is CSV.
+
+    Raises:
+        MalformedYaml: when it cannot be read, or a row has an invalid field; the message names the line.
+    """
+    try:
+        size = path.stat().st_size
+        if size > LARGEST:
+            raise MalformedYaml(f"{path} has {size:,} bytes", why=f"a table of prices has {LARGEST:,} at most")
+        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")), strict=True)
+        if tuple(reader.fieldnames or ()) != _COLUMNS:
+            hint = f"its first line is {','.join(_COLUMNS)}"
+            raise MalformedYaml("invalid columns of a table of prices", at=Place(file=str(path), line=1), hint=hint)
+        return tuple(_price(row, Place(file=str(path), line=reader.line_num)) for row in reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise MalformedYaml(f"{path} is not a table of prices", why=str(error)) from error
+
+
+def _price(row: Mapping[str, str], at: Place) -> Price:
+    texts = {name: row.get(name) for name in _COLUMNS}
+    # The region may be empty, for a cloud that has none.
+    invalid = [name for name, text in texts.items() if not (text and _TEXT.fullmatch(text)) and name != "region"]
+    if invalid or None in row or not _TEXT.fullmatch(f" {texts['region']}"):
+        raise MalformedYaml(f"invalid {(invalid or ['number of fields'])[0]} of a price", at=at)
+    kind, unit, number = str(texts["kind"]), str(texts["unit"]), _number(str(texts["price"]))
+    if UNITS.get(kind) != unit:
+        hint = "; ".join(f"{name} per {per}" for name, per in UNITS.items())
+        raise MalformedYaml(f"invalid kind or unit of a price: {kind} per {unit}", at=at, hint=hint)
+    if number is None:
+        raise MalformedYaml(f"invalid price {texts['price']!r}", at=at, hint="a number such as 0.714")
+    if not _DATE.fullmatch(str(texts["date"])):
+        raise MalformedYaml(f"invalid date {texts['date']!r} of a price", at=at, hint="write it as 2026-11-22")
+    return Price(**{**{name: str(text) for name, text in texts.items()}, "price": number})  # type: ignore[arg-type]
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and 0 <= number < 1e6 else None
+
+
+def as_csv(prices: Iterable[Price]) -> str:
+    """Return a table of prices as CSV, ordered by offer."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for price in sorted(prices, key=lambda price: price.key):
+        writer.writerow([f"{value:.10g}" if isinstance(value, float) else value for value in _values(price)])
+    return text.getvalue()
+
+
+def _values(price: Price) -> list[str | float]:
+    return [getattr(price, name) for name in _COLUMNS]
+
+
+def write(path: Path, prices: Iterable[Price]) -> None:
+    """Write a table of prices."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_text(path, as_csv(prices))
+
+
+def merged(*tables: Iterable[Price]) -> tuple[Price, ...]:
+    """Return the prices of several tables: of two prices of an offer, that of the later table."""
+    return tuple({price.key: price for table in tables for price in table}.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceTable:
+    """The prices of all offers."""
+
+    prices: Sequence[Price]
+
+    @classmethod
+    def read(cls, *paths: Path) -> PriceTable:
+        """Read kiln's own table, and tables whose prices replace its prices."""
+        return cls(prices=merged(read(PRICES), *map(read, paths)))
+
+    def apply(self, machine_type: MachineType, *, region: str) -> MachineType:
+        """Return a machine type with the prices of a region.
+
+        Raises:
+            UsageError: when the region, or the type in it, has no price: that of another region would be wrong.
+        """
+        if machine_type.provider in FREE:
+            return dataclasses.replace(machine_type, spot_hourly=0.0, region="here", source="machines that you have")
+        offers = {
+            (price.kind, price.name): price
+            for price in self.prices
+            if (price.provider, price.region) == (machine_type.provider, region)
+        }
+        hourly = offers.get(("on-demand", machine_type.name))
+        if hourly is None:
+            raise self._missing(machine_type, region, has_others=bool(offers))
+        extras = {kind: self._only(offers, kind, hourly.currency) for kind in ("disk", "address", "egress")}
+        spot = offers.get(("spot", machine_type.name))
+        disk = extras["disk"]
+        return dataclasses.replace(
+            machine_type,
+            hourly=hourly.price,
+            spot_hourly=spot.price if spot is not None and spot.currency == hourly.currency else None,
+            disk_hourly=0.0 if disk is None else disk.price * machine_type.disk / MONTH,
+            address_hourly=0.0 if extras["address"] is None else extras["address"].price,
+            egress=0.0 if extras["egress"] is None else extras["egress"].price,
+            not_counted=tuple(kind for kind, price in extras.items() if price is None),
+            currency=hourly.currency,
+            region=region,
+            source=hourly.source,
+            date=hourly.date,
+        )
+
+    @staticmethod
+    def _only(offers: Mapping[tuple[str, str], Price], kind: str, currency: str) -> Price | None:
+        """Return the dearest price of a kind, in the currency of the machine type."""
+        prices = [price for (other, _), price in offers.items() if other == kind and price.currency == currency]
+        return max(prices, key=lambda price: price.price, default=None)
+
+    def _missing(self, machine_type: MachineType, region: str, *, has_others: bool) -> UsageError:
+        provider, name = machine_type.provider, machine_type.name
+        regions = sorted({price.region for price in self.prices if price.provider == provider})
+        what = f"no price of {name} in {provider}'s region {region!r} is known"
+        why = f"the tables have prices of {provider} in {', '.join(regions) or 'no region'}"
+        if has_others:
+            why = f"of {region}, the tables have prices of other machine types"
+        hint = "kiln fleet prices --from FILE reads the provider's price list: docs/how-to/fleet-prices.md"
+        return UsageError(what, why=why, hint=hint)
