@@ -7,6 +7,7 @@ import os
 import secrets
 import shlex
 import sys
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
     from kiln.model.fleet import FleetRun, MachineType
-    from kiln.model.run import ConfigRun
+    from kiln.model.run import ConfigRun, RunCost
     from kiln.store.worker_results import RemoteConfig
 
 __all__ = ["arguments", "run"]
@@ -233,6 +234,8 @@ def prepare(
         time_limit=None if options.time_limit is None else seconds(options.time_limit),
         startup=assumptions.startup,
         teardown=assumptions.teardown,
+        collect=assumptions.collect,
+        packages=assumptions.packages,
         key=selection.configs[0].inputs.shared,
         cached_configs=selection.cached,
         previous_run=previous,
@@ -268,13 +271,25 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
         return 0
     with FleetLedger(layout_of(feedstock).ledger) as ledger:
         runs = [run for run in ledger.fleets() if options.run in {None, run.id}]
+        costs = costs_of(ledger, runs)
         backups = damage_repair.backups(ledger.path)
     if backups:
         print(formatting.damage_note(backups), file=sys.stderr)
     if options.run and not runs:
         raise UsageError(f"fleet run {options.run!r} not found in the ledger", hint="kiln fleet status lists all runs")
-    print(json.dumps(formatting.status_as_json(runs), indent=2) if options.json else formatting.status(runs))
+    text = json.dumps(formatting.status_as_json(runs, costs), indent=2) if options.json else ""
+    print(text or formatting.status(runs, costs))
     return 0
+
+
+def costs_of(ledger: FleetLedger, runs: Sequence[FleetRun]) -> dict[str, RunCost]:
+    """Return the costs of runs, by their ids."""
+    from kiln.fleet import costs
+
+    reports = {run.id: ledger.report(run.number) for run in runs}
+    forecasts = {name: report.cost for name, report in reports.items() if report is not None}
+    known = {run.id: costs.of_run(run, forecasts.get(run.id), time.time()) for run in runs}
+    return {name: cost for name, cost in known.items() if cost is not None}
 
 
 def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:

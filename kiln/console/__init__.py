@@ -7,7 +7,7 @@ from kiln.console.github import GitHubView
 from kiln.console.live import LiveView
 from kiln.console.plain import PlainView, Verbosity
 from kiln.console.progress import BAD, GOOD, SIGNS, ProgressLog, count_text, progress_text
-from kiln.console.text import clock, duration, one_line, table
+from kiln.console.text import clock, cost_text, duration, one_line, table
 
 __all__ = [
     "BAD",
@@ -19,6 +19,7 @@ __all__ = [
     "ProgressLog",
     "Verbosity",
     "clock",
+    "cost_text",
     "count_text",
     "duration",
     "one_line",

@@ -15,14 +15,14 @@ from typing import IO, TYPE_CHECKING
 from kiln.console.plain import compile_summary, failure_text, headline
 from kiln.console.progress import count_text
 from kiln.console.run_state import RunState
-from kiln.console.text import one_line, plain
+from kiln.console.text import cost_text, one_line, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
 
     from kiln.model.compile_report import Progress
-    from kiln.model.run import ConfigRun, MatrixReport
+    from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 
 class GitHubView(AbstractContextManager["GitHubView"]):
@@ -82,6 +82,10 @@ class GitHubView(AbstractContextManager["GitHubView"]):
         if text := self._state.update_progress(config, progress):
             self._print(_without_commands(plain(f"{self._state.label(config)}: {text}")))
 
+    def run_cost(self, cost: RunCost) -> None:
+        """Store the cost of a run on workers, which is printed at the end."""
+        self._state.cost = cost
+
     def run_ended(self, report: MatrixReport) -> None:
         """Annotate the failures, and print the total."""
         self._folds.close()
@@ -89,7 +93,8 @@ class GitHubView(AbstractContextManager["GitHubView"]):
         for config in self._state.failures():
             title, *reason = failure_text(self._state, config)
             self._print(f"::error title={_property(title)}::{_data(chr(10).join(reason) or title)}")
-        self._print(f"run {report.run} ended: {count_text(config.state for config in report.configs)}")
+        cost = f"; {cost_text(report.cost)}" if report.cost else ""
+        self._print(f"run {report.run} ended: {count_text(config.state for config in report.configs)}{cost}")
 
     @contextlib.contextmanager
     def _fold(self, title: str) -> Iterator[None]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kiln.console.live_frame import Line
     from kiln.model.compile_report import Progress
-    from kiln.model.run import ConfigRun, MatrixReport
+    from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 SECONDS = 0.5  # between two frames
 _HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"
@@ -85,6 +85,11 @@ class LiveView(AbstractContextManager["LiveView"]):
         """Store the progress of a compile, which is shown instead of the last line."""
         with self._lock:
             self._state.update_progress(config, progress)
+
+    def run_cost(self, cost: RunCost) -> None:
+        """Store the cost of a run on workers."""
+        with self._lock:
+            self._state.cost = cost
 
     def run_ended(self, report: MatrixReport) -> None:
         """Draw all configs once more, and print the reasons of failures."""

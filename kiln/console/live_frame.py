@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.console.progress import BAD, GOOD, ORDER, SIGNS, count_text
-from kiln.console.text import clock, duration, fit, fit_name
+from kiln.console.text import clock, cost_text, duration, fit, fit_name
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
@@ -96,7 +96,15 @@ def _heading(run: RunState, now: float, width: int) -> Line:
     time = f"  {clock((end or now) - start)}"
     remaining = run.remaining(now)
     left = "" if remaining is None else f", about {duration(max(60.0, round(remaining, -1)))} left"
-    texts = (done + rest + time + left, done + time + left, done + time, done)
+    cost = f", {cost_text(run.cost)}" if run.cost else ""
+    texts = (
+        done + rest + time + left + cost,
+        done + time + left + cost,
+        done + time + cost,
+        done + time + left,
+        done + time,
+        done,
+    )
     return ((fit(next((text for text in texts if cell_len(text) <= width), done), width).rstrip(), "1"),)
 
 

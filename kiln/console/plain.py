@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 from kiln.console.progress import SIGNS, count_text
 from kiln.console.run_state import RunState
-from kiln.console.text import duration, one_line, plain
+from kiln.console.text import cost_text, duration, one_line, plain
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from kiln.model.compile_report import Progress
-    from kiln.model.run import ConfigRun, MatrixReport
+    from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 
 class Verbosity(Enum):
@@ -79,12 +79,20 @@ class PlainView(AbstractContextManager["PlainView"]):
         if text := self._state.update_progress(config, progress):
             self._print(f"{SIGNS[ConfigState.RUNNING]} {self._state.label(config)}: {text}")
 
+    def run_cost(self, cost: RunCost) -> None:
+        """Print the first forecast of the cost, and then each tenth of it that is spent."""
+        previous, self._state.cost = self._state.cost, cost
+        if cost.config_ends and (previous is None or _tenths(cost) != _tenths(previous)):
+            end = time.strftime("%H:%M", time.localtime(cost.end))
+            self._print(f"cost: {cost_text(cost)}, the end at about {end}")
+
     def run_ended(self, report: MatrixReport) -> None:
         """Print the reasons of failures, and the total."""
         self._state.set_report(report)
         for config in self._state.failures():
             print("", *failure_text(self._state, config), "", sep="\n", file=self._stream)
-        self._write(f"run {report.run} ended: {_counts(report)}")
+        cost = f"; {cost_text(report.cost)}" if report.cost else ""
+        self._write(f"run {report.run} ended: {_counts(report)}{cost}")
 
     def _print(self, text: str) -> None:
         if self._verbosity is not Verbosity.QUIET:
@@ -92,6 +100,10 @@ class PlainView(AbstractContextManager["PlainView"]):
 
     def _write(self, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {text}", file=self._stream, flush=True)
+
+
+def _tenths(cost: RunCost) -> int:
+    return int(10 * cost.spent / cost.expected) if cost.expected else 0
 
 
 def headline(run: RunState, config: ConfigRun) -> str:

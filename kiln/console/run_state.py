@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from kiln.model.compile_report import Progress
-    from kiln.model.run import ConfigRun, MatrixReport
+    from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 TAIL = 20  # stored lines of each step, shown if it fails
 # Build scripts run under `set -x`: the trace has each variable of the environment twice, and then the recipe's script.
@@ -43,12 +43,14 @@ class RunState:
     def __init__(self, labels: Mapping[str, str] | None = None) -> None:
         self._labels = labels or {}
         self.report: MatrixReport | None = None
+        self.cost: RunCost | None = None
         self.configs: dict[str, ConfigRun] = {}
         self.outputs: dict[str, ConfigOutput] = {}
 
     def set_report(self, report: MatrixReport) -> None:
         """Store the configs of a report."""
         self.report = report
+        self.cost = report.cost
         self.configs = {config.config: config for config in report.configs}
 
     def update(self, config: ConfigRun) -> None:
@@ -113,6 +115,8 @@ class RunState:
         open_configs = [
             config for config in self.configs.values() if config.state in {ConfigState.RUNNING, ConfigState.WAITING}
         ]
+        if self.cost is not None and open_configs:
+            return max(0.0, self.cost.end - now)
         if not lengths or not open_configs:
             return None
         mean = sum(lengths) / len(lengths)

@@ -12,6 +12,9 @@ from kiln.names import HIDDEN
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from kiln.model.run import RunCost
+
+_CENT = 0.01
 _LONGEST = 4096  # characters of a line that are processed
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _BREAKS = re.compile(r"[\s_.,/+-]")
@@ -56,6 +59,13 @@ def fit_name(text: str, width: int) -> str:
     while cell_len(end) > width // 2:
         end = end[1:]
     return f"{set_cell_size(text, width - 1 - cell_len(end))}…{end}"
+
+
+def cost_text(cost: RunCost) -> str:
+    """Return the cost of a run so far, and in the end if that is more: ``3.20 of about 16.20 USD``."""
+    if cost.expected - cost.spent < _CENT / 2:
+        return f"{cost.spent:.2f} {cost.currency}"
+    return f"{cost.spent:.2f} of about {cost.expected:.2f} {cost.currency}"
 
 
 def table(

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.console import duration, table
+from kiln.console import cost_text, duration, table
 from kiln.fleet.leases import bound
 from kiln.scheduling.estimates import DEFAULT
 from kiln.serialization import to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kiln.fleet.plan import Arrangement, FleetPlan
     from kiln.model.fleet import FleetRun, MachineType
+    from kiln.model.run import RunCost
     from kiln.scheduling.simulation import Placement
 
 WIDTH = 48  # characters of the bars of the schedule
@@ -111,9 +113,9 @@ def _extras(kind: MachineType) -> str:
     return ", ".join(parts)
 
 
-def status(runs: Sequence[FleetRun]) -> str:
-    """Return the status of fleet runs, the latest first: each with its workers and jobs."""
-    return "\n\n".join(_status(run) for run in runs) if runs else "the ledger has no fleet runs"
+def status(runs: Sequence[FleetRun], costs: Mapping[str, RunCost]) -> str:
+    """Return the status of fleet runs, the latest first: each with its workers and jobs, and its cost."""
+    return "\n\n".join(_status(run, costs.get(run.id)) for run in runs) if runs else "the ledger has no fleet runs"
 
 
 def damage_note(backups: Sequence[Path]) -> str:
@@ -125,20 +127,36 @@ def damage_note(backups: Sequence[Path]) -> str:
     )
 
 
-def _status(run: FleetRun) -> str:
+def _status(run: FleetRun, cost: RunCost | None) -> str:
     state = "ended" if run.finished is not None else "running" if run.lives else "its controller is gone"
     lines = [f"{run.id}: {run.provider}, {run.type}, run {run.number}, {state}"]
+    lines += [] if cost is None else [_cost_line(run, cost)]
     workers = [
-        (worker.name, worker.state.value, worker.id[:20], worker.reason.partition("\n")[0]) for worker in run.workers
+        (worker.name, worker.state.value, f"{worker.hourly:.3f}", worker.id[:20], worker.reason.partition("\n")[0])
+        for worker in run.workers
     ]
-    jobs = [(job.config, job.state.value, job.worker, str(job.attempt)) for job in run.jobs]
-    lines += [table(("worker", "state", "id", "reason"), workers)] if workers else []
-    lines += ["", table(("config", "state", "worker", "attempt"), jobs, right=(3,))] if jobs else []
+    ends = {} if cost is None else cost.config_ends
+    jobs = [
+        (job.config, job.state.value, job.worker, str(job.attempt), _time(ends.get(job.config))) for job in run.jobs
+    ]
+    started = {job.config for job in run.jobs}
+    jobs += [(config, "waiting", "", "", _time(end)) for config, end in ends.items() if config not in started]
+    lines += [table(("worker", "state", "hourly", "id", "reason"), workers, right=(2,))] if workers else []
+    lines += ["", table(("config", "state", "worker", "attempt", "expected"), jobs, right=(3,))] if jobs else []
     if run.finished is None and not run.lives:
         lines += ["", f"'kiln fleet run' resumes it, 'kiln fleet down {run.id}' terminates its workers"]
     return "\n".join(lines)
 
 
-def status_as_json(runs: Sequence[FleetRun]) -> list[dict[str, Any]]:
-    """Return the status of fleet runs as plain JSON values."""
-    return [to_json(run) for run in runs]
+def _cost_line(run: FleetRun, cost: RunCost) -> str:
+    text = f"cost {cost_text(cost)}"
+    return text if run.finished is not None or not run.lives else f"{text}, the end at about {_time(cost.end)}"
+
+
+def _time(moment: float | None) -> str:
+    return "" if moment is None else time.strftime("%a %H:%M", time.localtime(moment))
+
+
+def status_as_json(runs: Sequence[FleetRun], costs: Mapping[str, RunCost]) -> list[dict[str, Any]]:
+    """Return the status of fleet runs as plain JSON values; the cost is None where it is unknown."""
+    return [{**to_json(run), "cost": to_json(costs.get(run.id))} for run in runs]

@@ -109,7 +109,8 @@ class JobManager:
             self.requeue(self.state.estimates[event.config], worker, reason, error=DiskFull)
             return
         state = JobState.FAILED if code else JobState.COLLECTED
-        finished = self.state.inventory.keep_job(event.config, state=state).finished
+        traffic = sum(package.artifact.size for package in event.packages)
+        finished = self.state.inventory.keep_job(event.config, state=state, traffic=traffic).finished
         reason = "" if code == 0 else event.reason or f"kiln ended with exit code {code} on {worker.name}"
         if code:
             self.state.errors[event.config] = kind_of(code)(reason)

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.fleet.leases import LEASE
-from kiln.fleet.plan import price
 from kiln.model.fleet import WorkerState
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.fleet import FleetRun, JobEstimate, MachineType, WorkerRecord
+    from kiln.model.fleet import FleetRun, JobEstimate, MachineType
     from kiln.model.run import ConfigRun
 
 CACHE = "cache"  # the end of the name of the worker that holds the shared cache
@@ -32,7 +31,8 @@ class FleetRunConfig:
     ``max_workers`` run at a time. Each config is tried on up to ``attempts`` workers; up to ``replacements`` workers
     are provisioned for lost ones. A worker shuts down ``lease`` seconds after its last lease renewal; one that has not
     answered for ``unreachable_timeout`` is probed. ``budget`` and ``time_limit`` stop the run. ``startup`` and
-    ``teardown`` are the time that a worker takes to become ready and to be terminated. ``wait_for_cold`` makes warm
+    ``teardown`` are the time that a worker takes to become ready and to be terminated, ``collect`` the time and
+    ``packages`` the GB that a config takes to be collected. ``wait_for_cold`` makes warm
     builds wait for a cold build of their group. ``key`` is a hash over the recipe and the options of the builds.
     ``cached_configs`` need no building, ``previous_run`` is the record of an earlier process of the same run, ``logs``
     the folder of the configs' logs.
@@ -54,21 +54,12 @@ class FleetRunConfig:
     time_limit: float | None = None
     startup: float = 300.0
     teardown: float = 60.0
+    collect: float = 60.0
+    packages: float = 0.0
     key: str = ""
     cached_configs: tuple[ConfigRun, ...] = ()
     previous_run: FleetRun | None = None
     logs: Path | None = None
-
-    @property
-    def hourly(self) -> float:
-        """The hourly price of a worker that builds, with its disk and its address."""
-        return self.machine_type.price(spot=self.spot)
-
-    def cost(self, worker: WorkerRecord, now: float) -> float:
-        """Return the cost of a worker until ``now``; it is charged from its request on."""
-        kind = self.cache if self.cache is not None and worker.name.endswith(CACHE) else self.machine_type
-        end = now if worker.terminated is None else worker.terminated
-        return price(worker.hourly, max(0.0, end - worker.requested), billed=kind.billed)
 
     def worker_name(self, number: int | None) -> str:
         """Return the name of a worker; without a number, that of the cache's."""

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from kiln.fleet import costs
 from kiln.fleet.run_config import CACHE
 from kiln.model.fleet import JobRecord, JobState, WorkerRecord, WorkerState
 
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kiln.fleet.run_config import FleetRunConfig
-    from kiln.model.fleet import FleetRun, JobEstimate
-    from kiln.model.run import ConfigRun, MatrixReport
+    from kiln.model.fleet import FleetRun, JobEstimate, MachineType
+    from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 ALIVE = frozenset({WorkerState.REQUESTED, WorkerState.PREPARING, WorkerState.READY})
 OVER = frozenset({JobState.COLLECTED, JobState.FAILED, JobState.LOST})
@@ -28,6 +29,9 @@ class RunStore(Protocol):
 
     def update_config(self, run: int, config: ConfigRun) -> None:
         """Store the state of a config."""
+
+    def update_cost(self, run: int, cost: RunCost) -> None:
+        """Store the cost of a run so far and in the end."""
 
     def end(self, run: int) -> None:
         """Store that a run is over."""
@@ -111,15 +115,23 @@ class Inventory:
         return [worker for worker in self if worker.alive and not worker.is_cache]
 
     def spent(self, now: float) -> float:
-        """Return the cost of all workers until ``now``."""
-        records = (worker.record for worker in self if worker.record.state is not WorkerState.REFUSED)
-        return sum(self._run_config.cost(record, now) for record in records)
+        """Return the cost of all workers, and of what was fetched from them, until ``now``."""
+        return costs.spent([worker.record for worker in self], self._jobs.values(), now)
 
     # Workers
 
-    def add(self, name: str, *, kind: str, hourly: float, now: float) -> Worker:
+    def add(self, name: str, kind: MachineType, *, spot: bool, now: float) -> Worker:
         """Add and store a worker that is about to be requested."""
-        record = WorkerRecord(name=name, type=kind, state=WorkerState.REQUESTED, requested=now, hourly=hourly)
+        record = WorkerRecord(
+            name=name,
+            type=kind.type,
+            state=WorkerState.REQUESTED,
+            requested=now,
+            hourly=kind.price(spot=spot),
+            egress=kind.egress,
+            billed=kind.billed,
+            currency=kind.currency,
+        )
         worker = self.workers[name] = Worker(record=record, renewed_at=now)
         self.keep(worker)
         return worker

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kiln.fleet.run_records import RunStore
     from kiln.model.fleet import JobEstimate
     from kiln.model.observer import RunObserver
+    from kiln.model.run import RunCost
 
 RETRY = 20.0  # seconds before a failed command is retried
 TRIES = 3  # of the tear-down, and of the collection of a config
@@ -53,6 +54,7 @@ class FleetState:
         self.disk_full_since: float | None = None
         self.postponed: list[tuple[float, Command]] = []
         self.started = executor.now() if previous is None else previous.started
+        self.cost: RunCost | None = None
 
     def report(self, finished: float | None = None) -> MatrixReport:
         """Return the report of the run as it stands."""
@@ -68,6 +70,7 @@ class FleetState:
             engine="rattler-build",
             container=f"fleet {self.run_config.id}",
             kiln_version=__version__,
+            cost=self.cost,
             configs=tuple(self.configs.values()),
         )
 
@@ -88,6 +91,12 @@ class FleetState:
         """Have a command carried out; an empty request for workers is dropped."""
         if not isinstance(command, Provision) or command.workers:
             self.executor.submit(command)
+
+    def update_cost(self, cost: RunCost) -> None:
+        """Store the cost of the run, and show it."""
+        self.cost = cost
+        self.store.update_cost(self.number, cost)
+        self.observer.run_cost(cost)
 
     def update_config(self, config: ConfigRun) -> None:
         """Store the state of a config, and show it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.errors import DiskFull, FleetLimit
-from kiln.fleet import messages
+from kiln.fleet import costs, messages
 from kiln.fleet.job_manager import JobManager
 from kiln.fleet.state import RETRY, TRIES, FleetState
 from kiln.fleet.teardown import TearDownPhase
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from kiln.fleet.run_config import FleetRunConfig
     from kiln.fleet.run_records import RunStore, Worker
     from kiln.model.observer import RunObserver
-    from kiln.model.run import MatrixReport
+    from kiln.model.run import ConfigState, MatrixReport
 
 LOOK = 30.0  # seconds between two checks of the money spent
+FORECAST = 60.0  # seconds between two forecasts of the cost, unless a config has changed
 
 
 class Supervisor:
@@ -40,6 +41,8 @@ class Supervisor:
         self.jobs = JobManager(self.state)
         self.workers = WorkerManager(self.state, self.jobs)
         self.silence = Silence(self.state, self.workers)
+        self._forecast_at = 0.0
+        self._forecast_for: list[tuple[str, ConfigState, str]] = []
         self.teardown = TearDownPhase(self.state, self.workers, handle=self._handle, alarm=self._alarm)
 
     @property
@@ -213,6 +216,16 @@ class Supervisor:
         self.silence.probe_when_due(now)
         if self.state.stop is None and not self.silence.cut_off:
             self.workers.request_workers(now)
+        self._forecast(now)
+
+    def _forecast(self, now: float) -> None:
+        """Store the cost so far and in the end, when it may have changed."""
+        state = self.state
+        configs = [(config.config, config.state, config.worker) for config in state.configs.values()]
+        if configs != self._forecast_for or now >= self._forecast_at + FORECAST:
+            self._forecast_at, self._forecast_for = now, configs
+            most = self.workers.max_workers
+            state.update_cost(costs.forecast(state.run_config, state.inventory, state.queue, max_workers=most, now=now))
 
     def _resubmit(self, now: float) -> None:
         """Submit the postponed commands that are due; those to workers that were given up are dropped."""

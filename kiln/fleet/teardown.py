@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from kiln.errors import CredentialsRefused, MachinesUnknown, TeardownIncomplete
+from kiln.fleet import costs
 from kiln.fleet.messages import (
     BuildFinished,
     Collect,
@@ -56,6 +57,7 @@ class TearDownPhase:
             now = state.executor.now()
             for config in [config for config in state.configs.values() if config.state is ConfigState.RUNNING]:
                 state.update_config(dataclasses.replace(config, state=ConfigState.INTERRUPTED, finished=now))
+            state.update_cost(costs.final(state.run_config, state.inventory, now))
             state.store.end(state.number)
             state.observer.run_ended(state.report(finished=now))
             if failure is not None and self._was_never_authorized():

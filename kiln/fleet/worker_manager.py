@@ -169,14 +169,14 @@ class WorkerManager:
         names: list[str] = []
         name, cache = run_config.worker_name(None), run_config.cache
         if cache is not None and self.cache is None and name not in inventory.workers:
-            names.append(inventory.add(name, kind=cache.type, hourly=cache.price(spot=False), now=now).name)
+            names.append(inventory.add(name, cache, spot=False, now=now).name)
         while len(inventory.builders) < self.max_workers:
             name = run_config.worker_name(self.request_count + 1)
             if self.state.queue.next(name, now + run_config.startup) is None:
                 break
             self.request_count += 1
-            kind, hourly = run_config.machine_type.type, run_config.hourly
-            self.jobs.reserve(inventory.add(name, kind=kind, hourly=hourly, now=now), now)
+            worker = inventory.add(name, run_config.machine_type, spot=run_config.spot, now=now)
+            self.jobs.reserve(worker, now)
             names.append(name)
         self.state.submit(Provision(workers=tuple(names)))
 

@@ -18,13 +18,13 @@ from kiln.ledger import records
 from kiln.ledger.damage_repair import back_up_finished, decoding, retry_after_repair
 from kiln.ledger.database import Database
 from kiln.model.run import ConfigState
-from kiln.serialization import from_json
+from kiln.serialization import from_json, to_json
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Mapping
 
-    from kiln.model.run import ConfigRun, MatrixReport
+    from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 COLUMNS = "config, state, started, finished, peak_memory, detail"
 STEP_COLUMNS = ("key", "config", "title", "finished", "seconds", "detail")
@@ -158,6 +158,13 @@ class Ledger(Database):
             last = "SELECT count(*) FROM config_run WHERE run = ?"
             position = row[0] if row else connection.execute(last, (run,)).fetchone()[0]
             _write_config(connection, run, position, config)
+
+    def update_cost(self, run: int, cost: RunCost) -> None:
+        """Store the cost of a run on workers."""
+        with self._writing() as connection:
+            (detail,) = connection.execute("SELECT detail FROM run WHERE id = ?", (run,)).fetchone()
+            changed = json.dumps({**json.loads(detail), "cost": to_json(cost)})
+            connection.execute("UPDATE run SET detail = ? WHERE id = ?", (changed, run))
 
     def end(self, run: int) -> None:
         """Store that a run is over."""

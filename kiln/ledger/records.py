@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.model.build_results import Artifact, PackageReport, StepReport, TestReport, TestVerdict
 from kiln.model.compile_report import CompileReport, Progress
-from kiln.model.run import ConfigRun, ConfigState, MatrixReport
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
 from kiln.serialization import from_json, to_json
 
 if TYPE_CHECKING:
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 RUN_FIELDS = (
     *("machine", "cores", "jobs", "engine", "container", "image", "rehearsal"),
     *("commit", "remote_url", "kiln_version", "ci_url"),
+    "cost",
 )
 CONFIG_FIELDS = ("group", "cold", "worker", "estimate", "reason", "log", "steps", "packages")
-KINDS = (Artifact, CompileReport, ConfigRun, ConfigState, PackageReport, StepReport, TestReport, TestVerdict)
+KINDS = (Artifact, CompileReport, ConfigRun, ConfigState, PackageReport, RunCost, StepReport, TestReport, TestVerdict)
 
 
 def run_detail(report: MatrixReport) -> dict[str, Any]:

@@ -71,7 +71,10 @@ class WorkerState(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRecord:
-    """A worker of a fleet run: ``id`` is the provider's, ``hourly`` its price.
+    """A worker of a fleet run: ``id`` is the provider's.
+
+    ``hourly`` is its price, with its disk and its address, ``egress`` that of a GB that is fetched from it, ``billed``
+    the billing increment in seconds.
 
     ``requested``, ``provisioned`` and ``terminated`` are times in seconds since the epoch.
     """
@@ -81,6 +84,9 @@ class WorkerRecord:
     state: WorkerState
     requested: float
     hourly: float = 0.0
+    egress: float = 0.0
+    billed: float = 1.0
+    currency: str = ""
     id: str = ""
     provisioned: float | None = None
     terminated: float | None = None
@@ -102,7 +108,8 @@ class JobState(str, Enum):
 class JobRecord:
     """A config's build on a worker: ``attempt`` counts from one over all workers.
 
-    ``started`` and ``finished`` are seconds since the epoch, ``exit_code`` is that of kiln on the worker.
+    ``started`` and ``finished`` are seconds since the epoch, ``exit_code`` is that of kiln on the worker, ``traffic``
+    the size of the collected packages in bytes.
     """
 
     config: str
@@ -113,6 +120,7 @@ class JobRecord:
     cold: bool = False
     finished: float | None = None
     exit_code: int | None = None
+    traffic: int = 0
     reason: str = ""
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from kiln.model.compile_report import Progress
-    from kiln.model.run import ConfigRun, MatrixReport
+    from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 
 class RunObserver(Protocol):
@@ -27,6 +27,9 @@ class RunObserver(Protocol):
 
     def config_progress(self, config: str, progress: Progress) -> None:
         """Show the progress of the compile in a config's step, twice a second at most."""
+
+    def run_cost(self, cost: RunCost) -> None:
+        """Show the cost of a run on workers, which changes all the time."""
 
     def run_ended(self, report: MatrixReport) -> None:
         """Show that the run is over, finished or stopped, with the state of every config."""

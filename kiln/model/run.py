@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from kiln.model.build_results import PackageReport, StepReport
@@ -51,11 +52,27 @@ class ConfigRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunCost:
+    """What a run on workers has cost so far, ``spent``, and is ``expected`` to have cost in the end, in ``currency``.
+
+    ``end`` is the expected time of the end, ``config_ends`` those of the configs that are not finished, in seconds
+    since the epoch.
+    """
+
+    spent: float
+    expected: float
+    currency: str
+    end: float
+    config_ends: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixReport:
     """One run: ``finished`` is None while it runs, or when it was killed; ``rehearsal`` when it made no release.
 
     ``commit`` is the feedstock's at the start of the run, ``remote_url`` its repository, ``kiln_version`` the version
-    that built, ``ci_url`` the page of the CI's run; each is empty where unknown, as in runs of an older kiln.
+    that built, ``ci_url`` the page of the CI's run; each is empty where unknown, as in runs of an older kiln. ``cost``
+    is that of a fleet's run.
     """
 
     run: int
@@ -73,4 +90,5 @@ class MatrixReport:
     remote_url: str = ""
     kiln_version: str = ""
     ci_url: str = ""
+    cost: RunCost | None = None
     configs: tuple[ConfigRun, ...] = ()

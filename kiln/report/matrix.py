@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.console import SIGNS, count_text, duration, one_line, table
+from kiln.console import SIGNS, cost_text, count_text, duration, one_line, table
 from kiln.report import totals
 from kiln.report.tail import cut
 from kiln.variants.axes import labels
@@ -58,4 +58,5 @@ def _total(report: MatrixReport) -> str:
     end = totals.last_moment(report, time.time())
     kind = ", a rehearsal" if report.rehearsal else ""
     states = count_text(config.state for config in report.configs)
-    return f"run {report.run}{kind}: {states} in {duration(end - report.started)}"
+    cost = f", {cost_text(report.cost)}" if report.cost else ""
+    return f"run {report.run}{kind}: {states} in {duration(end - report.started)}{cost}"

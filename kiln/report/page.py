@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from kiln.model.run import ConfigRun, MatrixReport
+    from kiln.model.run import ConfigRun, MatrixReport, RunCost
     from kiln.variants.axes import Variants
 
 TAILS = 24  # number of failed configs with the end of their log; the others have a link
@@ -91,7 +91,14 @@ def _figures(report: MatrixReport, now: float) -> list[tuple[str, str, str]]:
         ("peak memory", files.size_text(peak) if peak else "?", "of one config" if peak else "not measured"),
         ("packages", str(len(packages)), files.size_text(totals.size(packages))),
         ("tests", *_tests(report)),
+        *([] if report.cost is None else [_cost(report.cost)]),
     ]
+
+
+def _cost(cost: RunCost) -> tuple[str, str, str]:
+    """Return the cost of a run on workers so far, and in the end."""
+    remark = "in total" if cost.spent == cost.expected else f"of about {cost.expected:.2f} {cost.currency} in the end"
+    return "cost", f"{cost.spent:.2f} {cost.currency}", remark
 
 
 def _tests(report: MatrixReport) -> tuple[str, str]:

@@ -84,6 +84,20 @@ class Queue:
         job = self._busy[worker][0]
         return job.cold if self.is_cold(worker) else job.warm
 
+    def expected_end(self, worker: str) -> float:
+        """Return the expected end of the build that runs on a worker, or will."""
+        return self._busy[worker][1]
+
+    def copy(self) -> Queue:
+        """Return a copy, for a simulation of what follows."""
+        copy = Queue((), cache=self._cache, wait_for_cold=self._wait_for_cold, always_share=self._always_share)
+        copy._waiting = {group: [*jobs] for group, jobs in self._waiting.items()}
+        copy._cold_groups = [*self._cold_groups]
+        for name in ("_compiling", "_on_disk", "_reach"):
+            setattr(copy, name, {key: {*values} for key, values in getattr(self, name).items()})
+        copy._cached, copy._busy, copy._count = {*self._cached}, {**self._busy}, self._count
+        return copy
+
     def seconds(self, worker: str, job: JobEstimate) -> float:
         """Return the expected duration of a config on a worker."""
         return job.cold if self.compiles(worker, job) else job.warm

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from kiln.console.live_frame import Line, frame
 from kiln.console.progress import SIGNS
 from kiln.console.run_state import RunState
-from kiln.model.run import ConfigState
+from kiln.model.run import ConfigState, RunCost
 from tests.unit.console.run import BEGAN, a_config, a_run
 
 
@@ -38,6 +38,15 @@ def test_the_text_of_a_frame() -> None:
         "[1,234 / 5,678] Compiling 日本語.cc"
         "\n▲ CPU · Python 3.10                   2:00  out of memory                   the compiler was ended"
     )
+
+
+def test_the_heading_has_the_cost_of_a_run_on_workers_and_its_expected_end() -> None:
+    state = a_state()
+    state.cost = RunCost(spent=3.2, expected=16.2, currency="USD", end=BEGAN + 125 + 7200)
+    heading = text(frame(state, now=BEGAN + 125, width=120, height=30)).splitlines()[0]
+    assert heading.endswith("2:05, about 2 h 00 min left, 3.20 of about 16.20 USD")
+    narrow = text(frame(state, now=BEGAN + 125, width=50, height=30)).splitlines()[0]
+    assert narrow == "1 of 3 done  2:05, 3.20 of about 16.20 USD"
 
 
 @pytest.mark.parametrize("width", [*range(2, 40), 60, 79, 200])

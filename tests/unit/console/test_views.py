@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 import threading
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.console import GitHubView, LiveView, PlainView, Verbosity
-from kiln.model.run import ConfigRun, ConfigState, MatrixReport
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
 from tests.unit.console.run import BEGAN, LOG, a_config, a_run
 
 if TYPE_CHECKING:
@@ -89,6 +90,25 @@ def test_an_unchanged_state_is_not_printed_again() -> None:
     before = stream.getvalue()
     view.config_changed(a_config("a", ConfigState.RUNNING, peak_memory=5))
     assert stream.getvalue() == before
+
+
+COST = RunCost(spent=0.0, expected=16.2, currency="USD", end=BEGAN + 7200, config_ends={"a": BEGAN + 7200})
+
+
+@pytest.mark.parametrize("view", [PlainView, GitHubView])
+def test_the_cost_of_a_run_on_workers_is_in_its_last_line(view: type[PlainView | GitHubView]) -> None:
+    stream = io.StringIO()
+    shown = view(stream)
+    shown.run_began(a_run(a_config("a", ConfigState.RUNNING)))
+    for spent in (0.0, 0.1, 1.7, 1.8):
+        shown.run_cost(dataclasses.replace(COST, spent=spent))
+    final = dataclasses.replace(COST, spent=16.2, config_ends={})
+    shown.run_cost(final)
+    shown.run_ended(dataclasses.replace(a_run(a_config("a", ConfigState.DONE)), cost=final))
+    assert stream.getvalue().endswith("run 7 ended: 1 done; 16.20 USD\n")
+    if view is PlainView:
+        costs = re.findall(r"cost: (.+), the end at about \d\d:\d\d", stream.getvalue())
+        assert costs == ["0.00 of about 16.20 USD", "1.70 of about 16.20 USD"], "a line for each tenth"
 
 
 def runner(output: str) -> list[str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import time
 from pathlib import Path
 
 from kiln.fleet import formatting
 from kiln.fleet.plan import Bounds, Overheads, plan
 from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.model.run import RunCost
 from tests.fleets import MACHINE, estimates
 
 OVERHEADS = Overheads(startup=240.0, collect=60.0, teardown=30.0)
@@ -44,14 +47,26 @@ def test_a_plan_as_json_has_all_its_arrangements() -> None:
 
 
 def test_the_status_of_a_killed_run_names_the_commands_that_resume_and_end_it() -> None:
-    text = formatting.status([RUN])
+    text = formatting.status([RUN], {})
     assert "r1: aws, compute-16, run 3, its controller is gone" in text
     assert "gone" in text
     assert "more" not in text, "of a reason the first line"
     assert "'kiln fleet run' resumes it, 'kiln fleet down r1' terminates its workers" in text
-    assert formatting.status([]) == "the ledger has no fleet runs"
-    (data,) = formatting.status_as_json([RUN])
+    assert formatting.status([], {}) == "the ledger has no fleet runs"
+    (data,) = formatting.status_as_json([RUN], {})
     assert (data["workers"][0]["state"], data["jobs"][0]["state"]) == ("lost", "lost")
+
+
+def test_the_status_of_a_run_has_its_cost_and_when_each_config_is_expected() -> None:
+    running = dataclasses.replace(RUN, lives=True)
+    cost = RunCost(spent=3.2, expected=16.204, currency="USD", end=1.79e9, config_ends={"a": 1.79e9, "b": 1.79e9})
+    text = formatting.status([running], {"r1": cost})
+    assert "cost 3.20 of about 16.20 USD, the end at about " in text
+    (waiting,) = [line for line in text.splitlines() if line.startswith("b ")]
+    assert "waiting" in waiting
+    assert time.strftime("%H:%M", time.localtime(1.79e9)) in waiting
+    (data,) = formatting.status_as_json([running], {"r1": cost})
+    assert (data["cost"]["spent"], data["cost"]["config_ends"]["b"]) == (3.2, 1.79e9)
 
 
 def test_after_a_repair_of_the_ledger_the_status_names_the_sweep() -> None:

@@ -19,6 +19,7 @@ from kiln.errors import (
     TeardownIncomplete,
     WorkersLost,
 )
+from kiln.fleet.costs import spent
 from kiln.fleet.messages import Collect, Prepare, Probe, Provision, Renew, StartBuild, TearDown, Terminate
 from kiln.fleet.run_config import FleetRunConfig, cache_of
 from kiln.fleet.supervisor import Supervisor
@@ -415,7 +416,7 @@ def test_a_cache_is_leased_charged_and_terminated_like_other_workers() -> None:
     assert "kiln-r1-cache" in {command.worker for command in commands(simulation, Renew)}
     cache = run.state.inventory.workers["kiln-r1-cache"].record
     assert cache.terminated is not None
-    assert run.state.run_config.cost(cache, simulation.clock) == pytest.approx(
+    assert spent([cache], (), simulation.clock) == pytest.approx(
         0.1 * (cache.terminated - cache.requested) / HOUR, abs=0.01
     )
     assert_nothing_left(run, simulation)

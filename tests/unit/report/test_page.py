@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.model.run import ConfigRun, ConfigState, MatrixReport
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
 from kiln.report import as_html, as_json, as_markdown, matrix_text
 from kiln.report.tail import LINES, WIDTH, tail
 from kiln.report.timeline import step_bars
@@ -321,3 +321,13 @@ def test_a_run_is_json() -> None:
     told = json.loads(json.dumps(as_json(runs.worked_through(VARIANTS))))
     assert told["configs"][0]["state"] == "done"
     assert told["configs"][0]["packages"][0]["artifact"]["size"] == 240_000_000
+
+
+def test_the_cost_of_a_run_on_workers_is_shown_and_no_other(tmp_path: Path) -> None:
+    run = runs.worked_through(VARIANTS)
+    assert "<dt>cost</dt>" not in page_of(run, tmp_path)
+    cost = RunCost(spent=3.2, expected=16.2, currency="USD", end=9e9)
+    assert figure(page_of(replace(run, cost=cost), tmp_path), "cost") == "3.20 USD of about 16.20 USD in the end"
+    assert figure(page_of(replace(run, cost=replace(cost, spent=16.2)), tmp_path), "cost") == "16.20 USD in total"
+    assert matrix_text(replace(run, cost=cost), VARIANTS).endswith(", 3.20 of about 16.20 USD")
+    assert as_json(replace(run, cost=cost))["cost"]["expected"] == 16.2

@@ -1,0 +1,110 @@
+"""The cost of a fleet run: so far from its records, and in the end if its builds take their estimated times."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from typing import TYPE_CHECKING
+
+from kiln.fleet.plan import price
+from kiln.model.fleet import WorkerState
+from kiln.model.run import RunCost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kiln.fleet.run_config import FleetRunConfig
+    from kiln.fleet.run_records import Inventory
+    from kiln.model.fleet import FleetRun, JobRecord, WorkerRecord
+    from kiln.scheduling.queue import Queue
+
+GB = 1e9
+
+
+def spent(workers: Iterable[WorkerRecord], jobs: Iterable[JobRecord], now: float) -> float:
+    """Return the cost of workers until ``now``, each from its request on, and of what was collected from them."""
+    records = {worker.name: worker for worker in workers if worker.state is not WorkerState.REFUSED}
+    cost = sum(_cost(worker, now) for worker in records.values())
+    return cost + sum(job.traffic / GB * records[job.worker].egress for job in jobs if job.worker in records)
+
+
+def _cost(worker: WorkerRecord, now: float) -> float:
+    end = now if worker.terminated is None else worker.terminated
+    return price(worker.hourly, max(0.0, end - worker.requested), billed=worker.billed)
+
+
+def of_run(run: FleetRun, forecast: RunCost | None, now: float) -> RunCost | None:
+    """Return the cost of a run in the ledger, with the last forecast while its process runs; None for an older one."""
+    if forecast is None or not run.workers:
+        return None
+    if run.finished is None and run.lives:
+        return dataclasses.replace(forecast, spent=spent(run.workers, run.jobs, now))
+    cost = spent(run.workers, run.jobs, now if run.finished is None else run.finished)
+    return RunCost(spent=cost, expected=cost, currency=forecast.currency, end=forecast.end)
+
+
+def final(run_config: FleetRunConfig, inventory: Inventory, now: float) -> RunCost:
+    """Return the cost of a run that has ended."""
+    cost = inventory.spent(now)
+    return RunCost(spent=cost, expected=cost, currency=run_config.machine_type.currency, end=now)
+
+
+def forecast(
+    run_config: FleetRunConfig, inventory: Inventory, queue: Queue, *, max_workers: int, now: float
+) -> RunCost:
+    """Return the cost of a run so far and in the end, if builds take their estimated times and no worker is lost.
+
+    Free workers take their next configs by the rule of the run itself, and are terminated after their last.
+    """
+    ends, last = _simulate(run_config, inventory, queue.copy(), max_workers, now)
+    after = run_config.collect + run_config.teardown
+    end = max([now, *(moment + after for moment in last.values())])
+    kind, cost = run_config.machine_type, 0.0
+    for worker in inventory:
+        if worker.record.state is not WorkerState.REFUSED:
+            cost += _cost(worker.record, end if worker.is_cache else last.get(worker.name, now) + after)
+    for name, moment in last.items():
+        if name not in inventory.workers:
+            cost += price(kind.price(spot=run_config.spot), moment + after - now, billed=kind.billed)
+    so_far, over = inventory.spent(now), inventory.spent(now) - spent((item.record for item in inventory), (), now)
+    return RunCost(
+        spent=so_far,
+        expected=max(so_far, cost + over + len(ends) * run_config.packages * kind.egress),
+        currency=kind.currency,
+        end=end,
+        config_ends={config: moment + run_config.collect for config, moment in ends.items()},
+    )
+
+
+def _simulate(
+    run_config: FleetRunConfig, inventory: Inventory, queue: Queue, max_workers: int, now: float
+) -> tuple[Mapping[str, float], Mapping[str, float]]:
+    """Return when each unfinished config would be built, and when each worker would have built its last."""
+    building: list[tuple[float, str, str]] = []
+    ends: dict[str, float] = {}
+    last: dict[str, float] = {}
+
+    def begin(worker: str, moment: float) -> bool:
+        job = queue.next(worker, moment)
+        if job is not None:
+            queue.begin(worker, job, moment)
+            heapq.heappush(building, (queue.expected_end(worker), worker, job.config))
+        return job is not None
+
+    for worker in inventory.builders:
+        if worker.assignment is not None:
+            moment = max(now, queue.expected_end(worker.name))
+            heapq.heappush(building, (moment, worker.name, worker.assignment.config))
+    idle = [worker.name for worker in inventory.builders if worker.assignment is None and not worker.is_retired]
+    names = [f"{run_config.id} more {number}" for number in range(max_workers - len(inventory.builders))]
+    moment = now
+    while True:
+        idle = [worker for worker in idle if not begin(worker, moment)]
+        while names and begin(names[-1], moment + run_config.startup):
+            names.pop()
+        if not building:
+            return ends, last
+        moment, name, config = heapq.heappop(building)
+        ends[config] = last[name] = moment
+        queue.end(name)
+        idle.append(name)

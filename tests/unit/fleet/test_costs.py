@@ -1,0 +1,132 @@
+"""The cost of a run, so far and in the end."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kiln.fleet.costs import of_run, spent
+from kiln.fleet.plan import Bounds, Overheads, plan
+from kiln.fleet.run_config import FleetRunConfig
+from kiln.fleet.supervisor import Supervisor
+from kiln.ledger.fleet import FleetLedger
+from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.model.run import RunCost
+from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.model.fleet import JobEstimate
+
+OVERHEADS = Overheads(startup=240.0, collect=60.0, teardown=30.0, packages=2.0)
+PRICED = dataclasses.replace(MACHINE, disk_hourly=0.02, address_hourly=0.005, egress=0.09)
+
+
+class Recorder(NullObserver):
+    """Records the forecasts of a run."""
+
+    def __init__(self) -> None:
+        self.costs: list[RunCost] = []
+
+    def run_cost(self, cost: RunCost) -> None:
+        self.costs.append(cost)
+
+
+def executed(configs: tuple[JobEstimate, ...], store: Any = None, **more: Any) -> tuple[Recorder, Supervisor]:
+    faults = more.pop("faults", None)
+    simulation = Simulation(configs, faults=faults, up=240.0, home=60.0, down=30.0)
+    fields = {"machine_type": PRICED, "max_workers": 3, "startup": 240.0, "teardown": 30.0, "packages": 2.0, **more}
+    run_config = FleetRunConfig(id="r1", command="", estimates=configs, **fields)
+    observer = Recorder()
+    supervisor = Supervisor(run_config, executor=simulation, store=store or NullStore(), observer=observer)
+    supervisor.execute()
+    return observer, supervisor
+
+
+@pytest.mark.parametrize(("count", "warm", "groups"), [(15, 1.0, 15), (15, 0.2, 3), (4, 0.2, 1)])
+def test_the_first_forecast_is_the_plan_and_the_last_is_what_was_paid(count: int, warm: float, groups: int) -> None:
+    configs = estimates(count, hours=3, warm=warm, groups=groups)
+    selection = plan({PRICED: configs}, overheads=OVERHEADS, bounds=Bounds(workers=3), optimize="time").selection
+    observer, supervisor = executed(configs, max_workers=selection.workers)
+    first, last = observer.costs[0], observer.costs[-1]
+    assert first.spent == pytest.approx(0.0)
+    assert first.expected == pytest.approx(selection.cost, rel=0.02)
+    assert first.end - supervisor.state.started == pytest.approx(selection.seconds, rel=0.02)
+    assert first.config_ends.keys() == {config.config for config in configs}
+    # The simulated packages are empty, so that their traffic costs nothing.
+    assert last.spent == last.expected == pytest.approx(first.expected - count * 2 * 0.09, rel=0.02)
+    assert (last.currency, last.config_ends) == ("EUR", {})
+    assert [cost.spent for cost in observer.costs] == sorted(cost.spent for cost in observer.costs)
+
+
+def test_the_forecast_of_a_run_with_a_lost_worker_is_right_again_after_the_loss() -> None:
+    configs = estimates(6, hours=3, groups=6)
+    observer, _ = executed(configs, faults=Faults(dies={"kiln-r1-1": 2 * HOUR}))
+    first, last = observer.costs[0], observer.costs[-1]
+    middle = observer.costs[len(observer.costs) // 2]
+    traffic = len(middle.config_ends) * 2 * 0.09
+    assert last.spent > 1.05 * (first.expected - 6 * 2 * 0.09)
+    assert middle.expected - traffic == pytest.approx(last.spent, rel=0.03)
+
+
+def test_a_forecast_changes_nothing_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = estimates(15, hours=3, warm=0.2)
+    forecasts, reports = [], []
+    for period in (60.0, 1e9):
+        monkeypatch.setattr("kiln.fleet.supervisor.FORECAST", period)
+        observer, supervisor = executed(configs)
+        forecasts.append(len(observer.costs))
+        reports.append([(job.config, job.worker, job.started) for job in supervisor.state.inventory.latest_jobs()])
+    assert forecasts[0] > forecasts[1]
+    assert reports[0] == reports[1]
+
+
+WORKER = WorkerRecord(
+    name="w", type="t", state=WorkerState.READY, requested=0.0, hourly=0.72, egress=0.09, billed=3600.0, currency="USD"
+)
+JOB = JobRecord(config="a", worker="w", attempt=1, state=JobState.COLLECTED, started=0.0, traffic=2 * 10**9)
+
+
+def test_a_worker_costs_its_begun_steps_and_what_was_fetched_from_it() -> None:
+    assert spent([WORKER], [], 1.0) == pytest.approx(0.72)
+    assert spent([WORKER], [JOB], 3601.0) == pytest.approx(2 * 0.72 + 0.18)
+    ended = dataclasses.replace(WORKER, terminated=10.0)
+    assert spent([ended], [], 99_999.0) == pytest.approx(0.72)
+    refused = dataclasses.replace(WORKER, state=WorkerState.REFUSED)
+    assert spent([refused], [JOB], 3601.0) == 0.0
+
+
+def test_the_ledger_has_the_cost_of_a_run(tmp_path: Path) -> None:
+    with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
+        observer, _ = executed(estimates(2, hours=1, groups=2), store=ledger)
+        report, (run,) = ledger.report(), ledger.fleets()
+        assert report is not None
+        assert report.cost == observer.costs[-1]
+        cost = of_run(run, report.cost, now=9e9)
+        assert cost is not None
+        assert cost.spent == pytest.approx(observer.costs[-1].spent)
+        assert {worker.currency for worker in run.workers} == {"EUR"}
+
+
+def test_the_cost_of_a_run_without_its_controller_goes_on() -> None:
+    forecast = RunCost(spent=0.1, expected=9.0, currency="USD", end=100.0, config_ends={"a": 100.0})
+    run = FleetRun(
+        id="r",
+        provider="aws",
+        type="t",
+        started=0.0,
+        finished=None,
+        number=1,
+        lives=True,
+        workers=(WORKER,),
+        jobs=(JOB,),
+    )
+    living = of_run(run, forecast, now=3601.0)
+    assert living == dataclasses.replace(forecast, spent=pytest.approx(2 * 0.72 + 0.18))
+    gone = of_run(dataclasses.replace(run, lives=False), forecast, now=3601.0)
+    assert gone is not None
+    assert gone.expected == gone.spent == pytest.approx(2 * 0.72 + 0.18)
+    assert of_run(run, None, now=1.0) is None
