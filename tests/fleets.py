@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln.fleet import messages
+from kiln.model.build_results import StepReport
 from kiln.model.fleet import JobEstimate, MachineType
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class SimulatedWorker:
 class Faults:
     """The injected faults: by the name of a worker or a config, with a count or a second of the run.
 
-    ``preemption`` is the share of workers that die in an hour; ``codes`` are the exit codes of configs that fail,
+    ``preemption`` is the share of workers that die in an hour; ``codes`` are the exit codes of configs that fail
+    in their ``failing_step``,
     ``foreign`` configs whose first results have other inputs, ``full`` the workers whose disk is full, ``no_room`` the
     span in which the controller's is; ``stopped`` are the times of Ctrl-C. In the spans ``offline`` the controller has
     no network, in ``blocked`` it cannot reach its workers; ``cut`` is the time from which a single worker cannot be
@@ -90,6 +92,7 @@ class Faults:
     codes: Mapping[str, int] = field(default_factory=dict)
     full: frozenset[str] = frozenset()
     no_room: tuple[float, float] = (NEVER, NEVER)
+    failing_step: str = "compile"
     corrupt: Mapping[str, int] = field(default_factory=dict)
     foreign: set[str] = field(default_factory=set)
     stays: int = 0
@@ -362,7 +365,9 @@ class Simulation:
         if self._corrupt.get(config, 0) > 0:
             self._corrupt[config] -= 1
             return messages.CollectFailed(worker=name, config=config, reason="its hash is another", corrupt=True)
-        return messages.Collected(worker=name, config=config)
+        failed = self.faults.codes.get(config, 0) != 0
+        steps = (StepReport(title=self.faults.failing_step, seconds=1.0, failed=True),) if failed else ()
+        return messages.Collected(worker=name, config=config, steps=steps)
 
     def _removed(self, name: str) -> messages.Event:
         if self._within(self.faults.offline):

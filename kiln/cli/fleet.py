@@ -227,6 +227,7 @@ def prepare(
         cache=plan.selection.cache,
         wait_for_cold=plan.selection.wait_for_cold,
         attempts=options.attempts,
+        keep_going=options.keep_going,
         replacements=options.replacements,
         lease=seconds(options.lease),
         unreachable_timeout=seconds(options.unreachable_timeout),

@@ -53,6 +53,7 @@ PRICES_HELP = "table of prices to use in addition to kiln's (default: prices.csv
 
 LEASE = f"{leases.LEASE / 60:.0f}min"
 TIMER_HELP = "print a shell script for '| sh' that makes systemd sweep from this computer; contact nobody"
+KEEP_GOING_HELP = "build the other configs of a group, too, after its first build failed in the compile that they share"
 LEASE_HELP = "shut workers down after this long without a lease renewal (default: %(default)s)"
 TIMEOUT_HELP = "probe a worker that has not answered for this long (default: %(default)s)"
 
@@ -110,6 +111,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--replacements", metavar="N", type=int, default=3, help="replace N lost workers at most (default: %(default)s)"
     )
+    parser.add_argument("--keep-going", action="store_true", help=KEEP_GOING_HELP)
     parser.add_argument("--lease", metavar="TIME", default=LEASE, help=LEASE_HELP)
     parser.add_argument("--unreachable-timeout", metavar="TIME", default="3min", help=TIMEOUT_HELP)
     parser.add_argument(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from kiln.errors import DiskFull, HashMismatch, KilnError, OutOfMemory, WorkersLost, kind_of
+from kiln.errors import BuildFailed, DiskFull, HashMismatch, KilnError, OutOfMemory, WorkersLost, kind_of
 from kiln.fleet.messages import Collect, FollowBuild, StartBuild
 from kiln.fleet.run_records import OVER
 from kiln.fleet.state import RETRY, TRIES
 from kiln.model.fleet import JobState
+from kiln.model.rendered import COMPILE
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class JobManager:
 
     def __init__(self, state: FleetState) -> None:
         self.state = state
+        self.faults: dict[str, str] = {}  # groups whose compile has failed, each with the config that it failed in
 
     def reserve(self, worker: Worker, now: float) -> bool:
         """Assign a config to a worker that is being provisioned; return whether there is one."""
@@ -89,7 +91,7 @@ class JobManager:
             self.requeue(self.state.estimates[event.config], worker, event.reason or "its build is gone")
             return
         worker.is_retired = event.exit_code == DiskFull.exit_code
-        self.state.inventory.keep_job(
+        job = self.state.inventory.keep_job(
             event.config,
             state=JobState.FINISHED,
             finished=self.state.executor.now(),
@@ -97,6 +99,8 @@ class JobManager:
             reason=event.reason,
         )
         worker.uncollected[event.config] = 0
+        if job.cold and event.exit_code == BuildFailed.exit_code and not self.state.run_config.keep_going:
+            self.state.queue.hold(self.state.estimates[event.config])  # until its report says which step has failed
         self.collect(worker, event.config)
 
     def on_collected(self, worker: Worker, event: Collected) -> None:
@@ -114,6 +118,7 @@ class JobManager:
         reason = "" if code == 0 else event.reason or f"kiln ended with exit code {code} on {worker.name}"
         if code:
             self.state.errors[event.config] = kind_of(code)(reason)
+            self._release_group(self.state.estimates[event.config], event)
         self.state.update_config(
             dataclasses.replace(
                 self.state.configs[event.config],
@@ -126,6 +131,30 @@ class JobManager:
                 log=event.log or self.state.configs[event.config].log,
             )
         )
+
+    def _release_group(self, estimate: JobEstimate, event: Collected) -> None:
+        """Build the configs that were held back for a failed cold build, unless their compile has failed."""
+        queue = self.state.queue
+        if not queue.is_held(estimate):
+            return
+        if not any(step.failed and step.title.split()[0] == COMPILE for step in event.steps):
+            queue.release(estimate)
+            return
+        self.faults[estimate.group] = estimate.config
+        dropped = queue.drop(estimate)
+        for worker in self.state.inventory.builders:
+            job = worker.assignment
+            if job is not None and not worker.is_building and job.group == estimate.group:
+                queue.cancel(worker.name)
+                worker.assignment = None
+                dropped.append(job)
+        for job in dropped:
+            self._wait_for_fault(job)
+
+    def _wait_for_fault(self, estimate: JobEstimate) -> None:
+        reason = f"not compiled: {self.faults[estimate.group]} failed in the compile that both share"
+        config = dataclasses.replace(self.state.configs[estimate.config], state=ConfigState.WAITING, started=None)
+        self.state.update_config(dataclasses.replace(config, reason=reason))
 
     def on_collect_failed(self, worker: Worker, event: CollectFailed) -> bool:
         """Schedule another attempt, or fail a config whose packages arrive corrupt every time.
@@ -150,17 +179,22 @@ class JobManager:
     def requeue(self, estimate: JobEstimate, worker: Worker, reason: str, error: type[KilnError] = WorkersLost) -> None:
         """Queue a config again, or fail it after its last attempt."""
         inventory, name = self.state.inventory, estimate.config
+        self.state.queue.release(estimate)
         attempts, full_disks = inventory.attempts(name), inventory.ended_with(name, DiskFull.exit_code)
         inventory.keep_job(name, state=JobState.LOST, reason=reason)
         if attempts >= self.state.run_config.attempts or full_disks >= FULL_DISKS:
             what = f"{name} was started on {attempts} workers, and none of them built it"
             self._fail(name, error(what, why=f"{worker.name}: {reason}"))
             return
+        if estimate.group in self.faults:
+            self._wait_for_fault(estimate)
+            return
         self.state.queue.add(estimate)
         config = dataclasses.replace(self.state.configs[name], state=ConfigState.WAITING, started=None)
         self.state.update_config(dataclasses.replace(config, reason=f"waiting again: {worker.name}: {reason}"))
 
     def _fail(self, config: str, error: KilnError) -> None:
+        self.state.queue.release(self.state.estimates[config])
         self.state.errors[config] = error
         self.state.inventory.keep_job(config, state=JobState.FAILED)
         state = ConfigState.DISK_FULL if isinstance(error, DiskFull) else ConfigState.FAILED

@@ -34,6 +34,7 @@ class FleetRunConfig:
     ``teardown`` are the time that a worker takes to become ready and to be terminated, ``collect`` the time and
     ``packages`` the GB that a config takes to be collected. ``wait_for_cold`` makes warm
     builds wait for a cold build of their group. ``key`` is a hash over the recipe and the options of the builds.
+    With ``keep_going`` the others of a group are built after its compile has failed, too.
     ``cached_configs`` need no building, ``previous_run`` is the record of an earlier process of the same run, ``logs``
     the folder of the configs' logs.
     """
@@ -57,6 +58,7 @@ class FleetRunConfig:
     collect: float = 60.0
     packages: float = 0.0
     key: str = ""
+    keep_going: bool = False
     cached_configs: tuple[ConfigRun, ...] = ()
     previous_run: FleetRun | None = None
     logs: Path | None = None

@@ -140,7 +140,8 @@ class WorkerManager:
             worker.assignment = estimate
             queue.begin(worker.name, estimate, now)
         if worker.assignment is not None:
-            if self.cache is not None:  # it is ready, or there is none
+            # A cache is ready, or there is none; and no failed compile is being looked into.
+            if self.cache is not None and not queue.is_held(worker.assignment):
                 self.jobs.start(worker, worker.assignment, now, cache=self.cache)
         elif not worker.uncollected and (worker.is_retired or not (queue or self._is_only_collecting())):
             self._terminate(worker)

@@ -40,6 +40,7 @@ class Queue:
         self._always_share = always_share
         self._wait_for_cold = wait_for_cold
         self._waiting: dict[str, list[JobEstimate]] = {}
+        self._held: dict[str, list[JobEstimate]] = {}  # not given out, but counted
         self._cold_groups: list[tuple[float, str, str]] = []  # heap of the groups without a compile, the longest first
         self._compiling: dict[str, set[str]] = {}  # group -> workers that compile it now
         self._on_disk: dict[str, set[str]] = {}  # group -> workers that have it
@@ -54,14 +55,43 @@ class Queue:
         return self._count
 
     def __iter__(self) -> Iterator[JobEstimate]:
-        return (job for jobs in self._waiting.values() for job in jobs)
+        return (job for groups in (self._waiting, self._held) for jobs in groups.values() for job in jobs)
 
     def add(self, job: JobEstimate) -> None:
         """Add a config, perhaps again."""
         group = self._group(job)
-        insort(self._waiting.setdefault(group, []), job, key=lambda other: (-other.cold, other.config))
         self._count += 1
+        if group in self._held:
+            self._held[group].append(job)
+            return
+        insort(self._waiting.setdefault(group, []), job, key=lambda other: (-other.cold, other.config))
         self._requeue_cold(group)
+
+    def hold(self, job: JobEstimate) -> None:
+        """Hold back the configs that share a job's compile, until `release` or `drop`; not if it is stored or runs."""
+        group = self._group(job)
+        if self._has_compile(group):
+            return
+        self._held.setdefault(group, []).extend(self._waiting.pop(group, []))
+
+    def is_held(self, job: JobEstimate) -> bool:
+        """Return whether the configs that share a job's compile are held back."""
+        return self._group(job) in self._held
+
+    def release(self, job: JobEstimate) -> None:
+        """Give out again the configs that share a job's compile."""
+        for other in self.drop(job):
+            self.add(other)
+
+    def drop(self, job: JobEstimate) -> list[JobEstimate]:
+        """Remove and return the configs that were held back because they share a job's compile."""
+        jobs = self._held.pop(self._group(job), [])
+        self._count -= len(jobs)
+        return jobs
+
+    def cancel(self, worker: str) -> None:
+        """Take back the job of a worker that has not begun it, without queuing it again."""
+        self.end(worker, ok=False)
 
     def next(self, worker: str, now: float) -> JobEstimate | None:
         """Return the config that a free worker should build, None when it should wait; ``now`` is in seconds."""
@@ -91,6 +121,7 @@ class Queue:
     def copy(self) -> Queue:
         """Return a copy, for a simulation of what follows."""
         copy = Queue((), cache=self._cache, wait_for_cold=self._wait_for_cold, always_share=self._always_share)
+        copy._held = {group: [*jobs] for group, jobs in self._held.items()}
         copy._waiting = {group: [*jobs] for group, jobs in self._waiting.items()}
         copy._cold_groups = [*self._cold_groups]
         for name in ("_compiling", "_on_disk", "_reach"):

@@ -125,7 +125,9 @@ def test_the_cost_of_a_run_without_its_controller_goes_on() -> None:
         jobs=(JOB,),
     )
     living = of_run(run, forecast, now=3601.0)
-    assert living == dataclasses.replace(forecast, spent=pytest.approx(2 * 0.72 + 0.18))
+    assert living is not None
+    assert living.spent == pytest.approx(2 * 0.72 + 0.18)
+    assert (living.expected, living.end) == (9.0, 100.0)
     gone = of_run(dataclasses.replace(run, lives=False), forecast, now=3601.0)
     assert gone is not None
     assert gone.expected == gone.spent == pytest.approx(2 * 0.72 + 0.18)

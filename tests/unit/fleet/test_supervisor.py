@@ -15,6 +15,7 @@ from kiln.errors import (
     FleetLimit,
     HashMismatch,
     MachinesUnknown,
+    OutOfMemory,
     ProvisionRefused,
     TeardownIncomplete,
     WorkersLost,
@@ -31,7 +32,7 @@ from tests.fleets import HOUR, MACHINE, NEVER, Faults, Killed, NullObserver, Nul
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.fleet import JobEstimate
+    from kiln.model.fleet import JobEstimate, MachineType
     from kiln.model.run import MatrixReport
 
 FOUR = estimates(4, hours=1, groups=4)
@@ -629,3 +630,53 @@ def test_under_preemption_every_config_is_built_once_it_can_be_and_nothing_is_le
     assert all_done(run.execute())
     assert {config for config, _ in simulation.built} == {estimate.config for estimate in configs}
     assert_nothing_left(run, simulation)
+
+
+SHARED = estimates(6, hours=3, warm=0.2, groups=2)
+FAILS = {"config00": BuildFailed.exit_code}  # of group cuda0, with config02 and config04
+
+
+@pytest.mark.parametrize("workers", [1, 2])  # more would compile the group twice from the start
+@pytest.mark.parametrize("cache", [None, SMALL])
+def test_a_compile_that_failed_is_not_repeated_by_the_configs_that_share_it(
+    workers: int, cache: MachineType | None
+) -> None:
+    simulation = Simulation(SHARED, faults=Faults(codes=FAILS), cache=cache is not None)
+    run = supervisor(simulation, max_workers=workers, cache=cache)
+    report = run.execute()
+    configs = {config.config: config for config in report.configs}
+    assert [configs[f"config0{number}"].state for number in (1, 3, 5)] == [ConfigState.DONE] * 3
+    assert configs["config00"].state is ConfigState.FAILED
+    for name in ("config02", "config04"):
+        assert configs[name].state is ConfigState.WAITING
+        assert configs[name].reason == "not compiled: config00 failed in the compile that both share"
+    assert {command.config for command in commands(simulation, StartBuild)}.isdisjoint({"config02", "config04"})
+    assert set(run.errors) == {"config00"}
+    assert_nothing_left(run, simulation)
+
+
+def attempted(faults: Faults, **more: Any) -> set[str]:
+    """Return the configs that a run of two groups has started."""
+    simulation = Simulation(SHARED, faults=faults)
+    run = supervisor(simulation, **more)
+    run.execute()
+    assert_nothing_left(run, simulation)
+    return {command.config for command in commands(simulation, StartBuild)}
+
+
+def test_the_others_are_built_where_the_fault_is_not_the_compile_s() -> None:
+    every = {estimate.config for estimate in SHARED}
+    assert attempted(Faults(codes=FAILS)) == every - {"config02", "config04"}
+    assert attempted(Faults(codes=FAILS), keep_going=True) == every
+    assert attempted(Faults(codes=FAILS, failing_step="test tensorflow")) == every
+    assert attempted(Faults(codes={"config00": OutOfMemory.exit_code})) == every
+    assert attempted(Faults(codes={"config02": BuildFailed.exit_code})) == every, "a warm build: the compile is done"
+    assert attempted(Faults(codes=FAILS, foreign={"config00"})) == every - {"config02", "config04"}
+    assert attempted(Faults(codes=FAILS, corrupt={"config00": 9})) == every, "it is not known why it failed"
+
+
+def test_a_worker_that_is_lost_before_its_failure_is_collected_holds_nobody_back_for_ever() -> None:
+    ends = 240 + 2 + 3 * HOUR
+    every = {estimate.config for estimate in SHARED}
+    started = attempted(Faults(codes=FAILS, dies={ONE: ends + 30}), max_workers=1)
+    assert started == every - {"config02", "config04"}, "its config was built again, and failed again"
