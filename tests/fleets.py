@@ -56,6 +56,37 @@ def estimates(configs: int, *, hours: float = 3.0, warm: float = 1.0, groups: in
     )
 
 
+def lower_bound(cold: float, warm: float, groups: Sequence[int], workers: int) -> float:
+    """Return a time that no schedule of groups of these sizes on so many workers without a cache can stay below.
+
+    In a time T a worker that builds for a group compiles it (``cold``) and builds at most q = 1 + (T - cold) / warm of
+    its configs. So a group of k configs needs ceil(k / q) workers that compile it; a worker compiles at most T / cold
+    times; the builds of all workers, with these compiles, take at most T for each worker; and a worker with c compiles
+    builds at most c + min((T - c * cold) / warm, c * (k - 1)) configs, k being the size of the largest group. Each of
+    these grows with T, so the bound is the smallest T that meets all of them.
+    """
+    low, high = 0.0, cold * len(groups) + warm * sum(groups)
+    while high - low > 1e-6 * cold:
+        middle = (low + high) / 2
+        low, high = (low, middle) if _is_possible(middle, cold, warm, groups, workers) else (middle, high)
+    return low
+
+
+def _is_possible(time: float, cold: float, warm: float, groups: Sequence[int], workers: int) -> bool:
+    rounding = 1e-6
+    compiles = int(time / cold + rounding)  # of a worker
+    if compiles == 0:
+        return False
+    configs = max(
+        count + min(int((time - count * cold) / warm + rounding), count * (max(groups) - 1))
+        for count in range(1, compiles + 1)
+    )
+    each = 1 + int((time - cold) / warm + rounding)  # configs of a group on one worker
+    holders = [-(-size // each) for size in groups]
+    work = sum(count * cold + (size - count) * warm for count, size in zip(holders, groups, strict=True))
+    return workers * configs >= sum(groups) and workers * compiles >= sum(holders) and work <= workers * time + rounding
+
+
 class Killed(BaseException):
     """The controller is killed; nothing of it runs after this."""
 

@@ -213,8 +213,18 @@ class Queue:
         return group if group and now + WORTH * self._waiting[group][0].cold < end else None
 
     def _end_of(self, group: str) -> float:
-        """Return when the workers that have or run a group's compile would have built its waiting configs."""
-        holders = self._compiling.get(group, set()) | self._on_disk.get(group, set())
+        """Return when the workers that have or run a group's compile would have built its waiting configs.
+
+        Before them they may build the configs of other groups that no other worker has.
+        """
+        holders = self._holders(group)
         free = min((self._busy[worker][1] if worker in self._busy else 0.0 for worker in holders), default=0.0)
-        waiting = self._waiting[group]
-        return free + math.ceil(len(waiting) / max(1, len(holders))) * waiting[0].warm
+        seconds = sum(
+            math.ceil(len(jobs) / max(1, len(holders))) * jobs[0].warm
+            for other, jobs in self._waiting.items()
+            if jobs and (other == group or (holders and self._holders(other) <= holders))
+        )
+        return free + seconds
+
+    def _holders(self, group: str) -> set[str]:
+        return self._compiling.get(group, set()) | self._on_disk.get(group, set())

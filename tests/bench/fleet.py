@@ -11,7 +11,7 @@ from kiln.fleet.plan import Bounds, Overheads, plan
 from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.supervisor import Supervisor
 from kiln.model.fleet import JobEstimate
-from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates
+from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates, lower_bound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,12 +23,14 @@ OFFERED = tuple(range(1, 61))
 SHOWN = (1, 2, 4, 8, 15, 60)
 PREEMPTION = (0.05, 0.1, 0.2)  # of the machines, in an hour
 SEEDS = 25
+WARM = 0.2  # of a cold build
+SHARED = ((15, 15, 3), (15, 6, 3), (15, 4, 3), (15, 4, 5), (200, 50, 12), (200, 50, 48))  # configs, machines, groups
 OVERHEADS = Overheads(startup=240.0, collect=60.0, teardown=30.0)
 
 
 def rows() -> list[Row]:
     """Fifteen configs on 1 to 60 machines, next to the lower bound; the same with machines that die; a large plan."""
-    return [*undisturbed(), *preempted(), *large()]
+    return [*undisturbed(), *shared(), *preempted(), *large()]
 
 
 def undisturbed() -> Iterator[Row]:
@@ -41,6 +43,19 @@ def undisturbed() -> Iterator[Row]:
             what = f"{CONFIGS} configs x {HOURS:.0f} h, up to {offered} machines: {used} used, {seconds / HOUR:.2f} h"
             yield what, f"{ratios[offered]:.3f} of the bound", "1.1"
     yield "  the worst of 1 to 60 machines", f"{max(ratios.values()):.3f} of the bound", "1.1"
+
+
+def shared() -> Iterator[Row]:
+    """Yield the makespan of configs that share compiles over the bound of `tests.fleets.lower_bound`."""
+    for configs, workers, groups in SHARED:
+        sizes = [len(range(group, configs, groups)) for group in range(groups)]
+        jobs = estimates(configs, hours=HOURS, warm=WARM, groups=groups)
+        _, seconds, _ = simulated(jobs, workers)
+        least = lower_bound(HOURS * HOUR, WARM * HOURS * HOUR, sizes, workers)
+        what = (
+            f"  {configs} configs in {groups} groups that share a compile, {workers} machines: {seconds / HOUR:.2f} h"
+        )
+        yield what, f"{seconds / least:.3f} of the bound", "1.1"
 
 
 def preempted() -> Iterator[Row]:
