@@ -109,6 +109,13 @@ def _compile_arguments(parser: argparse.ArgumentParser) -> None:
         "same, hidden from process lists",
     )
     parser.add_argument(
+        "--compile-cache",
+        metavar="FOLDER",
+        type=values.new_folder,
+        help="use Bazel's disk caches in this folder, which feedstocks and machines may share (default: "
+        "build_artifacts/compile-cache)",
+    )
+    parser.add_argument(
         "--distdir",
         metavar="FOLDER",
         type=values.folder,

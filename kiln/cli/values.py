@@ -27,6 +27,18 @@ def minutes(text: str) -> float:
         raise UsageError(f"invalid number of minutes {text!r}", hint="--stall 20") from error
 
 
+def new_folder(text: str) -> Path:
+    """Return the absolute path of a folder that may be made later.
+
+    Raises:
+        UsageError: when it is something else than a folder.
+    """
+    path = Path(text).absolute()
+    if not text or (path.exists() and not path.is_dir()):
+        raise UsageError(f"not a folder: {text!r}", hint="--compile-cache FOLDER")
+    return path
+
+
 def folder(text: str) -> Path:
     """Return the absolute path of an existing folder; builds run in other folders."""
     path = Path(text).absolute()

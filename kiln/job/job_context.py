@@ -35,7 +35,9 @@ class Task:
         return cls(
             job=job,
             feedstock=feedstock,
-            layout=ArtifactLayout.of(feedstock, rehearsal=job.options.rehearsal),
+            layout=ArtifactLayout.of(
+                feedstock, rehearsal=job.options.rehearsal, compile_cache=job.options.compile_cache
+            ),
             rendered=render.render(feedstock, expand.read(feedstock, job.config)),
         )
 

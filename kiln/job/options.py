@@ -18,8 +18,9 @@ class BuildOptions:
     From ``from_step`` on, every step runs again; the last results of the steps before it are reused. ``debug`` is a
     pattern of the output to prepare for a person, not to build; an empty one is the recipe's own step.
 
-    For compiles by Bazel: ``distdir`` is a folder of downloads, with source archives among them, ``mirror`` a further
-    address of these, ``stall`` the seconds without an event or work after which a compile is reported as stalled.
+    For compiles by Bazel: ``compile_cache`` is the folder of its caches, if not the feedstock's own, ``distdir`` a
+    folder of downloads, with source archives among them, ``mirror`` a further address of these, ``stall`` the seconds
+    without an event or work after which a compile is reported as stalled.
     """
 
     engine: str = "rattler-build"
@@ -31,6 +32,7 @@ class BuildOptions:
     debug: str | None = None
     network: str = "granted"
     rehearsal: bool = False
+    compile_cache: Path | None = None
     distdir: Path | None = None
     mirror: str | None = None
     stall: float = STALL

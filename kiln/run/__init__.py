@@ -46,7 +46,8 @@ def plan(
 ) -> RunPlan:
     """Return the plan of a run, see `kiln.run.plan.prepare`; ``on_line`` gets the progress of fetched images."""
     recipe_support.require(feedstock, options.configs, engine=options.build.engine)
-    layout = ArtifactLayout.of(feedstock, rehearsal=options.build.rehearsal)
+    build_options = options.build
+    layout = ArtifactLayout.of(feedstock, rehearsal=build_options.rehearsal, compile_cache=build_options.compile_cache)
     with Ledger(layout.ledger) as ledger:
         return prepare(feedstock, options, machine=machine, ledger=ledger, layout=layout, on_line=on_line)
 
@@ -90,7 +91,8 @@ def build(feedstock: Feedstock, planned: RunPlan, watcher: RunObserver) -> tuple
     """
     from kiln.run.runner import MatrixRun
 
-    layout = ArtifactLayout.of(feedstock, rehearsal=planned.options.build.rehearsal)
+    build_options = planned.options.build
+    layout = ArtifactLayout.of(feedstock, rehearsal=build_options.rehearsal, compile_cache=build_options.compile_cache)
     with Ledger(layout.ledger) as ledger:
         run = MatrixRun(planned, ledger=ledger, layout=layout, watcher=watcher)
         try:

@@ -21,17 +21,19 @@ if TYPE_CHECKING:
 class ArtifactLayout:
     """The paths of builds; the folder itself is the channel of finished packages.
 
-    A ``rehearsal`` has separate paths for everything but the ledger and the logs.
+    A ``rehearsal`` has separate paths for everything but the ledger and the logs. ``compile_cache`` is the folder of
+    Bazel's caches where several feedstocks or machines share one.
     """
 
     root: Path
     rehearsal: bool = False
+    compile_cache: Path | None = None
 
     @classmethod
-    def of(cls, feedstock: Feedstock, *, rehearsal: bool = False) -> ArtifactLayout:
+    def of(cls, feedstock: Feedstock, *, rehearsal: bool = False, compile_cache: Path | None = None) -> ArtifactLayout:
         """Return the folders of a feedstock."""
         refuse_tracked_link(feedstock)
-        return cls(root=feedstock.artifacts, rehearsal=rehearsal)
+        return cls(root=feedstock.artifacts, rehearsal=rehearsal, compile_cache=compile_cache)
 
     def place(self, *names: str) -> Path:
         """Return a path below the folder, without links; raises NotWritable."""
@@ -70,7 +72,7 @@ class ArtifactLayout:
     @property
     def compile_caches(self) -> DiskCaches:
         """Bazel's caches, one for each key."""
-        return DiskCaches(root=self.place("compile-cache"))
+        return DiskCaches(root=self.compile_cache or self.place("compile-cache"))
 
     def lock(self, name: str) -> Path:
         """Return the lock file of a config's build, or of the channel."""

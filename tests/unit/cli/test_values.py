@@ -72,3 +72,10 @@ def test_a_channel_in_a_folder_becomes_a_url(tmp_path: Path) -> None:
 def test_a_missing_channel_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="channel not found"):
         values.channel(name)
+
+
+def test_a_folder_that_is_made_later_may_be_missing_but_not_a_file(tmp_path: Path) -> None:
+    assert values.new_folder(str(tmp_path / "later")) == tmp_path / "later"
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="not a folder"):
+        values.new_folder(str(tmp_path / "file"))

@@ -82,3 +82,12 @@ def test_git_ignores_the_folder_unless_the_user_decided_otherwise(tmp_path: Path
     ignored.write_text("!linux-64\n")
     layout.hide_from_git()
     assert ignored.read_text() == "!linux-64\n"
+
+
+def test_compile_caches_may_be_in_a_folder_that_machines_share(tmp_path: Path) -> None:
+    feedstock, shared = Feedstock(root=tmp_path / "feedstock"), tmp_path / "shared"
+    layout = ArtifactLayout.of(feedstock, compile_cache=shared)
+    with layout.compile_caches.using("k", "cuda12.9") as folder:
+        assert folder == shared / "k"
+    assert [entry.key for entry in layout.compile_caches.entries()] == ["k"]
+    assert ArtifactLayout.of(feedstock).compile_caches.root == feedstock.artifacts / "compile-cache"
