@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from kiln.errors import BuildFailed, DiskFull, HashMismatch, KilnError, OutOfMemory, WorkersLost, kind_of
-from kiln.fleet.messages import Collect, FollowBuild, StartBuild
+from kiln.fleet.messages import BuildStarted, Collect, FollowBuild, StartBuild
 from kiln.fleet.run_records import OVER
 from kiln.fleet.state import RETRY, TRIES
 from kiln.model.fleet import JobState
@@ -14,7 +14,7 @@ from kiln.model.rendered import COMPILE
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
-    from kiln.fleet.messages import BuildFinished, Collected, CollectFailed
+    from kiln.fleet.messages import BuildDequeued, BuildFinished, Collected, CollectFailed
     from kiln.fleet.run_records import Worker
     from kiln.fleet.state import FleetState
     from kiln.model.fleet import JobEstimate
@@ -72,7 +72,16 @@ class JobManager:
         )
         log = self.state.run_config.log(estimate.config, job.attempt)
         self.state.update_config(dataclasses.replace(config, estimate=seconds, log=log, worker=worker.name))
-        self.state.submit(StartBuild(worker=worker.name, config=estimate.config, cache=cache, key=estimate.key))
+        self.state.submit(
+            StartBuild(
+                worker=worker.name,
+                config=estimate.config,
+                cache=cache,
+                key=estimate.key,
+                attempt=job.attempt,
+                after=self.state.queue.awaited(worker.name),
+            )
+        )
 
     def collect(self, worker: Worker, config: str) -> None:
         """Have the results of a build collected."""
@@ -82,6 +91,15 @@ class JobManager:
         """Have a build followed."""
         log = self.state.run_config.log(config, self.state.inventory.attempts(config))
         self.state.submit(FollowBuild(worker=worker.name, config=config, log=log))
+
+    def on_started(self, worker: Worker, event: BuildStarted | BuildDequeued) -> None:
+        """Follow a build that was started; store when it has begun, if until then it waited in the provider's queue."""
+        if isinstance(event, BuildStarted):
+            self.state.inventory.keep_job(event.config, state=JobState.RUNNING)
+            self.follow(worker, event.config)
+            return
+        self.state.inventory.keep_job(event.config, started=event.at)
+        self.state.update_config(dataclasses.replace(self.state.configs[event.config], started=event.at))
 
     def on_finished(self, worker: Worker, event: BuildFinished) -> None:
         """Free a worker for its next config; what it has built is collected in parallel."""
@@ -94,7 +112,7 @@ class JobManager:
         job = self.state.inventory.keep_job(
             event.config,
             state=JobState.FINISHED,
-            finished=self.state.executor.now(),
+            finished=self.state.executor.now() if event.at is None else event.at,
             exit_code=event.exit_code,
             reason=event.reason,
         )

@@ -62,11 +62,14 @@ class StartBuild(_BuildMessage):
     """Start a config's build, which then runs detached: `BuildStarted` or `CommandFailed`.
 
     ``cache`` is the URL of a shared cache, or empty; ``key`` is a hash over the config's inputs, which the worker keeps
-    with what it builds.
+    with what it builds. ``attempt`` counts the builds of the config. Where the provider schedules, the build begins
+    after that of the config ``after``, whose compile it reuses.
     """
 
     cache: str = ""
     key: str = ""
+    attempt: int = 1
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +173,13 @@ class BuildStarted(_BuildMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BuildDequeued(_BuildMessage):
+    """A build that waited in the provider's own queue has begun, ``at`` this time."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat(_WorkerMessage):
     """A worker has answered."""
 
@@ -190,10 +200,14 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildFinished(_BuildMessage):
-    """A build is over: ``exit_code`` is that of kiln on the worker, None when it is unknown."""
+    """A build is over: ``exit_code`` is that of kiln on the worker, None when it is unknown.
+
+    ``at`` is the time of its end, where that is known better than by this event.
+    """
 
     exit_code: int | None
     reason: str = ""
+    at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +282,9 @@ class TearDownFailed:
 
 
 WorkerEvent: TypeAlias = Provisioned | ProvisionFailed | Prepared | JobsListed | CommandFailed | Terminated
-BuildEvent: TypeAlias = BuildStarted | Heartbeat | Renewed | Unreachable | BuildFinished | Collected | CollectFailed
+BuildEvent: TypeAlias = (
+    BuildStarted | BuildDequeued | Heartbeat | Renewed | Unreachable | BuildFinished | Collected | CollectFailed
+)
 Event: TypeAlias = (
     WorkerEvent | BuildEvent | LogLine | ControllerDiskFull | Unreached | Probed | TornDown | TearDownFailed
 )

@@ -32,9 +32,9 @@ class FleetRunConfig:
     are provisioned for lost ones. A worker shuts down ``lease`` seconds after its last lease renewal; one that has not
     answered for ``unreachable_timeout`` is probed. ``budget`` and ``time_limit`` stop the run. ``startup`` and
     ``teardown`` are the time that a worker takes to become ready and to be terminated, ``collect`` the time and
-    ``packages`` the GB that a config takes to be collected. ``wait_for_cold`` makes warm
-    builds wait for a cold build of their group. ``key`` is a hash over the recipe and the options of the builds.
-    With ``keep_going`` the others of a group are built after its compile has failed, too.
+    ``packages`` the GB that a config takes to be collected. ``wait_for_cold`` makes warm builds wait for a cold build
+    of their group; with ``is_scheduled`` they do so in the provider's own queue. ``key`` is a hash over the recipe and
+    the options of the builds. With ``keep_going`` the others of a group are built after its compile has failed, too.
     ``cached_configs`` need no building, ``previous_run`` is the record of an earlier process of the same run, ``logs``
     the folder of the configs' logs.
     """
@@ -47,6 +47,7 @@ class FleetRunConfig:
     spot: bool = False
     cache: MachineType | None = None
     wait_for_cold: bool = True
+    is_scheduled: bool = False
     attempts: int = 3
     replacements: int = 3
     lease: float = LEASE

@@ -44,7 +44,12 @@ class FleetState:
         self.store = store
         self.observer = observer
         self.inventory = Inventory(run_config, store)
-        self.queue = Queue((), cache=run_config.cache is not None, wait_for_cold=run_config.wait_for_cold)
+        self.queue = Queue(
+            (),
+            cache=run_config.cache is not None,
+            wait_for_cold=run_config.wait_for_cold,
+            dependent=run_config.is_scheduled,
+        )
         self.estimates = {estimate.config: estimate for estimate in run_config.estimates}
         entries = (*run_config.cached_configs, *map(_waiting_config, run_config.estimates))
         self.configs = {entry.config: entry for entry in entries}

@@ -11,7 +11,7 @@ from kiln.fleet.state import RETRY, TRIES, FleetState
 from kiln.fleet.teardown import TearDownPhase
 from kiln.fleet.unreachable import Silence
 from kiln.fleet.worker_manager import WorkerManager
-from kiln.model.fleet import JobState, WorkerState
+from kiln.model.fleet import WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -191,9 +191,8 @@ class Supervisor:
                 self.workers.on_renewed(worker)
             case messages.Unreachable():
                 worker.silent_since = self.state.executor.now() if worker.silent_since is None else worker.silent_since
-            case messages.BuildStarted() if _builds(worker, event.config):
-                self.state.inventory.keep_job(event.config, state=JobState.RUNNING)
-                self.jobs.follow(worker, event.config)
+            case messages.BuildStarted() | messages.BuildDequeued() if _builds(worker, event.config):
+                self.jobs.on_started(worker, event)
             case messages.BuildFinished() if _builds(worker, event.config):
                 self.jobs.on_finished(worker, event)
             case messages.Collected() if event.config in worker.uncollected:

@@ -25,7 +25,8 @@ class Queue:
 
     With ``cache`` a finished compile is in reach of every worker. With ``wait_for_cold`` warm builds then wait for a
     cold build of their group that is running; otherwise they compile in full. With ``always_share`` the configs of a
-    group share a compile even if the estimates show no saving.
+    group share a compile even if the estimates show no saving. With ``dependent``, which implies a cache, warm builds
+    are begun at once and wait elsewhere for the cold one: as jobs of a scheduler that depend on it.
     """
 
     def __init__(
@@ -35,8 +36,10 @@ class Queue:
         cache: bool = False,
         wait_for_cold: bool = True,
         always_share: bool = False,
+        dependent: bool = False,
     ) -> None:
-        self._cache = cache
+        self._cache = cache or dependent
+        self._dependent = dependent
         self._always_share = always_share
         self._wait_for_cold = wait_for_cold
         self._waiting: dict[str, list[JobEstimate]] = {}
@@ -103,7 +106,13 @@ class Queue:
     def compiles(self, worker: str, job: JobEstimate) -> bool:
         """Return whether a config has to be compiled in full on a worker."""
         group = self._group(job)
-        return group not in self._cached and worker not in self._on_disk.get(group, ())
+        is_awaited = self._dependent and bool(self._compiling.get(group))
+        return not is_awaited and group not in self._cached and worker not in self._on_disk.get(group, ())
+
+    def awaited(self, worker: str) -> str:
+        """Return the config whose build the one on a worker depends on; empty without one."""
+        others = self._compiling.get(self._group(self._busy[worker][0]), set()) - {worker}
+        return self._busy[min(others)][0].config if self._dependent and others else ""
 
     def is_cold(self, worker: str) -> bool:
         """Return whether the build that runs on a worker is cold."""
@@ -159,6 +168,8 @@ class Queue:
         """Record that a worker's disk holds a group's compile."""
         self._on_disk.setdefault(group, set()).add(worker)
         self._reach.setdefault(worker, set()).add(group)
+        if self._dependent:
+            self._cached.add(group)
 
     def lose_cache(self) -> None:
         """Record that the shared cache is lost."""
@@ -206,7 +217,8 @@ class Queue:
     def _group_worth_repeating(self, now: float) -> str | None:
         """Return the group whose compile should be repeated on another worker rather than waited for."""
         if self._cache:
-            others = [] if self._wait_for_cold else [group for group, jobs in self._waiting.items() if jobs]
+            waits = self._wait_for_cold and not self._dependent
+            others = [] if waits else [group for group, jobs in self._waiting.items() if jobs]
             return min(others, key=lambda group: (-len(self._waiting[group]), group), default=None)
         ends = [(self._end_of(group), group) for group, jobs in self._waiting.items() if jobs]
         end, group = max(ends, default=(0.0, None))

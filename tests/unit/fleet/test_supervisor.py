@@ -21,7 +21,17 @@ from kiln.errors import (
     WorkersLost,
 )
 from kiln.fleet.costs import spent
-from kiln.fleet.messages import Collect, Prepare, Probe, Provision, Renew, StartBuild, TearDown, Terminate
+from kiln.fleet.messages import (
+    BuildDequeued,
+    Collect,
+    Prepare,
+    Probe,
+    Provision,
+    Renew,
+    StartBuild,
+    TearDown,
+    Terminate,
+)
 from kiln.fleet.run_config import FleetRunConfig, cache_of
 from kiln.fleet.supervisor import Supervisor
 from kiln.ledger.fleet import FleetLedger
@@ -680,3 +690,39 @@ def test_a_worker_that_is_lost_before_its_failure_is_collected_holds_nobody_back
     every = {estimate.config for estimate in SHARED}
     started = attempted(Faults(codes=FAILS, dies={ONE: ends + 30}), max_workers=1)
     assert started == every - {"config02", "config04"}, "its config was built again, and failed again"
+
+
+def test_a_scheduler_gets_all_configs_at_once_and_warm_builds_depend_on_their_cold_one() -> None:
+    configs = estimates(5, warm=0.3, groups=2)
+    simulation = Simulation(configs)
+    run = supervisor(simulation, max_workers=5, is_scheduled=True)
+    assert all_done(run.execute())
+    starts = commands(simulation, StartBuild)
+    assert {start.config: (start.after, start.attempt) for start in starts} == {
+        "config00": ("", 1),
+        "config01": ("", 1),
+        "config02": ("config00", 1),
+        "config03": ("config01", 1),
+        "config04": ("config00", 1),
+    }
+    assert {config.config for config in run.state.configs.values() if config.cold} == {"config00", "config01"}
+    assert_nothing_left(run, simulation)
+
+
+def test_a_build_that_waited_in_a_queue_began_when_its_provider_says() -> None:
+    simulation = Simulation(estimates(1))
+    run = supervisor(simulation, max_workers=1, is_scheduled=True)
+    begun = simulation.clock + HOUR
+    original = simulation._watched
+
+    def watched(name: str, config: str) -> Any:
+        if run.state.configs[config].started != begun:
+            simulation._soon(1.0, lambda: original(name, config))
+            return BuildDequeued(worker=name, config=config, at=begun)
+        return original(name, config)
+
+    simulation._watched = watched  # type: ignore[method-assign]
+    run.execute()
+    job = run.state.inventory.job("config00")
+    assert job is not None
+    assert job.started == run.state.configs["config00"].started == begun
