@@ -6,31 +6,21 @@ their environment, and secrets only there.
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
 from typing import TYPE_CHECKING
 
-from kiln import files
-from kiln.errors import DiskFull, KilnError
 from kiln.fleet import collect, provider, worker_commands
+from kiln.fleet.command_threads import CommandThreads
 from kiln.fleet.executor_session import ExecutorSession
 from kiln.fleet.messages import (
     Collect,
-    CollectFailed,
-    CommandFailed,
-    ControllerDiskFull,
     FollowBuild,
     Prepare,
     Probe,
-    Probed,
     Provision,
-    ProvisionFailed,
     QueryJobs,
     Renew,
     StartBuild,
     TearDown,
-    TearDownFailed,
     Terminate,
     WatchCache,
 )
@@ -38,14 +28,14 @@ from kiln.fleet.messages import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kiln.fleet.messages import Command, Event
+    from kiln.fleet.messages import Command
     from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.model.build_results import PackageReport
 
 RESERVE = 8 << 20  # bytes kept for the tear-down, which writes into the run's folder, too
 
 
-class AnsibleExecutor:
+class AnsibleExecutor(CommandThreads):
     """Executes commands on real machines; see `kiln.fleet.messages.WorkerExecutor`."""
 
     def __init__(
@@ -54,34 +44,9 @@ class AnsibleExecutor:
         """``keep`` moves the collected packages of a config to the folder of finished packages."""
         self.keep = keep
         self.session = ExecutorSession.of(site)
+        super().__init__(self.session, site.folder, self._carry_out)
 
-    def now(self) -> float:
-        """Return the time in seconds since the epoch."""
-        return time.time()
-
-    def next_event(self, until: float) -> Event | None:
-        """Return the next event, or None when none has arrived by ``until``."""
-        try:
-            return self.session.events.get(timeout=max(0.0, until - self.now()))
-        except queue.Empty:
-            return None
-
-    def submit(self, command: Command) -> None:
-        """Execute a command in its own thread."""
-        if isinstance(command, Terminate):
-            self.session.abandoned.add(command.worker)
-        threading.Thread(target=self._execute, args=(command,), daemon=True).start()
-
-    def _execute(self, command: Command) -> None:
-        """Execute a command; every failure becomes an event, so that no command is lost."""
-        try:
-            with files.full_disk_as_error(self.session.site.folder):
-                self._dispatch(command)
-        except (KilnError, OSError, ValueError, KeyError, TypeError) as error:
-            for event in failures(command, error):
-                self.session.events.put(event)
-
-    def _dispatch(self, command: Command) -> None:  # noqa: C901, PLR0912 - one line for each command
+    def _carry_out(self, command: Command) -> None:  # noqa: C901, PLR0912 - one line for each command
         session = self.session
         match command:
             case Provision():
@@ -106,21 +71,3 @@ class AnsibleExecutor:
                 provider.terminate(session, command.worker)
             case TearDown():
                 provider.tear_down(session)
-
-
-def failures(command: Command, error: Exception) -> tuple[Event, ...]:
-    """Return the events of a command that ended with an error."""
-    reason = f"{type(error).__name__}: {error}"
-    match command:
-        case TearDown():
-            return (TearDownFailed(reason=reason, unknown=True),)
-        case _ if isinstance(error, DiskFull):
-            return (ControllerDiskFull(command=command, reason=f"{error.what}: {error.why}"),)
-        case Provision():
-            return tuple(ProvisionFailed(worker=worker, reason=reason) for worker in command.workers)
-        case Probe():
-            return (Probed(answers=frozenset(), listed=None),)
-        case Collect():
-            return (CollectFailed(worker=command.worker, config=command.config, reason=reason),)
-        case _:
-            return (CommandFailed(worker=command.worker, reason=reason),)

@@ -49,7 +49,18 @@ def collect(
         if NO_TRANSFER.search(reason):
             return Unreached(command=request, reason=reason)
         return CollectFailed(worker=worker, config=config, reason=reason, corrupt="HASH MISMATCH" in reason)
-    folder = session.site.folder / "collected" / worker / config
+    return accept(session.site.folder / "collected" / worker / config, request, keep=keep)
+
+
+def accept(
+    folder: Path, request: Collect, *, keep: Callable[[str, Sequence[PackageReport]], tuple[PackageReport, ...]]
+) -> Event:
+    """Check a build's results, which are in a folder here, and hand its packages to ``keep``.
+
+    Raises:
+        DiskFull: when the disk of this computer has no space for them.
+    """
+    worker, config = request.worker, request.config
     try:
         if reason := foreign(folder, key=request.key):
             files.remove(folder)

@@ -22,25 +22,17 @@ NO_CONNECTION = frozenset({255, command.TIMED_OUT})  # exit codes of ssh itself,
 
 
 @dataclass(slots=True, kw_only=True)
-class ExecutorSession:
-    """The state of an executor, shared by its threads.
+class EventSession:
+    """The events of an executor, and what its threads share.
 
-    ``abandoned`` are the workers that are being terminated, ``configs`` the config of each worker, ``provider_lock`` is
-    held by playbooks that change what the provider has. ``stopped`` is set by the tear-down.
+    ``abandoned`` are the workers that are being terminated, ``configs`` the config of each worker. ``stopped`` is set
+    by the tear-down.
     """
 
-    site: PlaybookSite
-    playbooks: PlaybookRunner
     events: queue.Queue[Event] = field(default_factory=queue.Queue)
     abandoned: set[str] = field(default_factory=set)
     configs: dict[str, str] = field(default_factory=dict)
     stopped: threading.Event = field(default_factory=threading.Event)
-    provider_lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @classmethod
-    def of(cls, site: PlaybookSite) -> ExecutorSession:
-        """Return a new session of a site."""
-        return cls(site=site, playbooks=PlaybookRunner(site))
 
     def follows(self, worker: str) -> bool:
         """Return whether a worker is still to be followed."""
@@ -49,6 +41,23 @@ class ExecutorSession:
     def report_step(self, config: str, step: str) -> None:
         """Report a step that is done for a config."""
         self.events.put(LogLine(config=config, step=step, text=""))
+
+
+@dataclass(slots=True, kw_only=True)
+class ExecutorSession(EventSession):
+    """The state of an executor of playbooks, shared by its threads.
+
+    ``provider_lock`` is held by playbooks that change what the provider has.
+    """
+
+    site: PlaybookSite
+    playbooks: PlaybookRunner
+    provider_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(cls, site: PlaybookSite) -> ExecutorSession:
+        """Return a new session of a site."""
+        return cls(site=site, playbooks=PlaybookRunner(site))
 
     def task_reporter(self, *workers: str) -> Callable[[str], None]:
         """Return a function that reports a playbook's task as a step of the workers' configs."""

@@ -57,10 +57,22 @@ class LogStream:
         piece = f'tail -c +{self._offset + 1} "{log}" 2>/dev/null | head -c {AT_ONCE} | base64 -w 0'
         return f"sudo sh -c {shlex.quote(f'{wait}; kiln-job status && echo && echo {MARK} && {piece}')}"
 
+    def read(self, source: Path | None) -> list[tuple[str, str]]:
+        """Append the next piece of a log on this computer, and return its lines, each with its step."""
+        if source is None:
+            return self.add(b"")
+        with source.open("rb") as file:
+            file.seek(self._offset)
+            return self.add(file.read(AT_ONCE))
+
     def take(self, answer: str, config: str) -> tuple[Mapping[str, Any], list[tuple[str, str]]]:
         """Return the state of a config's job, and the new lines of its log, each with its step."""
         status, _, piece = answer.partition(MARK)
-        data = base64.b64decode(piece.strip())
+        lines = self.add(base64.b64decode(piece.strip()))
+        return dict(json.loads(status).get(config, {})), lines
+
+    def add(self, data: bytes) -> list[tuple[str, str]]:
+        """Append the next piece of the log, and return its lines, each with its step."""
         self._is_started = True
         self.more = len(data) >= AT_ONCE
         self._offset += len(data)
@@ -68,7 +80,7 @@ class LogStream:
             with contextlib.suppress(OSError):  # a full disk here must not lose a build there
                 self._file.write(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return dict(json.loads(status).get(config, {})), [self._line(line) for line in lines]
+        return [self._line(line) for line in lines]
 
     def _line(self, raw: bytes) -> tuple[str, str]:
         text = raw.decode("utf-8", "replace")
