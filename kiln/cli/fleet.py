@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import build, config_selection, fleet_prices
+from kiln.cli import build, config_selection, fleet_prices, fleet_slurm
 from kiln.cli.fleet_arguments import DEFAULT_TYPE, arguments, seconds
 from kiln.cli.fleet_playbook_vars import (
     PACKAGE_ROOT,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kiln.fleet.plan import FleetPlan
     from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.fleet.run_config import FleetRunConfig
+    from kiln.fleet.slurm.site import SlurmSite
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["arguments", "run"]
 
 UP_TO_DATE = "nothing to build: all selected configs are up to date"
+WORKERS = 4
 NEEDED = ("ssh", "ssh-keygen", "rsync")
 
 
@@ -51,6 +53,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
     if options.action == "prices":  # needs no feedstock
         return fleet_prices.run(options)
+    if options.action in {"plan", "run"}:
+        fleet_slurm.check_options(options)
     feedstock = feedstock_loader.find(root)
     actions = {"plan": show_plan, "run": run_fleet, "status": show_status, "down": tear_down_runs, "sweep": sweep}
     return actions[options.action](options, feedstock)
@@ -122,13 +126,17 @@ def plan_of(options: argparse.Namespace, configs: Sequence[RemoteConfig], ledger
     if not configs:
         raise UsageError(UP_TO_DATE, hint="--rebuild builds them again")
     assumptions, history = Assumptions.read(), ledger.build_durations()
-    table = machine_types.read(MACHINE_TYPES)
-    prices, region = price_table(options.prices, os.environ), region_of(options, os.environ)
-    names = options.types or [default_type(table, options.provider)]
     requests = [RequestedJob(config=config.config, group=config.group, key=config.inputs.key) for config in configs]
     cache = [options.cache] if options.cache else []
-    selection = machine_types.select(table, provider=options.provider, types=[*names, *cache])
-    types = [prices.apply(machine_type, region=region) for machine_type in selection]
+    types: tuple[MachineType, ...]
+    if options.provider == fleet_slurm.SLURM:
+        names, types = ["job"], (fleet_slurm.machine_type(options),)
+    else:
+        table = machine_types.read(MACHINE_TYPES)
+        prices, region = price_table(options.prices, os.environ), region_of(options, os.environ)
+        names = options.types or [default_type(table, options.provider)]
+        selection = machine_types.select(table, provider=options.provider, types=[*names, *cache])
+        types = tuple(prices.apply(machine_type, region=region) for machine_type in selection)
     return plan.plan(
         {
             kind: estimate_jobs(requests, history, cores=kind.cores, assumptions=assumptions)
@@ -136,7 +144,7 @@ def plan_of(options: argparse.Namespace, configs: Sequence[RemoteConfig], ledger
         },
         overheads=assumptions.overheads,
         bounds=plan.Bounds(
-            workers=options.workers,
+            workers=worker_limit(options, len(configs)),
             cost=options.budget,
             seconds=None if options.time_limit is None else seconds(options.time_limit),
         ),
@@ -144,6 +152,13 @@ def plan_of(options: argparse.Namespace, configs: Sequence[RemoteConfig], ledger
         spot=options.spot,
         optimize=options.optimize,
     )
+
+
+def worker_limit(options: argparse.Namespace, configs: int) -> int:
+    """Return the number of workers at most; a scheduler with a queue of its own takes all configs at once."""
+    if options.workers is not None:
+        return int(options.workers)
+    return configs if options.provider == fleet_slurm.SLURM else WORKERS
 
 
 def default_type(table: Sequence[MachineType], provider: str) -> str:
@@ -159,11 +174,12 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Build configs on many workers, and return the exit code of what failed."""
     from kiln import command, files, signals
     from kiln.fleet import run as fleet
+    from kiln.fleet.slurm.client import PROGRAMS as SLURM_PROGRAMS
     from kiln.ledger.fleet import FleetLedger
     from kiln.report import as_json
 
     layout = layout_of(feedstock)
-    for program in NEEDED:
+    for program in SLURM_PROGRAMS if options.provider == fleet_slurm.SLURM else NEEDED:
         command.find(program, env=os.environ)
     with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger:
         selection = select(options, feedstock)
@@ -174,7 +190,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
         if not selection.configs:
             print(UP_TO_DATE, file=sys.stderr)
             if previous is not None:
-                tear_down(site_of(options, feedstock, previous.id, previous.provider), previous.id, ledger)
+                tear_down(ended_site(options, feedstock, previous.id, previous.provider), previous.id, ledger)
             return 0
         run_config, site = prepare(options, feedstock, selection, previous, ledger)
         view = view_of(feedstock, selection.all)
@@ -206,23 +222,25 @@ def prepare(
     selection: FleetSelection,
     previous: FleetRun | None,
     ledger: FleetLedger,
-) -> tuple[FleetRunConfig, PlaybookSite]:
+) -> tuple[FleetRunConfig, PlaybookSite | SlurmSite]:
     """Return the configuration and the site of a run; a resumed run keeps its machine type."""
     from kiln.fleet.assumptions import Assumptions
     from kiln.fleet.run_config import FleetRunConfig, cache_of
 
-    if previous is not None:
+    is_slurm = options.provider == fleet_slurm.SLURM
+    if previous is not None and not is_slurm:
         options.types = [previous.type]
         options.cache = options.cache or cache_of(previous)
     plan = plan_of(options, selection.configs, ledger)
     run_id = secrets.token_hex(4) if previous is None else previous.id
-    assumptions = Assumptions.read()
+    assumptions, n = Assumptions.read(), len(selection.configs)
     run_config = FleetRunConfig(
         id=run_id,
         command=shlex.join(("kiln", *sys.argv[1:])),
         machine_type=plan.selection.machine_type,
         estimates=plan.estimates,
-        max_workers=plan.selection.workers,
+        max_workers=min(worker_limit(options, n), n) if is_slurm else plan.selection.workers,
+        is_scheduled=is_slurm,
         spot=options.spot,
         cache=plan.selection.cache,
         wait_for_cold=plan.selection.wait_for_cold,
@@ -242,6 +260,8 @@ def prepare(
         previous_run=previous,
         logs=folder_of(feedstock, run_id) / "logs",
     )
+    if is_slurm:
+        return run_config, fleet_slurm.run_site(options, feedstock, run_id)
     return run_config, site_of(options, feedstock, run_id, options.provider, run_config=run_config)
 
 
@@ -267,6 +287,9 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.ledger import damage_repair
     from kiln.ledger.fleet import FleetLedger
 
+    if options.ask == fleet_slurm.SLURM:
+        print(fleet_slurm.list_jobs())
+        return 0
     if options.ask:
         print(fleet.list_workers(site_of(options, feedstock, "look", options.ask)).strip())
         return 0
@@ -309,13 +332,20 @@ def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:
                     f"fleet run {run_id!r} not found in the ledger",
                     hint=f"name its provider: kiln fleet down {run_id} --provider aws",
                 )
-            tear_down(site_of(options, feedstock, run_id, provider), run_id, ledger)
+            tear_down(ended_site(options, feedstock, run_id, provider), run_id, ledger)
     if not ids:
         print("all fleet runs have ended; kiln fleet sweep looks for workers at a provider", file=sys.stderr)
     return 0
 
 
-def tear_down(site: PlaybookSite, run: str, ledger: FleetLedger) -> None:
+def ended_site(options: argparse.Namespace, feedstock: Feedstock, run: str, provider: str) -> PlaybookSite | SlurmSite:
+    """Return the site of a run that is to be torn down."""
+    if provider == fleet_slurm.SLURM:
+        return fleet_slurm.stored_site(feedstock, run)
+    return site_of(options, feedstock, run, provider)
+
+
+def tear_down(site: PlaybookSite | SlurmSite, run: str, ledger: FleetLedger) -> None:
     """Remove all that a run has at its provider, and store that."""
     from kiln.fleet import run as fleet
 
@@ -330,6 +360,10 @@ def sweep(options: argparse.Namespace, feedstock: Feedstock) -> int:
 
     if options.print_timer:
         print(sweep_timer_script(options, feedstock), end="")
+        return 0
+    if options.provider == fleet_slurm.SLURM:
+        fleet_slurm.sweep(everything=options.all)
+        print("no jobs of abandoned runs remain", file=sys.stderr)
         return 0
     site = site_of(options, feedstock, "sweep", options.provider)
     fleet.sweep(site, everything=options.all)

@@ -6,14 +6,14 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli import common_arguments
+from kiln.cli import common_arguments, values
 from kiln.errors import UsageError
 from kiln.fleet import leases
 
 if TYPE_CHECKING:
     import argparse
 
-PROVIDERS = ("aws", "openstack", "static", "local")
+PROVIDERS = ("aws", "openstack", "static", "local", "slurm")
 DEFAULT_TYPE = "compute-16"
 UNITS = {"": 3600.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0}
 
@@ -26,6 +26,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     for command in (plan, run):
         _config_arguments(command)
         _worker_arguments(command)
+        _slurm_arguments(command)
     _run_arguments(run)
     status = commands.add_parser("status", help="show the ledger's fleet runs with their workers and jobs")
     status.add_argument("run", nargs="?", metavar="RUN", help="show this run only")
@@ -54,6 +55,7 @@ PRICES_HELP = "table of prices to use in addition to kiln's (default: prices.csv
 LEASE = f"{leases.LEASE / 60:.0f}min"
 TIMER_HELP = "print a shell script for '| sh' that makes systemd sweep from this computer; contact nobody"
 KEEP_GOING_HELP = "build the other configs of a group, too, after its first build failed in the compile that they share"
+SLURM_FOLDER_HELP = "folder on a filesystem that this computer and all nodes share, under the same path"
 LEASE_HELP = "shut workers down after this long without a lease renewal (default: %(default)s)"
 TIMEOUT_HELP = "probe a worker that has not answered for this long (default: %(default)s)"
 
@@ -79,7 +81,7 @@ def _worker_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--cache", metavar="TYPE", help="provision one more worker, of this type, as a Bazel cache")
     parser.add_argument(
-        "--workers", metavar="N", type=int, default=4, help="use this many workers at most (default: %(default)s)"
+        "--workers", metavar="N", type=int, help="use this many workers at most (default: 4; slurm: all configs)"
     )
     parser.add_argument("--spot", action="store_true", help="use spot workers, which are cheaper and can be reclaimed")
     parser.add_argument(
@@ -102,6 +104,24 @@ def _price_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--provider", choices=PROVIDERS, help="show the prices of this provider only")
     parser.add_argument("--json", action="store_true", help="write JSON to standard output")
+
+
+def _slurm_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("jobs of Slurm, with --provider slurm")
+    group.add_argument("--slurm-folder", metavar="FOLDER", type=values.new_folder, help=SLURM_FOLDER_HELP)
+    group.add_argument("--slurm-cores", metavar="N", type=int, help="cores of each job (default: 16)")
+    group.add_argument("--slurm-memory", metavar="SIZE", type=values.size, help="memory of each job (default: 32GB)")
+    group.add_argument("--slurm-time", metavar="TIME", help="time limit of each job (default: the partition's)")
+    group.add_argument("--slurm-partition", metavar="NAME", help="partition of the jobs (default: Slurm's)")
+    group.add_argument("--slurm-account", metavar="NAME", help="account that is charged (default: Slurm's)")
+    group.add_argument("--slurm-qos", metavar="NAME", help="quality of service of the jobs (default: Slurm's)")
+    group.add_argument(
+        "--slurm-option",
+        metavar="OPTION",
+        action="append",
+        default=[],
+        help="further option of sbatch, as --slurm-option=--constraint=avx512; can be repeated",
+    )
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kiln.fleet.plan import Arrangement
 
 LEASE = 5400.0  # seconds: an hour without a network loses no build, with some minutes to spare
-FREE = ("local", "static")
+FREE = ("local", "static", "slurm")
 ENDS_ITSELF = ("aws",)  # a worker that shuts down is terminated; elsewhere it is charged for until it is deleted
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=@+-]+")
 

@@ -11,6 +11,9 @@ from kiln.fleet import stale_processes
 from kiln.fleet.ansible_executor import RESERVE, AnsibleExecutor
 from kiln.fleet.playbook_runner import PlaybookRunner, failure_of_removal, nothing_left
 from kiln.fleet.provider import CREDENTIALS
+from kiln.fleet.slurm import removal
+from kiln.fleet.slurm.executor import SlurmExecutor
+from kiln.fleet.slurm.site import SlurmSite
 from kiln.fleet.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 def execute(
     run_config: FleetRunConfig,
-    site: PlaybookSite,
+    site: PlaybookSite | SlurmSite,
     *,
     ledger: FleetLedger,
     observer: RunObserver,
@@ -42,7 +45,8 @@ def execute(
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     stale_processes.end(site.folder)
     files.reserve(site.disk_reserve_file, RESERVE)
-    supervisor = Supervisor(run_config, executor=AnsibleExecutor(site, keep=keep), store=ledger, observer=observer)
+    executor = SlurmExecutor(site, keep=keep) if isinstance(site, SlurmSite) else AnsibleExecutor(site, keep=keep)
+    supervisor = Supervisor(run_config, executor=executor, store=ledger, observer=observer)
     return supervisor.execute(), supervisor.errors
 
 
@@ -69,7 +73,7 @@ def unfinished(runs: Sequence[FleetRun], *, provider: str, key: str) -> FleetRun
     return run
 
 
-def down(site: PlaybookSite, run: str) -> None:
+def down(site: PlaybookSite | SlurmSite, run: str) -> None:
     """Remove all that a run has at its provider, and end its processes on this computer.
 
     Raises:
@@ -78,6 +82,9 @@ def down(site: PlaybookSite, run: str) -> None:
         CredentialsRefused: when the provider does not accept the credentials.
     """
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if isinstance(site, SlurmSite):
+        removal.down(site)
+        return
     playbooks = PlaybookRunner(site)
     playbooks.stop()
     files.remove(site.disk_reserve_file)

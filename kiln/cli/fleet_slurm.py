@@ -1,0 +1,171 @@
+"""The options of ``kiln fleet --provider slurm``, and the site of its runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln.cli.environment_passthrough import client, pip_settings
+from kiln.cli.fleet_arguments import seconds
+from kiln.cli.fleet_playbook_vars import PACKAGE_ROOT, build_options, contract_variables, folder_of, layout_of
+from kiln.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from kiln.fleet.slurm.site import SlurmSettings, SlurmSite
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.fleet import MachineType
+
+SLURM = "slurm"
+CORES, MEMORY = 16, 32_000_000_000  # of a job: those of compute-16
+OPTIONS = ("folder", "cores", "memory", "time", "partition", "account", "qos", "option")
+# Options of other providers: a cluster has its own accounting, and jobs share a compile in the shared folder.
+FOREIGN = ("types", "cache", "spot", "budget", "image")
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@+-]*")
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Refuse options of Slurm for other providers, and those of others for Slurm.
+
+    Raises:
+        UsageError: with the option.
+    """
+    if options.provider == SLURM:
+        names = [name for name in FOREIGN if getattr(options, name, None)]
+        hint = "sizes are --slurm-cores and --slurm-memory; nothing is charged; jobs share compiles in --slurm-folder"
+    else:
+        names = [f"slurm-{name}" for name in OPTIONS if getattr(options, f"slurm_{name}", None)]
+        hint = "--provider slurm"
+    if names:
+        option = names[0].replace("types", "type")
+        raise UsageError(f"--{option} is no option of --provider {options.provider}", hint=hint)
+
+
+def machine_type(options: argparse.Namespace) -> MachineType:
+    """Return a job as the plan sees a worker."""
+    return settings_of(options, Path()).machine_type
+
+
+def settings_of(options: argparse.Namespace, folder: Path) -> SlurmSettings:
+    """Return the settings of a run's jobs.
+
+    Raises:
+        UsageError: when one is invalid.
+    """
+    from kiln.fleet.slurm.site import SlurmSettings, checked_options
+
+    for name in ("partition", "account", "qos"):
+        value = getattr(options, f"slurm_{name}")
+        if value and not NAME.fullmatch(value):
+            raise UsageError(f"invalid name {value!r} in --slurm-{name}")
+    if options.slurm_cores is not None and options.slurm_cores < 1:
+        raise UsageError(f"--slurm-cores is {options.slurm_cores}", hint="a job needs at least one core")
+    return SlurmSettings(
+        folder=folder,
+        cores=options.slurm_cores or CORES,
+        memory=options.slurm_memory or MEMORY,
+        partition=options.slurm_partition or "",
+        account=options.slurm_account or "",
+        qos=options.slurm_qos or "",
+        time=math.ceil(seconds(options.slurm_time) / 60) if options.slurm_time else None,
+        extra=checked_options(options.slurm_option),
+    )
+
+
+def run_site(options: argparse.Namespace, feedstock: Feedstock, run: str) -> SlurmSite:
+    """Return the site of a run that begins or is resumed, which stores its settings.
+
+    Raises:
+        UsageError: when the shared folder is not known.
+    """
+    from kiln.bootstrap import clone
+
+    clone.require("kiln fleet", PACKAGE_ROOT)
+    stored = _stored(feedstock, run)
+    folder = options.slurm_folder if stored is None else stored.folder
+    if folder is None:
+        raise UsageError(
+            "--provider slurm needs --slurm-folder",
+            why="jobs read the feedstock there, and leave their packages there",
+            hint="a folder on a filesystem that this computer and all nodes share, under the same path",
+        )
+    settings = settings_of(options, folder)
+    settings.store(folder_of(feedstock, run))
+    return _site(
+        feedstock,
+        run,
+        settings,
+        variables=contract_variables(feedstock),
+        options=build_options(options),
+        poll=seconds(options.poll),
+    )
+
+
+def stored_site(feedstock: Feedstock, run: str) -> SlurmSite:
+    """Return the site of an earlier run; one whose settings are lost has no files to be removed."""
+    from kiln.fleet.slurm.site import SlurmSettings
+
+    folder = folder_of(feedstock, run)
+    settings = _stored(feedstock, run) or SlurmSettings(folder=folder / "no-shared-folder", cores=CORES, memory=MEMORY)
+    return _site(feedstock, run, settings)
+
+
+def _stored(feedstock: Feedstock, run: str) -> SlurmSettings | None:
+    from kiln.fleet.slurm.site import SlurmSettings
+
+    return SlurmSettings.stored(folder_of(feedstock, run))
+
+
+def _site(
+    feedstock: Feedstock,
+    run: str,
+    settings: SlurmSettings,
+    *,
+    variables: Mapping[str, str] | None = None,
+    options: tuple[str, ...] = (),
+    poll: float = 5.0,
+) -> SlurmSite:
+    from kiln.fleet.slurm.site import SlurmSite
+
+    return SlurmSite(
+        run=run,
+        folder=folder_of(feedstock, run),
+        settings=settings,
+        feedstock=feedstock.root.absolute(),
+        project=PACKAGE_ROOT,
+        python=Path(getattr(sys, "_base_executable", sys.executable)),
+        ledger=layout_of(feedstock).ledger.absolute(),
+        environment=program_environment(os.environ),
+        variables=variables or {},
+        options=options,
+        poll=poll,
+    )
+
+
+def program_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of Slurm's programs and of the set-up of kiln's environment; no job inherits it."""
+    names = ("LOGNAME", "SLURM_CONF", "SLURM_CLUSTERS")
+    slurm = {name: text for name, text in environment.items() if name in names or name.startswith("SBATCH_")}
+    return {**client(environment), **pip_settings(environment), **slurm}
+
+
+def list_jobs() -> str:
+    """Return the jobs of all of the user's runs as JSON."""
+    from kiln.fleet.slurm import removal
+
+    return json.dumps(removal.as_json(program_environment(os.environ)), indent=4)
+
+
+def sweep(*, everything: bool) -> None:
+    """Cancel the jobs of runs that nobody will continue, or of all runs, and print them."""
+    from kiln.fleet.slurm import removal
+
+    for run in removal.sweep(program_environment(os.environ), everything=everything):
+        print(f"{run}: all jobs are cancelled", file=sys.stderr)

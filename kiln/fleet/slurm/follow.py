@@ -1,0 +1,215 @@
+"""Builds on Slurm, followed by their files and by squeue, and their collection from the shared folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from typing import TYPE_CHECKING, Any
+
+from kiln import files
+from kiln.errors import NotWritable
+from kiln.fleet import collect
+from kiln.fleet.log_stream import LogStream
+from kiln.fleet.messages import (
+    BuildDequeued,
+    BuildFinished,
+    Collected,
+    CollectFailed,
+    Heartbeat,
+    JobsListed,
+    LogLine,
+    Unreachable,
+    Unreached,
+)
+from kiln.fleet.playbook_runner import LITTLE
+from kiln.fleet.slurm.job_files import Attempt
+from kiln.fleet.slurm.outcome import outcome
+from kiln.names import is_channel_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from kiln.fleet.messages import Collect, Event, FollowBuild, QueryJobs
+    from kiln.fleet.slurm.client import QueuedJob
+    from kiln.fleet.slurm.outcome import Outcome
+    from kiln.fleet.slurm.session import SlurmSession
+    from kiln.model.build_results import PackageReport
+
+SETTLE = 30.0  # seconds in which a result may still arrive over a network's filesystem, after Slurm reports an end
+REPORTS = ("log", "report.json", "state.json")
+
+
+def query_jobs(session: SlurmSession, command: QueryJobs) -> None:
+    """Report the jobs of a run whose inputs are those of now."""
+    jobs = session.client.jobs()
+    if jobs is None:
+        session.events.put(Unreached(command=command, reason="squeue did not answer"))
+        return
+    states = {}
+    for config, key in command.keys.items():
+        attempt = Attempt.latest(session.site, config)
+        if attempt is None or (attempt.state.get("key") or key) != key:
+            continue
+        job = _job_of(session, attempt, jobs, config)
+        if job is not None or attempt.id:
+            states[config] = "running" if outcome(attempt.state, job) is None else "ended"
+    session.events.put(JobsListed(worker=command.worker, jobs=states))
+
+
+def _job_of(session: SlurmSession, attempt: Attempt, jobs: Sequence[QueuedJob], config: str) -> QueuedJob | None:
+    """Return the job of an attempt as Slurm lists it; its number is stored if a killed process has not done so."""
+    number = int(attempt.folder.name)
+    job = next((job for job in jobs if job.is_of(session.site.run, config, number)), None)
+    if job is not None and not attempt.id:
+        attempt.store_id(job.id)
+    return job
+
+
+def follow(session: SlurmSession, command: FollowBuild) -> None:
+    """Follow a build until it has ended, or is cancelled."""
+    session.configs[command.worker] = command.config
+    attempt = Attempt.latest(session.site, command.config)
+    if attempt is None:
+        reason = "its files are gone from the shared folder"
+        session.events.put(BuildFinished(worker=command.worker, config=command.config, exit_code=None, reason=reason))
+        return
+    with LogStream(command.log) as log:
+        follower = Follower(session, command, attempt, log)
+        while session.follows(command.worker):
+            end = follower.poll()
+            if end is not None:
+                session.events.put(follower.finished(end))
+                return
+            if not log.more:
+                session.stopped.wait(session.site.poll)
+
+
+class Follower:
+    """One build that is followed."""
+
+    def __init__(self, session: SlurmSession, command: FollowBuild, attempt: Attempt, log: LogStream) -> None:
+        self._session = session
+        self._command = command
+        self._attempt = attempt
+        self._log = log
+        self._place = ""
+        self._started: float | None = None
+        self._ended_at: float | None = None
+
+    def poll(self) -> Outcome | None:
+        """Report the changes of a build; return how it ended, None while it waits or runs."""
+        worker, config = self._command.worker, self._command.config
+        jobs = self._session.client.jobs()
+        state = self._attempt.state
+        self._session.events.put(Unreachable(worker=worker) if jobs is None else Heartbeat(worker=worker))
+        job = None if jobs is None else _job_of(self._session, self._attempt, jobs, config)
+        self._report(state, job)
+        for step, text in self._log.read(self._attempt.log(config)):
+            self._session.events.put(LogLine(config=config, step=step, text=text))
+        return None if self._log.more else self._end(state, job, answered=jobs is not None)
+
+    def _end(self, state: dict[str, Any], job: QueuedJob | None, *, answered: bool) -> Outcome | None:
+        has_result = state.get("state") == "ended" and state.get("exit_code") is not None
+        if not (has_result or answered) or outcome(state, job) is None:
+            self._ended_at = None
+            return None
+        self._ended_at = time.monotonic() if self._ended_at is None else self._ended_at
+        is_settled = has_result or time.monotonic() >= self._ended_at + self._settling(job)
+        if not is_settled:
+            return None
+        past = "" if job is not None or has_result else self._session.client.past_state(self._attempt.id)
+        return outcome(state, job, past=past, last_words=self._attempt.last_words())
+
+    def _settling(self, job: QueuedJob | None) -> float:
+        """Return how long a result is waited for: not for a job that cannot have one."""
+        return 0.0 if job is not None and job.state in {"CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"} else SETTLE
+
+    def _report(self, state: dict[str, Any], job: QueuedJob | None) -> None:
+        """Report where a job waits or runs, when that has changed."""
+        worker, config = self._command.worker, self._command.config
+        place = self._place
+        if job is not None and job.state == "PENDING":
+            place = f"Slurm's job {job.id} waits ({job.reason})"
+        elif job is not None and job.is_active:
+            place = f"Slurm's job {job.id} runs on {job.nodes}"
+        if place != self._place:
+            self._place = place
+            self._session.report_step(config, place)
+        started = state.get("started")
+        if isinstance(started, float) and started != self._started:
+            self._started = started
+            self._session.events.put(BuildDequeued(worker=worker, config=config, at=started))
+
+    def finished(self, end: Outcome) -> BuildFinished:
+        """Return the event of a build's end."""
+        config = self._command.config
+        if end.exit_code and self._attempt.state.get("exit_code") is None:
+            self._session.reasons[config] = end.reason
+        return BuildFinished(
+            worker=self._command.worker, config=config, exit_code=end.exit_code, reason=end.reason, at=end.at
+        )
+
+
+def fetch_results(
+    session: SlurmSession,
+    request: Collect,
+    *,
+    keep: Callable[[str, Sequence[PackageReport]], tuple[PackageReport, ...]],
+) -> Event:
+    """Copy a build's results from the shared folder, check them, and hand the packages to ``keep``.
+
+    Raises:
+        DiskFull: when the disk of this computer has no space for them.
+    """
+    worker, config = request.worker, request.config
+    session.report_step(config, "collect from the shared folder")
+    attempt = Attempt.latest(session.site, config)
+    if attempt is None:
+        reason = "its files are gone from the shared folder"
+        return CollectFailed(worker=worker, config=config, reason=reason, foreign=True)
+    target = session.site.folder / "collected" / worker / config
+    files.remove(target)
+    copy_results(attempt, target, config)
+    if reason := session.reasons.get(config, ""):
+        log = target / "log"
+        return Collected(worker=worker, config=config, reason=reason, log=log if log.is_file() else None)
+    event = collect.accept(target, request, keep=keep)
+    files.remove(target / "packages")  # they are in the channel
+    return event
+
+
+def copy_results(attempt: Attempt, target: Path, config: str) -> None:
+    """Copy a build's report, state and logs, and the packages that its report lists; links are not followed."""
+    target.mkdir(parents=True, mode=0o700)
+    for name in REPORTS:
+        _copy(attempt.folder, name, target / name)
+    if (log := attempt.log(config)) is not None:
+        _copy(attempt.artifacts, str(log.relative_to(attempt.artifacts)), target / log.relative_to(attempt.artifacts))
+    for name in _packages(target / "report.json", config):
+        size = (attempt.artifacts / name).lstat().st_size if (attempt.artifacts / name).is_file() else 0
+        files.require_space(target, size + LITTLE, for_what=f"the package {name}")
+        _copy(attempt.artifacts, name, target / "packages" / name)
+
+
+def _packages(report: Path, config: str) -> list[str]:
+    """Return the paths of a report's packages below the folder of finished packages; `collect.read` checks them."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        entries = json.loads(report.read_text(encoding="utf-8"))["configs"]
+        artifacts = [
+            package["artifact"] for entry in entries if entry["config"] == config for package in entry["packages"]
+        ]
+        names = [f"{artifact['subdir']}/{str(artifact['path']).rpartition('/')[2]}" for artifact in artifacts]
+        return [name for name in names if is_channel_folder(name.partition("/")[0]) or collect.WHEEL.fullmatch(name)]
+    return []
+
+
+def _copy(folder: Path, name: str, target: Path) -> None:
+    """Copy a file below a folder, if it exists; one behind a link is left out."""
+    source = folder / name
+    with contextlib.suppress(NotWritable):
+        if files.inside(source, folder).is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target, follow_symlinks=False)

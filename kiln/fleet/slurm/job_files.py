@@ -1,0 +1,187 @@
+"""The files of a run on the shared filesystem: kiln with its environment, and a folder for each attempt of a config."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shlex
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kiln import command, files
+from kiln.errors import SystemFault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kiln.fleet.slurm.site import SlurmSite
+
+PROJECT = ("build-locally.py", "kiln", "requirements")
+FEEDSTOCK = ("conda-forge.yml", "recipe", ".ci_support")
+SHARE = 0.9  # of a job's memory, which the build may use
+SETUP_SECONDS = 1800.0  # for kiln's environment, whose packages may have to be downloaded
+CONTROLLER = "controller.json"
+NO_CACHES = shutil.ignore_patterns("__pycache__")
+
+
+def install(site: SlurmSite) -> Path:
+    """Copy kiln to the shared folder and create its environment there, unless both exist; return the folder.
+
+    Raises:
+        SystemFault: when the environment could not be created.
+    """
+    target = site.settings.folder / "kiln" / project_digest(site.project)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with files.folder_locked(target.parent):
+        if not target.is_dir():
+            with files.replacing(target) as part:
+                part.mkdir()
+                copy(PROJECT, site.project, part)
+        result = command.capture(
+            (site.python, target / "build-locally.py", "--help"), env=site.environment, timeout=SETUP_SECONDS
+        )
+    if not result.ok:
+        raise SystemFault(f"kiln's environment could not be created in {target}", why=result.tail[-500:])
+    return target
+
+
+def project_digest(project: Path) -> str:
+    """Return a hash over the files of kiln that jobs need."""
+    digest = hashlib.sha256()
+    for path in sorted(_project_files(project)):
+        digest.update(f"{path.relative_to(project)}\0{files.sha256(path)}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _project_files(project: Path) -> Iterator[Path]:
+    for name in PROJECT:
+        path = project / name
+        inner = path.rglob("*") if path.is_dir() else (path,)
+        yield from (file for file in inner if file.is_file() and "__pycache__" not in file.parts)
+
+
+def copy(names: tuple[str, ...], source: Path, target: Path) -> None:
+    """Copy files and folders, with links as links."""
+    for name in names:
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target / name, symlinks=True, ignore=NO_CACHES)
+        elif (source / name).exists():
+            shutil.copy2(source / name, target / name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """The folder of an attempt of a config."""
+
+    folder: Path
+
+    @classmethod
+    def latest(cls, site: SlurmSite, config: str) -> Attempt | None:
+        """Return the latest attempt of a config, None before the first."""
+        numbers = [int(path.name) for path in (site.shared / config).glob("*") if path.name.isdecimal()]
+        return cls(folder=site.shared / config / str(max(numbers))) if numbers else None
+
+    @classmethod
+    def create(cls, site: SlurmSite, project: Path, *, config: str, number: int, key: str) -> Attempt:
+        """Write the folder of an attempt, with the feedstock as it is now; one that exists is replaced."""
+        site.shared.mkdir(parents=True, exist_ok=True, mode=0o700)
+        controller = {"run": site.run, "ledger": str(site.ledger)}
+        files.write_text(site.shared / CONTROLLER, json.dumps(controller))
+        attempt = cls(folder=site.shared / config / str(number))
+        files.remove(attempt.folder)
+        attempt.feedstock.mkdir(parents=True)
+        copy(FEEDSTOCK, site.feedstock, attempt.feedstock)
+        job = {
+            "argv": build_argv(site, project, attempt.feedstock, config),
+            "environment": dict(site.variables),
+            "key": key,
+        }
+        files.write_text(attempt.folder / "job.json", json.dumps(job), mode=0o600)
+        files.write_text(attempt.folder / "state.json", json.dumps({"state": "submitted", "key": key}))
+        files.write_text(attempt.script, script(project, attempt.folder, config), mode=0o700)
+        return attempt
+
+    @property
+    def feedstock(self) -> Path:
+        """The copy of the feedstock that the job builds."""
+        return self.folder / "feedstock"
+
+    @property
+    def artifacts(self) -> Path:
+        """The folder of the job's finished packages and logs."""
+        return self.feedstock / "build_artifacts"
+
+    @property
+    def script(self) -> Path:
+        """The script that is submitted."""
+        return self.folder / "job.sh"
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The state that the job has written; empty when it cannot be read at the moment."""
+        with contextlib.suppress(OSError, ValueError):
+            return dict(json.loads((self.folder / "state.json").read_text(encoding="utf-8")))
+        return {}
+
+    @property
+    def id(self) -> str:
+        """Slurm's number of the job; empty when it was not submitted."""
+        with contextlib.suppress(OSError):
+            return (self.folder / "id").read_text(encoding="utf-8").strip()
+        return ""
+
+    def store_id(self, number: str) -> None:
+        """Store Slurm's number of the job."""
+        files.write_text(self.folder / "id", f"{number}\n")
+
+    def log(self, config: str) -> Path | None:
+        """Return the latest log of the config's build, as kiln writes it; None before it exists."""
+        logs = sorted(self.artifacts.glob(f"logs/*/{config}.log"))
+        return logs[-1] if logs and not logs[-1].is_symlink() else None
+
+    def last_words(self) -> str:
+        """Return the end of what Slurm and kiln have printed."""
+        texts = []
+        for name in ("slurm.out", "log"):
+            with contextlib.suppress(OSError):
+                texts.append((self.folder / name).read_text(encoding="utf-8", errors="replace")[-300:].strip())
+        return "; ".join(filter(None, texts))
+
+
+def build_argv(site: SlurmSite, project: Path, feedstock: Path, config: str) -> list[str]:
+    """Return the command that builds a config on a node."""
+    cores, megabytes = site.sizes()
+    return [
+        str(project / ".venv" / "bin" / "python"),
+        *("-I", "-m", "kiln", "-C", str(feedstock), "build", config, "--json"),
+        *("--compile-cache", str(site.compile_cache)),
+        *("--cores", str(cores), "--memory", f"{int(SHARE * megabytes)}MiB"),
+        *site.options,
+    ]
+
+
+def script(project: Path, folder: Path, config: str) -> str:
+    """Return the script of a job, which holds no secret and no setting."""
+    program = (project / ".venv" / "bin" / "python", "-I", project / "kiln/fleet/slurm/node_job.py", folder)
+    return f"#!/bin/sh\n# kiln: build {config}\nexec {' '.join(shlex.quote(str(word)) for word in program)}\n"
+
+
+def submission(site: SlurmSite, attempt: Attempt, *, worker: str, config: str, number: int, after: str) -> list[str]:
+    """Return the options of sbatch for an attempt; its build begins after the success of the job ``after``."""
+    cores, megabytes = site.sizes()
+    output = str(attempt.folder / "slurm.out").replace("\\", "\\\\").replace("%", "%%")
+    return [
+        f"--job-name={worker}",
+        f"--comment=kiln {site.run} {config} {number}",
+        f"--chdir={attempt.folder}",
+        f"--output={output}",
+        "--open-mode=append",
+        "--export=NONE",  # the environment here may hold secrets, which Slurm would store
+        *("--nodes=1", "--ntasks=1", "--requeue"),
+        *(f"--cpus-per-task={cores}", f"--mem={megabytes}M"),
+        *((f"--dependency=afterok:{after}", "--kill-on-invalid-dep=yes") if after else ()),
+        *site.settings.options(),
+    ]

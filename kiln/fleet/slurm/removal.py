@@ -1,0 +1,173 @@
+"""The end of jobs: those of a worker, of a run, and of runs that nobody will continue; and the list of all."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln import files
+from kiln.errors import LedgerFault, MachinesUnknown, TeardownIncomplete
+from kiln.fleet.messages import CommandFailed, Probed, TearDownFailed, Terminated, TornDown
+from kiln.fleet.slurm.client import SlurmClient, environment_of
+from kiln.fleet.slurm.job_files import CONTROLLER
+from kiln.ledger.fleet import FleetLedger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from kiln.fleet.slurm.client import QueuedJob
+    from kiln.fleet.slurm.session import SlurmSession
+    from kiln.fleet.slurm.site import SlurmSite
+
+ENDING = 180.0  # seconds that cancelled jobs may take to end; Slurm's KillWait is 30 s by default
+PAUSE = 1.0
+SILENT = "squeue did not answer"
+
+
+def terminate(session: SlurmSession, worker: str) -> None:
+    """Cancel the jobs of a worker; most have ended before."""
+    left = cancel(session.client, lambda job: job.run == session.site.run and job.name == worker)
+    if left is None:
+        session.events.put(CommandFailed(worker=worker, reason=SILENT))
+    else:
+        session.events.put(Terminated(worker=worker))
+
+
+def probe(session: SlurmSession, workers: tuple[str, ...]) -> None:
+    """Report whether Slurm answers."""
+    is_silent = session.client.jobs(fresh=True) is None
+    names = frozenset() if is_silent else frozenset(workers)
+    session.events.put(Probed(answers=names, listed=None if is_silent else names))
+
+
+def tear_down(session: SlurmSession) -> None:
+    """Stop all other commands, cancel all jobs of the run, and remove its folder on the shared filesystem."""
+    session.stopped.set()
+    with session.submitting:  # a job that is just being submitted is listed afterwards
+        left = remove(session.site, session.client)
+    if left is None:
+        session.events.put(TearDownFailed(reason=SILENT, unknown=True))
+    elif left:
+        session.events.put(TearDownFailed(reason=_still_there(left)))
+    else:
+        session.events.put(TornDown())
+
+
+def remove(site: SlurmSite, client: SlurmClient) -> tuple[QueuedJob, ...] | None:
+    """Cancel all jobs of a run, and remove its files; return the jobs that remain, None when Slurm does not answer."""
+    files.remove(site.disk_reserve_file)
+    left = cancel(client, lambda job: job.run == site.run, seconds=ENDING)
+    if left == ():
+        files.remove(site.shared)
+        files.remove(site.folder / "collected")
+    return left
+
+
+def cancel(
+    client: SlurmClient, selects: Callable[[QueuedJob], bool], *, seconds: float = 0.0
+) -> tuple[QueuedJob, ...] | None:
+    """Cancel the selected jobs that wait or run, and wait for their ends; return those that remain after ``seconds``.
+
+    None when Slurm does not answer.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        jobs = client.jobs(fresh=True)
+        left = None if jobs is None else tuple(job for job in jobs if job.is_active and selects(job))
+        if left:
+            client.cancel(job.id for job in left)
+        if left == () or time.monotonic() >= until:
+            return left
+        time.sleep(PAUSE)
+
+
+def down(site: SlurmSite) -> None:
+    """Cancel all jobs of a run, and remove its files.
+
+    Raises:
+        TeardownIncomplete: when jobs remain.
+        MachinesUnknown: when Slurm does not answer.
+    """
+    _require_none(remove(site, SlurmClient(environment_of(site.environment))), f"jobs of the fleet run {site.run}")
+
+
+def sweep(environment: Mapping[str, str], *, everything: bool) -> tuple[str, ...]:
+    """Cancel the jobs of runs that nobody will continue, or with ``everything`` those of all runs; return the runs.
+
+    A run is continued while its folder is there, and while the ledger that it names has it as unfinished.
+
+    Raises:
+        TeardownIncomplete: when jobs remain.
+        MachinesUnknown: when Slurm does not answer.
+    """
+    client = SlurmClient(environment_of(environment))
+    jobs = own_jobs(client)
+    folders: dict[str, Path] = {job.run: Path(job.folder).parent.parent for job in jobs if job.is_active}
+    runs = {run for run, folder in folders.items() if everything or not _is_continued(folder, run)}
+    _require_none(cancel(client, lambda job: job.run in runs, seconds=ENDING if runs else 0.0), "jobs of earlier runs")
+    for run in runs:
+        if folders[run].name == f"run-{run}":
+            files.remove(folders[run])
+    return tuple(sorted(runs))
+
+
+def own_jobs(client: SlurmClient) -> tuple[QueuedJob, ...]:
+    """Return the jobs of all of the user's runs.
+
+    Raises:
+        MachinesUnknown: when Slurm does not answer.
+    """
+    jobs = client.jobs(fresh=True)
+    if jobs is None:
+        raise MachinesUnknown("Slurm could not be asked: jobs may be left", why=SILENT, hint="scontrol ping")
+    return tuple(job for job in jobs if job.run)
+
+
+def as_json(environment: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the jobs of all of the user's runs as plain JSON values.
+
+    Raises:
+        MachinesUnknown: when Slurm does not answer.
+    """
+    return [
+        {
+            "name": job.name,
+            "id": job.id,
+            "run": job.run,
+            "config": job.comment[2] if len(job.comment) > 2 else "",
+            "state": job.state,
+            "nodes": job.nodes,
+            "reason": job.reason,
+            "ended": not job.is_active,
+        }
+        for job in own_jobs(SlurmClient(environment_of(environment)))
+    ]
+
+
+def _is_continued(folder: Path, run: str) -> bool:
+    """Return whether the controller of a run may return to it; assume so when its ledger cannot be read."""
+    try:
+        path = Path(json.loads((folder / CONTROLLER).read_text(encoding="utf-8"))["ledger"])
+        if not path.exists():
+            return False
+        with FleetLedger(path) as ledger:
+            record = ledger.fleet(run)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError, LedgerFault):
+        return True
+    return record is not None and record.finished is None
+
+
+def _require_none(left: Collection[QueuedJob] | None, what: str) -> None:
+    hint = "run the same command again, or squeue --me and scancel"
+    if left is None:
+        raise MachinesUnknown(f"Slurm could not be asked: {what} may be left", why=SILENT, hint=hint)
+    if left:
+        raise TeardownIncomplete(f"{what} remain", why=_still_there(left), hint=hint)
+
+
+def _still_there(jobs: Collection[QueuedJob]) -> str:
+    return ", ".join(f"job {job.id} is {job.state}" for job in jobs)

@@ -1,0 +1,142 @@
+"""The site of a run on Slurm: the shared folder, and the options of its jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path  # noqa: TC003 - for from_json
+from typing import TYPE_CHECKING
+
+from kiln import files
+from kiln.errors import UsageError
+from kiln.model.fleet import MachineType
+from kiln.serialization import from_json, to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+SETTINGS = "slurm.json"  # in the run's folder on this computer
+FREE = MachineType(
+    provider="slurm",
+    type="job",
+    name="job",
+    cores=0,
+    memory=0,
+    disk=0,
+    hourly=0,
+    spot_hourly=0,
+    currency="USD",
+    billed=1,
+    region="",
+    source="an existing cluster",
+    date="2026-11-22",
+)
+OURS = re.findall(
+    r"\S+",
+    """account array bb begin chdir clusters comment cpus-per-task dependency error export export-file get-user-env hold
+    input job-name kill-on-invalid-dep mem mem-per-cpu no-requeue nodes ntasks open-mode output parsable partition qos
+    requeue test-only time wait wrap""",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmSettings:
+    """The settings of a run's jobs: ``folder`` is on a filesystem that this computer and all nodes share.
+
+    ``cores`` and ``memory`` (in bytes) are those of a job, ``time`` is its limit in minutes, ``extra`` are further
+    options of sbatch. Empty ones are left to Slurm.
+    """
+
+    folder: Path
+    cores: int
+    memory: int
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    time: int | None = None
+    extra: tuple[str, ...] = ()
+
+    @property
+    def machine_type(self) -> MachineType:
+        """A job as the plan sees a worker: nothing is charged for it."""
+        return dataclasses.replace(FREE, name=f"{self.cores} cores", cores=self.cores, memory=self.memory / 1e9)
+
+    def options(self) -> tuple[str, ...]:
+        """Return the options of sbatch."""
+        values = {"partition": self.partition, "account": self.account, "qos": self.qos, "time": self.time or ""}
+        return (*(f"--{name}={value}" for name, value in values.items() if value), *self.extra)
+
+    def store(self, run_folder: Path) -> None:
+        """Store the settings in a run's folder, for the commands that come later."""
+        run_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.write_text(run_folder / SETTINGS, json.dumps(to_json(self)))
+
+    @classmethod
+    def stored(cls, run_folder: Path) -> SlurmSettings | None:
+        """Return the settings of a run, None where they are missing."""
+        try:
+            return from_json(cls, json.loads((run_folder / SETTINGS).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+
+def checked_options(options: Sequence[str]) -> tuple[str, ...]:
+    """Return further options of sbatch.
+
+    Raises:
+        UsageError: for a word that is no long option, or an option that kiln sets.
+    """
+    for option in options:
+        name = option.removeprefix("--").partition("=")[0]
+        if not option.startswith("--") or not name:
+            raise UsageError(f"invalid option of sbatch {option!r}", hint="write it as --slurm-option=--NAME=VALUE")
+        if any(other.startswith(name) for other in OURS):  # sbatch takes the beginning of a name, too
+            raise UsageError(
+                f"--{name} of sbatch is set by kiln",
+                hint="kiln fleet run --help lists kiln's own options: --slurm-partition, --slurm-time, ...",
+            )
+    return tuple(options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmSite:
+    """The site of a run: ``folder`` is the run's on this computer, ``shared`` is the run's on the nodes.
+
+    ``feedstock`` and ``project`` (the clone of kiln) are copied from here, ``python`` is the interpreter that makes
+    kiln's environment. ``environment`` is that of Slurm's programs, ``variables`` are passed to builds, and hold no
+    secret. ``options`` are those of ``kiln build``. ``ledger`` knows the run. The
+    states of jobs are read every ``poll`` seconds.
+    """
+
+    run: str
+    folder: Path
+    settings: SlurmSettings
+    feedstock: Path
+    project: Path
+    python: Path
+    ledger: Path
+    environment: Mapping[str, str] = field(repr=False)
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    options: tuple[str, ...] = ()
+    poll: float = 5.0
+
+    @property
+    def shared(self) -> Path:
+        """The run's folder on the shared filesystem."""
+        return self.settings.folder / f"run-{self.run}"
+
+    @property
+    def compile_cache(self) -> Path:
+        """The folder of Bazel's caches, which all runs share."""
+        return self.settings.folder / "compile-cache"
+
+    @property
+    def disk_reserve_file(self) -> Path:
+        """A file that reserves disk space for the tear-down."""
+        return self.folder / "reserve"
+
+    def sizes(self) -> tuple[int, int]:
+        """Return the cores of a job, and its memory in Slurm's megabytes of 1024 * 1024 bytes."""
+        return self.settings.cores, self.settings.memory >> 20

@@ -1,0 +1,129 @@
+"""The submission of jobs: options are checked before, and no job is submitted twice."""
+
+from __future__ import annotations
+
+import tempfile
+from concurrent import futures
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln import files
+from kiln.fleet.messages import (
+    BuildStarted,
+    CommandFailed,
+    Provision,
+    Provisioned,
+    ProvisionFailed,
+    Unreached,
+)
+from kiln.fleet.slurm import job_files
+from kiln.fleet.slurm.client import LATER
+from kiln.fleet.slurm.job_files import Attempt
+
+if TYPE_CHECKING:
+    from kiln.fleet.messages import Event, StartBuild
+    from kiln.fleet.slurm.client import QueuedJob
+    from kiln.fleet.slurm.session import SlurmSession
+
+ID = "slurm"  # of all workers: they are names of jobs
+AWAIT_SECONDS = 300.0  # for the submission of the job that another depends on
+
+
+def provision(session: SlurmSession, workers: tuple[str, ...]) -> None:
+    """Check that Slurm accepts such jobs, and bring kiln to the shared folder; the workers themselves are names."""
+    with session.submitting:
+        if reason := _refusal(session):
+            for event in _refused(workers, reason):
+                session.events.put(event)
+            return
+        if session.project is None:
+            for worker in workers:
+                if worker in session.configs:
+                    session.report_step(session.configs[worker], "copy kiln to the shared folder")
+            session.project = job_files.install(session.site)
+    for worker in workers:
+        session.events.put(Provisioned(worker=worker, id=ID))
+
+
+def _refusal(session: SlurmSession) -> str:
+    """Return why Slurm would not accept a job of the run, empty if it would."""
+    session.site.shared.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=session.site.shared) as folder:
+        attempt = Attempt(folder=Path(folder))
+        files.write_text(attempt.script, "#!/bin/sh\n", mode=0o700)
+        name = f"kiln-{session.site.run}-check"
+        options = job_files.submission(session.site, attempt, worker=name, config="check", number=0, after="")
+        result = session.client.call("sbatch", "--test-only", *options, str(attempt.script))
+    return "" if result.ok else result.tail[-500:] or "sbatch did not answer"
+
+
+def _refused(workers: tuple[str, ...], reason: str) -> tuple[Event, ...]:
+    if LATER.search(reason):
+        return (Unreached(command=Provision(workers=workers), reason=reason),)
+    return tuple(ProvisionFailed(worker=worker, reason=reason) for worker in workers)
+
+
+def start(session: SlurmSession, command: StartBuild) -> None:
+    """Submit a config's job, unless an earlier process of the run has done so."""
+    session.configs[command.worker] = command.config
+    session.report_step(command.config, "submit to Slurm")
+    future = session.submitted[command.config]
+    try:
+        event, number = _started(session, command)
+    except BaseException:
+        future.set_result("")
+        raise
+    future.set_result(number)
+    session.events.put(event)
+
+
+def _started(session: SlurmSession, command: StartBuild) -> tuple[Event, str]:
+    """Return what became of a submission, and the number of the job, empty without one."""
+    after = _number(session, command.after)
+    if command.after and not after:
+        return Unreached(command=command, reason=f"the job of {command.after} is not submitted yet"), ""
+    with session.submitting:
+        jobs = session.client.jobs(fresh=True)
+        if session.stopped.is_set() or jobs is None:
+            reason = "the run is being stopped" if session.stopped.is_set() else "squeue did not answer"
+            return Unreached(command=command, reason=reason), ""
+        begun = BuildStarted(worker=command.worker, config=command.config)
+        attempt = Attempt(folder=session.site.shared / command.config / str(command.attempt))
+        if number := _existing(jobs, session.site.run, command):
+            attempt.store_id(number)
+            return begun, number
+        assert session.project is not None, "kiln is copied before a worker exists"
+        attempt = Attempt.create(
+            session.site, session.project, config=command.config, number=command.attempt, key=command.key
+        )
+        active = {job.id for job in jobs if job.is_active}
+        options = job_files.submission(
+            session.site,
+            attempt,
+            worker=command.worker,
+            config=command.config,
+            number=command.attempt,
+            after=after if after in active else "",
+        )
+        result = session.client.submit(options, str(attempt.script))
+        reason = result.tail[-500:] or "sbatch did not answer"
+        if not result.ok and (LATER.search(reason) or not result.tail):
+            return Unreached(command=command, reason=reason), ""
+        if not result.ok:
+            return CommandFailed(worker=command.worker, reason=reason), ""
+        number = result.stdout.strip().partition(";")[0]  # with several clusters, the name of one follows
+        attempt.store_id(number)
+        return begun, number
+
+
+def _number(session: SlurmSession, config: str) -> str:
+    """Return the number of a config's job, which is being submitted or was, by this process of the run or another."""
+    if future := session.submitted.get(config):
+        return future.result() if futures.wait((future,), timeout=AWAIT_SECONDS).done else ""
+    attempt = Attempt.latest(session.site, config) if config else None
+    return "" if attempt is None else attempt.id
+
+
+def _existing(jobs: tuple[QueuedJob, ...], run: str, command: StartBuild) -> str:
+    """Return the number of the job that an unanswered or unrecorded submission has left; empty without one."""
+    return next((job.id for job in jobs if job.is_of(run, command.config, command.attempt)), "")
