@@ -24,7 +24,7 @@ from kiln.fleet.messages import (
     Unreached,
 )
 from kiln.fleet.playbook_runner import LITTLE
-from kiln.fleet.slurm.job_files import Attempt
+from kiln.fleet.slurm.job_files import Attempt, has_result
 from kiln.fleet.slurm.outcome import outcome
 from kiln.names import is_channel_folder
 
@@ -112,15 +112,15 @@ class Follower:
         return None if self._log.more else self._end(state, job, answered=jobs is not None)
 
     def _end(self, state: dict[str, Any], job: QueuedJob | None, *, answered: bool) -> Outcome | None:
-        has_result = state.get("state") == "ended" and state.get("exit_code") is not None
-        if not (has_result or answered) or outcome(state, job) is None:
+        is_finished = has_result(self._attempt.folder)
+        if not (is_finished or answered) or outcome(state, job) is None:
             self._ended_at = None
             return None
         self._ended_at = time.monotonic() if self._ended_at is None else self._ended_at
-        is_settled = has_result or time.monotonic() >= self._ended_at + self._settling(job)
+        is_settled = is_finished or time.monotonic() >= self._ended_at + self._settling(job)
         if not is_settled:
             return None
-        past = "" if job is not None or has_result else self._session.client.past_state(self._attempt.id)
+        past = "" if job is not None or is_finished else self._session.client.past_state(self._attempt.id)
         return outcome(state, job, past=past, last_words=self._attempt.last_words())
 
     def _settling(self, job: QueuedJob | None) -> float:

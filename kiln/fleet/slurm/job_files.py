@@ -79,10 +79,20 @@ class Attempt:
     folder: Path
 
     @classmethod
+    def of(cls, site: SlurmSite, config: str, number: int) -> Attempt:
+        """Return an attempt of a config.
+
+        Packages have the path of their build in them, in 255 bytes at most; a config's name in it, once more than in
+        the folder of builds, would be too long.
+        """
+        return cls(folder=site.shared / short_name(config) / str(number))
+
+    @classmethod
     def latest(cls, site: SlurmSite, config: str) -> Attempt | None:
         """Return the latest attempt of a config, None before the first."""
-        numbers = [int(path.name) for path in (site.shared / config).glob("*") if path.name.isdecimal()]
-        return cls(folder=site.shared / config / str(max(numbers))) if numbers else None
+        folder = site.shared / short_name(config)
+        numbers = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
+        return cls.of(site, config, max(numbers)) if numbers else None
 
     @classmethod
     def create(cls, site: SlurmSite, project: Path, *, config: str, number: int, key: str) -> Attempt:
@@ -90,7 +100,7 @@ class Attempt:
         site.shared.mkdir(parents=True, exist_ok=True, mode=0o700)
         controller = {"run": site.run, "ledger": str(site.ledger)}
         files.write_text(site.shared / CONTROLLER, json.dumps(controller))
-        attempt = cls(folder=site.shared / config / str(number))
+        attempt = cls.of(site, config, number)
         files.remove(attempt.folder)
         attempt.feedstock.mkdir(parents=True)
         copy(FEEDSTOCK, site.feedstock, attempt.feedstock)
@@ -149,6 +159,17 @@ class Attempt:
             with contextlib.suppress(OSError):
                 texts.append((self.folder / name).read_text(encoding="utf-8", errors="replace")[-300:].strip())
         return "; ".join(filter(None, texts))
+
+
+def short_name(config: str) -> str:
+    """Return the name of a config's folder."""
+    return hashlib.sha256(config.encode()).hexdigest()[:8]
+
+
+def has_result(folder: Path) -> bool:
+    """Return whether the job of an attempt's folder has stored how its build ended."""
+    state = Attempt(folder=folder).state
+    return state.get("state") == "ended" and state.get("exit_code") is not None
 
 
 def build_argv(site: SlurmSite, project: Path, feedstock: Path, config: str) -> list[str]:

@@ -11,7 +11,7 @@ from kiln import files
 from kiln.errors import LedgerFault, MachinesUnknown, TeardownIncomplete
 from kiln.fleet.messages import CommandFailed, Probed, TearDownFailed, Terminated, TornDown
 from kiln.fleet.slurm.client import SlurmClient, environment_of
-from kiln.fleet.slurm.job_files import CONTROLLER
+from kiln.fleet.slurm.job_files import CONTROLLER, has_result
 from kiln.ledger.fleet import FleetLedger
 
 if TYPE_CHECKING:
@@ -27,8 +27,16 @@ SILENT = "squeue did not answer"
 
 
 def terminate(session: SlurmSession, worker: str) -> None:
-    """Cancel the jobs of a worker; most have ended before."""
-    left = cancel(session.client, lambda job: job.run == session.site.run and job.name == worker)
+    """Cancel the jobs of a worker; most have ended before.
+
+    One that has stored its result is left alone, even if Slurm does not know yet that it has ended: a cancelled job
+    would take with it those that depend on it.
+    """
+
+    def is_unfinished(job: QueuedJob) -> bool:
+        return job.run == session.site.run and job.name == worker and not has_result(Path(job.folder))
+
+    left = cancel(session.client, is_unfinished)
     if left is None:
         session.events.put(CommandFailed(worker=worker, reason=SILENT))
     else:
@@ -61,7 +69,6 @@ def remove(site: SlurmSite, client: SlurmClient) -> tuple[QueuedJob, ...] | None
     left = cancel(client, lambda job: job.run == site.run, seconds=ENDING)
     if left == ():
         files.remove(site.shared)
-        files.remove(site.folder / "collected")
     return left
 
 

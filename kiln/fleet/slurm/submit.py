@@ -88,7 +88,7 @@ def _started(session: SlurmSession, command: StartBuild) -> tuple[Event, str]:
             reason = "the run is being stopped" if session.stopped.is_set() else "squeue did not answer"
             return Unreached(command=command, reason=reason), ""
         begun = BuildStarted(worker=command.worker, config=command.config)
-        attempt = Attempt(folder=session.site.shared / command.config / str(command.attempt))
+        attempt = Attempt.of(session.site, command.config, command.attempt)
         if number := _existing(jobs, session.site.run, command):
             attempt.store_id(number)
             return begun, number

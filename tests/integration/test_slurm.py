@@ -1,0 +1,229 @@
+"""Runs on a Slurm cluster of two nodes on this computer; what happens to jobs, nodes, Slurm and the controller."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.errors import MachinesUnknown, ProvisionRefused, WorkersLost
+from kiln.fleet.slurm.job_files import short_name
+from kiln.model.fleet import JobState, WorkerState
+from kiln.model.run import ConfigState
+from tests.integration.fleet.helpers import (
+    CONFIGS,
+    HELD,
+    PLANTED,
+    ROOT,
+    SMALL,
+    assert_whole,
+    hold,
+    ledgered,
+    report,
+    words,
+)
+from tests.slurm_cluster import SlurmCluster
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CUDA_311, CUDA_312, CPU_311, CPU_312 = CONFIGS
+pytestmark = [
+    pytest.mark.needs("slurmctld", "slurmd", "munged", "sbatch"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="the daemons of several nodes run as root"),
+    pytest.mark.xdist_group("slurm"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    cluster = SlurmCluster(tmp_path_factory.mktemp("cluster"))
+    cluster.start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all nodes see, and in which kiln's environment is made once."""
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(SMALL, tmp_path / "small-feedstock"))
+
+
+def run_words(root: Path, shared: Path, *more: str) -> tuple[str, ...]:
+    sizes = ("--slurm-cores", "1", "--slurm-memory", "1500MB")
+    common = ("--provider", "slurm", "--slurm-folder", str(shared), "--container", "none", "--poll", "0.3s", *sizes)
+    return words(root, "run", *common, *more)
+
+
+def start(cluster: SlurmCluster, root: Path, shared: Path, *more: str) -> subprocess.Popen[bytes]:
+    environment = {**cluster.environment, "PLANTED_TOKEN": PLANTED, "ANACONDA_API_TOKEN": PLANTED}
+    with (root / "controller.log").open("ab") as log:
+        return subprocess.Popen(
+            run_words(root, shared, *more), env=environment, cwd=ROOT, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+        )
+
+
+def kiln(cluster: SlurmCluster, root: Path, *arguments: str, code: int = 0) -> str:
+    result = subprocess.run(
+        words(root, *arguments), env=cluster.environment, cwd=ROOT, check=False, capture_output=True, text=True
+    )
+    assert result.returncode == code, result.stderr
+    return result.stdout
+
+
+def wait(root: Path, process: subprocess.Popen[bytes]) -> int:
+    code = process.wait(timeout=300)
+    sys.stdout.write((root / "controller.log").read_text())
+    return code
+
+
+def release(shared: Path, config: str = "") -> None:
+    name = short_name(config) if config else "*"
+    for file in shared.glob(f"run-*/{name}/*/feedstock/{HELD}"):
+        file.unlink()
+
+
+def holding(shared: Path, config: str) -> bool:
+    """Return whether a config's compile runs, and waits."""
+    logs = shared.glob(f"run-*/*/*/feedstock/build_artifacts/logs/*/{config}.log")
+    return any("=== compile" in log.read_text() for log in logs)
+
+
+def restarts(shared: Path) -> list[int]:
+    return [json.loads(file.read_text()).get("restarts") for file in shared.glob("run-*/*/*/state.json")]
+
+
+def assert_nothing_left(cluster: SlurmCluster, root: Path, shared: Path) -> None:
+    assert not set(cluster.jobs().values()) - {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"}
+    assert not list(shared.glob("run-*"))
+    for run in ledgered(root):
+        assert run.finished is not None
+        assert {worker.state for worker in run.workers} <= {WorkerState.TERMINATED, WorkerState.REFUSED}
+
+
+def planted_in(folder: Path) -> list[Path]:
+    return [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink() and PLANTED.encode() in path.read_bytes()
+    ]
+
+
+def test_jobs_outlive_a_restart_of_slurm_and_a_drained_node(cluster: SlurmCluster, small: Path, shared: Path) -> None:
+    hold(small)
+    process = start(cluster, small, shared, "--all")
+    until(lambda: holding(shared, CUDA_311) and holding(shared, CPU_311), "two builds compile", process, seconds=60)
+    assert set(cluster.job_ids("PENDING")) == {CUDA_312, CPU_312}, "warm builds wait for their cold ones"
+    assert set(cluster.call("squeue", "--noheader", "--states=PENDING", "--format=%r").split()) == {"Dependency"}
+    assert planted_in(shared) == planted_in(cluster.folder) == []
+    node = cluster.call("squeue", "--noheader", "--states=RUNNING", "--format=%N").split()[0]
+    cluster.call("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=test")
+    cluster.stop_controller()
+    log = small / "controller.log"
+    release(shared, CPU_311)
+    until(
+        lambda: "no CUDA · interpreter 3.11: done" in log.read_text(),
+        "a build is collected without Slurm",
+        process,
+        seconds=60,
+    )
+    cluster.start_controller()
+    release(shared)
+    until(
+        lambda: holding(shared, CUDA_312) and holding(shared, CPU_312), "the warm builds compile", process, seconds=60
+    )
+    release(shared)
+    assert wait(small, process) == 0
+    cluster.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    assert_whole(small, CONFIGS)
+    assert {config.config: config.cold for config in report(small).configs} == {
+        config: "3.11" in config for config in CONFIGS
+    }
+    assert list((shared / "compile-cache").glob("*.json")), "jobs share Bazel's caches"
+    assert_nothing_left(cluster, small, shared)
+    assert planted_in(small) == []
+
+
+def test_a_killed_controller_resumes_and_a_cancelled_job_is_not_submitted_again(
+    cluster: SlurmCluster, small: Path, shared: Path
+) -> None:
+    hold(small)
+    process = start(cluster, small, shared, "--all")
+    until(lambda: holding(shared, CUDA_311) and holding(shared, CPU_311), "two builds compile", process, seconds=60)
+    process.kill()
+    process.wait()
+    cluster.call("scancel", cluster.job_ids("RUNNING")[CPU_311])
+    release(shared, CUDA_311)
+    until(lambda: holding(shared, CUDA_312), "the warm build begins without a controller", seconds=60)
+    release(shared)
+    assert [run.lives for run in ledgered(small)] == [False]
+    process = start(cluster, small, shared, "--all")
+    until(lambda: holding(shared, CPU_312), "the other build of the group is submitted again", process, seconds=60)
+    release(shared)
+    assert wait(small, process) == WorkersLost.exit_code
+    states = {config.config: config.state for config in report(small).configs}
+    assert states == {config: ConfigState.FAILED if config == CPU_311 else ConfigState.DONE for config in CONFIGS}
+    reason = next(config.reason for config in report(small).configs if config.config == CPU_311)
+    assert "was cancelled, but not by this run" in reason
+    (run,) = ledgered(small)
+    assert {(job.config, job.attempt) for job in run.jobs if job.state is JobState.COLLECTED} == {
+        (CUDA_311, 1),
+        (CUDA_312, 1),
+        (CPU_312, 2),
+    }
+    assert_nothing_left(cluster, small, shared)
+
+
+def test_a_failed_node_makes_slurm_start_a_job_again(cluster: SlurmCluster, small: Path, shared: Path) -> None:
+    hold(small)
+    process = start(cluster, small, shared, CUDA_311)
+    until(lambda: holding(shared, CUDA_311), "a build compiles", process, seconds=60)
+    node = cluster.call("squeue", "--noheader", "--states=RUNNING", "--format=%N").strip()
+    cluster.call("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+    until(lambda: restarts(shared) == [1], "the job is started again", process, seconds=60)
+    release(shared)
+    assert wait(small, process) == 0
+    cluster.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    assert_whole(small, [CUDA_311])
+    assert_nothing_left(cluster, small, shared)
+
+
+def test_only_jobs_of_runs_are_cancelled(cluster: SlurmCluster, small: Path, shared: Path) -> None:
+    hold(small)
+    other = cluster.call("sbatch", "--parsable", "--job-name=other", "--mem=100M", "--wrap=sleep 600").strip()
+    process = start(cluster, small, shared, CUDA_311)
+    until(lambda: holding(shared, CUDA_311), "a build compiles", process, seconds=60)
+    process.kill()
+    process.wait()
+    listed = json.loads(kiln(cluster, small, "status", "--ask", "slurm"))
+    (run,) = ledgered(small)
+    assert (CUDA_311, "RUNNING") in {(job["config"], job["state"]) for job in listed if job["run"] == run.id}
+    kiln(cluster, small, "sweep", "--provider", "slurm")
+    assert cluster.job_ids("RUNNING").get(CUDA_311), "the run can be continued"
+    cluster.stop_controller()
+    kiln(cluster, small, "down", code=MachinesUnknown.exit_code)
+    cluster.start_controller()
+    kiln(cluster, small, "down")
+    assert other in cluster.call("squeue", "--noheader", "--states=RUNNING", "--format=%A").split()
+    cluster.call("scancel", other)
+    until(lambda: cluster.jobs()["other"] == "CANCELLED", "the other job ends", seconds=60)
+    assert_nothing_left(cluster, small, shared)
+
+
+def test_a_run_that_slurm_refuses_ends_at_once(cluster: SlurmCluster, small: Path, shared: Path) -> None:
+    process = start(cluster, small, shared, "--all", "--slurm-partition", "missing")
+    assert wait(small, process) == ProvisionRefused.exit_code
+    assert "invalid partition" in (small / "controller.log").read_text()
+    assert_nothing_left(cluster, small, shared)

@@ -1,0 +1,170 @@
+"""A Slurm cluster of several nodes on this computer: munged, slurmctld and a slurmd for each node, without systemd."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONF = """
+ClusterName=kiln
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU_Memory
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+MpiDefault=none
+ReturnToService=2
+SlurmdTimeout=10
+MessageTimeout=5
+KillWait=2
+OverTimeLimit=0
+MinJobAge=300
+SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=1,sched_min_interval=100000
+NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs={cores} RealMemory=4000
+PartitionName=main Nodes=n[1-{nodes}] Default=YES State=UP
+PartitionName=closed Nodes=n1 State=DOWN
+"""
+SBIN = "/usr/sbin"  # not in every user's PATH
+
+
+class SlurmCluster:
+    """A cluster below a folder; `start` and `stop` it, or one of its daemons."""
+
+    def __init__(self, folder: Path, *, nodes: int = 2, cores: int = 2) -> None:
+        self.folder = folder
+        self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
+        self.conf = folder / "slurm.conf"
+        ports = free_ports(nodes + 1)
+        for name in ("munge", "state", *self.nodes):
+            (folder / name).mkdir(parents=True, mode=0o755)
+        key = folder / "munge" / "key"
+        key.write_bytes(secrets.token_bytes(128))
+        key.chmod(0o400)
+        host = socket.gethostname().partition(".")[0]
+        text = CONF.format(
+            folder=folder,
+            host=host,
+            port=ports[0],
+            nodes=nodes,
+            cores=cores,
+            first=ports[1],
+            last=ports[-1],
+        )
+        self.conf.write_text(text)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """This process's environment, with which Slurm's programs find the cluster."""
+        path = os.pathsep.join((os.environ.get("PATH", os.defpath), SBIN))
+        return {**os.environ, "SLURM_CONF": str(self.conf), "PATH": path}
+
+    def start(self) -> None:
+        """Start all daemons, and wait for the nodes."""
+        munge = self.folder / "munge"
+        names = ("socket", "pid-file", "log-file", "seed-file")
+        files = [f"--{name}={munge / name.removesuffix('-file')}" for name in names]
+        self._run("munged", f"--key-file={munge / 'key'}", "--force", *files)
+        self.start_controller()
+        for node in self.nodes:
+            self.start_node(node)
+        until(lambda: self._states() == {"idle"}, "all nodes are idle", seconds=60)
+
+    def start_controller(self) -> None:
+        """Start slurmctld, which has the jobs of one that was stopped."""
+        self._run("slurmctld", "-f", str(self.conf))
+
+    def start_node(self, node: str) -> None:
+        """Start a node's slurmd."""
+        self._run("slurmd", "-f", str(self.conf), "-N", node)
+
+    def stop(self) -> None:
+        """Cancel all jobs, and end all daemons."""
+        subprocess.run(("scancel", "--user=root"), env=self.environment, capture_output=True, check=False, timeout=60)
+        for file in (*(self.folder / f"{node}.pid" for node in self.nodes), self.folder / "slurmctld.pid"):
+            end(file)
+        end(self.folder / "munge" / "pid")
+
+    def stop_controller(self) -> None:
+        """End slurmctld."""
+        end(self.folder / "slurmctld.pid")
+
+    def call(self, *words: str) -> str:
+        """Return the output of one of Slurm's programs."""
+        return subprocess.run(words, env=self.environment, check=True, capture_output=True, text=True).stdout
+
+    def jobs(self) -> dict[str, str]:
+        """Return the names and states of all jobs that Slurm knows, those that have ended too."""
+        lines = self.call("squeue", "--noheader", "--states=all", "--format=%j %T").splitlines()
+        return dict(line.split() for line in lines)
+
+    def job_ids(self, state: str) -> dict[str, str]:
+        """Return the configs and numbers of the jobs in a state."""
+        lines = self.call("squeue", "--noheader", f"--states={state}", "--format=%A %k").splitlines()
+        return {line.split()[3]: line.split()[0] for line in lines}
+
+    def _states(self) -> set[str]:
+        return set(self.call("sinfo", "--noheader", "--partition=main", "--format=%T").split())
+
+    def _run(self, program: str, *words: str) -> None:
+        path = shutil.which(program, path=self.environment["PATH"])
+        assert path, program
+        result = subprocess.run((path, *words), env=self.environment, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+
+
+def end(file: Path) -> None:
+    """End the daemon of a file with its number, and wait for its end."""
+    try:
+        pid = int(file.read_text())
+        os.kill(pid, signal.SIGTERM)
+    except (OSError, ValueError):
+        return
+    for _ in range(300):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return as many consecutive ports that nobody listens at."""
+    for first in range(26000, 30000, count):
+        sockets: list[socket.socket] = []
+        try:
+            for port in range(first, first + count):
+                sockets.append(socket.socket())
+                sockets[-1].bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        finally:
+            for each in sockets:
+                each.close()
+        return list(range(first, first + count))
+    raise AssertionError("no free ports")
