@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
-import time
 from typing import TYPE_CHECKING
 
 from tests.waiting import until
@@ -23,7 +21,7 @@ SlurmctldPort={port}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
+AuthInfo=cred_expire=5,socket={folder}/munge/socket
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/%n
@@ -59,6 +57,7 @@ class SlurmCluster:
         self.folder = folder
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
         self.conf = folder / "slurm.conf"
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         ports = free_ports(nodes + 1)
         for name in ("munge", "state", *self.nodes):
             (folder / name).mkdir(parents=True, mode=0o755)
@@ -88,30 +87,31 @@ class SlurmCluster:
         munge = self.folder / "munge"
         names = ("socket", "pid-file", "log-file", "seed-file")
         files = [f"--{name}={munge / name.removesuffix('-file')}" for name in names]
-        self._run("munged", f"--key-file={munge / 'key'}", "--force", *files)
+        self._run("munged", "--foreground", f"--key-file={munge / 'key'}", "--force", *files)
+        until((munge / "socket").exists, "munged listens", self._daemons["munged"], seconds=60)
         self.start_controller()
         for node in self.nodes:
-            self.start_node(node)
+            self._run("slurmd", "-D", "-f", str(self.conf), "-N", node)
         until(lambda: self._states() == {"idle"}, "all nodes are idle", seconds=60)
 
     def start_controller(self) -> None:
-        """Start slurmctld, which has the jobs of one that was stopped."""
-        self._run("slurmctld", "-f", str(self.conf))
+        """Start slurmctld, which has the jobs of one that was stopped, and wait until it answers."""
+        self._run("slurmctld", "-D", "-f", str(self.conf))
+        until(lambda: self._states(), "slurmctld answers", self._daemons["slurmctld"], seconds=60)
 
-    def start_node(self, node: str) -> None:
-        """Start a node's slurmd."""
-        self._run("slurmd", "-f", str(self.conf), "-N", node)
+    def stop_controller(self) -> None:
+        """End slurmctld, which stores its state."""
+        daemon = self._daemons.pop("slurmctld")
+        daemon.terminate()
+        daemon.wait()
 
     def stop(self) -> None:
         """Cancel all jobs, and end all daemons."""
-        subprocess.run(("scancel", "--user=root"), env=self.environment, capture_output=True, check=False, timeout=60)
-        for file in (*(self.folder / f"{node}.pid" for node in self.nodes), self.folder / "slurmctld.pid"):
-            end(file)
-        end(self.folder / "munge" / "pid")
-
-    def stop_controller(self) -> None:
-        """End slurmctld."""
-        end(self.folder / "slurmctld.pid")
+        self._call("scancel", "--user=root")
+        until(lambda: not self._call("squeue", "--noheader").stdout, "all jobs end", seconds=30)
+        for daemon in self._daemons.values():
+            daemon.kill()
+            daemon.wait()
 
     def call(self, *words: str) -> str:
         """Return the output of one of Slurm's programs."""
@@ -128,29 +128,20 @@ class SlurmCluster:
         return {line.split()[3]: line.split()[0] for line in lines}
 
     def _states(self) -> set[str]:
-        return set(self.call("sinfo", "--noheader", "--partition=main", "--format=%T").split())
+        return set(self._call("sinfo", "--noheader", "--partition=main", "--format=%T").stdout.split())
+
+    def _call(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(words, env=self.environment, check=False, capture_output=True, text=True)
 
     def _run(self, program: str, *words: str) -> None:
+        """Start a daemon in the foreground, as a child of this process."""
         path = shutil.which(program, path=self.environment["PATH"])
         assert path, program
-        result = subprocess.run((path, *words), env=self.environment, capture_output=True, text=True, check=False)
-        assert result.returncode == 0, result.stderr
-
-
-def end(file: Path) -> None:
-    """End the daemon of a file with its number, and wait for its end."""
-    try:
-        pid = int(file.read_text())
-        os.kill(pid, signal.SIGTERM)
-    except (OSError, ValueError):
-        return
-    for _ in range(300):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.05)
-    os.kill(pid, signal.SIGKILL)
+        with (self.folder / "daemons.log").open("ab") as log:
+            process = subprocess.Popen(
+                (path, *words), env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self._daemons[f"{program}-{words[-1]}" if program == "slurmd" else program] = process
 
 
 def free_ports(count: int) -> list[int]:
