@@ -6,7 +6,6 @@ import codecs
 import contextlib
 import logging
 import os
-import selectors
 import shlex
 import shutil
 import signal
@@ -21,6 +20,8 @@ from typing import IO, TYPE_CHECKING
 from kiln import masking, processes, system_packages
 from kiln.errors import MissingTool
 from kiln.masking.stream import Stream
+from kiln.operating_system.child_processes import ProcessGroup, own_group
+from kiln.operating_system.pipes import PipeReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -122,8 +123,8 @@ def start(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
-            start_new_session=True,
             pass_fds=inherited,
+            **own_group(),
         )
     except (FileNotFoundError, PermissionError) as error:
         raise MissingTool(f"cannot start {argv[0]!r}", why=error.strerror or str(error)) from error
@@ -137,7 +138,7 @@ def run_on_terminal(argv: Sequence[str | os.PathLike[str]], *, env: Mapping[str,
     """
     words = _native(argv)
     LOGGER.info("hand over to: %s", masking.masked(shlex.join(words)))
-    program = words[0] if "/" in words[0] else str(find(words[0], env=env))
+    program = words[0] if Path(words[0]).name != words[0] else str(find(words[0], env=env))
     before = signal.signal(signal.SIGINT, _left_to_the_program)
     try:
         with subprocess.Popen(words, executable=program, env=dict(env), cwd=cwd) as process:
@@ -244,6 +245,7 @@ def _execute(
     start = time.monotonic()
     process = _start(argv, env=env, cwd=cwd, apart=apart, reads=stdin is not None)
     stdout = bytearray()
+    group = ProcessGroup(process)
     idle_time = _IdleTime(process.pid, idle)
     try:
         if stdin is not None:
@@ -252,7 +254,7 @@ def _execute(
             process, listener, stdout, until=None if timeout is None else start + timeout, idle_time=idle_time
         )
     finally:
-        _end_group(process)
+        _end_group(process, group)
     listener.end()
     seconds = time.monotonic() - start
     exit_code = process.returncode if in_time else TIMED_OUT
@@ -277,7 +279,7 @@ class _IdleTime:
 
     def measure(self, *, received: bool) -> bool:
         """Return whether the limit is exceeded; ``received`` when the process has printed something."""
-        if self._seconds is not None:
+        if self._seconds is not None and processes.can_be_read():
             process = processes.read(self._pid)
             used = -1.0 if process is None else process.used
             if (
@@ -301,7 +303,7 @@ def _feed(process: subprocess.Popen[bytes], text: bytes) -> None:
 def _start(
     argv: tuple[str, ...], *, env: Mapping[str, str], cwd: Path | None, apart: bool, reads: bool = False
 ) -> subprocess.Popen[bytes]:
-    program = argv[0] if "/" in argv[0] else str(find(argv[0], env=env))
+    program = argv[0] if Path(argv[0]).name != argv[0] else str(find(argv[0], env=env))
     if cwd is not None and not cwd.is_dir():
         raise NotADirectoryError(f"folder to run {argv[0]} in not found: {cwd}")
     try:
@@ -313,7 +315,7 @@ def _start(
             stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if apart else subprocess.STDOUT,
-            start_new_session=True,  # a separate group, which can be killed as a whole
+            **own_group(),  # which can be killed as a whole
         )
     except (FileNotFoundError, PermissionError) as error:
         hint = system_packages.advice(Path(program).name) if isinstance(error, FileNotFoundError) else ""
@@ -329,30 +331,19 @@ def _listen(
     idle_time: _IdleTime,
 ) -> bool:
     """Read until the process has ended; return False when it ran out of time, or was idle for too long."""
-    with selectors.DefaultSelector() as selector:
-        for pipe in filter(None, (process.stdout, process.stderr)):
-            to_answer = pipe is process.stdout and process.stderr is not None
-            selector.register(pipe, selectors.EVENT_READ, stdout.extend if to_answer else listener.take)
-        while selector.get_map():
+    with contextlib.closing(PipeReader(filter(None, (process.stdout, process.stderr)))) as reader:
+        while reader.is_open:
             if until is not None and time.monotonic() > until:
                 return False
-            received = _read_ready(selector)
-            if idle_time.measure(received=received):
+            chunks = reader.ready(0.2)
+            for pipe, chunk in chunks:
+                to_answer = pipe is process.stdout and process.stderr is not None
+                (stdout.extend if to_answer else listener.take)(chunk)
+            if idle_time.measure(received=bool(chunks)):
                 return False
-            if not received and process.poll() is not None:
+            if not chunks and process.poll() is not None:
                 return True  # a child in the background may keep the pipe open forever
     return _wait(process, until)
-
-
-def _read_ready(selector: selectors.BaseSelector) -> bool:
-    events = selector.select(timeout=0.2)
-    for key, _ in events:
-        chunk = os.read(key.fd, 1 << 16)
-        if chunk:
-            key.data(chunk)
-        else:
-            selector.unregister(key.fileobj)
-    return bool(events)
 
 
 def _wait(process: subprocess.Popen[bytes], until: float | None) -> bool:
@@ -364,21 +355,17 @@ def _wait(process: subprocess.Popen[bytes], until: float | None) -> bool:
     return True
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> None:
+def _end_group(process: subprocess.Popen[bytes], group: ProcessGroup) -> None:
     """End the process and its group if it still runs, SIGTERM first, and close its pipes."""
     if process.poll() is None:
         try:
-            _signal_group(process, signal.SIGTERM)
+            group.terminate()
             process.wait(timeout=GRACE)
         except subprocess.TimeoutExpired:
             LOGGER.warning("process %d did not end after SIGTERM; it is killed", process.pid)
         finally:
-            _signal_group(process, signal.SIGKILL)
+            group.kill()
             process.wait()
+    group.close()
     for pipe in filter(None, (process.stdout, process.stderr)):
         pipe.close()
-
-
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
+
+from kiln.operating_system import resource_usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,11 +18,7 @@ class Resources:
     @classmethod
     def here(cls) -> Resources:
         """Return the resources that this process may use."""
-        return cls(cores=len(os.sched_getaffinity(0)), memory=min(_machine_memory(), _group_limit()))
-
-
-def _machine_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return cls(cores=resource_usage.cores(), memory=min(resource_usage.machine_memory(), _group_limit()))
 
 
 def _group_limit() -> int:

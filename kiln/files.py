@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
-import fcntl
 import hashlib
 import os
 import re
@@ -13,20 +11,20 @@ import secrets
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from kiln.errors import AlreadyRunning, DiskFull, NotWritable, SystemFault
+from kiln.operating_system import file_locks, open_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from kiln.errors import KilnError
 
 _PART = ".part"
 _CHUNK = 1 << 20
 _TRIES, _PAUSE = 100, 0.02  # seconds
-_HERE, _RENAME_EXCHANGE = -100, 2  # AT_FDCWD of fcntl.h, and renameat2(2)'s flag
 
 
 @contextlib.contextmanager
@@ -40,9 +38,9 @@ def replacing(path: Path) -> Iterator[Path]:
     part = _part_of(path)
     try:
         yield part
-        _sync(part)
-        part.replace(path)
-        _sync(path.parent)
+        open_files.flush_to_disk(part)
+        open_files.replace(part, path)
+        open_files.flush_to_disk(path.parent)
     finally:
         # Also after success: renaming onto another hard link of the same file leaves both names.
         remove(part)
@@ -78,19 +76,19 @@ def _linked(source: str, target: str) -> str:
     if os.path.basename(os.path.dirname(source)) == "conda-meta":  # noqa: PTH119, PTH120 - copytree passes texts
         return str(shutil.copy2(source, target))
     try:
-        os.link(source, target, follow_symlinks=False)
+        open_files.link(source, target)
     except OSError:
         shutil.copy2(source, target, follow_symlinks=False)
     return target
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Exchange two folders atomically (renameat2)."""
-    library = ctypes.CDLL(None, use_errno=True)
-    names = (os.fsencode(one), os.fsencode(other))
-    if library.renameat2(_HERE, names[0], _HERE, names[1], _RENAME_EXCHANGE):
-        code = ctypes.get_errno()
-        raise NotWritable(f"{other} cannot be exchanged", why=os.strerror(code), hint="use a prefix on a local disk")
+    """Exchange two folders, atomically where the system can."""
+    try:
+        open_files.exchange(one, other)
+    except OSError as error:
+        why, hint = error.strerror or str(error), "use a prefix on a local disk"
+        raise NotWritable(f"{other} cannot be exchanged", why=why, hint=hint) from error
 
 
 def write_bytes(path: Path, data: bytes, *, mode: int | None = None) -> None:
@@ -109,7 +107,8 @@ def create_empty(path: Path) -> None:
     """
     with full_disk_as_error(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
+        open_files.refuse_link(path)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | open_files.NO_LINK, 0o666))
 
 
 def write_text(path: Path, text: str, *, mode: int | None = None) -> None:
@@ -130,10 +129,10 @@ def write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
             for data, part in zip(contents.values(), parts.values(), strict=True):
                 part.write_bytes(data)
             for part in parts.values():
-                _sync(part)
+                open_files.flush_to_disk(part)
             for path, part in parts.items():
-                part.replace(path)
-            _sync(folder)
+                open_files.replace(part, path)
+            open_files.flush_to_disk(folder)
         finally:
             for part in parts.values():
                 remove(part)
@@ -175,24 +174,14 @@ def remove(path: Path) -> None:
             else:
                 path.unlink(missing_ok=True)
         except PermissionError:
-            if attempts_left < _TRIES - 1 or not path.is_dir():
+            if attempts_left < _TRIES - 1 or not open_files.make_removable(path):
                 raise
-            _grant_owner(path)
         except OSError as error:
             if error.errno not in {errno.ENOTEMPTY, errno.ENOENT} or not attempts_left:
                 raise
             time.sleep(_PAUSE)
         else:
             return
-
-
-def _grant_owner(folder: Path) -> None:
-    """Make a folder and those below it writable for their owner; no link is followed."""
-    folder.chmod(0o700)
-    for place, folders, _ in os.walk(folder):
-        for path in (Path(place, name) for name in folders):
-            if not path.is_symlink():
-                path.chmod(0o700)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -264,7 +253,7 @@ def size_on_disk(folder: Path) -> int:
     for place, folders, names in os.walk(folder):
         for name in (*folders, *names):
             with contextlib.suppress(FileNotFoundError):
-                size += 512 * os.lstat(os.path.join(place, name)).st_blocks  # noqa: PTH118 - of many files
+                size += open_files.size_on_disk(os.lstat(os.path.join(place, name)))  # noqa: PTH118 - of many files
     return size
 
 
@@ -289,7 +278,7 @@ class Reserve:
         folder.mkdir(parents=True, exist_ok=True)
         with full_disk_as_error(folder):
             self._file = tempfile.TemporaryFile(dir=folder, prefix=".", suffix=_PART)  # noqa: SIM115 - held
-            os.posix_fallocate(self._file.fileno(), 0, size)
+            open_files.reserve_space(self._file.fileno(), size)
 
     def release(self) -> None:
         """Free the space."""
@@ -299,7 +288,7 @@ class Reserve:
 def reserve(path: Path, size: int) -> None:
     """Reserve bytes of the disk by a file, which is removed when the space is needed; raises DiskFull."""
     with full_disk_as_error(path.parent), path.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, size)
+        open_files.reserve_space(file.fileno(), size)
 
 
 @contextlib.contextmanager
@@ -358,36 +347,31 @@ def locked(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file_locks.acquire(file.fileno(), wait=False)
         except BlockingIOError as error:
             file.seek(0)
             raise _already_running(path, file.read().strip()) from error
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
-        yield
+        try:
+            yield
+        finally:
+            file_locks.release(file.fileno())
 
 
 @contextlib.contextmanager
 def folder_locked(folder: Path) -> Iterator[None]:
     """Hold a lock on a folder during the block, waiting for it; for short work, without a lock file."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = file_locks.open_for_folder(folder)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        file_locks.acquire(descriptor, wait=True)
         yield
     finally:
+        file_locks.release(descriptor)
         os.close(descriptor)
 
 
 def _already_running(path: Path, other: str) -> AlreadyRunning:
     holder = f"process {other}" if other.isdecimal() else "another process"
     return AlreadyRunning(f"{holder} holds {path}", hint="wait until it has ended, or end it")
-
-
-def _sync(path: Path) -> None:
-    """Flush a file to the disk, so that a rename is never there before its content."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

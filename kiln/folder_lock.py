@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.errors import AlreadyRunning
+from kiln.operating_system import file_locks, open_files
+from kiln.operating_system.child_processes import is_running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 ENDING = 10.0  # seconds for the processes of a killed one to end, which hold its lock until then
 PAUSE = 0.05  # seconds
 _SUFFIX = ".part.lock"
 _WITHOUT_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
-_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @contextlib.contextmanager
@@ -47,10 +47,10 @@ def exclusive(path: Path, *, wait: float = 0.0) -> Iterator[int]:
             _remove_parts(path)
         yield descriptor
     finally:
-        with contextlib.suppress(OSError):  # another user's, left in a folder where only owners remove
-            if _is_at(descriptor, lock):
-                lock.unlink()
-        os.close(descriptor)
+        if _is_at(descriptor, lock):
+            file_locks.remove_and_close(descriptor, lock)
+        else:
+            os.close(descriptor)
 
 
 def remove_leftovers(path: Path) -> None:
@@ -79,7 +79,7 @@ def _acquired(lock: Path, wait: float) -> tuple[int, bool]:
     while True:
         descriptor = _opened(lock)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file_locks.acquire(descriptor, wait=False)
         except BlockingIOError:
             _wait(lock, descriptor, wait, time.monotonic() - begun)
         except OSError as error:
@@ -96,12 +96,13 @@ def _acquired(lock: Path, wait: float) -> tuple[int, bool]:
 
 def _opened(lock: Path) -> int:
     """Open a lock file, or create it; no link is followed, and a file without write permission is opened to be read."""
+    open_files.refuse_link(lock)
     try:
-        return os.open(lock, os.O_RDWR | os.O_CREAT | _FLAGS, 0o644)
+        return os.open(lock, os.O_RDWR | os.O_CREAT | open_files.NO_LINK, 0o644)
     except PermissionError:
         if not lock.is_file():
             raise
-        return os.open(lock, os.O_RDONLY | _FLAGS)
+        return os.open(lock, os.O_RDONLY | open_files.NO_LINK)
 
 
 def _is_at(descriptor: int, lock: Path) -> bool:
@@ -116,24 +117,15 @@ def _sign(descriptor: int) -> None:
     if os.fstat(descriptor).st_nlink == 1:
         with contextlib.suppress(OSError):  # opened to be read
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            os.write(descriptor, f"{os.getpid()}\n".encode())
 
 
 def _wait(lock: Path, descriptor: int, wait: float, waited: float) -> None:
     """Wait a moment for the holder, or for the processes of a killed one; raises AlreadyRunning after long enough."""
-    holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+    holder = os.read(descriptor, 20).decode("ascii", "replace").strip()
     os.close(descriptor)
-    if waited >= (wait if _lives(holder) else max(wait, ENDING)):
+    if waited >= (wait if holder.isdecimal() and is_running(int(holder)) else max(wait, ENDING)):
         who = f"process {holder}" if holder.isdecimal() else "another process"
         hint = "wait until it has ended, or end it; then run the same command again"
         raise AlreadyRunning(f"{who} holds {lock}", hint=hint)
     time.sleep(PAUSE)
-
-
-def _lives(holder: str) -> bool:
-    """Return whether a process of this computer has that number and is not a zombie: a zombie has no command line."""
-    if not holder.isdecimal():
-        return False
-    with contextlib.suppress(OSError):
-        return bool(Path("/proc", holder, "cmdline").read_bytes())
-    return False

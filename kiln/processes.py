@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kiln.operating_system.child_processes import KILL, TICKS, seconds_since_boot
+
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Iterable
 
-TICKS = os.sysconf("SC_CLK_TCK")  # in a second
 ENDED = frozenset({"Z", "X"})  # states of a process that has ended, and is not yet waited for
 
 
@@ -56,6 +56,11 @@ def parse(stat: str) -> Process:
     )
 
 
+def can_be_read() -> bool:
+    """Return whether this system shows its processes: Linux alone has them in /proc."""
+    return Path("/proc/self/stat").exists()
+
+
 def read(pid: int) -> Process | None:
     """Return a process; None when it does not exist."""
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -91,7 +96,7 @@ def runs(pid: int) -> bool:
 
 def seconds_since_start(process: Process) -> float:
     """Return the age of a process."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - process.started / TICKS
+    return seconds_since_boot() - process.started / TICKS
 
 
 def environment(pid: int) -> tuple[bytes, ...]:
@@ -152,7 +157,7 @@ def send(number: signal.Signals, pids: Iterable[int]) -> tuple[int, ...]:
 
 def end_below(root: int) -> None:
     """Kill all descendants of a process."""
-    send(signal.SIGKILL, [process.pid for process in below(root) if process.pid != root])
+    send(KILL, [process.pid for process in below(root) if process.pid != root])
 
 
 def end_orphans(folder: Path) -> tuple[int, ...]:
@@ -161,7 +166,7 @@ def end_orphans(folder: Path) -> tuple[int, ...]:
     The caller holds the folder's lock. A process is an orphan when its working directory is there and its session's
     leader has ended; a user's shell in that folder still has its session's leader.
     """
-    return send(signal.SIGKILL, [pid for pid in pids() if _works_in(pid, folder) and _is_orphan(pid)])
+    return send(KILL, [pid for pid in pids() if _works_in(pid, folder) and _is_orphan(pid)])
 
 
 def _works_in(pid: int, folder: Path) -> bool:

@@ -10,6 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from kiln.operating_system import child_processes
 from kiln.processes import end_below
 
 if TYPE_CHECKING:
@@ -17,17 +18,14 @@ if TYPE_CHECKING:
     from types import FrameType
 
 TOGETHER = 1.0  # seconds within which two signals count as one
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def die_with_parent(number: signal.Signals = signal.SIGKILL, *, parent: int | None = None) -> None:
-    """Have the kernel send this process a signal when its parent ends, even by SIGKILL.
+def die_with_parent(number: signal.Signals = child_processes.KILL, *, parent: int | None = None) -> None:
+    """Have this process get a signal when its parent ends, even by SIGKILL.
 
     ``parent`` is the number of that process, if known: if it has ended while this process was starting, exit.
     """
-    import ctypes  # slow to import, and rarely needed
-
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+    child_processes.die_with_parent(number)
     if parent is not None and os.getppid() != parent:
         os._exit(128 + number)
 
@@ -38,7 +36,7 @@ def end_tree_on_signal(number: signal.Signals = signal.SIGTERM) -> None:
     Python's own handlers wait until a library's call has returned, which may take long; a thread does not.
     """
     wakeup, trigger = os.pipe()
-    os.set_blocking(trigger, False)
+    child_processes.set_not_blocking(trigger)
 
     def end() -> None:
         os.read(wakeup, 1)
@@ -60,8 +58,8 @@ def termination_as_interrupt() -> Iterator[None]:
         yield
         return
     interrupt = _interrupter()
-    numbers = [signal.SIGTERM]
-    numbers += [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    hang_up = (number for number in child_processes.HANG_UP if signal.getsignal(number) is not signal.SIG_IGN)
+    numbers = [signal.SIGTERM, *hang_up]
     before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield

@@ -8,7 +8,6 @@ are removed, the least recently used first; of the last one, the oldest entries.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files
+from kiln.operating_system import file_locks, open_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -57,7 +57,7 @@ class DiskCaches:
         try:
             self.folder(key).mkdir(exist_ok=True)  # another process may have removed it before it released the lock
             if os.fstat(note).st_size == 0:  # two processes may write the same at once, each from the beginning
-                os.pwrite(note, json.dumps({"label": label}).encode(), 0)
+                os.write(note, json.dumps({"label": label}).encode())
             yield self.folder(key)
         finally:
             os.utime(note)
@@ -66,8 +66,8 @@ class DiskCaches:
     def _shared(self, key: str) -> int:
         """Open a key's note, locked against removal; retry if it was removed before it was locked."""
         while True:
-            note = os.open(self._note(key), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            fcntl.flock(note, fcntl.LOCK_SH)
+            note = os.open(self._note(key), os.O_RDWR | os.O_CREAT | open_files.PRIVATE, 0o666)
+            file_locks.acquire(note, wait=True, shared=True)
             if os.fstat(note).st_nlink:
                 return note
             os.close(note)
@@ -127,7 +127,7 @@ class DiskCaches:
             for file in sorted(_files(self.folder(entry.key)), key=lambda path: path.lstat().st_mtime) if alone else ():
                 if freed >= excess:
                     break
-                freed += 512 * file.lstat().st_blocks
+                freed += open_files.size_on_disk(file.lstat())
                 file.unlink()
         return freed
 
@@ -141,7 +141,7 @@ class DiskCaches:
             return
         with note:
             try:
-                fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file_locks.acquire(note.fileno(), wait=False)
             except BlockingIOError:
                 yield False
             else:

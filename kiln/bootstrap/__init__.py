@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 from kiln.bootstrap import clone, fallback_home
 from kiln.bootstrap.environment_state import COLLECTIONS, FLEET, FLEET_FOLDER, FOLDER, RUN, TEST, examine, python_of
 from kiln.errors import Interrupted, KilnError, UnsupportedPython
+from kiln.operating_system import child_processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ def enter(root: Path, *arguments: str, locks: Sequence[str] = (RUN,)) -> NoRetur
     except KilnError as failure:
         _print_line(f"error: {failure}")
         sys.exit(failure.exit_code)
-    os.execv(python, [str(python), "-I", *arguments])  # noqa: S606 - it needs no shell
+    child_processes.replace_by(python, ["-I", *arguments])
 
 
 def environment(root: Path, *, locks: Sequence[str] = (RUN,), say: Callable[[str], None] = lambda _: None) -> Path:

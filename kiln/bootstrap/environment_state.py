@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from kiln.operating_system.environment_layout import PYTHON
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -69,7 +71,7 @@ def write_marker(folder: Path, digests: Mapping[str, str]) -> None:
     """Record, atomically, the environment's locks and interpreter."""
     marker = {"folder": _path_text(folder), "locks": digests, "abi": abi(), "interpreter": _identity(folder)}
     temporary = folder / f"{MARKER}.new"
-    temporary.write_text(json.dumps(marker, indent=1))
+    temporary.write_bytes(json.dumps(marker, indent=1).encode())
     temporary.replace(folder / MARKER)
 
 
@@ -82,7 +84,7 @@ def digest(root: Path, name: str) -> str:
 
 def python_of(folder: Path) -> Path:
     """Return the environment's interpreter, by the path through which it finds its packages."""
-    return folder / "bin" / "python"
+    return folder / PYTHON
 
 
 def base_python() -> Path:

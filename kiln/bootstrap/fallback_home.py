@@ -7,10 +7,11 @@ fail with a traceback without them.
 from __future__ import annotations
 
 import os
-import pwd
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from kiln.operating_system import users
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,28 +22,21 @@ NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")  # in the order of Python's get
 def lacking(environment: Mapping[str, str], uid: int) -> dict[str, str]:
     """Return the missing variables of a user's environment: HOME without a writable home, LOGNAME without a name."""
     variables = {}
-    if not _is_usable(environment.get("HOME") or _recorded(uid, "pw_dir")):
+    if not _is_usable(environment.get("HOME") or users.recorded_home(uid)):
         variables["HOME"] = str(_stand_in(uid))
-    if not any(environment.get(name) for name in NAMES) and not _recorded(uid, "pw_name"):
+    if not any(environment.get(name) for name in NAMES) and not users.recorded_name(uid):
         variables["LOGNAME"] = f"uid{uid}"
     return variables
 
 
 def provide() -> None:
     """Add the missing variables to this process's environment, which its child processes inherit."""
-    os.environ.update(lacking(os.environ, os.getuid()))
-
-
-def _recorded(uid: int, field: str) -> str:
-    try:
-        return str(getattr(pwd.getpwuid(uid), field))
-    except KeyError:
-        return ""
+    os.environ.update(lacking(os.environ, users.uid()))
 
 
 def _is_usable(home: str) -> bool:
     """Return whether a folder is writable or can be created."""
-    if not home.startswith("/"):
+    if not Path(home).is_absolute():
         return False
     existing = next(place for place in (Path(home), *Path(home).parents) if place.exists())
     return os.access(existing, os.W_OK)

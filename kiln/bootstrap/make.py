@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shlex
@@ -29,6 +28,8 @@ from kiln.bootstrap.environment_state import (
 )
 from kiln.bootstrap.faults import explain_os_error, explain_pip, explain_venv
 from kiln.errors import DownloadFailed, MissingTool, NotWritable
+from kiln.operating_system import file_locks
+from kiln.operating_system.environment_layout import PROGRAM, PROGRAM_TEXT, ROOT_FROM_PACKAGES, site_packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,13 +54,6 @@ _LOCKED = (
 _INSTALL = ("install", "--no-user", "--no-warn-script-location", *_LOCKED)
 _DOWNLOAD = ("download", *_LOCKED)
 _PATH_FILE = "kiln-root.pth"
-_ROOT_FROM_SITE_PACKAGES = "../../../.."  # relative, because a path file is read in the locale's encoding
-# Without -I, Python would import a folder kiln of the current directory, which may be another's checkout.
-_PROGRAM = """\
-#!/bin/sh
-here=$(dirname "$(readlink -f "$0")")
-exec "$here/python" -I -m kiln "$@"
-"""
 
 
 class _Job(NamedTuple):
@@ -109,8 +103,9 @@ def _make(job: _Job, reason: str, *, completable: bool) -> None:
         _install(job)
         if COLLECTIONS in job.locks:
             _unpack_collections(job)
-        (_site_packages(folder) / _PATH_FILE).write_text(f"{_ROOT_FROM_SITE_PACKAGES}\n")
-        _write_program(folder / "bin" / "kiln")
+        # relative, because a path file is read in the locale's encoding
+        (site_packages(folder) / _PATH_FILE).write_bytes(f"{ROOT_FROM_PACKAGES}\n".encode())
+        _write_program(folder / PROGRAM)
         write_marker(folder, digests)
     except BaseException:
         with suppress(OSError):
@@ -169,13 +164,13 @@ def _unpack_collections(job: _Job) -> None:
     if code:
         explain_pip(tail, job.root)
     for wheel in scratch.iterdir():
-        collections.unpack(wheel, _site_packages(job.folder))
+        collections.unpack(wheel, site_packages(job.folder))
     shutil.rmtree(scratch)
 
 
 def _pip_for(folder: Path) -> list[str]:
     """Return the command of the environment's own pip, or of this Python's if it has none (without ensurepip)."""
-    if (_site_packages(folder) / "pip").is_dir():
+    if (site_packages(folder) / "pip").is_dir():
         return [str(python_of(folder)), "-I", "-m", "pip"]
     return [sys.executable, "-I", "-m", "pip", "--python", str(python_of(folder))]
 
@@ -210,12 +205,14 @@ def _locked(folder: Path, say: Say) -> Iterator[int]:
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file_locks.acquire(lock, wait=False)
         except BlockingIOError:
             say(f"another process is setting up {folder.name}: waiting for it")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            file_locks.acquire(lock, wait=True)
         yield lock
     finally:
+        with suppress(OSError):  # an error before the lock was held
+            file_locks.release(lock)
         os.close(lock)
 
 
@@ -248,12 +245,8 @@ def _clear(folder: Path) -> None:
 
 def _write_program(path: Path) -> None:
     """Write the program ``kiln``, which can be started from anywhere, also through a link."""
-    path.write_text(_PROGRAM)
+    path.write_bytes(PROGRAM_TEXT.encode())
     path.chmod(0o755)
-
-
-def _site_packages(folder: Path) -> Path:
-    return next(folder.glob("lib/*/site-packages"))
 
 
 def _unconditional(root: Path, lock: str) -> set[str]:
@@ -263,7 +256,7 @@ def _unconditional(root: Path, lock: str) -> set[str]:
 
 
 def _installed(folder: Path) -> set[str]:
-    installed = distributions(path=[str(_site_packages(folder))])
+    installed = distributions(path=[str(site_packages(folder))])
     return {
         f"{re.sub(r'[-_.]+', '-', distribution.metadata['Name']).lower()}=={distribution.version}"
         for distribution in installed

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import signal
 import subprocess
 import threading
 from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from kiln.operating_system import child_processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
 
 TAIL_LINES = 60
-PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 def run(
@@ -29,18 +28,20 @@ def run(
     """
     lines: deque[str] = deque(maxlen=TAIL_LINES)
     process: subprocess.Popen[str] | None = None
-    with _adopting_orphans():
+    group: child_processes.ProcessGroup | None = None
+    with child_processes.orphans_adopted():
         try:
             with _interrupted_afterwards():  # else nothing would end a process that is being started
                 process = _start(arguments, env, lock)
+                group = child_processes.ProcessGroup(process)
             assert process.stdout is not None
             for line in process.stdout:
                 lines.append(line.rstrip())
                 on_line(line.rstrip())
             return process.wait(), "\n".join(lines)
         finally:
-            if process is not None:
-                _end(process)
+            if process is not None and group is not None:
+                _end(process, group)
 
 
 def _start(arguments: Sequence[str], env: Mapping[str, str], lock: int) -> subprocess.Popen[str]:
@@ -50,8 +51,8 @@ def _start(arguments: Sequence[str], env: Mapping[str, str], lock: int) -> subpr
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=env,
-        pass_fds=(lock,),
-        start_new_session=True,  # a separate group, which can be killed as a whole
+        **child_processes.inheriting(lock),
+        **child_processes.own_group(),  # which can be killed as a whole
         encoding="utf-8",
         errors="replace",
     )
@@ -78,28 +79,12 @@ def _interrupted_afterwards() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-@contextmanager
-def _adopting_orphans() -> Iterator[None]:
-    """Become the parent of a step's children after the step has ended, so that this process can wait for them."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux alone has it
-    if prctl is None:
-        yield
-        return
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
-    try:
-        yield
-    finally:
-        prctl(PR_SET_CHILD_SUBREAPER, 0)
-
-
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[str], group: child_processes.ProcessGroup) -> None:
     """Kill a running step with all of its child processes, wait until the last of them has ended, close its pipe."""
     if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        group.kill()
         process.wait()
-        with suppress(ChildProcessError):
-            while True:
-                os.waitpid(-process.pid, 0)
+        child_processes.wait_for_group(process)
+    group.close()
     if process.stdout is not None:
         process.stdout.close()

@@ -6,7 +6,6 @@ GPUs are queried from NVML, the driver's own library, and from nvidia-smi where 
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
 import re
 from dataclasses import dataclass, fields
@@ -17,6 +16,7 @@ from kiln import command, container
 from kiln.compat.combination import Combination, Gpu
 from kiln.container.engine import ASIDE
 from kiln.errors import KilnError, MissingTool
+from kiln.operating_system import resource_usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -237,8 +237,7 @@ def _system() -> str:
 
 
 def _glibc() -> str | None:
-    text = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None
-    match = _VERSION.search(text or "")
+    match = _VERSION.search(resource_usage.c_library())
     return match[0] if match else None
 
 

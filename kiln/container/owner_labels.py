@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kiln import processes
+from kiln.operating_system.child_processes import exists
 
 LABEL = "kiln.owner"
 
@@ -37,7 +38,7 @@ class Owner:
     def of_process(cls, pid: int) -> Owner | None:
         """Return the running process ``pid``, or None."""
         process = processes.read(pid)
-        if not _exists(pid) or (process is not None and process.state in processes.ENDED):
+        if not exists(pid) or (process is not None and process.state in processes.ENDED):
             return None
         return cls(
             machine=platform.node().replace("/", "-"),
@@ -65,16 +66,6 @@ def is_gone(owner: Owner, here: Owner, now: Owner | None) -> bool:
     if owner.boot != here.boot:
         return True
     return owner.namespace == here.namespace and owner != now
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _text(path: Path) -> str:

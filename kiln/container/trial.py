@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import resource
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.errors import ContainerFault, MissingTool, excerpt
+from kiln.operating_system import resource_usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -31,17 +31,17 @@ class Refusal:
 
 
 # The limits that Podman sets for itself when it starts, where it may: its containers cannot get more.
-PODMANS_OWN = {"nofile": (resource.RLIMIT_NOFILE, 1 << 20), "nproc": (resource.RLIMIT_NPROC, 1 << 15)}
+PODMANS_OWN = {"nofile": 1 << 20, "nproc": 1 << 15}
 
 
 def _limits_within_reach(_engine: Engine) -> tuple[str, ...]:
-    return tuple(_ulimits({name: resource.getrlimit(number)[1] for name, (number, _) in PODMANS_OWN.items()}))
+    return tuple(_ulimits({name: resource_usage.hard_limit(name) for name in PODMANS_OWN}))
 
 
 def _ulimits(hard: Mapping[str, int]) -> Iterator[str]:
     """Yield options for this process's hard limits, or Podman's own where those are lower."""
     for name, limit in hard.items():
-        most = PODMANS_OWN[name][1] if limit == resource.RLIM_INFINITY else min(limit, PODMANS_OWN[name][1])
+        most = min(limit, PODMANS_OWN[name])
         yield from ("--ulimit", f"{name}={most}:{most}")
 
 

@@ -19,6 +19,7 @@ from kiln.executor.mounts import Folders
 from kiln.job.messages import StepReporter
 from kiln.job.output_lookup import needs_network
 from kiln.model.container import ContainerLimits, Mount, User
+from kiln.operating_system import users
 from kiln.store import build_cache
 from kiln.store.rehearsal_layout import RehearsalLayout
 
@@ -132,7 +133,7 @@ class ContainerExecutor:
             platform=job.image_platform,
             environment=job.variables,
             secrets={**task.scripted, **task.secrets},
-            user=User(uid=os.getuid(), gid=os.getgid()),
+            user=User(uid=users.uid(), gid=users.gid()),
             limits=ContainerLimits()
             if engine.lacks
             else ContainerLimits(cores=job.cores, memory=job.memory, processes=conda_forge_env.PROCESSES),

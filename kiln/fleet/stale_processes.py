@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln import processes
+from kiln.operating_system.child_processes import KILL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,5 +33,5 @@ def end(folder: Path) -> tuple[int, ...]:
     until = time.monotonic() + GRACE
     while (rest := find(folder)) and time.monotonic() < until:
         time.sleep(0.05)
-    processes.send(signal.SIGKILL, rest)
+    processes.send(KILL, rest)
     return first

@@ -5,7 +5,6 @@ QEMU starts the kernel with its initial file system directly, so the disk needs 
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from kiln import command, files
 from kiln.errors import BuildFailed, MissingTool, excerpt
 from kiln.image.build_base import AFTER, BEFORE, SUITE, ImageRecipe, archive_of
 from kiln.image.worker_container import UNPACK, worker_recipe
+from kiln.operating_system import users
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -136,7 +136,7 @@ def _make(archive: Path, part: Path, *, env: Mapping[str, str], on_line: Callabl
 
 def _as_root(env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the command prefix that allows files of any owner; empty for root."""
-    if os.geteuid() == 0:
+    if users.is_root():
         return ()
     try:
         command.find("fakeroot", env=env)

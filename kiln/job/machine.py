@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from kiln.operating_system import resource_usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,5 +28,4 @@ class HostMachine:
 
 def processor() -> str:
     """Return the model name of this machine's processor."""
-    lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return resource_usage.processor() or platform.machine()

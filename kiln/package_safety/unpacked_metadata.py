@@ -7,6 +7,7 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from kiln.conda_package import reader
+from kiln.operating_system.open_files import NO_LINK, refuse_link
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,7 +39,8 @@ def links(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 def _text(file: Path) -> str:
     """Return the text of a regular file; a link or a device is not read."""
-    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    refuse_link(file)
+    descriptor = os.open(file, os.O_RDONLY | NO_LINK)
     with os.fdopen(descriptor, "rb") as opened:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_LIST:

@@ -6,12 +6,8 @@ import atexit
 import contextlib
 import contextvars
 import dataclasses
-import fcntl
 import glob
 import os
-import selectors
-import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -22,6 +18,10 @@ from typing import IO, TYPE_CHECKING, Any
 from kiln import command, credentials, errors, files, json_lines
 from kiln.errors import BrokenIndex, BrokenPackage, KilnError, LimitExceeded, SolveFailed, UsageError
 from kiln.model.limits import Limits
+from kiln.operating_system import file_locks
+from kiln.operating_system.child_processes import KILL, ProcessGroup
+from kiln.operating_system.lock_handover import LockSender
+from kiln.operating_system.pipes import PipeReader
 
 if TYPE_CHECKING:
     import subprocess
@@ -96,12 +96,16 @@ class _Process:
 
     def __init__(self) -> None:
         self.messages: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
-        self.locks, theirs = socket.socketpair()
-        with theirs:
-            argv = (sys.executable, "-m", "kiln.rattler_process.worker", str(os.getpid()), str(theirs.fileno()))
+        self.locks = LockSender()
+        argv = (sys.executable, "-m", "kiln.rattler_process.worker", str(os.getpid()), str(self.locks.number))
+        try:
             self.process: subprocess.Popen[bytes] = command.start(
-                argv, cwd=_ROOT, stderr=self.messages, inherited=(theirs.fileno(),)
+                argv, cwd=_ROOT, stderr=self.messages, inherited=self.locks.inherited
             )
+        finally:
+            self.locks.child_started()
+        self.group = ProcessGroup(self.process)
+        self.output = PipeReader([_stream(self.process.stdout)])
         self.unfinished: set[Path] = set()
         self._rest = b""
 
@@ -133,7 +137,7 @@ class _Process:
         seconds = float(bounds.install if operation == "install" else bounds.solve)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             if lock is not None:
-                socket.send_fds(self.locks, [b"\0"], [lock])
+                self.locks.send(lock)
             _stream(self.process.stdin).write(json_lines.encode(request).encode() + b"\n")
             _stream(self.process.stdin).flush()
         for message in self._received(time.monotonic() + seconds + GRACE):
@@ -147,17 +151,12 @@ class _Process:
 
     def _received(self, until: float) -> Iterator[dict[str, Any]]:
         """Yield messages until the process ends or the time is over."""
-        output = _stream(self.process.stdout)
-        with selectors.DefaultSelector() as selector:
-            selector.register(output, selectors.EVENT_READ)
-            while (remaining := until - time.monotonic()) > 0:
-                if not selector.select(timeout=min(remaining, 1.0)):
-                    continue
-                chunk = os.read(output.fileno(), 1 << 20)
+        while (remaining := until - time.monotonic()) > 0:
+            for _, chunk in self.output.ready(min(remaining, 1.0)):
                 *lines, self._rest = (self._rest + chunk).split(b"\n")
                 yield from filter(None, map(json_lines.decode, lines))
-                if not chunk:
-                    return
+            if not self.output.is_open:
+                return
 
     def _crashed(self, operation: str, bounds: Limits) -> dict[str, Any]:
         """Return the failure of a process that ended or hangs without an answer."""
@@ -166,7 +165,7 @@ class _Process:
         code = self.process.poll()
         self.messages.seek(0)
         last = self.messages.read()[-4000:].decode("utf-8", "replace").strip().splitlines()[-3:]
-        if code == -signal.SIGKILL or any(words in "\n".join(last) for words in _OUT_OF_MEMORY):
+        if code == -KILL or any(words in "\n".join(last) for words in _OUT_OF_MEMORY):
             return as_data(out_of_memory(bounds))
         kind = BrokenIndex if operation == "solve" else BrokenPackage
         ended = "gave no answer" if code is None else f"ended with exit code {code}"
@@ -183,6 +182,8 @@ class _Process:
         finally:
             self.process.kill()
             self.process.wait()
+            self.group.close()
+            self.output.close()
             self.locks.close()
             for pipe in (self.process.stdin, self.process.stdout, self.messages):
                 with contextlib.suppress(OSError):
@@ -196,8 +197,8 @@ def _remove_parts(folder: Path) -> None:
 
     The library unpacks into a folder of the package's name with a dot before it and six characters after it.
     """
-    with contextlib.suppress(OSError), (folder.parent / ".cache.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with contextlib.suppress(OSError), (folder.parent / ".cache.lock").open("ab") as lock:
+        file_locks.acquire(lock.fileno(), wait=False)
         for part in folder.parent.glob(f".{glob.escape(folder.name)}??????"):
             files.remove(part)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING, Any
+
+from kiln.operating_system.open_files import readable_as_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,18 +20,12 @@ def loaded(records: Iterable[Mapping[str, Any]]) -> list[RepoDataRecord]:
     """Return JSON values as the library's records; it can only read records of a prefix, from files."""
     from rattler import PrefixRecord
 
-    descriptor = os.memfd_create("record")
-    try:
-        return [_loaded(PrefixRecord, descriptor, record) for record in records]
-    finally:
-        os.close(descriptor)
+    return [_loaded(PrefixRecord, record) for record in records]
 
 
-def _loaded(kind: type[PrefixRecord], descriptor: int, record: Mapping[str, Any]) -> PrefixRecord:
-    data = json.dumps({**record, **_NOWHERE}).encode()
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, data, 0)
-    return kind.from_path(f"/proc/self/fd/{descriptor}")  # type: ignore[arg-type]  # the library takes strings, too
+def _loaded(kind: type[PrefixRecord], record: Mapping[str, Any]) -> PrefixRecord:
+    with readable_as_file(json.dumps({**record, **_NOWHERE}).encode()) as path:
+        return kind.from_path(path)
 
 
 def dumped(records: Iterable[RepoDataRecord]) -> list[dict[str, Any]]:

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import resource
 import socket
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import processes
 from kiln.errors import DownloadFailed, KilnError, LimitExceeded
 from kiln.files import size_text
+from kiln.operating_system import resource_usage
+from kiln.operating_system.child_processes import parent_is
+from kiln.operating_system.open_files import own_descriptors
+from kiln.operating_system.resource_usage import bytes_written, private_memory
 from kiln.rattler_process.client import VARIABLE, allow, doubled, out_of_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from kiln.model.limits import Limits
 
 INTERVAL = 0.1  # seconds
 BUSY = 0.001  # seconds of processor time that count as activity
-_ANONYMOUS = re.compile(r"^RssAnon:\s+(\d+) kB$", re.MULTILINE)
-_WRITTEN = re.compile(r"^wchar: (\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +41,11 @@ class WatchedTask:
 
 
 def restrict(limits: Limits, *, file_size: int | None) -> None:
-    """Have the kernel limit this process's memory and the size of its files.
+    """Have the system limit this process's memory and, where it can, the size of its files.
 
     The watchdog acts sooner and gives the reason; this holds when memory grows faster than it polls.
     """
-    _set(resource.RLIMIT_DATA, 2 * limits.memory + 10**9)
-    _set(resource.RLIMIT_FSIZE, resource.RLIM_INFINITY if file_size is None else file_size)
-
-
-def _set(kind: int, amount: int) -> None:
-    _, maximum = resource.getrlimit(kind)
-    resource.setrlimit(kind, (amount if maximum == resource.RLIM_INFINITY else min(amount, maximum), maximum))
+    resource_usage.limit_for_good(memory=2 * limits.memory + 10**9, file_size=file_size)
 
 
 class Watchdog(threading.Thread):
@@ -68,7 +62,7 @@ class Watchdog(threading.Thread):
     def run(self) -> None:
         """Check the limits until stopped."""
         while not self.stopped.wait(INTERVAL):
-            if os.getppid() != self.parent:
+            if not parent_is(self.parent):
                 os._exit(1)
             breach = self._stalled() or self._late() or self.exceeded()
             if breach is not None:
@@ -104,7 +98,7 @@ class Watchdog(threading.Thread):
 
     def exceeded(self) -> KilnError | None:
         """Return the error of a task that has used too much memory or disk space, as far as it has come."""
-        if anonymous_memory() > self.limits.memory:
+        if private_memory() > self.limits.memory:
             return out_of_memory(self.limits)
         if self.task.writes is not None and bytes_written() - self.written > self.task.writes:
             return LimitExceeded(
@@ -123,27 +117,15 @@ class Watchdog(threading.Thread):
     def _free_inodes(self) -> int:
         """Return the number of files that the disk can still hold; 0 where it has no such limit."""
         with contextlib.suppress(OSError):
-            return os.statvfs(self.task.folder).f_ffree if self.task.folder else 0
+            return resource_usage.free_files(self.task.folder) if self.task.folder else 0
         return 0
-
-
-def bytes_written() -> int:
-    """Return the number of bytes that this process has written since it started."""
-    match = _WRITTEN.search(Path("/proc/self/io").read_text())
-    return int(match[1]) if match else 0
-
-
-def anonymous_memory() -> int:
-    """Return the bytes of memory of this process that are not of files."""
-    match = _ANONYMOUS.search(Path("/proc/self/status").read_text())
-    return 1024 * int(match[1]) if match else 0
 
 
 def peers() -> list[str]:
     """Return the addresses that this process is connected to."""
     addresses = set()
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
+    for descriptor in own_descriptors():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
             if connection.family in {socket.AF_INET, socket.AF_INET6}:
                 address = connection.getpeername()
                 addresses.add(f"{address[0]}:{address[1]}")

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import signal
-import socket
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import credentials, json_lines
 from kiln.errors import Interrupted, KilnError
 from kiln.model.limits import Limits
+from kiln.operating_system.lock_handover import LockReceiver
 from kiln.rattler_process import operations
 from kiln.rattler_process.client import as_data
 from kiln.rattler_process.watchdog import Watchdog, restrict
@@ -33,7 +34,7 @@ UNWINDING = 2.0  # seconds for the library to remove its half-written files once
 class RequestServer:
     """A server of one request after the other; ``breach`` is the limit that was exceeded."""
 
-    def __init__(self, parent: int, answers: TextIO, locks: socket.socket) -> None:
+    def __init__(self, parent: int, answers: TextIO, locks: LockReceiver) -> None:
         self.parent, self.answers, self.locks = parent, answers, locks
         self.breach: KilnError | None = None
         self.answered = threading.Event()
@@ -62,7 +63,7 @@ class RequestServer:
 
         For compiled code may go on with its work then, until the parent ends the process, or is gone itself.
         """
-        locks = socket.recv_fds(self.locks, 1, 1, socket.MSG_CMSG_CLOEXEC)[1] if request["lock"] else []
+        locks = self.locks.receive() if request["lock"] else []
         yield
         for descriptor in locks:
             os.close(descriptor)
@@ -85,7 +86,8 @@ class RequestServer:
         def stop(error: KilnError) -> None:
             threading.Thread(target=end, args=(error,), daemon=True).start()
 
-        loop.add_signal_handler(signal.SIGTERM, stop, Interrupted("the process was terminated"))
+        with contextlib.suppress(NotImplementedError):  # Windows ends a process without a signal
+            loop.add_signal_handler(signal.SIGTERM, stop, Interrupted("the process was terminated"))
         operation = operations.find(request["operation"], request["arguments"], limits, self.send, stop)
         restrict(limits, file_size=operation.file_size)
         watchdog = Watchdog(limits, operation.task, self.parent, end)
@@ -106,10 +108,10 @@ class RequestServer:
 
 def main(parent: str, locks: str) -> None:
     """Answer until the input ends, then exit without the library's tear-down (see kiln.__main__)."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", newline="\n")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a library's output is not an answer
-    server = RequestServer(int(parent), answers, socket.socket(fileno=int(locks)))
-    for line in sys.stdin:
+    server = RequestServer(int(parent), answers, LockReceiver(int(locks)))
+    for line in io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8"):
         server.serve(line)
     os._exit(0)
 

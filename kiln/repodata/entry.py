@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import errno
 import json
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, names
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
+from kiln.operating_system.open_files import readable_as_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 OF_THE_FILE = frozenset(
     {errno.EACCES, errno.ELOOP, errno.ENOENT, errno.ENAMETOOLONG}
@@ -74,12 +74,10 @@ def _record(package: Path) -> dict[str, Any]:
     if not package.is_file():
         raise BrokenPackage(f"{package} is not a regular file")
     digests = files.digests(package)
-    with tempfile.TemporaryFile() as index:
-        index.write(json.dumps(reader.read_info(package, "index.json")).encode())
-        index.flush()
+    with readable_as_file(json.dumps(reader.read_info(package, "index.json")).encode()) as index:
         try:
             record = PackageRecord.from_index_json(
-                Path(f"/proc/self/fd/{index.fileno()}"),
+                index,
                 size=package.stat().st_size,
                 sha256=digests["sha256"],
                 md5=digests["md5"],

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import stat
 from typing import IO, TYPE_CHECKING
 
 from kiln.console import one_line
+from kiln.operating_system.open_files import open_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,11 +23,7 @@ def opened(log: Path) -> IO[bytes]:
     Raises:
         OSError: it is missing, or not a regular file.
     """
-    descriptor = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file", str(log))
-    return open(descriptor, "rb")  # noqa: PTH123 - a descriptor has no path
+    return open(open_regular(log), "rb")  # noqa: PTH123 - a descriptor has no path
 
 
 def tail(log: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from kiln.cpu_memory import Resources
 from kiln.executor import conda_forge_env
 from kiln.job.job_files import ConfigJob
 from kiln.model.run import ConfigRun, ConfigState
+from kiln.operating_system import users
 from kiln.run import executor_choice, inputs, resource_check
 from kiln.run.options import HOST
 from kiln.scheduling import local
@@ -183,7 +183,7 @@ def _job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[str, Any]
         cores=share.cores,
         memory=options.memory if run_inputs.engine is None else share.memory,
         variables=conda_forge_env.variables(
-            run_inputs.feedstock, config.name, caller=options.caller_variables, cores=share.cores, uid=os.getuid()
+            run_inputs.feedstock, config.name, caller=options.caller_variables, cores=share.cores, uid=users.uid()
         ),
         environment=dict(run_inputs.machine.environment),
         log="",

@@ -22,6 +22,7 @@ from kiln.job.machine import processor
 from kiln.job.messages import MARK, parse_message
 from kiln.ledger import records
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
+from kiln.operating_system.child_processes import KILL
 from kiln.scheduling import local
 from kiln.store import build_cache
 
@@ -224,12 +225,12 @@ class MatrixRun:
             try:
                 self._take(*self.events.get(timeout=1.0))
                 if time.monotonic() > until:
-                    self._signal(signal.SIGKILL)
+                    self._signal(KILL)
             except queue.Empty:
                 if time.monotonic() > until:
-                    self._signal(signal.SIGKILL)
+                    self._signal(KILL)
             except KeyboardInterrupt:
-                self._signal(signal.SIGKILL)
+                self._signal(KILL)
 
     def _signal(self, number: signal.Signals) -> None:
         for config in self.running.values():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import limits
+from kiln.limits.bounds import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +61,6 @@ def guard(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, CLOSED_PORT)
     processes = request.node.get_closest_marker("processes") is not None
-    monkeypatch.setattr(limits._Bounds, "inside", not processes)  # as in a process that has its limits, so none is made
+    monkeypatch.setattr(Bounds, "inside", not processes)  # as in a process that has its limits, so none is made
     with guarded(processes=processes):
         yield

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "kiln"
 LAYERS = tuple(
     set(parts.split())
     for parts in (
-        "errors json_lines masking model bootstrap serialization",
+        "errors json_lines masking model bootstrap serialization operating_system",
         """yamltext template versions variants recipe recipe_v1 matchspec_notation conda_package repodata command bazel
         container local_channel console files zstd system_packages ledger limits cpu_memory provenance compat
         package_safety names credentials rattler_process processes

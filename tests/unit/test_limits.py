@@ -14,6 +14,7 @@ import pytest
 
 from kiln import limits
 from kiln.errors import KilnError, RecipeFault, UnsafeTemplate
+from kiln.limits import bounds, forked
 from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def test_a_fault_of_our_own_comes_back_with_where_it_happened() -> None:
 
 @pytest.mark.parametrize("work", [endless, lambda: 7 ** (10**9)], ids=["of many steps", "of a single step"])
 def test_work_without_end_is_ended_and_placed(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SECONDS", 1)
+    monkeypatch.setattr(bounds, "SECONDS", 1)
     with pytest.raises(UnsafeTemplate) as caught:
         limits.bounded(noted(work))
     assert (caught.value.at, caught.value.why) == (HERE, "it takes more than 1 s of processor time")
@@ -117,14 +118,14 @@ def test_a_process_that_is_killed_is_an_own_error() -> None:
 
 def test_an_interrupt_ends_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     children: list[int] = []
-    fork = limits._fork
+    fork = forked._fork
 
     def noticed() -> int:
         children.append(child := fork())
         return child
 
     monkeypatch.setattr(select, "select", interrupted)
-    monkeypatch.setattr(limits, "_fork", noticed)
+    monkeypatch.setattr(forked, "_fork", noticed)
     with pytest.raises(KeyboardInterrupt):
         limits.bounded(endless)
     with pytest.raises(ChildProcessError):  # it has ended, and was waited for
@@ -149,7 +150,7 @@ def interrupted(*_: object) -> None:
 
 
 def test_what_stands_still_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "_STALL", 0.1)
+    monkeypatch.setattr(forked, "_STALL", 0.1)
     with pytest.raises(UnsafeTemplate):
         limits.bounded(lambda: time.sleep(1e6))
 
@@ -175,7 +176,7 @@ def test_the_limits_are_those_of_the_work_alone() -> None:
 
 
 def test_no_handler_of_ordinary_errors_catches_the_end_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SECONDS", 1)
+    monkeypatch.setattr(bounds, "SECONDS", 1)
 
     def stubborn() -> None:
         while True:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from kiln.container import Engine, EngineKind
 from kiln.container.trial import REFUSALS, Refusal, _ulimits, answer, words
 from kiln.errors import MissingTool
+from kiln.operating_system import resource_usage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ def test_limits_are_this_processs_but_not_above_what_podman_leaves_itself() -> N
         *("--ulimit", "nofile=20000:20000"),
         *("--ulimit", "nproc=32768:32768"),
     )
-    assert tuple(_ulimits({"nofile": resource.RLIM_INFINITY})) == ("--ulimit", "nofile=1048576:1048576")
+    assert tuple(_ulimits({"nofile": resource_usage.UNLIMITED})) == ("--ulimit", "nofile=1048576:1048576")
 
 
 def test_runc_takes_cruns_place(tmp_path: Path) -> None:

@@ -1,10 +1,4 @@
-"""Bound the processor time and the memory that hostile input can make kiln spend.
-
-A check inside a process runs between two steps of the interpreter, and one step of a template (a text repeated, a long
-number read, nested lists compared) can take gigabytes or run forever. So recipes and variant files are read in a fork
-of this process under the system's own limits. A fork costs some milliseconds and has all modules and caches of this
-process; a fork around a whole job serves all the calls inside it.
-"""
+"""Limits on work in a forked process."""
 
 from __future__ import annotations
 
@@ -12,63 +6,36 @@ import io
 import mmap
 import os
 import pickle
-import resource
 import select
 import signal
+import sys
 import traceback
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from kiln.errors import KilnError, UnsafeTemplate
-from kiln.model.source_position import Place
+from kiln.errors import KilnError
+from kiln.limits import bounds
+from kiln.limits.bounds import Bounds, OutOfTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
+assert sys.platform != "win32", "Windows has no forks"
+
+import resource  # noqa: E402
+
 Result = TypeVar("Result")
 
-SECONDS = 8  # of processor time; the slowest known feedstock takes half a second
-MEMORY = 320 << 20  # bytes beyond what the process has when it begins
 _LARGEST = 64 << 20  # bytes of a result
 _STALL = 900  # seconds of the clock, for a process that waits
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-_NOTE = 4096  # bytes for the current file and line
-_WHAT = "rendering takes more work than a recipe needs"
-_HINT = "reduce the work there: shorter texts, fewer values, no needless loop"
-
-
-class OutOfTime(BaseException):
-    """The processor time is spent; a BaseException, which handlers of ordinary errors do not catch."""
-
-
-class _Bounds:
-    """The state of this process's limits: whether they are set, and the page with the current file and line."""
-
-    inside = False
-    note: mmap.mmap | None = None
-
-
-def at(file: str, line: int = 0) -> None:
-    """Record the current file and line, for the error of a process that is killed there."""
-    if _Bounds.note is not None:
-        text = f"{file}\0{line}\0".encode(errors="replace")[:_NOTE]
-        _Bounds.note[: len(text)] = text
 
 
 def bounded(work: Callable[[], Result]) -> Result:
-    """Return the result of ``work``, run under limits in a separate process; inside such a process, call it directly.
-
-    The result is copied: it must be plain data. Other changes of ``work`` in memory are lost.
-
-    Raises:
-        UnsafeTemplate: the work needs too much processor time or memory.
-        Exception: the errors of ``work``.
-    """
-    if _Bounds.inside:
-        return work()
-    with mmap.mmap(-1, _NOTE) as note:
+    """Return the result of ``work``, run under limits in a separate process; see `kiln.limits.bounded`."""
+    with mmap.mmap(-1, bounds.NOTE) as note:
         reader, writer = os.pipe()
         # No signal may reach the child before it has reset the parent's handlers.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
@@ -80,7 +47,7 @@ def bounded(work: Callable[[], Result]) -> Result:
         os.close(writer)
         answer, status, usage = _answer(child, reader)
         if status:
-            raise _killed(status, usage.ru_utime + usage.ru_stime, _place(note))
+            raise _killed(status, usage.ru_utime + usage.ru_stime, note)
     result, error, trace = _Unpickler(io.BytesIO(answer)).load()
     if error is not None:
         raise error from (None if isinstance(error, KilnError) else RuntimeError(trace))
@@ -110,24 +77,11 @@ def _answer(child: int, reader: int) -> tuple[bytes, int, resource.struct_rusage
     return b"".join(chunks), status, usage
 
 
-def _place(note: mmap.mmap) -> Place | None:
-    file, line, *_ = (*note[:].decode(errors="replace").split("\0"), "", "")
-    return Place(file=file, line=int(line) if line.isdecimal() else 0) if file else None
-
-
-def _killed(status: int, seconds: float, place: Place | None) -> UnsafeTemplate:
-    if seconds >= SECONDS:
-        return _too_slow(place)
-    why = f"its process ended with status {os.waitstatus_to_exitcode(status)} after {seconds:.1f} s"
-    return UnsafeTemplate(_WHAT, at=place, why=why, hint=_HINT)
-
-
-def _too_slow(place: Place | None) -> UnsafeTemplate:
-    return UnsafeTemplate(_WHAT, at=place, why=f"it takes more than {SECONDS} s of processor time", hint=_HINT)
-
-
-def _too_large(place: Place | None) -> UnsafeTemplate:
-    return UnsafeTemplate(_WHAT, at=place, why=f"it takes more than {MEMORY >> 20} MB of memory", hint=_HINT)
+def _killed(status: int, seconds: float, note: mmap.mmap) -> KilnError:
+    if seconds >= bounds.SECONDS:
+        return bounds.too_slow(note)
+    code = os.waitstatus_to_exitcode(status)
+    return bounds.exceeded(note, f"its process ended with status {code} after {seconds:.1f} s")
 
 
 # In the child
@@ -137,7 +91,7 @@ def _run(work: Callable[[], object], writer: int, note: mmap.mmap) -> NoReturn:
     """Do the work, write its outcome, and exit without the parent's exit handlers."""
     code = 1
     try:
-        _Bounds.inside, _Bounds.note = True, note
+        Bounds.inside, Bounds.note = True, note
         _leave_signals()
         _limit()
         answer = memoryview(_outcome(work, note))
@@ -164,12 +118,12 @@ def _limit() -> None:
         raise OutOfTime
 
     signal.signal(signal.SIGPROF, late)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, bounds.SECONDS)
     _lower(resource.RLIMIT_CORE, 0)
-    _lower(resource.RLIMIT_CPU, SECONDS + 1)
+    _lower(resource.RLIMIT_CPU, bounds.SECONDS + 1)
     sizes = Path("/proc/self/statm")  # only Linux counts and bounds the allocated memory
     if sizes.is_file():
-        _lower(resource.RLIMIT_DATA, int(sizes.read_text().split()[5]) * resource.getpagesize() + MEMORY)
+        _lower(resource.RLIMIT_DATA, int(sizes.read_text().split()[5]) * resource.getpagesize() + bounds.MEMORY)
 
 
 def _lower(kind: int, limit: int) -> None:
@@ -183,12 +137,8 @@ def _outcome(work: Callable[[], object], note: mmap.mmap) -> bytes:
     """Return the result of the work, or its error, as bytes."""
     try:
         return _packed(work(), None)
-    except OutOfTime:
-        return _packed(None, _too_slow(_place(note)))
-    except (MemoryError, SystemError):  # SystemError: the interpreter had no memory left for a MemoryError
-        return _packed(None, _too_large(_place(note)))
-    except RecursionError:
-        return _packed(None, UnsafeTemplate(_WHAT, at=_place(note), why="it is nested too deeply", hint=_HINT))
+    except (OutOfTime, MemoryError, SystemError, RecursionError) as error:
+        return _packed(None, bounds.error_of(error, note))
     except KilnError as error:
         return _packed(None, error)
     except Exception as error:  # noqa: BLE001 - any error is raised again in the parent

@@ -1,0 +1,87 @@
+"""Limits on work in this process, for systems without forks: weaker than a process of its own.
+
+An error is raised in the work when its time is spent, as soon as the interpreter's current step ends. A step that does
+not end is ended with the whole process by a thread of faulthandler, which needs no turn of the interpreter and prints
+the place. The system refuses memory; the memory that the process already had is not part of the limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from kiln.limits import bounds
+from kiln.limits.bounds import Bounds
+from kiln.operating_system import resource_usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Result = TypeVar("Result")
+
+INTERVAL = 0.05  # seconds
+STALL = 60  # seconds of the clock after which the process ends
+_one_at_a_time = threading.Lock()  # the limits are the process's
+
+
+def bounded(work: Callable[[], Result]) -> Result:
+    """Return the result of ``work``; see `kiln.limits.bounded`."""
+    note = bytearray(bounds.NOTE)
+    with _one_at_a_time:
+        Bounds.inside, Bounds.note = True, note
+        try:
+            with resource_usage.more_memory_limited(bounds.MEMORY), _time_limited():
+                return work()
+        except BaseException as error:
+            failure = bounds.error_of(error, note)
+            if failure is None:
+                raise
+            raise failure from None
+        finally:
+            Bounds.inside, Bounds.note = False, None
+
+
+@contextlib.contextmanager
+def _time_limited() -> Iterator[None]:
+    """Raise OutOfTime in this thread when the block takes too long; end the process when that does not help."""
+    finished, worker = threading.Event(), threading.get_ident()
+    until = time.process_time() + bounds.SECONDS
+    lock = threading.Lock()
+
+    def watch() -> None:
+        while not finished.wait(INTERVAL):
+            with lock:
+                if time.process_time() > until and not finished.is_set():
+                    # again each time: code of the work may catch it
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                        ctypes.c_ulong(worker), ctypes.py_object(bounds.OutOfTime)
+                    )
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    with _ended_when_stalled():
+        try:
+            yield
+        finally:
+            with lock:
+                finished.set()
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(worker), None)  # one that came too late
+
+
+@contextlib.contextmanager
+def _ended_when_stalled() -> Iterator[None]:
+    """End the process with a traceback when the block does not end."""
+    try:
+        faulthandler.dump_traceback_later(STALL, exit=True, file=sys.__stderr__ or sys.stderr)
+    except (AttributeError, OSError, RuntimeError, ValueError):  # no standard error that is a file
+        yield
+        return
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()

@@ -1,0 +1,226 @@
+"""Processes where systems differ: groups that end as a whole, whether a process runs, and the end of this one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+if sys.platform == "win32":
+    import ctypes
+
+    from kiln.operating_system import windows_api as api
+
+    KILL = signal.SIGTERM  # Windows has no signals between processes: any of these ends one
+    HANG_UP: tuple[signal.Signals, ...] = ()
+
+    def own_group() -> dict[str, Any]:
+        """Return the arguments of Popen that start a group: Ctrl-C reaches this process alone."""
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+
+    class ProcessGroup:
+        """A process that was started with `own_group`, and its descendants: a job of Windows."""
+
+        def __init__(self, process: subprocess.Popen[Any]) -> None:
+            self._process = process
+            self._job = api.call("CreateJobObjectW", None, None)
+            limits = api.ExtendedLimits()
+            limits.basic.flags = api.LIMIT_KILL_ON_JOB_CLOSE  # when this process ends, and its handle with it
+            size = ctypes.sizeof(limits)
+            api.call("SetInformationJobObject", self._job, api.EXTENDED_LIMIT_INFORMATION, ctypes.byref(limits), size)
+            with suppress(OSError):  # it has already ended
+                api.call("AssignProcessToJobObject", self._job, int(process._handle))  # type: ignore[attr-defined]  # noqa: SLF001
+
+        def terminate(self) -> None:
+            """Have the process end itself: Ctrl-Break is all that reaches a group."""
+            with suppress(OSError):
+                self._process.send_signal(signal.CTRL_BREAK_EVENT)
+
+        def kill(self) -> None:
+            """End the process and its descendants at once."""
+            with suppress(OSError):
+                api.call("TerminateJobObject", self._job, 1)
+
+        def close(self) -> None:
+            """Forget the group, which ends those of its processes that still run."""
+            job, self._job = self._job, 0
+            if job:
+                api.close(job)
+
+    def is_running(pid: int) -> bool:
+        """Return whether a process runs."""
+        try:
+            handle = api.call("OpenProcess", api.PROCESS_QUERY_LIMITED_INFORMATION | api.SYNCHRONIZE, 0, pid)
+        except OSError as error:
+            return isinstance(error, PermissionError)  # another user's
+        try:
+            return api.call("WaitForSingleObject", handle, 0) == api.WAIT_TIMEOUT
+        except OSError:  # a result of 0: it has ended
+            return False
+        finally:
+            api.close(handle)
+
+    def parent_is(pid: int) -> bool:
+        """Return whether this process's parent still runs: Windows keeps the number of one that has ended."""
+        return is_running(pid)
+
+    exists = is_running  # no number belongs to a process that has ended, unless a handle of it is open
+
+    def die_with_parent(number: signal.Signals) -> None:
+        """Do nothing: the job of `ProcessGroup` ends with the parent."""
+
+    def replace_by(program: Path, arguments: list[str]) -> NoReturn:
+        """Run a program to its end and exit with its code: Windows cannot replace a process by another."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the program decides
+        try:
+            code = subprocess.call([str(program), *arguments])
+        finally:
+            signal.signal(signal.SIGINT, before)
+        sys.exit(code)
+
+    def set_not_blocking(descriptor: int) -> None:
+        """Do nothing: writes of a byte into an empty pipe do not block."""
+
+    def inheriting(descriptor: int) -> dict[str, Any]:  # noqa: ARG001
+        """Return the arguments of Popen that share an open file: none; its processes end with this one instead."""
+        return {}
+
+    @contextmanager
+    def orphans_adopted() -> Iterator[None]:
+        """Do nothing: a job knows all its processes."""
+        yield
+
+    def wait_for_group(process: subprocess.Popen[Any]) -> None:
+        """Do nothing: a job that was terminated has no process left."""
+
+    TICKS = 100
+
+    def seconds_since_boot() -> float:
+        """Return the time since the system was started."""
+        return time.monotonic()
+
+else:
+    KILL = signal.SIGKILL
+    HANG_UP = (signal.SIGHUP,)
+    TICKS = os.sysconf("SC_CLK_TCK")  # of /proc/PID/stat, in a second
+
+    def own_group() -> dict[str, Any]:
+        """Return the arguments of Popen that start a group: Ctrl-C reaches this process alone."""
+        return {"start_new_session": True}
+
+    class ProcessGroup:
+        """A process that was started with `own_group`, and its descendants."""
+
+        def __init__(self, process: subprocess.Popen[Any]) -> None:
+            self._process = process
+
+        def terminate(self) -> None:
+            """Have the processes end themselves."""
+            self._signal(signal.SIGTERM)
+
+        def kill(self) -> None:
+            """End the processes at once."""
+            self._signal(signal.SIGKILL)
+
+        def close(self) -> None:
+            """Forget the group; nothing is held."""
+
+        def _signal(self, number: signal.Signals) -> None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def inheriting(descriptor: int) -> dict[str, Any]:
+        """Return the arguments of Popen that share an open file."""
+        return {"pass_fds": (descriptor,)}
+
+    def wait_for_group(process: subprocess.Popen[Any]) -> None:
+        """Wait until the last process of a killed group has ended, of those that this process adopted."""
+        with suppress(ChildProcessError):
+            while True:
+                os.waitpid(-process.pid, 0)
+
+    def replace_by(program: Path, arguments: list[str]) -> NoReturn:
+        """Replace this process by a program."""
+        os.execv(program, [str(program), *arguments])  # noqa: S606 - it needs no shell
+
+    def set_not_blocking(descriptor: int) -> None:
+        """Have writes to a full pipe fail instead of waiting."""
+        os.set_blocking(descriptor, False)
+
+    def parent_is(pid: int) -> bool:
+        """Return whether a process is still this process's parent."""
+        return os.getppid() == pid
+
+    def exists(pid: int) -> bool:
+        """Return whether a process exists; a zombie does."""
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
+
+    if sys.platform == "linux":
+        _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+
+        @contextmanager
+        def orphans_adopted() -> Iterator[None]:
+            """Become the parent of children whose parent has ended, so that this process can wait for them."""
+            import ctypes
+
+            prctl = ctypes.CDLL(None).prctl
+            prctl(_PR_SET_CHILD_SUBREAPER, 1)
+            try:
+                yield
+            finally:
+                prctl(_PR_SET_CHILD_SUBREAPER, 0)
+
+        def is_running(pid: int) -> bool:
+            """Return whether a process of this computer runs and is not a zombie: a zombie has no command line."""
+            with suppress(OSError):
+                return bool(Path("/proc", str(pid), "cmdline").read_bytes())
+            return False
+
+        def die_with_parent(number: signal.Signals) -> None:
+            """Have the kernel send this process a signal when its parent ends, even by SIGKILL."""
+            import ctypes  # slow to import, and rarely needed
+
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+
+        def seconds_since_boot() -> float:
+            """Return the time since the system was started."""
+            return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    else:
+        is_running = exists
+
+        @contextmanager
+        def orphans_adopted() -> Iterator[None]:
+            """Do nothing: Linux alone has this."""
+            yield
+
+        def die_with_parent(number: signal.Signals) -> None:
+            """Send this process a signal soon after its parent has ended."""
+            import threading
+
+            parent = os.getppid()
+
+            def watch() -> None:
+                while os.getppid() == parent:
+                    time.sleep(0.5)
+                os.kill(os.getpid(), number)
+
+            threading.Thread(target=watch, daemon=True).start()
+
+        def seconds_since_boot() -> float:
+            """Return the time since the system was started."""
+            return time.monotonic()

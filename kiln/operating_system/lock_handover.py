@@ -1,0 +1,73 @@
+"""Locks that a child process holds together with its parent: handed to it while it runs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+if sys.platform == "win32":
+
+    class LockSender:
+        """The parent's side. Windows hands over no lock: the child ends with its parent there, as they share a job."""
+
+        number = -1
+        inherited: tuple[int, ...] = ()
+
+        def child_started(self) -> None:
+            """Do nothing."""
+
+        def send(self, lock: int) -> None:
+            """Do nothing: this process holds the lock."""
+
+        def close(self) -> None:
+            """Do nothing."""
+
+    class LockReceiver:
+        """The child's side."""
+
+        def __init__(self, number: int) -> None:
+            """Accept the parent's number, which names nothing here."""
+
+        def receive(self) -> list[int]:
+            """Return no lock."""
+            return []
+
+else:
+    if sys.platform == "linux":
+        _CLOSE_ON_EXEC = socket.MSG_CMSG_CLOEXEC
+    else:
+        _CLOSE_ON_EXEC = 0
+
+    class LockSender:
+        """The parent's side: a socket whose other end, ``number``, the child inherits."""
+
+        def __init__(self) -> None:
+            self._own, self._childs = socket.socketpair()
+            self.number = self._childs.fileno()
+            self.inherited = (self.number,)
+
+        def child_started(self) -> None:
+            """Close the child's end here."""
+            self._childs.close()
+
+        def send(self, lock: int) -> None:
+            """Hand over a lock, by its descriptor."""
+            socket.send_fds(self._own, [b"\0"], [lock])
+
+        def close(self) -> None:
+            """Close this end."""
+            self._own.close()
+
+    class LockReceiver:
+        """The child's side."""
+
+        def __init__(self, number: int) -> None:
+            self._socket = socket.socket(fileno=number)
+
+        def receive(self) -> list[int]:
+            """Return the descriptors of the locks that came."""
+            locks = socket.recv_fds(self._socket, 1, 1, _CLOSE_ON_EXEC)[1]
+            for lock in locks:
+                os.set_inheritable(lock, False)
+            return locks

@@ -1,0 +1,219 @@
+"""Opening, flushing, reserving and exchanging files where systems differ."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+if sys.platform == "win32":
+    _IN_MEMORY: Callable[[str], int] | None = None
+    PRIVATE = os.O_NOINHERIT | os.O_BINARY  # text mode would change line ends
+    NO_LINK = PRIVATE
+    FOLDER = 0
+    _REPARSE_POINT = stat.FILE_ATTRIBUTE_REPARSE_POINT
+
+    def refuse_link(path: str | os.PathLike[str]) -> None:
+        """Refuse a link or a junction. Windows has no flag for it: one that is made right after this is followed.
+
+        Raises:
+            OSError: with ELOOP, as O_NOFOLLOW has it.
+        """
+        try:
+            attributes = os.lstat(path).st_file_attributes
+        except FileNotFoundError:
+            return
+        if attributes & _REPARSE_POINT:
+            raise OSError(errno.ELOOP, "it is a link", os.fspath(path))
+
+    def flush_to_disk(path: Path) -> None:
+        """Flush a file to the disk; Windows flushes folders itself."""
+        if path.is_dir():
+            return
+        writable = os.access(path, os.W_OK)
+        if writable:  # only a file opened for writing can be flushed
+            _flush(path, os.O_RDWR | PRIVATE)
+
+    def reserve_space(descriptor: int, size: int) -> None:
+        """Take space on the disk for an empty file."""
+        _fill(descriptor, size)
+
+    def make_removable(path: Path) -> bool:
+        """Let a file, or all files in a folder, be removed: Windows keeps read-only ones; return whether it exists."""
+        below = (Path(place, name) for place, _, names in os.walk(path) for name in names)
+        for file in (path, *below):
+            if not file.is_symlink() and file.exists():
+                file.chmod(stat.S_IREAD | stat.S_IWRITE)
+        return path.exists()
+
+    def size_on_disk(status: os.stat_result) -> int:
+        """Return the bytes that a file takes, up to its last block."""
+        return status.st_size
+
+    def link(source: str, target: str) -> None:
+        """Give a file another name; a link is not followed, so it cannot be linked here."""
+        if os.path.islink(source):  # noqa: PTH114 - of many files
+            raise OSError(errno.ENOTSUP, "links cannot be linked", source)
+        os.link(source, target)
+
+    def exchange(one: Path, other: Path) -> None:
+        """Exchange two folders, in three steps: an interrupted exchange leaves ``other`` beside its place.
+
+        Raises:
+            OSError: a file in them is open in a program, and nothing has changed.
+        """
+        aside = one.with_name(f"{one.name}.aside")
+        other.rename(aside)
+        try:
+            one.rename(other)
+        except BaseException:
+            aside.rename(other)
+            raise
+        aside.rename(one)
+
+    def own_descriptors() -> list[int]:
+        """Return this process's open descriptors: none, as Windows' sockets are no files."""
+        return []
+
+    def make_named_pipe(path: Path) -> None:
+        """Refuse: Windows has no pipes among its files.
+
+        Raises:
+            OSError: always.
+        """
+        raise OSError(errno.ENOTSUP, "Windows has no named pipes in folders", str(path))
+
+    def replace(source: Path, target: Path) -> None:
+        """Rename a file or folder onto another; an empty folder is removed first, which Windows does not replace."""
+        if source.is_dir() and target.is_dir() and not target.is_symlink():
+            target.rmdir()
+        source.replace(target)
+
+else:
+    PRIVATE = os.O_CLOEXEC
+    NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # never wait for a named pipe
+    FOLDER = os.O_DIRECTORY
+
+    def refuse_link(path: str | os.PathLike[str]) -> None:
+        """Leave the refusal to NO_LINK: the system refuses a link when it opens it."""
+
+    def flush_to_disk(path: Path) -> None:
+        """Flush a file or a folder to the disk."""
+        _flush(path, os.O_RDONLY)
+
+    def make_removable(path: Path) -> bool:
+        """Make a folder and those below it writable for their owner, no link is followed; return whether it is one."""
+        if not path.is_dir():
+            return False
+        path.chmod(0o700)
+        for place, folders, _ in os.walk(path):
+            for folder in (Path(place, name) for name in folders):
+                if not folder.is_symlink():
+                    folder.chmod(0o700)
+        return True
+
+    def size_on_disk(status: os.stat_result) -> int:
+        """Return the bytes that a file takes in blocks."""
+        return 512 * status.st_blocks
+
+    def link(source: str, target: str) -> None:
+        """Give a file another name, or a link, which is not followed."""
+        os.link(source, target, follow_symlinks=False)
+
+    def own_descriptors() -> list[int]:
+        """Return this process's open descriptors; macOS has the same folder as Linux."""
+        return [int(name) for name in os.listdir("/dev/fd")]  # noqa: PTH208 - a folder of numbers
+
+    def make_named_pipe(path: Path) -> None:
+        """Make a named pipe."""
+        os.mkfifo(path)
+
+    def replace(source: Path, target: Path) -> None:
+        """Rename a file or folder onto another, or onto an empty folder."""
+        source.replace(target)
+
+    if sys.platform == "linux":
+        _IN_MEMORY: Callable[[str], int] | None = os.memfd_create
+        _EXCHANGE = ("renameat2", -100, 2)  # AT_FDCWD of fcntl.h, and renameat2(2)'s RENAME_EXCHANGE
+
+        def reserve_space(descriptor: int, size: int) -> None:
+            """Take space on the disk for an empty file."""
+            os.posix_fallocate(descriptor, 0, size)
+
+    else:
+        _IN_MEMORY: Callable[[str], int] | None = None
+        _EXCHANGE = ("renameatx_np", -2, 2)  # AT_FDCWD of macOS's fcntl.h, and rename(2)'s RENAME_SWAP
+
+        def reserve_space(descriptor: int, size: int) -> None:
+            """Take space on the disk for an empty file."""
+            _fill(descriptor, size)
+
+    def exchange(one: Path, other: Path) -> None:
+        """Exchange two folders atomically.
+
+        Raises:
+            OSError: the file system cannot do that.
+        """
+        import ctypes
+
+        function, here, flag = _EXCHANGE
+        rename = getattr(ctypes.CDLL(None, use_errno=True), function)
+        if rename(here, os.fsencode(one), here, os.fsencode(other), flag):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(other))
+
+
+def _flush(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _fill(descriptor: int, size: int) -> None:
+    """Write zeros: a file that is only made longer takes no space."""
+    block = bytes(1 << 20)
+    while size > 0:
+        size -= os.write(descriptor, block[: min(size, len(block))])
+    os.fsync(descriptor)
+
+
+@contextmanager
+def readable_as_file(data: bytes) -> Iterator[Path]:
+    """Yield the path of a file with this content, for libraries that read files alone; in memory where that can be."""
+    descriptor, path = _IN_MEMORY("data") if _IN_MEMORY else -1, None
+    if descriptor < 0:
+        import tempfile
+
+        descriptor, path = tempfile.mkstemp(prefix="kiln-")
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        yield Path(path or f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+        if path is not None:
+            Path(path).unlink()
+
+
+def open_regular(path: Path) -> int:
+    """Open a regular file for reading, and return its descriptor; a link at its name is not followed.
+
+    Raises:
+        OSError: it is missing, a link, or not a regular file.
+    """
+    refuse_link(path)
+    descriptor = os.open(path, os.O_RDONLY | NO_LINK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return descriptor

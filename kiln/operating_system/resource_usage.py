@@ -1,0 +1,171 @@
+"""The memory, cores and disk writes of this process, and the system's limits on them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+UNLIMITED = 1 << 62
+
+if sys.platform == "win32":
+    import ctypes
+
+    from kiln.operating_system import windows_api as api
+
+    def cores() -> int:
+        """Return the number of cores."""
+        return os.cpu_count() or 1
+
+    def machine_memory() -> int:
+        """Return the bytes of memory of this machine."""
+        status = api.MemoryStatus()
+        status.size = ctypes.sizeof(status)
+        api.call("GlobalMemoryStatusEx", ctypes.byref(status))
+        return int(status.total)
+
+    def processor() -> str:
+        """Return the name of the processor."""
+        return os.environ.get("PROCESSOR_IDENTIFIER", "")
+
+    def c_library() -> str:
+        """Return the name and version of the GNU C library: empty."""
+        return ""
+
+    def private_memory() -> int:
+        """Return the bytes of memory that are this process's alone."""
+        counters = api.MemoryCounters()
+        counters.size = size = ctypes.sizeof(counters)
+        api.call("K32GetProcessMemoryInfo", api.this_process(), ctypes.byref(counters), size)
+        return int(counters.private)
+
+    def bytes_written() -> int:
+        """Return the number of bytes that this process has written since it started."""
+        counters = (ctypes.c_uint64 * 6)()  # IO_COUNTERS
+        api.call("GetProcessIoCounters", api.this_process(), ctypes.byref(counters))
+        return int(counters[4])
+
+    def free_files(folder: Path) -> int:  # noqa: ARG001
+        """Return the number of files that the disk can still hold; 0, as NTFS has no such limit."""
+        return 0
+
+    def hard_limit(name: str) -> int:  # noqa: ARG001
+        """Return the most that this process may have of ``nofile`` or ``nproc``."""
+        return UNLIMITED
+
+    class _Job:
+        """The job of this process, which limits its memory; made at the first limit, and kept."""
+
+        handle: int | None = None
+
+        @classmethod
+        def limit(cls, memory: int | None) -> None:
+            """Have the system refuse this process more bytes of memory than ``memory``; None for no limit."""
+            if cls.handle is None:
+                cls.handle = api.call("CreateJobObjectW", None, None)
+                api.call("AssignProcessToJobObject", cls.handle, api.this_process())
+            limits = api.ExtendedLimits()
+            if memory is not None:
+                limits.basic.flags, limits.process_memory = api.LIMIT_PROCESS_MEMORY, memory
+            size = ctypes.sizeof(limits)
+            api.call("SetInformationJobObject", cls.handle, api.EXTENDED_LIMIT_INFORMATION, ctypes.byref(limits), size)
+
+    def limit_for_good(*, memory: int, file_size: int | None) -> None:  # noqa: ARG001
+        """Have the system limit this process's memory; Windows has no limit on the size of its files."""
+        _Job.limit(memory)
+
+    @contextlib.contextmanager
+    def more_memory_limited(amount: int) -> Iterator[None]:
+        """Have the system refuse more than ``amount`` further bytes of memory during the block."""
+        _Job.limit(private_memory() + amount)
+        try:
+            yield
+        finally:
+            _Job.limit(None)
+
+else:
+    import resource
+
+    def machine_memory() -> int:
+        """Return the bytes of memory of this machine."""
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def c_library() -> str:
+        """Return the name and version of the GNU C library; empty with another one."""
+        return os.confstr("CS_GNU_LIBC_VERSION") or "" if "CS_GNU_LIBC_VERSION" in os.confstr_names else ""
+
+    def free_files(folder: Path) -> int:
+        """Return the number of files that the disk can still hold; 0 where it has no such limit."""
+        return os.statvfs(folder).f_ffree
+
+    def hard_limit(name: str) -> int:
+        """Return the most that this process may have of ``nofile`` or ``nproc``."""
+        kinds = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
+        limit = resource.getrlimit(kinds[name])[1]
+        return UNLIMITED if limit == resource.RLIM_INFINITY else limit
+
+    def limit_for_good(*, memory: int, file_size: int | None) -> None:
+        """Have the kernel limit this process's memory and the size of its files."""
+        _set(resource.RLIMIT_DATA, memory)
+        _set(resource.RLIMIT_FSIZE, resource.RLIM_INFINITY if file_size is None else file_size)
+
+    def _set(kind: int, amount: int) -> None:
+        _, most = resource.getrlimit(kind)
+        resource.setrlimit(kind, (amount if most == resource.RLIM_INFINITY else min(amount, most), most))
+
+    @contextlib.contextmanager
+    def more_memory_limited(amount: int) -> Iterator[None]:
+        """Have the kernel refuse more than ``amount`` further bytes of memory during the block."""
+        before = resource.getrlimit(resource.RLIMIT_DATA)
+        _set(resource.RLIMIT_DATA, private_memory() + amount)
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_DATA, before)
+
+    if sys.platform == "linux":
+        _ANONYMOUS = re.compile(r"^RssAnon:\s+(\d+) kB$", re.MULTILINE)
+        _WRITTEN = re.compile(r"^wchar: (\d+)$", re.MULTILINE)
+
+        def cores() -> int:
+            """Return the number of cores that this process may use."""
+            return len(os.sched_getaffinity(0))
+
+        def processor() -> str:
+            """Return the model name of the processor; empty where the kernel gives none."""
+            lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+            return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+        def private_memory() -> int:
+            """Return the bytes of memory of this process that are not of files."""
+            match = _ANONYMOUS.search(Path("/proc/self/status").read_text(encoding="utf-8", errors="replace"))
+            return 1024 * int(match[1]) if match else 0
+
+        def bytes_written() -> int:
+            """Return the number of bytes that this process has written since it started."""
+            match = _WRITTEN.search(Path("/proc/self/io").read_text(encoding="utf-8"))
+            return int(match[1]) if match else 0
+
+    else:
+
+        def cores() -> int:
+            """Return the number of cores."""
+            return os.cpu_count() or 1
+
+        def processor() -> str:
+            """Return the model name of the processor, which macOS gives to programs alone: none."""
+            return ""
+
+        def private_memory() -> int:
+            """Return the most memory that this process has had: macOS gives no other number without a program."""
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS, see getrusage(2) there
+
+        def bytes_written() -> int:
+            """Return the number of blocks that this process has written, as bytes."""
+            return 512 * resource.getrusage(resource.RUSAGE_SELF).ru_oublock
