@@ -11,6 +11,7 @@ import secrets
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from kiln.errors import AlreadyRunning, DiskFull, NotWritable, SystemFault
@@ -18,7 +19,6 @@ from kiln.operating_system import file_locks, open_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from kiln.errors import KilnError
 
@@ -227,6 +227,13 @@ def digests(path: Path) -> dict[str, str]:
             for update in [pool.submit(digest.update, chunk) for digest in hashes.values()]:
                 update.result()
     return {name: digest.hexdigest() for name, digest in hashes.items()}
+
+
+def path_of(url_path: str) -> Path:
+    """Return the path in a ``file:`` URL on this system: /C:/a%20b is a folder on the drive C of Windows."""
+    from urllib.request import url2pathname  # slow to import, and rarely needed
+
+    return Path(url2pathname(url_path))
 
 
 def folds_case(folder: Path) -> bool:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from kiln import command, credentials
+from kiln import command, credentials, files
 from kiln.errors import MissingTool, UsageError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _file(text: str) -> str:
         parts = urlsplit(text if text.startswith("file:") else Path(text).absolute().as_uri())
     except ValueError as error:
         raise UsageError(f"--kiln {text!r} is not a URL", why=str(error), hint=_HINT) from error
-    path = Path(unquote(parts.path)).absolute()
+    path = files.path_of(parts.path).absolute()
     if parts.netloc not in {"", "localhost"} or not path.exists():
         raise UsageError(f"--kiln: {text if parts.netloc else path} does not exist", hint=_HINT)
     return path.as_uri() + (f"#{parts.fragment}" if parts.fragment else "")

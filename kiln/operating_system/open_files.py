@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +20,19 @@ if sys.platform == "win32":
     PRIVATE = os.O_NOINHERIT | os.O_BINARY  # text mode would change line ends
     NO_LINK = PRIVATE
     FOLDER = 0
-    _REPARSE_POINT = stat.FILE_ATTRIBUTE_REPARSE_POINT
+    _PATIENCE = 2.0  # seconds for other programs, such as virus scanners, to close a file
+
+    @functools.cache
+    def links_can_be_made() -> bool:
+        """Return whether this user may make links: administrators, and everyone in developer mode."""
+        import tempfile
+
+        with tempfile.TemporaryDirectory(prefix="kiln-") as folder:
+            try:
+                os.symlink("nowhere", os.path.join(folder, "link"))  # noqa: PTH118, PTH211
+            except OSError:
+                return False
+        return True
 
     def refuse_link(path: str | os.PathLike[str]) -> None:
         """Refuse a link or a junction. Windows has no flag for it: one that is made right after this is followed.
@@ -27,10 +41,10 @@ if sys.platform == "win32":
             OSError: with ELOOP, as O_NOFOLLOW has it.
         """
         try:
-            attributes = os.lstat(path).st_file_attributes
+            status = os.lstat(path)
         except FileNotFoundError:
             return
-        if attributes & _REPARSE_POINT:
+        if stat.S_ISLNK(status.st_mode) or getattr(status, "st_reparse_tag", 0) == stat.IO_REPARSE_TAG_MOUNT_POINT:
             raise OSError(errno.ELOOP, "it is a link", os.fspath(path))
 
     def flush_to_disk(path: Path) -> None:
@@ -94,12 +108,25 @@ if sys.platform == "win32":
         """Rename a file or folder onto another; an empty folder is removed first, which Windows does not replace."""
         if source.is_dir() and target.is_dir() and not target.is_symlink():
             target.rmdir()
-        source.replace(target)
+        until = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                source.replace(target)
+            except PermissionError:
+                if time.monotonic() > until or target.is_dir():
+                    raise
+                time.sleep(0.05)
+            else:
+                return
 
 else:
     PRIVATE = os.O_CLOEXEC
     NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # never wait for a named pipe
     FOLDER = os.O_DIRECTORY
+
+    def links_can_be_made() -> bool:
+        """Return True."""
+        return True
 
     def refuse_link(path: str | os.PathLike[str]) -> None:
         """Leave the refusal to NO_LINK: the system refuses a link when it opens it."""

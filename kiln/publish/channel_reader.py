@@ -7,7 +7,7 @@ import ipaddress
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, urlsplit
 
 from kiln import credentials, files, http_client, masking, rattler_process
 from kiln.errors import DownloadFailed, LimitExceeded, TokenRefused, UsageError
@@ -42,7 +42,7 @@ def reader(channel: str) -> Callable[[str], bytes | None]:
         LimitExceeded: when a file is larger than an index may be, or takes longer than reading one may.
     """
     if not channel.startswith(("http://", "https://")):
-        root = Path(unquote(channel.removeprefix("file://")) if channel.startswith("file://") else channel)
+        root = files.path_of(channel.removeprefix("file://")) if channel.startswith("file://") else Path(channel)
         return lambda path: _read_file(root / path)
     (bare,) = credentials.register((channel,))
     _require_url(bare)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
+from kiln import files
 from kiln.archive_names import file_of, is_archive
 from kiln.errors import KilnError, RecipeFault, TemplateFault, UnsafeTemplate
 from kiln.model.source_position import Place
@@ -22,6 +22,7 @@ from kiln.yamltext import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 _ADDRESSES = ("url", "git_url", "hg_url", "svn_url")
 _REVISIONS = ("git_rev", "git_tag", "git_branch")
@@ -134,7 +135,7 @@ class SourceFiles:
         """Return the local file of an address; None for that of a server."""
         parts = urlsplit(url)
         if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
-            return Path(unquote(parts.path))
+            return files.path_of(parts.path)
         return None if "://" in url else self.recipe / url
 
     def _local(self, path: str) -> Path:

@@ -1,7 +1,8 @@
 """The store of a channel in a folder: its index changes at one moment, for all subdirs at once.
 
 The index files of a subdir are links into ``.kiln/index/current``, itself a link to one generation; a new generation
-is written next to it and ``current`` renamed over, which the file system does whole or not at all.
+is written next to it and ``current`` renamed over, which the file system does whole or not at all. Where no links can
+be made, as by most users of Windows, the index files are replaced one by one, as in a bucket of S3.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.names import channel_folders
+from kiln.operating_system import open_files
+from kiln.publish.stores.index_order import turn
 from kiln.repodata import PACKAGES, SHARDS
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STATE = ".kiln"
+_WITHOUT_LINKS = "no links can be made here (on Windows: developer mode), so the index changes file by file"
 GENERATIONS = 2  # to keep: a reader may be in the middle of the one before
 
 
@@ -38,13 +42,13 @@ class Folder:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Empty: all files change at one moment."""
-        return ()
+        """A remark where the files change one by one."""
+        return (_WITHOUT_LINKS,) if self.stepwise else ()
 
     @property
     def stepwise(self) -> bool:
-        """False: all subdirs change at one moment."""
-        return False
+        """True where no links can be made; else all subdirs change at one moment."""
+        return not open_files.links_can_be_made()
 
     @contextlib.contextmanager
     def exclusively(self) -> Iterator[None]:
@@ -117,7 +121,10 @@ class Folder:
         return {file.name: (file if file.is_file() else file.parent).stat().st_size for file in packages}
 
     def swap(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
-        """Write a new generation of the index and make it current."""
+        """Write a new generation of the index and make it current; without links, replace the files one by one."""
+        if self.stepwise:
+            self._replace_each(forms)
+            return
         index = self.place(f"{STATE}/index")
         for subdir in forms:
             self.place(f"{subdir}/{SHARDS}")
@@ -137,6 +144,19 @@ class Folder:
     def _write(self, folder: Path, subdir: str, contents: Mapping[str, bytes]) -> None:
         """Write one subdir's files; shards, named by their content, are shared by all generations."""
         files.write_all(folder, {name: contents[name] for name in _mutable(contents)})
+        self._write_shards(subdir, contents)
+
+    def _replace_each(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
+        """Replace the index files, links among them too, in an order in which each is consistent."""
+        for subdir, contents in forms.items():
+            self.place(f"{subdir}/{SHARDS}")
+            self._write_shards(subdir, contents)
+            for name in sorted(_mutable(contents), key=turn):
+                self.write(f"{subdir}/{name}", contents[name])
+            self._remove_shards(self.root / subdir / SHARDS, {name.split("/")[-1] for name in contents})
+
+    def _write_shards(self, subdir: str, contents: Mapping[str, bytes]) -> None:
+        """Write the shards that are not there yet."""
         shards = self.root / subdir / SHARDS
         existing = {file.name for file in shards.glob("*.zst")}
         needed = {name.split("/")[1]: data for name, data in contents.items() if name.startswith(f"{SHARDS}/")}
@@ -175,7 +195,7 @@ class Folder:
     def _remove_shards(folder: Path, needed: set[str]) -> None:
         """Remove the shards that the generation before did not need either: those marked the last time."""
         marks = folder / ".old"
-        marked = set(marks.read_text().split()) if marks.is_file() else set()
+        marked = set(marks.read_text(encoding="utf-8").split()) if marks.is_file() else set()
         unneeded = {file.name for file in folder.glob("*.zst")} - needed
         for name in marked & unneeded:
             files.remove(folder / name)

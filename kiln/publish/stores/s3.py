@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 
 from kiln.errors import AlreadyRunning, MissingTool, TokenRefused, UploadFailed, UsageError
 from kiln.names import is_channel_folder
+from kiln.publish.stores.index_order import turn
 from kiln.publish.stores.lease import UNMET, Lease
 from kiln.publish.transaction import AGAIN
-from kiln.repodata import BASE, PACKAGES, SHARDS
+from kiln.repodata import PACKAGES, SHARDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -172,7 +173,7 @@ class Bucket:
             for name, tag in current.items():
                 if self.tags.pop(f"{subdir}/{name}", tag) != tag:
                     raise self._changed(f"{subdir}/{name}")
-            for name in sorted(contents, key=_turn):
+            for name in sorted(contents, key=turn):
                 if current[name] != _tag(contents[name]):
                     self._replace(f"{subdir}/{name}", contents[name], current[name])
 
@@ -226,8 +227,3 @@ class Bucket:
 def _tag(data: bytes) -> str:
     """Return the version that S3 gives to an object uploaded in one piece; an encrypted one has another."""
     return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
-
-
-def _turn(name: str) -> tuple[bool, bool, bool, str]:
-    """Return the turn of an index file: shards that others name first, then what clients read, kiln's record last."""
-    return not name.startswith(f"{SHARDS}/"), name == BASE, "repodata" in name, name
