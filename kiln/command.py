@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING
 from kiln import masking, processes, system_packages
 from kiln.errors import MissingTool
 from kiln.masking.stream import Stream
-from kiln.operating_system.child_processes import ProcessGroup, own_group
+from kiln.operating_system.child_processes import ProcessGroup, complete, own_group
 from kiln.operating_system.pipes import PipeReader
 
 if TYPE_CHECKING:
@@ -69,8 +69,9 @@ def run(
     stdin: str | None = None,
     own: str = "",
 ) -> Result:
-    """Run a program to its end with exactly the environment ``env``; its output and errors are merged, in order.
+    """Run a program to its end; its output and errors are merged, in order.
 
+    Its environment is exactly ``env``, on Windows with what every program needs there.
     ``log`` is appended to. ``timeout`` is in seconds. So is ``idle``: the time in which the program may use no
     processor time, run no other program, wait for no lock and print nothing, as when it waits for a server.
     ``secrets``, along with those of `kiln.masking`, are masked in the log, the tail and for ``on_line``, except in
@@ -138,10 +139,10 @@ def run_on_terminal(argv: Sequence[str | os.PathLike[str]], *, env: Mapping[str,
     """
     words = _native(argv)
     LOGGER.info("hand over to: %s", masking.masked(shlex.join(words)))
-    program = words[0] if Path(words[0]).name != words[0] else str(find(words[0], env=env))
+    program = words[0] if Path(words[0]).name != words[0] else str(find(words[0], env=complete(env)))
     before = signal.signal(signal.SIGINT, _left_to_the_program)
     try:
-        with subprocess.Popen(words, executable=program, env=dict(env), cwd=cwd) as process:
+        with subprocess.Popen(words, executable=program, env=complete(env), cwd=cwd) as process:
             try:
                 return process.wait()
             except BaseException:
@@ -303,14 +304,14 @@ def _feed(process: subprocess.Popen[bytes], text: bytes) -> None:
 def _start(
     argv: tuple[str, ...], *, env: Mapping[str, str], cwd: Path | None, apart: bool, reads: bool = False
 ) -> subprocess.Popen[bytes]:
-    program = argv[0] if Path(argv[0]).name != argv[0] else str(find(argv[0], env=env))
+    program = argv[0] if Path(argv[0]).name != argv[0] else str(find(argv[0], env=complete(env)))
     if cwd is not None and not cwd.is_dir():
         raise NotADirectoryError(f"folder to run {argv[0]} in not found: {cwd}")
     try:
         return subprocess.Popen(
             argv,
             executable=program,
-            env=dict(env),
+            env=complete(env),
             cwd=cwd,
             stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
             stdout=subprocess.PIPE,

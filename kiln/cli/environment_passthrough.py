@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from kiln.operating_system import users
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
+    from pathlib import Path
 
     from kiln.model.feedstock import Feedstock
     from kiln.run import HostMachine
@@ -90,8 +92,8 @@ def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Return the user's folder for caches, by the XDG Base Directory Specification."""
-    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    """Return the user's folder for caches, by the XDG Base Directory Specification or the system's own rules."""
+    return users.cache_folder(environment)
 
 
 def pip_settings(environment: Mapping[str, str]) -> dict[str, str]:

@@ -7,13 +7,13 @@ import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from kiln.cli import common_arguments
 from kiln.cli.environment_passthrough import cache_folder
 from kiln.errors import UsageError
 from kiln.matchspec_notation import fault, package_name, strict
+from kiln.operating_system.shells import quoted, with_programs_of
 
 if TYPE_CHECKING:
     import argparse
@@ -109,9 +109,7 @@ def request(options: argparse.Namespace) -> InstallRequest:
 
 def activation(prefix: Path, name: str | None = None) -> str:
     """Return the commands that make the programs of a prefix available in a shell, with conda and without."""
-    return (
-        f"activate  conda activate {quote(name or str(prefix))}\n      or  export PATH={quote(f'{prefix}/bin')}:$PATH"
-    )
+    return f"activate  conda activate {quoted(name or str(prefix))}\n      or  {with_programs_of(prefix)}"
 
 
 def default_cache(environment: Mapping[str, str]) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 if sys.platform == "win32":
     import ctypes
@@ -21,6 +21,20 @@ if sys.platform == "win32":
 
     KILL = signal.SIGTERM  # Windows has no signals between processes: any of these ends one
     HANG_UP: tuple[signal.Signals, ...] = ()
+
+    # without these, programs do not start, or do not find their folders
+    _NEEDED = (
+        "APPDATA COMSPEC LOCALAPPDATA NUMBER_OF_PROCESSORS PATH PATHEXT PROCESSOR_ARCHITECTURE PROGRAMDATA PROGRAMFILES"
+        " SYSTEMDRIVE SYSTEMROOT TEMP TMP USERNAME USERPROFILE WINDIR"
+    )
+
+    def complete(environment: Mapping[str, str]) -> dict[str, str]:
+        """Return a program's environment, with this process's variables that every program of Windows needs."""
+        given = {name.upper() for name in environment}
+        return {
+            **environment,
+            **{name: os.environ[name] for name in _NEEDED.split() if name in os.environ and name not in given},
+        }
 
     def own_group() -> dict[str, Any]:
         """Return the arguments of Popen that start a group: Ctrl-C reaches this process alone."""
@@ -111,6 +125,10 @@ else:
     KILL = signal.SIGKILL
     HANG_UP = (signal.SIGHUP,)
     TICKS = os.sysconf("SC_CLK_TCK")  # of /proc/PID/stat, in a second
+
+    def complete(environment: Mapping[str, str]) -> dict[str, str]:
+        """Return a program's environment."""
+        return dict(environment)
 
     def own_group() -> dict[str, Any]:
         """Return the arguments of Popen that start a group: Ctrl-C reaches this process alone."""

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 if sys.platform == "win32":
 
@@ -18,6 +23,10 @@ if sys.platform == "win32":
     def is_root() -> bool:
         """Return False: files of any owner are Linux's affair."""
         return False
+
+    def cache_folder(environment: Mapping[str, str]) -> Path:
+        """Return the user's folder for caches, in which rattler has its own, too."""
+        return Path(environment.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
 
     def recorded_home(uid: int) -> str:  # noqa: ARG001
         """Return the home folder that the system has recorded."""
@@ -42,6 +51,10 @@ else:
         """Return whether this process may do everything."""
         return os.geteuid() == 0
 
+    def cache_folder(environment: Mapping[str, str]) -> Path:
+        """Return the user's folder for caches, in which rattler has its own, too."""
+        return _usual_cache_folder(environment)
+
     def recorded_home(uid: int) -> str:
         """Return the home folder in the list of users; empty for a user who is not there."""
         return _field(uid, "pw_dir")
@@ -49,6 +62,16 @@ else:
     def recorded_name(uid: int) -> str:
         """Return the name in the list of users; empty for a user who is not there."""
         return _field(uid, "pw_name")
+
+    if sys.platform == "darwin":
+
+        def _usual_cache_folder(environment: Mapping[str, str]) -> Path:  # noqa: ARG001
+            return Path.home() / "Library" / "Caches"
+
+    else:
+
+        def _usual_cache_folder(environment: Mapping[str, str]) -> Path:
+            return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
     def _field(uid: int, name: str) -> str:
         try:

@@ -41,7 +41,9 @@ class PackageAdmission:
     ) -> None:
         self.records = {record.name.normalized: record for record in records}
         self.prefix, self.cache = prefix, cache
-        self.site_packages = _site_packages(self.records.get("python"))
+        python = self.records.get("python")
+        self.site_packages = _site_packages(python)
+        self.programs = "Scripts" if _is_for_windows(python) else "bin"
         self.tree = PrefixTree(carried=carried, folds_case=files.folds_case(prefix.parent))
         self.limits, self.send, self.stop = limits, send, stop
         self.refusal: KilnError | None = None
@@ -99,7 +101,7 @@ class PackageAdmission:
             UnsafePackage: when a record there names files outside, which would be removed with its package.
         """
         for file in sorted((self.prefix / RECORDS).glob("*.json")):
-            installed = json.loads(file.read_text())
+            installed = json.loads(file.read_text(encoding="utf-8"))
             paths = [str(path) for path in installed.get("files", ())]
             if outside := [path for path in paths if is_outside(path)]:
                 raise unsafe(f"the record {file}", outside)
@@ -134,7 +136,9 @@ class PackageAdmission:
     def _placed(self, path: str) -> str:
         """Return the path at which a file of a noarch Python package is installed."""
         top, _, rest = path.partition("/")
-        return posixpath.join({"site-packages": self.site_packages, "python-scripts": "bin"}.get(top, top), rest)
+        return posixpath.join(
+            {"site-packages": self.site_packages, "python-scripts": self.programs}.get(top, top), rest
+        )
 
     def _refuse(self, error: KilnError, folder: Path) -> None:
         if self.refusal is None:
@@ -154,6 +158,10 @@ def _require_same(record: RepoDataRecord, index: Mapping[str, Any]) -> None:
         raise other_package(record, (name, *version), expected)
 
 
+def _is_for_windows(python: RepoDataRecord | None) -> bool:
+    return python is not None and python.subdir.startswith("win-")
+
+
 def _site_packages(python: RepoDataRecord | None) -> str:
     """Return the folder of Python's packages, as rattler derives it from the record of Python.
 
@@ -163,7 +171,8 @@ def _site_packages(python: RepoDataRecord | None) -> str:
     if python is None:
         return "site-packages"
     minor = ".".join(str(python.version).split(".")[:2])
-    folder = python.python_site_packages_path or f"lib/python{minor}/site-packages"
+    usual = "Lib/site-packages" if _is_for_windows(python) else f"lib/python{minor}/site-packages"
+    folder = python.python_site_packages_path or usual
     if is_outside(folder):
         raise UnsafePackage(f"{name_of(python)} has its modules in {folder!r}", why="that is outside of a prefix")
     return folder

@@ -6,6 +6,8 @@ import posixpath
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kiln.operating_system.file_names import is_special
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -29,7 +31,7 @@ def resolved(path: str, links: Mapping[str, str]) -> str | None:
             destination = links.get("/".join(position))
             if destination is not None:
                 hops += 1
-                if hops > HOPS or destination.startswith("/"):
+                if hops > HOPS or destination.startswith("/") or is_special(destination):
                     return None
                 position.pop()
                 parts += destination.split("/")[::-1]
@@ -91,8 +93,8 @@ class PrefixTree:
 
 
 def is_outside(path: str) -> bool:
-    """Return whether a path cannot be a package's: it is absolute, or goes up."""
-    return path.startswith("/") or ".." in path.split("/")
+    """Return whether a path cannot be a package's: it is absolute, goes up, or leads elsewhere on this system."""
+    return path.startswith("/") or ".." in path.split("/") or is_special(path)
 
 
 def is_record(path: str) -> bool:
