@@ -21,7 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from kiln.bootstrap import fallback_home
     from kiln.cli import run
     from kiln.cli.masked_streams import show_traceback
+    from kiln.operating_system.shells import prepare_output
 
+    prepare_output()
     sys.excepthook = show_traceback
     fallback_home.provide()
     code = run(sys.argv[1:] if arguments is None else arguments)

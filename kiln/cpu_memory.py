@@ -25,7 +25,7 @@ def _group_limit() -> int:
     """Return the memory limit of this process's control group, in bytes; a huge number without one."""
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
-            return int(Path("/sys/fs/cgroup", name).read_text())
+            return int(Path("/sys/fs/cgroup", name).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
     return 1 << 62

@@ -19,7 +19,8 @@ REGISTRY = Path("/proc/sys/fs/binfmt_misc")
 EMULATORS = ("CROSSCOMPILING_EMULATOR", "CMAKE_CROSSCOMPILING_EMULATOR")  # keys that conda-forge adds to a variant
 LIBRARIES = "QEMU_LD_PREFIX"  # the folder in which qemu-user looks for the target's loader and C library
 IN_CONTAINERS = "F"  # the flag of an interpreter that the kernel keeps open, so that containers need no file of it
-_ARCHITECTURES = {"x86_64": "64", "arm64": "aarch64"}  # the machine's name: that in a subdir, where they differ
+_SYSTEMS = {"darwin": "osx", "windows": "win"}  # the system's name: that in a subdir, where they differ
+_EMULATED_BY_ENGINES = frozenset({"linux-64", "linux-aarch64"})  # in the virtual machine of Docker or Podman on macOS
 _QEMU = {"64": "x86_64", "32": "i386", "armv6l": "arm", "armv7l": "arm"}  # qemu's name, where it differs
 _OCI = {"64": "amd64", "32": "386", "aarch64": "arm64", "armv6l": "arm/v6", "armv7l": "arm/v7"}  # an image's, likewise
 _MACHINES = {
@@ -52,8 +53,15 @@ class BinaryInterpreter:
 
 def own_subdir() -> str:
     """Return the subdir of this machine, such as ``linux-64``."""
-    machine = platform.machine()
-    return f"{platform.system().lower()}-{_ARCHITECTURES.get(machine, machine)}"
+    system, machine = platform.system().lower(), platform.machine()
+    known = {"x86_64": "64", "AMD64": "64", "ARM64": "arm64", **({} if system == "darwin" else {"arm64": "aarch64"})}
+    return f"{_SYSTEMS.get(system, system)}-{known.get(machine, machine)}"
+
+
+def container_subdir() -> str:
+    """Return the subdir of containers' programs here: on macOS, engines run Linux in a virtual machine."""
+    system, _, architecture = own_subdir().partition("-")
+    return own_subdir() if system != "osx" else f"linux-{'aarch64' if architecture == 'arm64' else architecture}"
 
 
 def oci_platform(subdir: str) -> str:
@@ -79,8 +87,10 @@ def interpreter(subdir: str, registry: Path = REGISTRY) -> BinaryInterpreter | N
 
 def runs(subdir: str, *, in_container: bool) -> bool:
     """Return whether programs of a platform run on this machine, or in its containers."""
-    if subdir in {own_subdir(), "noarch"}:
+    if subdir in {container_subdir() if in_container else own_subdir(), "noarch"}:
         return True
+    if in_container and own_subdir().startswith("osx-"):
+        return subdir in _EMULATED_BY_ENGINES
     program = interpreter(subdir)
     return program is not None and (program.in_containers or not in_container)
 
@@ -102,7 +112,7 @@ def system_libraries(subdir: str, root: Path = Path("/usr")) -> Path | None:
 
 def _is_enabled(file: Path) -> bool:
     try:
-        return file.read_text().split()[:1] == ["enabled"]
+        return file.read_text(encoding="utf-8").split()[:1] == ["enabled"]
     except OSError:  # binfmt_misc is not mounted
         return False
 
@@ -110,7 +120,7 @@ def _is_enabled(file: Path) -> bool:
 def _entry(file: Path) -> dict[str, str]:
     """Return the fields of an enabled entry for a magic number; empty for another."""
     try:
-        lines = [line.split() for line in file.read_text().splitlines()]
+        lines = [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
     except OSError:
         return {}
     fields = {line[0]: " ".join(line[1:]) for line in lines if line}

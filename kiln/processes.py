@@ -64,7 +64,7 @@ def can_be_read() -> bool:
 def read(pid: int) -> Process | None:
     """Return a process; None when it does not exist."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        return parse(Path(f"/proc/{pid}/stat").read_text(errors="replace"))
+        return parse(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
     return None
 
 
@@ -109,14 +109,14 @@ def environment(pid: int) -> tuple[bytes, ...]:
 def has_children(pid: int) -> bool:
     """Return whether a process has children."""
     with contextlib.suppress(OSError):
-        return any(children.read_text() for children in Path(f"/proc/{pid}").glob("task/*/children"))
+        return any(children.read_text(encoding="utf-8") for children in Path(f"/proc/{pid}").glob("task/*/children"))
     return False
 
 
 def waits_for_lock(pid: int) -> bool:
     """Return whether a process waits for a lock on a file, see proc_locks(5)."""
     with contextlib.suppress(OSError):
-        lines = (line.split() for line in Path("/proc/locks").read_text().splitlines())
+        lines = (line.split() for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines())
         return any(words[1] == "->" and words[5] == str(pid) for words in lines)
     return False
 
@@ -128,7 +128,7 @@ def held_memory(root: int) -> int:
 
 def _anonymous_memory(pid: int) -> int:
     with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
             name, _, value = line.partition(":")
             if name == "RssAnon":
                 return 1024 * int(value.split()[0])
@@ -138,7 +138,7 @@ def _anonymous_memory(pid: int) -> int:
 def memory_kills() -> int:
     """Return how many processes the kernel has killed since boot because memory ran out."""
     with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
+        for line in Path("/proc/vmstat").read_text(encoding="utf-8").splitlines():
             name, _, value = line.partition(" ")
             if name == "oom_kill":
                 return int(value)

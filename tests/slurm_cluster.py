@@ -97,7 +97,7 @@ class SlurmCluster:
     def start_controller(self) -> None:
         """Start slurmctld, which has the jobs of one that was stopped, and wait until it answers."""
         self._run("slurmctld", "-D", "-f", str(self.conf))
-        until(lambda: self._states(), "slurmctld answers", self._daemons["slurmctld"], seconds=60)
+        until(self._states, "slurmctld answers", self._daemons["slurmctld"], seconds=60)
 
     def stop_controller(self) -> None:
         """End slurmctld, which stores its state."""

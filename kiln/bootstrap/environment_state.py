@@ -123,4 +123,4 @@ def _ask_abi(python: Path) -> str:
     import subprocess
 
     code = "import sys, sysconfig; print(sysconfig.get_config_var('SOABI') or sys.implementation.cache_tag)"
-    return subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=False).stdout.strip()
+    return subprocess.run([python, "-I", "-c", code], capture_output=True, encoding="utf-8", check=False).stdout.strip()

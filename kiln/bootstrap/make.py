@@ -251,7 +251,7 @@ def _write_program(path: Path) -> None:
 
 def _unconditional(root: Path, lock: str) -> set[str]:
     """Return a lock file's ``name==version`` entries that apply everywhere: those without a marker after ``;``."""
-    lines = (root / "requirements" / lock).read_text().splitlines()
+    lines = (root / "requirements" / lock).read_text(encoding="utf-8").splitlines()
     return {line.rstrip(" \\") for line in lines if line[:1].isalnum() and ";" not in line}
 
 

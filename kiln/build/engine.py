@@ -125,7 +125,7 @@ def _engine(
             why="the engine waited for it without doing anything else",
             hint=f"see that the server answers, or wait longer: {rattler_process.VARIABLE}='stall={2 * idle}'",
         )
-    result: dict[str, str] = json.loads(answer.read_text()) if answer.exists() else {}
+    result: dict[str, str] = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else {}
     if key not in result:
         raise failure(
             step,

@@ -58,7 +58,7 @@ class EngineLog:
 
 def main(job_file: str) -> None:
     """Build the job and exit at once, without the interpreter's tear-down (see kiln.__main__)."""
-    job = json.loads(Path(job_file).read_text())
+    job = json.loads(Path(job_file).read_text(encoding="utf-8"))
     signals.die_with_parent(parent=job["parent"])
     try:
         result = prepare(job) if job.get("debug") else {"package": str(build(job))}

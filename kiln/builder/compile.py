@@ -43,7 +43,7 @@ class Compile:
 
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             package = self._watched(step, display)
-            return [package], {"work": (step.folder / "work_directory").read_text().strip()}
+            return [package], {"work": (step.folder / "work_directory").read_text(encoding="utf-8").strip()}
 
         result = self.step_cache.once(title, self.inputs(step), do)
         if not Path(result.detail["work"]).is_dir():

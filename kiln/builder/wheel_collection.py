@@ -81,7 +81,7 @@ class Wheels:
             note = f"not tested: it is cross-compiled, for {self.config.platform}"
             return TestReport(package=wheel.path.name, verdict=TestVerdict.SKIPPED, notes=(note,))
         job = self.engine.job
-        prefix = Path((self.folder / "prefix").read_text().strip())
+        prefix = Path((self.folder / "prefix").read_text(encoding="utf-8").strip())
         interpreter = wheel_install_test.interpreter(wheel, interpreters(prefix, self.python), environment=os.environ)
         if interpreter is None:
             note = f"not tested: no interpreter for {wheel.python} found"

@@ -40,6 +40,7 @@ class Engine:
 
     ``environment`` are its client's variables. ``options`` are needed on this machine to run any container, and
     ``notes`` say why; both come from ``kiln.container.trial``. ``lacks`` are sentences on missing features.
+    ``cores`` and ``memory`` are those of its machine, which on macOS is a virtual one.
     """
 
     kind: EngineKind
@@ -50,6 +51,8 @@ class Engine:
     options: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
+    cores: int | None = None
+    memory: int | None = None
     environment: Mapping[str, str] = field(repr=False, compare=False)
 
     def as_json(self) -> dict[str, Any]:
@@ -164,10 +167,12 @@ def parse(kind: EngineKind, path: str, answer: Mapping[str, Any], *, environment
         options = " ".join(answer.get("SecurityOptions") or ())
         rootless, selinux = "name=rootless" in options, "name=selinux" in options
         version, limits = answer.get("ServerVersion", ""), bool(answer.get("MemoryLimit", True))
+        cores, memory = answer.get("NCPU"), answer.get("MemTotal")
     else:
         host = answer["host"]
         rootless, selinux = bool(host["security"]["rootless"]), bool(host["security"].get("selinuxEnabled"))
         version, limits = answer["version"]["Version"], not (rootless and host.get("cgroupVersion") == "v1")
+        cores, memory = host.get("cpus"), host.get("memTotal")
     return Engine(
         kind=kind,
         executable=path,
@@ -175,5 +180,7 @@ def parse(kind: EngineKind, path: str, answer: Mapping[str, Any], *, environment
         rootless=rootless,
         selinux=selinux,
         lacks=() if limits else (f"{kind.value} cannot bound memory, cores and processes on this machine",),
+        cores=cores if isinstance(cores, int) and cores > 0 else None,
+        memory=memory if isinstance(memory, int) and memory > 0 else None,
         environment=environment,
     )

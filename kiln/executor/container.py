@@ -136,7 +136,11 @@ class ContainerExecutor:
             user=User(uid=users.uid(), gid=users.gid()),
             limits=ContainerLimits()
             if engine.lacks
-            else ContainerLimits(cores=job.cores, memory=job.memory, processes=conda_forge_env.PROCESSES),
+            else ContainerLimits(
+                cores=min(job.cores, engine.cores or job.cores),
+                memory=None if job.memory is None else min(job.memory, engine.memory or job.memory),
+                processes=conda_forge_env.PROCESSES,
+            ),
             network=task.network,
             options=(*conda_forge_env.NO_ENTRY, *job.options.run_arguments),
             mounts=(

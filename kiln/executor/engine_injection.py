@@ -43,7 +43,14 @@ def machine_of(subdir: str) -> str:
 def requirements(lock: str, python: str, subdir: str) -> str:
     """Return the entries of a lock for a Python: pip would evaluate conditions for the Python that runs pip."""
     machine = machine_of(subdir)
-    environment = {"python_version": python, "python_full_version": f"{python}.0", "platform_machine": machine}
+    environment = {
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "platform_machine": machine,
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "os_name": "posix",  # the image's, not this machine's
+    }
     entries = []
     for entry in re.split(r"\n(?=[^\s#])", lock):
         name, _, rest = entry.partition(" \\\n")
@@ -85,7 +92,7 @@ def fetch(python: str, engines: Path, subdir: str, *, env: Mapping[str, str], on
     engines.mkdir(parents=True, exist_ok=True)
     files.remove_leftovers(engines)
     lock = engines / f"{folder.name}.txt"
-    files.write_text(lock, requirements(REQUIREMENTS.read_text(), python, subdir))
+    files.write_text(lock, requirements(REQUIREMENTS.read_text(encoding="utf-8"), python, subdir))
     with files.full_disk_as_error(engines), files.replacing(folder) as part:
         result = command.run(argv(python, part, lock, subdir), env=env, on_line=on_line)
         if not result.ok:

@@ -105,7 +105,7 @@ class BuildJob:
     @classmethod
     def read(cls, file: Path) -> BuildJob:
         """Return the job of a file."""
-        return from_json(cls, json.loads(file.read_text()), (BuildOptions, PackageSettings))
+        return from_json(cls, json.loads(file.read_text(encoding="utf-8")), (BuildOptions, PackageSettings))
 
     def write(self, file: Path) -> None:
         """Write the job into a file."""

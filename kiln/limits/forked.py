@@ -123,7 +123,10 @@ def _limit() -> None:
     _lower(resource.RLIMIT_CPU, bounds.SECONDS + 1)
     sizes = Path("/proc/self/statm")  # only Linux counts and bounds the allocated memory
     if sizes.is_file():
-        _lower(resource.RLIMIT_DATA, int(sizes.read_text().split()[5]) * resource.getpagesize() + bounds.MEMORY)
+        _lower(
+            resource.RLIMIT_DATA,
+            int(sizes.read_text(encoding="utf-8").split()[5]) * resource.getpagesize() + bounds.MEMORY,
+        )
 
 
 def _lower(kind: int, limit: int) -> None:

@@ -34,6 +34,7 @@ if sys.platform == "win32":
         return {
             **environment,
             **{name: os.environ[name] for name in _NEEDED.split() if name in os.environ and name not in given},
+            "PYTHONUTF8": "1",
         }
 
     def own_group() -> dict[str, Any]:

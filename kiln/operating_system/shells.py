@@ -9,7 +9,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 if sys.platform == "win32":
+    import io
     import subprocess
+
+    def prepare_output() -> None:
+        """Have this process print UTF-8 into files and pipes, too, where Windows has a code page of its language."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
 
     def quoted(word: str) -> str:
         """Return a word as it is written on a command line."""
@@ -22,6 +29,9 @@ if sys.platform == "win32":
 
 else:
     import shlex
+
+    def prepare_output() -> None:
+        """Leave the output as the user's locale has it."""
 
     def quoted(word: str) -> str:
         """Return a word as it is written on a command line."""

@@ -30,12 +30,12 @@ def signer(key: Path, *, env: Mapping[str, str]) -> Callable[[str], str]:
     def sign(text: str) -> str:
         with tempfile.TemporaryDirectory() as folder:
             message = Path(folder) / "message"
-            message.write_text(text)
+            message.write_bytes(text.encode())  # as it is, with its line ends
             words = ("ssh-keygen", "-Y", "sign", "-f", str(key), "-n", NAMESPACE, str(message))
             result = command.run(words, env=env, timeout=60)
             if not result.ok:
                 raise UsageError(f"{key} cannot sign", why=result.tail, hint="an unlocked SSH key, or one in the agent")
-            return message.with_suffix(".sig").read_text()
+            return message.with_suffix(".sig").read_text(encoding="utf-8")
 
     return sign
 
@@ -54,15 +54,12 @@ class Signers:
             ProvenanceBroken: when no allowed signer has signed it.
         """
         with tempfile.TemporaryDirectory() as folder:
-            message, signature_file = Path(folder) / "message", Path(folder) / "message.sig"
-            message.write_text(text)
-            signature_file.write_text(signature)
+            signature_file = Path(folder) / "message.sig"
+            signature_file.write_bytes(signature.encode())
             common = ("-f", str(self.file), "-s", str(signature_file))
             principals = command.capture(("ssh-keygen", "-Y", "find-principals", *common), env=self.env, timeout=60)
             name = (principals.stdout.split() or [""])[0]
-            # ssh-keygen reads the text from its standard input, which kiln's processes do not have.
-            shell = 'exec ssh-keygen -Y verify -f "$1" -s "$2" -I "$3" -n "$4" <"$5"'
-            words = ("sh", "-c", shell, "sh", str(self.file), str(signature_file), name, NAMESPACE, str(message))
-            if not (principals.ok and name and command.run(words, env=self.env, timeout=60).ok):
+            words = ("ssh-keygen", "-Y", "verify", *common, "-I", name, "-n", NAMESPACE)
+            if not (principals.ok and name and command.run(words, env=self.env, timeout=60, stdin=text).ok):
                 raise ProvenanceBroken("a record is not signed by an allowed signer", why=f"see {self.file}")
         return name

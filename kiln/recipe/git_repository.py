@@ -104,7 +104,7 @@ def _folder(repository: Path, feedstock: Path) -> Path:
             raise UnsafeTemplate(what, why=f"{link.relative_to(folder)} is a link out of its folder")
     for name in _SETTINGS_FILES:
         file = folder / name
-        if file.is_file() and _INCLUDE.search(file.read_text(errors="replace")):
+        if file.is_file() and _INCLUDE.search(file.read_text(encoding="utf-8", errors="replace")):
             raise UnsafeTemplate(what, why=f"its {name} includes other files")
     return folder
 

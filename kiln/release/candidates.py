@@ -245,7 +245,7 @@ def allowed(feedstock: Feedstock) -> tuple[str, ...]:
             why="it lists the names of the packages that this feedstock may publish",
             hint="write one name or glob per line; 'kiln render' lists the names",
         )
-    lines = (line.split("#")[0].strip() for line in file.read_text().splitlines())
+    lines = (line.split("#")[0].strip() for line in file.read_text(encoding="utf-8").splitlines())
     return tuple(line for line in lines if line)
 
 

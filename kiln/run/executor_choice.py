@@ -81,7 +81,7 @@ def of_configs(
         for name, platform in sorted(_platforms(images_of_configs.values()).items())
     }
     absent = (f"the image {name} is missing and would be fetched" for name in digests if digests[name] == "unknown")
-    own = emulation.oci_platform(emulation.own_subdir())
+    own = emulation.oci_platform(emulation.container_subdir())
     return {
         config: BuildLocation(image=name, digest=digests[name], platform=None if platform == own else platform)
         for config, (name, platform) in images_of_configs.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln import emulation, expand, limits, render
-from kiln.emulation import own_subdir
+from kiln.emulation import container_subdir, own_subdir
 from kiln.errors import UnsupportedPlatform
 from kiln.model.source_position import Place
 
@@ -62,7 +62,8 @@ def _fault(
     rehearsal: bool,
     containers: bool,
 ) -> UnsupportedPlatform | None:
-    here, target = own_subdir(), config.platform
+    here = container_subdir() if containers and not rehearsal else own_subdir()
+    target = config.platform
     build = limits.bounded(lambda: render.build_platform(feedstock, target))
     at = Place(file=f".ci_support/{config.name}.yaml")
     if rehearsal and target != here:
@@ -75,8 +76,11 @@ def _fault(
     if target.partition("-")[0] != here.partition("-")[0]:
         why = f"it is for {target}, this machine is {here}"
         return UnsupportedPlatform(
-            f"{config.name} cannot be built on this machine", at=at, why=why, hint=f"build it on {build}"
+            f"{config.name} cannot be built on this machine", at=at, why=why, hint=_other_machine(build, here)
         )
+    if here.startswith("win-"):
+        why = "kiln builds packages on Linux, and for Linux on macOS"
+        return UnsupportedPlatform(f"{config.name} cannot be built on Windows", at=at, why=why)
     if build == target != here and containers and emulation.runs(target, in_container=True):
         return None
     if build != here:
@@ -99,6 +103,12 @@ def emulates_tests(feedstock: Feedstock, target: str, *, in_container: bool) -> 
         and expand.runs_emulated_tests(feedstock.settings)
         and emulation.runs(target, in_container=in_container)
     )
+
+
+def _other_machine(build: str, here: str) -> str:
+    """Return where a config of another system is built."""
+    in_container = here.startswith("osx-") and build.startswith("linux-")
+    return f"start Docker: containers build for {build} here" if in_container else f"build it on {build}"
 
 
 def _emulated_way(target: str) -> str:

@@ -73,8 +73,9 @@ def main() -> None:
     sys.modules["msvcrt"] = msvcrt()
     for name, value in {"O_NOINHERIT": os.__dict__.get("O_NOINHERIT", 0), "O_BINARY": 0}.items():
         setattr(os, name, value)
+    sys.modules["platform"].__dict__.update(system=lambda: "Windows", machine=lambda: "AMD64", node=lambda: "HERE")
     os.symlink = no_privilege  # type: ignore[assignment]
-    stat.IO_REPARSE_TAG_MOUNT_POINT = 0xA000_0003  # type: ignore[misc]
+    stat.IO_REPARSE_TAG_MOUNT_POINT = 0xA000_0003  # type: ignore[attr-defined]
     subprocess.CREATE_NEW_PROCESS_GROUP = 0x200  # type: ignore[attr-defined]
     signal.CTRL_BREAK_EVENT = signal.SIGTERM  # type: ignore[attr-defined]
     ctypes.WinDLL = lambda name, **_: Kernel32()  # type: ignore[attr-defined]
@@ -210,7 +211,7 @@ def wait_for_single_object(handle: int, milliseconds: int) -> int:
     return 258  # it was just opened, so it runs
 
 
-KERNEL32 = {
+KERNEL32: dict[str, Callable[..., int]] = {
     "CreateJobObjectW": create_job_object,
     "AssignProcessToJobObject": assign_process_to_job_object,
     "GetCurrentProcess": get_current_process,

@@ -73,7 +73,7 @@ class ServerCredentials:
         """
         host = urlsplit(url).hostname or ""
         try:
-            content = json.loads(file.read_text())
+            content = json.loads(file.read_text(encoding="utf-8"))
             names = sorted((name for name in content if fnmatch.fnmatchcase(host, name)), key=lambda name: "*" in name)
             kind, value = next(iter(content[names[0]].items()))
         except (OSError, ValueError, AttributeError, IndexError, StopIteration) as error:
