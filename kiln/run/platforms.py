@@ -73,14 +73,13 @@ def _fault(
             why=f"it is for {target}, the wheels of a rehearsal here are for {here}",
             hint="build it without --rehearse",
         )
-    if target.partition("-")[0] != here.partition("-")[0]:
-        why = f"it is for {target}, this machine is {here}"
+    if target.partition("-")[0] != here.partition("-")[0] or not here.startswith("linux-"):
+        why = f"it is for {target}, this machine is {own_subdir()}"
         return UnsupportedPlatform(
-            f"{config.name} cannot be built on this machine", at=at, why=why, hint=_other_machine(build, here)
+            f"{config.name} cannot be built on this machine", at=at, why=why, hint=_other_machine(build)
         )
-    if here.startswith("win-"):
-        why = "kiln builds packages on Linux, and for Linux on macOS"
-        return UnsupportedPlatform(f"{config.name} cannot be built on Windows", at=at, why=why)
+    if own_subdir() != here and emulation.runs(build, in_container=True):
+        return None
     if build == target != here and containers and emulation.runs(target, in_container=True):
         return None
     if build != here:
@@ -105,10 +104,11 @@ def emulates_tests(feedstock: Feedstock, target: str, *, in_container: bool) -> 
     )
 
 
-def _other_machine(build: str, here: str) -> str:
-    """Return where a config of another system is built."""
-    in_container = here.startswith("osx-") and build.startswith("linux-")
-    return f"start Docker: containers build for {build} here" if in_container else f"build it on {build}"
+def _other_machine(build: str) -> str:
+    """Return where a config of another system is built: kiln builds for Linux, on macOS in containers alone."""
+    if not build.startswith("linux-"):
+        return f"build it on {build} with another tool: kiln builds for Linux"
+    return "start Docker, which builds it here" if own_subdir().startswith("osx-") else f"build it on {build}"
 
 
 def _emulated_way(target: str) -> str:

@@ -32,6 +32,25 @@ mask ffffffffffffff00fffffffffffffffffffeffff
 BY_NAME = "enabled\ninterpreter /usr/bin/wine\nflags: \nextension .exe\n"
 
 
+@pytest.mark.parametrize(
+    ("system", "machine", "own", "in_container"),
+    [
+        ("Linux", "x86_64", "linux-64", "linux-64"),
+        ("Linux", "aarch64", "linux-aarch64", "linux-aarch64"),
+        ("Darwin", "arm64", "osx-arm64", "linux-aarch64"),
+        ("Darwin", "x86_64", "osx-64", "linux-64"),
+        ("Windows", "AMD64", "win-64", "win-64"),
+        ("Windows", "ARM64", "win-arm64", "win-arm64"),
+    ],
+)
+def test_a_machine_has_its_own_subdir_and_that_of_its_containers(
+    monkeypatch: pytest.MonkeyPatch, system: str, machine: str, own: str, in_container: str
+) -> None:
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    assert (emulation.own_subdir(), emulation.container_subdir()) == (own, in_container)
+
+
 @pytest.fixture
 def registry(tmp_path: Path) -> Path:
     folder = tmp_path / "binfmt_misc"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.container import ON_THE_HOST, EngineKind, choose
-from kiln.container.engine import find, parse
+from kiln.container.engine import Engine, find, parse
 from kiln.errors import MissingTool, UsageError
 
 if TYPE_CHECKING:
@@ -89,6 +89,15 @@ def test_an_engine_that_cannot_bound_memory_has_a_note() -> None:
     assert parse(EngineKind.DOCKER, "docker", {"ServerVersion": "1", "MemoryLimit": False}, environment={}).lacks
     assert not parse(EngineKind.DOCKER, "docker", {"ServerVersion": "1", "MemoryLimit": True}, environment={}).lacks
     assert parse(EngineKind.PODMAN, "podman", PODMAN_INFO, environment={}).lacks
+
+
+def test_the_cores_and_memory_are_those_of_the_engines_machine() -> None:
+    engine = parse(EngineKind.DOCKER, "docker", {"NCPU": 4, "MemTotal": 8 << 30}, environment={})
+    assert (engine.cores, engine.memory) == (4, 8 << 30)
+    again = Engine.from_json(engine.as_json(), environment={})
+    assert (again.cores, again.memory) == (4, 8 << 30)
+    unknown = parse(EngineKind.DOCKER, "docker", {}, environment={})
+    assert (unknown.cores, unknown.memory) == (None, None)
 
 
 def test_rootless_and_selinux_are_read_from_dockers_security_options() -> None:

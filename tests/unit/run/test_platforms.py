@@ -91,6 +91,29 @@ def test_others_are_refused_with_the_reason_and_a_way(feedstock: Feedstock, name
     assert "build it on" in caught.value.hint
 
 
+@pytest.mark.parametrize("machine", ["arm64", "x86_64"])
+def test_macos_builds_for_linux_in_containers_alone(
+    feedstock: Feedstock, monkeypatch: pytest.MonkeyPatch, machine: str
+) -> None:
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    platforms.require(feedstock, expand.read_all(feedstock, HERE), rehearsal=False)
+    assert platforms.buildable(feedstock, (*HERE, *ELSEWHERE), rehearsal=False)[0] == HERE
+    with pytest.raises(UnsupportedPlatform) as caught:
+        platforms.require(feedstock, expand.read_all(feedstock, HERE), rehearsal=False, containers=False)
+    assert caught.value.hint == "start Docker, which builds it here"
+    with pytest.raises(UnsupportedPlatform, match="osx_64_ cannot be built"):
+        platforms.require(feedstock, expand.read_all(feedstock, ("osx_64_",)), rehearsal=False)
+
+
+def test_windows_builds_nothing(feedstock: Feedstock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "system", lambda: "Windows")
+    monkeypatch.setattr(platform, "machine", lambda: "AMD64")
+    for name in (*HERE, *ELSEWHERE):
+        with pytest.raises(UnsupportedPlatform, match="cannot be built on this machine"):
+            platforms.require(feedstock, expand.read_all(feedstock, (name,)), rehearsal=False)
+
+
 def test_a_rehearsal_has_wheels_for_this_machine_alone(feedstock: Feedstock) -> None:
     with pytest.raises(UnsupportedPlatform, match="linux_aarch64_ cannot be rehearsed"):
         platforms.require(feedstock, expand.read_all(feedstock, HERE), rehearsal=True)
