@@ -14,8 +14,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 UNIT = ("pytest", "tests/unit", "--quiet", "--numprocesses", str(os.cpu_count() or 1))
+TYPES = ("mypy", "--platform")  # each platform with a cache of its own
 CHECKS = {
-    "types": ("mypy",),
+    "types": (*TYPES, "linux"),
+    "types on Windows": (*TYPES, "win32", "--cache-dir", ".mypy_cache/win32", "kiln"),
+    "types on macOS": (*TYPES, "darwin", "--cache-dir", ".mypy_cache/darwin", "kiln"),
     "unit tests": UNIT,
     "lint": ("ruff", "check", "--quiet"),
     "format": ("ruff", "format", "--check", "--quiet"),
@@ -36,7 +39,15 @@ def check(title: str, words: tuple[str, ...]) -> tuple[str, subprocess.Completed
     """Run one check; return its title, its result, and its duration in seconds."""
     started_at = time.monotonic()
     argv = (sys.executable, "-m", *words)
-    process = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    process = subprocess.run(
+        argv,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
     return title, process, time.monotonic() - started_at
 
 

@@ -81,8 +81,8 @@ def test_matrix_and_rerender_are_the_same_as_here(name: str, tmp_path: Path) -> 
     assert json.loads(windows) == json.loads(unix)
     kiln(folder, "rerender", "-e", PINNING, windows=False)
     written = {file.name: file.read_bytes() for file in (folder / ".ci_support").glob("*.yaml")}
-    for name in written:
-        (folder / ".ci_support" / name).unlink()
+    for file_name in written:
+        (folder / ".ci_support" / file_name).unlink()
     kiln(folder, "rerender", "-e", PINNING)
     assert {file.name: file.read_bytes() for file in (folder / ".ci_support").glob("*.yaml")} == written
     assert "up to date" in kiln(folder, "rerender", "--check", "-e", PINNING)

@@ -84,7 +84,7 @@ def test_the_next_work_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None
 def test_threads_take_turns() -> None:
     results: list[int] = []
     threads = [
-        threading.Thread(target=lambda number=number: results.append(in_process.bounded(lambda: number)))  # type: ignore[misc]
+        threading.Thread(target=lambda number=number: results.append(in_process.bounded(lambda: number)))
         for number in range(4)
     ]
     for thread in threads:
