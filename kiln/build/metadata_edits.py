@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kiln.build import packed_recipe, packed_tests
+from kiln.build import about_files, packed_recipe, packed_tests
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # The keys of ``about`` that are lists in about.json, whatever the recipe has, by FIELDS in conda_build/metadata.py.
 LISTS = ("identifiers", "keywords", "tags")
-_NOT_METADATA = ("prelink_message", "readme")  # names of files
+_NOT_METADATA = ("recipe_log_file",)  # conda-build has no such field, and reads it nevertheless
 
 
 def metadata_edits(output: Output) -> dict[str, Any]:
@@ -34,19 +34,19 @@ def metadata_edits(output: Output) -> dict[str, Any]:
     return {"hash_input": dict(output.used), **{key: value for key, value in edits.items() if value}}
 
 
-def packed_files(output: Output, recipe_folder: Path, sources: Path) -> dict[str, Any]:
+def packed_files(output: Output, recipe_folder: Path, *, sources: Path, about: Path) -> dict[str, Any]:
     """Return the changes that give a package its recipe and its tests, in conda-build's layout.
 
     ``files`` are the planned files of ``info``, ``sections`` those of the rendered recipe; ``link`` is the content of
     link.json, and ``prefix_files`` the globs of the only files in which the prefix is replaced. ``sources`` is the
-    folder of the source files that tests use. Packages of a recipe.yaml keep the engine's layout, with the recipe as it
-    is in the feedstock.
+    folder of the source files that tests use, ``about`` that of the files that ``about`` names. Packages of a
+    recipe.yaml keep the engine's layout, with the recipe as it is in the feedstock.
     """
     if output.settings.by_engine:
         return {"files": packed_recipe.recipe_files_v1(output, recipe_folder)}
     recipe = packed_recipe.recipe_files(output, recipe_folder) if output.settings.include_recipe else []
     edits = {
-        "files": [*recipe, *packed_tests.test_files(output, recipe_folder, sources)],
+        "files": [*recipe, *about_files.entries(about), *packed_tests.test_files(output, recipe_folder, sources)],
         "link": {"noarch": {"type": output.noarch}, "package_metadata_version": 1}
         if output.noarch == "generic"
         else {},

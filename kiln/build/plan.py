@@ -7,7 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kiln import credentials
-from kiln.build import post_install_script, rehearsal_exports, shared_workdir, solved_pins, source_kinds, special_files
+from kiln.build import (
+    about_files,
+    post_install_script,
+    rehearsal_exports,
+    shared_workdir,
+    solved_pins,
+    source_kinds,
+    special_files,
+)
 from kiln.build.engine_recipe import caller_names, compiling, concrete, literal_variables
 from kiln.build.engine_settings import index_json_entries
 from kiln.build.metadata_edits import metadata_edits, packed_files
@@ -89,7 +97,7 @@ def plan_rehearsal(
             environment=cuda_override(rendered),
             platforms=platforms(rendered),
             index=index_json_entries(output),
-            edits=metadata_edits(output) | packed_files(output, recipe_folder, test_sources(folder, output)),
+            edits=_edits(output, folder, recipe_folder),
             pins=solved_pins.of_output(output),
         )
         for output in in_order(rendered.outputs)
@@ -193,7 +201,7 @@ def plan_outputs(
             environment=cuda_override(rendered),
             platforms=platforms(rendered),
             index=index_json_entries(output),
-            edits=metadata_edits(output) | packed_files(output, recipe_folder, test_sources(folder, output)),
+            edits=_edits(output, folder, recipe_folder),
             pins=solved_pins.of_output(output),
             settings=forge,
             recipe_folder=recipe_folder,
@@ -213,6 +221,12 @@ def _linking(output: Output, forge: PackageSettings) -> Output:
     return replace(output, settings=settings)
 
 
+def _edits(output: Output, folder: Path, recipe_folder: Path) -> dict[str, Any]:
+    """Return the changes to the metadata of an output's package."""
+    sources, about = test_sources(folder, output), about_sources(folder, output)
+    return metadata_edits(output) | packed_files(output, recipe_folder, sources=sources, about=about)
+
+
 def _files_of(test: OutputTest) -> tuple[str, ...]:
     return test.files if test.script.file is None else (test.script.file, *test.files)
 
@@ -228,12 +242,14 @@ def _prologue(output: Output, staging: Staging | None, staged: StagedFiles | Non
 
 def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Staging | None) -> tuple[str, ...]:
     """Return the lines that run after an output's script, in the work directory."""
+    about = about_sources(folder, output)
     patterns = [pattern for test in output.tests for pattern in test.source_files]
     licenses, shared_work = _licenses(output), staging is not None and not staging.copied
     lines = (
         *(shared_workdir.kept_sources(patterns, test_sources(folder, output)) if patterns else ()),
         *post_install_script.recipes_licenses(licenses, recipe_folder),
         *(shared_workdir.copy_licenses_lines(licenses) if shared_work else ()),
+        *(() if output.settings.by_engine else about_files.collect(output, recipe_folder, about)),
         *post_install_script.link_scripts(output, recipe_folder),
         *post_install_script.forget_sources(output),
         *post_install_script.remove_left_out(output),
@@ -246,6 +262,11 @@ def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Stagin
 def test_sources(folder: Path, output: Output) -> Path:
     """Return the folder, below a build's, of the source files that an output's tests use."""
     return folder / "test-sources" / f"{output.name}-{output.build_string}"
+
+
+def about_sources(folder: Path, output: Output) -> Path:
+    """Return the folder, below a build's, of the files that an output's ``about`` names."""
+    return folder / "about-files" / f"{output.name}-{output.build_string}"
 
 
 def only_tested(output: Output) -> frozenset[str]:

@@ -98,6 +98,11 @@ about:
   keywords:
     - a
     - b
+  readme: docs/README.md
+  prelink_message:
+    - licenses/OTHER
+    - ./deep/x.dat
+  recipe_log_file: log.json
 
 extra:
   recipe-maintainers:
@@ -112,6 +117,8 @@ SINGLE_FILES = {
     "recipe/LICENSE": "free",
     "recipe/fix.patch": "--- a/file.txt\n+++ b/file.txt\n@@ -1 +1 @@\n-old\n+new\n",
     "recipe/deep/x.dat": "dat",
+    "recipe/src/docs/README.md": "read",
+    "recipe/log.json": '{"a": 1}',
     "recipe/run_test.sh": "echo ran\n",
     "recipe/post-link.sh": "true\n",
     "recipe/.hidden": "h",

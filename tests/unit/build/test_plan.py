@@ -104,7 +104,7 @@ def test_the_plan_of_a_rehearsal() -> None:
     assert app.recipe["extra"] == {"rehearsal": True}
     assert app.recipe["tests"] == []
     assert [entry["to"] for entry in app.edits["files"]] == [
-        *("recipe", "recipe/meta.yaml.template", "recipe/conda_build_config.yaml"),
+        *("recipe", "recipe/meta.yaml.template", "recipe/conda_build_config.yaml", "."),
         *("test/test_time_dependencies.json", "test/run_test.py", "test/run_test.sh", "test"),
     ]
 

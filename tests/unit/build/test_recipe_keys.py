@@ -255,7 +255,9 @@ def test_a_password_of_subversion_is_in_no_package(tmp_path: Path) -> None:
 def test_the_metadata_of_a_package_is_completed(tmp_path: Path) -> None:
     about = "about:\n  home: https://a.org\n  doc_source_url: x\n  keywords: k\n  license_file: L\n  license: MIT\n"
     (step,) = steps(tmp_path, f"{about}extra:\n  a: {{b: 1}}\nbuild:\n  no_link: 'bin/*'\n  include_recipe: false\n")
-    assert without_sections(step).edits == {
+    edits = dict(without_sections(step).edits)
+    assert [entry["to"] for entry in edits.pop("files")] == ["."]
+    assert edits == {
         "sections": {},
         "hash_input": {},
         "about": {
