@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -86,7 +87,7 @@ def test_a_package_of_pip_install_has_no_path_of_its_build(channel: Channel, tmp
         tmp_path / "feedstock",
         META,
         f"channel_sources:\n  - {channel.url}\n",
-        files={f"recipe/src/{name}": text for name, text in sources.items()},
+        files={"outputs.txt": "standard\n"} | {f"recipe/src/{name}": text for name, text in sources.items()},
     )
     words = (sys.executable, "-m", "kiln", "-C", str(feedstock.root))
     subprocess.run((*words, "rerender", "--no-pinning"), cwd=ROOT, check=True, capture_output=True)
@@ -103,3 +104,10 @@ def test_a_package_of_pip_install_has_no_path_of_its_build(channel: Channel, tmp
     (record,) = records
     assert "standard.py," in record
     assert "direct_url" not in record + " ".join(read.paths)
+    target = tmp_path / "published"
+    ended = subprocess.run(
+        (*words, "publish", "--to", str(target)), cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert [file.name for file in (target / "linux-64").glob("*.conda")] == [package.name]
+    assert package.name in json.loads((target / "linux-64" / "repodata.json").read_text())["packages.conda"]
