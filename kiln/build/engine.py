@@ -94,7 +94,7 @@ def _engine(
     sources = SourceFetch(
         folder=step.folder / "sources",
         origins=origins,
-        env=without_secrets(environment),
+        env=for_fetching(environment, secrets_of(step)),
         on_line=on_line or (lambda _line: None),
     )
     recipe = sources.completed(applied(recipe_of(step), origins), step.fetched)
@@ -186,9 +186,10 @@ def handed_over(names: Iterable[str], environment: Mapping[str, str]) -> dict[st
     return {**rest, HANDED_OVER: "\n".join(exports(values))} if values else rest
 
 
-def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without the variables that are secret by their names, for programs that fetch sources."""
-    return {name: value for name, value in environment.items() if not masking.is_secret(name)}
+def for_fetching(environment: Mapping[str, str], secrets: Iterable[str]) -> dict[str, str]:
+    """Return the environment of programs that fetch sources: without the ``secrets`` of scripts, and other secrets."""
+    hidden = {name for name in secrets if not masking.is_public(name)}
+    return {name: value for name, value in environment.items() if name not in hidden and not masking.is_secret(name)}
 
 
 def failure(step: BuildStep | CompileStep, reason: str, tail: str, log: Path | None) -> KilnError:

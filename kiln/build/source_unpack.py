@@ -7,6 +7,7 @@ has, too. Times and modes are the archive's, since a Makefile may depend on them
 from __future__ import annotations
 
 import calendar
+import errno
 import lzma
 import os
 import posixpath
@@ -24,7 +25,7 @@ from kiln.errors import BuildFailed
 from kiln.zstd import zstd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
 TAR = (".tar", ".tar.bz2", ".tar.gz", ".tar.lzma", ".tar.xz", ".tgz")
@@ -75,17 +76,25 @@ def _unpack(archive: Path, name: str, folder: Path, env: Mapping[str, str]) -> N
     if members is None:
         _run_bsdtar(archive, name, folder, env)
         return
-    folders: list[tuple[Path, _Member]] = []
     try:
-        for member in members(archive):
-            place = _place(folder, member.name, name)
-            if place == folder:
-                continue
-            _make(member, place, folder, name)
-            if place.is_dir() and not place.is_symlink():
-                folders.append((place, member))
+        _make_all(members(archive), folder, name)
     except _FAULTS as error:
         raise BuildFailed(f"{name} cannot be unpacked", why=f"{type(error).__name__}: {error}") from error
+    except OSError as error:  # a file in the place of a folder, a name that is too long
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        raise BuildFailed(f"{name} cannot be unpacked", why=str(error)) from error
+
+
+def _make_all(members: Iterable[_Member], folder: Path, archive: str) -> None:
+    folders: list[tuple[Path, _Member]] = []
+    for member in members:
+        place = _place(folder, member.name, archive)
+        if place == folder:
+            continue
+        _make(member, place, folder, archive)
+        if place.is_dir() and not place.is_symlink():
+            folders.append((place, member))
     for place, member in reversed(folders):  # files in them change their times
         place.chmod((member.mode & _ALL) | stat.S_IRWXU)
         os.utime(place, (member.time, member.time))

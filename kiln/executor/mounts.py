@@ -108,6 +108,9 @@ def _paths_of_recipe(rendered: Rendered) -> Iterator[str]:
     """Yield the paths that a recipe names, relative to itself."""
     for source in rendered.sources:
         yield from (*([] if source.path is None else [source.path]), *source.patches)
+        yield from (url for url in source.url if "://" not in url)
+        if source.checkout is not None and source.checkout.url.startswith("."):
+            yield source.checkout.url
     stagings, outputs = rendered.stagings, rendered.outputs
     for script in (*(staging.script for staging in stagings), *(output.script for output in outputs)):
         yield from [] if script.file is None else [script.file]

@@ -10,7 +10,7 @@ import pytest
 
 from kiln import render
 from kiln.build import in_order, plan_compile, plan_outputs, plan_rehearsal, special_files
-from kiln.build.engine import HANDED_OVER, UNPACK, handed_over, recipe_of, secrets_of
+from kiln.build.engine import HANDED_OVER, UNPACK, for_fetching, handed_over, recipe_of, secrets_of
 from kiln.errors import BuildFailed
 from kiln.model.build_config import BuildConfig
 from kiln.model.build_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
@@ -226,6 +226,12 @@ def test_a_single_package_has_the_sources_itself() -> None:
     single = dataclasses.replace(LIB, sources=(Source(url=("https://a/b",), sha256="5"),))
     (step,) = planned(Rendered(config=CPU, outputs=(single,)))
     assert step.recipe["source"] == [{"url": ["https://a/b"], "sha256": "5"}]
+
+
+def test_programs_that_fetch_sources_get_no_secret() -> None:
+    environment = {"PATH": "/bin", "REMOTE": "x", "MY_TOKEN": "y", "SSH_AUTH_SOCK": "/s", "https_proxy": "p"}
+    fetching = for_fetching(environment, ("REMOTE", "PATH"))
+    assert fetching == {"PATH": "/bin", "SSH_AUTH_SOCK": "/s", "https_proxy": "p"}
 
 
 def test_several_packages_share_the_compiles_work_directory() -> None:

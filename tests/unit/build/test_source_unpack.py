@@ -107,6 +107,9 @@ OUT = ("link", tarfile.SYMTYPE, b"", "..")
         ([OUT, ("hard", tarfile.LNKTYPE, b"", "link/secret")], "below a link"),
         ([("hard", tarfile.LNKTYPE, b"", "absent")], "not there"),
         ([("pipe", tarfile.FIFOTYPE, b"", "")], "a device or a pipe"),
+        ([("x", tarfile.REGTYPE, b"", ""), ("x/y", tarfile.REGTYPE, b"", "")], "cannot be unpacked"),
+        ([("x/", tarfile.DIRTYPE, b"", ""), ("x", tarfile.SYMTYPE, b"", "..")], "cannot be unpacked"),
+        ([("x" * 300, tarfile.REGTYPE, b"", "")], "cannot be unpacked"),
     ],
 )
 def test_nothing_is_made_outside_of_the_folder(entries: list[Entry], why: str, tmp_path: Path) -> None:

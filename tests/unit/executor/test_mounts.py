@@ -12,7 +12,7 @@ from kiln.executor.mounts import Folders, of_engine, of_scripts
 from kiln.model.build_config import BuildConfig
 from kiln.model.container import Mount
 from kiln.model.feedstock import Feedstock
-from kiln.model.rendered import Rendered, Script, Source, Staging
+from kiln.model.rendered import Checkout, Rendered, Script, Source, Staging
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +45,20 @@ def folders(feedstock: Feedstock, **more: Path | tuple[Path, ...]) -> Folders:
     artifacts = feedstock.artifacts
     value = {"work": artifacts / "work" / "c", "packages": artifacts / "container-cache", **more}
     return Folders(**value)  # type: ignore[arg-type]
+
+
+def test_containers_see_files_and_repositories_that_the_recipe_names(feedstock: Feedstock) -> None:
+    (feedstock.root / "up").mkdir()
+    sources = (
+        Source(url=("../src/a.c", "https://a.org/b")),
+        Source(checkout=Checkout(program="hg", url="../up")),
+        Source(checkout=Checkout(program="svn", url="https://a.org/c")),
+    )
+    mounts = of_scripts(feedstock, Rendered(config=config(), stagings=(Staging(sources=sources),)), folders(feedstock))
+    seen = {mount.target: mount.source for mount in mounts if mount.read_only}
+    assert seen[f"{INSIDE}/src/a.c"] == feedstock.root / "src" / "a.c"
+    assert seen[f"{INSIDE}/up"] == feedstock.root / "up"
+    assert not any("a.org" in target for target in seen)
 
 
 def test_containers_write_the_work_folder_and_caches_and_read_the_recipe(feedstock: Feedstock, tmp_path: Path) -> None:
