@@ -363,11 +363,11 @@ def test_outputs(tmp_path: Path) -> None:
 
 
 def test_unsupported_keys_are_refused_before_anything_is_built(tmp_path: Path) -> None:
-    meta = f"{META}build:\n  numbr: 1\n  pin_depends: strict\n{SCRIPT}source:\n  path: .\n  no_hoist: false\n"
+    meta = f"{META}build:\n  numbr: 1\n  pin_depends: strict\n{SCRIPT}source:\n  path: .\n  path_via_symlink: no\n"
     message = refused(tmp_path, RecipeFault, meta)
     assert "recipe/meta.yaml:5:3: unknown key 'build/numbr'" in message
     assert "did you mean 'number'" in message
     assert "recipe/meta.yaml:6:3: the engine rattler-build does not have 'build/pin_depends'" in message
-    assert "'source/no_hoist'" in message
+    assert "'source/path_via_symlink'" in message
     assert "--engine conda-build" in message
     assert not list((tmp_path / "feedstock" / "build_artifacts").glob("work/*"))
