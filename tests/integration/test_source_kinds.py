@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import os
@@ -300,13 +301,32 @@ def test_the_content_of_a_git_source(tmp_path: Path) -> None:
     assert "content_sha512 is" in refused(tmp_path / "wrong", wrong, HashMismatch.exit_code)
 
 
-@pytest.mark.needs("bsdtar")
+# An RPM's lead, an empty signature and an empty header; compressed files in cpio's format follow.
+RPM = b"\xed\xab\xee\xdb\x03" + bytes(91) + 2 * (b"\x8e\xad\xe8\x01" + bytes(12))
+
+
+@pytest.mark.needs("bsdtar", "dpkg-deb")
 def test_archives_that_the_engine_does_not_unpack(tmp_path: Path) -> None:
-    tree = unpacked(tmp_path / "tree", top="")
+    tree = unpacked(tmp_path / "tree", top="app-1/")
     sources = {}
-    for name, options in {"lzma": ("--lzma",), "z": ("--compress",)}.items():
-        file = tmp_path / f"a.tar.{name}"
-        run(tree.parent, ("bsdtar", "-c", *options, "-f", str(file), "-C", str(tree), "."))
-        sources[name] = f"    url: {file.as_uri()}\n"
+    formats = {"tar.lzma": "--lzma", "tar.z": "--compress", "7z": "--format=7zip", "cpio": "--format=newc"}
+    for ending, option in formats.items():
+        file = tmp_path / f"a.{ending}"
+        run(tmp_path, ("bsdtar", "-c", option, "-f", str(file), "-C", str(tree), "app-1"))
+        sources[ending] = f"    url: {file.as_uri()}\n"
+    sources["7z"] += "    no_hoist: true\n"
+    del sources["cpio"]
+    (tmp_path / "a.rpm").write_bytes(RPM + gzip.compress((tmp_path / "a.cpio").read_bytes()))
+    sources["rpm"] = f"    url: {(tmp_path / 'a.rpm').as_uri()}\n    no_hoist: true\n"
+    (tree / "DEBIAN").mkdir()
+    (tree / "DEBIAN" / "control").write_text(
+        "Package: app\nVersion: 1\nArchitecture: all\nMaintainer: A <a@example.org>\nDescription: a\n"
+    )
+    run(tmp_path, ("dpkg-deb", "--build", str(tree), str(tmp_path / "a.deb")))
+    sources["deb"] = f"    url: {(tmp_path / 'a.deb').as_uri()}\n"
     found = compared(tmp_path, entries(sources))
-    assert {f"{name}/sub/two.sh" for name in sources} <= found.keys()
+    tops = {"tar.lzma": "", "tar.z": "", "7z": "app-1/", "rpm": "app-1/"}
+    for folder, top in tops.items():
+        assert found[f"{folder}/{top}sub/two.sh"] == (FILES["sub/two.sh"], True, "")
+        assert found[f"{folder}/{top}link"][2] == "sub/two.sh"
+    assert "deb/debian-binary" in found
