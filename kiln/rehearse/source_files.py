@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 
-from kiln import credentials, files, http_client
+from kiln import files, http_client, source_download
 from kiln.errors import DownloadFailed, HashMismatch
 from kiln.rehearse import package_index
 from kiln.rehearse.rehearsal_plan import SourceFile
@@ -26,8 +25,6 @@ _BY_PROJECT = re.compile(r"/packages/[^/]+/[^/]/(?P<name>[^/]+)/[^/]+$")
 _BY_HASH = re.compile(r"/packages/[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{60}/[^/]+$")
 _VERSION = re.compile(r"[-_]v?\d.*$")
 _TIMEOUT = 30.0  # seconds for an address to answer
-_LONGEST = 3600.0  # seconds for a file
-_CHUNK = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,25 +192,11 @@ def _download(source: SourceFile, part: Path) -> None:
     if parts.scheme == "file":
         files.link_or_copy(Path(unquote(parts.path)), part)
         return
-    end = time.monotonic() + _LONGEST
     try:
-        headers = {"User-Agent": "kiln", **credentials.headers(source.url)}
-        with (
-            files.full_disk_as_error(part.parent),
-            part.open("wb") as file,
-            http_client.opened(source.url, headers=headers) as response,
-        ):
-            _copy(response, file, end)
-    except http_client.HttpError as error:
+        source_download.fetch(source.url, part.parent, algorithms=(), target=part)
+    except DownloadFailed as error:
         raise DownloadFailed(
             f"{source.name} cannot be downloaded",
-            why=f"{source.origin}: {error}",
+            why=f"{source.origin}: {error.why}",
             hint="run the same command again, or put the file into a folder and name it with --distdir",
         ) from error
-
-
-def _copy(stream: IO[bytes], file: IO[bytes], end: float) -> None:
-    while chunk := stream.read(_CHUNK):
-        if time.monotonic() > end:
-            raise http_client.HttpError(f"it takes more than {_LONGEST / 60:.0f} minutes")
-        file.write(chunk)

@@ -20,7 +20,7 @@ from kiln.rehearse.rehearsal_plan import SourceFile
 from kiln.rehearse.source_files import SourceSearch, fetch, missing, projects_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 CONTENT = b"the source"
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -148,13 +148,16 @@ def test_a_download_has_the_credentials_of_pips_index_in_any_process(
     monkeypatch.setattr(command, "capture", lambda *_, **__: result)
     requests: list[dict[str, str]] = []
 
+    class Response(io.BytesIO):
+        headers: Mapping[str, str] = {}
+
     @contextlib.contextmanager
-    def answered(_: str, *, headers: dict[str, str]) -> Iterator[io.BytesIO]:
+    def answered(_: str, *, headers: dict[str, str]) -> Iterator[Response]:
         requests.append(headers)
-        yield io.BytesIO(CONTENT)
+        yield Response(CONTENT)
 
     monkeypatch.setattr(http_client, "opened", answered)
-    file = SourceFile(name="a.tar.gz", sha256=SHA, url="https://sources.example/simple/a/a.tar.gz", origin="an index")
+    file = SourceFile(name="a.tar.gz", sha256=SHA, url="https://sources.example/simple/a/a.bin", origin="an index")
     fetch([file], tmp_path / "store", env={}, on_line=lambda _: None)
     (headers,) = requests
     assert headers["Authorization"] == f"Basic {base64.b64encode(b'me:s3cret-word').decode()}"
