@@ -7,7 +7,7 @@ import hashlib
 import re
 from typing import TYPE_CHECKING, Any
 
-from kiln import __version__, files, provenance
+from kiln import __version__, files, masking, provenance
 from kiln.conda_package import reader
 from kiln.model.provenance import Attestation, Provenance
 from kiln.publish import gate
@@ -106,9 +106,12 @@ def _sources(matrix: BuiltMatrix, rendered: Rendered) -> tuple[Mapping[str, Any]
     sources = []
     for source in rendered.sources:
         fields = {name: value for name, value in dataclasses.asdict(source).items() if value}
+        fields |= {"url": tuple(map(masking.without_credentials, source.url))} if source.url else {}
+        fields |= {"git_url": masking.without_credentials(source.git_url)} if source.git_url else {}
         if source.checkout is not None:
-            fields["checkout"] = {"program": source.checkout.program, "url": source.checkout.url}
-            fields["checkout"] |= {"revision": source.checkout.revision} if source.checkout.revision else {}
+            checkout = source.checkout
+            fields["checkout"] = {"program": checkout.program, "url": masking.without_credentials(checkout.url)}
+            fields["checkout"] |= {"revision": checkout.revision} if checkout.revision else {}
         if source.path is not None:
             place = matrix.feedstock.recipe / source.path
             fields["digest"] = file_or_folder_digest(place) if place.exists() else None
