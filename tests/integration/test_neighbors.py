@@ -17,24 +17,36 @@ import pytest
 from kiln import cli
 from kiln.local_channel import Channel, solve
 from tests.packages import conda_package
-from tests.unit.feedstock.conftest import DIST_INFO, RECIPE, members
+from tests.unit.feedstock.conftest import DIST_INFO, RECIPE, members, shared_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SITE = "lib/python3.11/site-packages"
 OF_PREFIXES = ("conda-meta", "CACHEDIR.TAG")  # what installers write into each prefix
-OUTPUTS = ("libtensorflow_framework", "libtensorflow_cc", "tensorflow-base")
+# By output: what it requires of the others. The libraries are those that Bazel makes without the wheel.
+OUTPUTS = {
+    "libtensorflow_framework": (),
+    "libtensorflow": ("libtensorflow_framework",),
+    "libtensorflow_cc": ("libtensorflow_framework",),
+    "tensorflow-base": ("libtensorflow_cc",),
+}
+OWN = ("libtensorflow", "tensorflow-base")  # which bring the others along
+# Under the names that conda-forge gives to packages with files in the same folders, and one of our own.
 NEIGHBORS: Mapping[str, Mapping[str, bytes]] = {
     "tsl_robin_map": {"include/tsl/robin_map.h": b"// map", "include/tsl/robin_set.h": b"// set"},
-    "headers": {
+    "libabseil": {
+        "include/absl/x.h": b"// a",
         "include/tensorflow/other.h": b"// other",
         "include/xla/sub/folder.h": b"",
-        "include/absl/x.h": b"// a",
+        "lib/cmake/absl/abslConfig.cmake": b"# cmake",
+        "lib/libabsl_base.so.2505.0.0": b"library",
+        "lib/pkgconfig/absl_base.pc": b"Name: absl_base",
     },
     "plugin": {f"{SITE}/tensorflow-plugins/here.so": b"", f"{SITE}/tensorflow/include/plugin/api.h": b"// api"},
 }
-ORDERS = sorted(itertools.permutations(("tensorflow-base", *NEIGHBORS)))
+LINKS: Mapping[str, Mapping[str, str]] = {"libabseil": {"lib/libabsl_base.so": "libabsl_base.so.2505.0.0"}}
+ORDERS = sorted(itertools.permutations((*OWN, *NEIGHBORS)))[::5]  # each package before and after each other one
 
 
 def tree(prefix: Path) -> dict[str, str]:
@@ -84,8 +96,12 @@ def wheel(folder: Path) -> None:
 def outputs(folder: Path) -> list[Path]:
     """Return packages of what the recipe's script makes of a wheel."""
     wheel(folder / "dist")
+    (folder / "dist" / "libraries" / "lib").mkdir(parents=True)
+    for name in ("tensorflow_framework", "tensorflow", "tensorflow_cc"):
+        library = folder / "dist" / "libraries" / "lib" / f"lib{name}.so.2"
+        library.write_bytes(shared_object("$ORIGIN", tail=name.encode()))
     prefix, made = folder / "filled", []
-    for output in OUTPUTS:
+    for output, needed in OUTPUTS.items():
         before = tree(prefix)
         places = ("--wheels", folder / "dist", "--prefix", prefix, "--licenses", folder / "licenses")
         words = (sys.executable, RECIPE / "split_wheel.py", "--output", output, "--version", "2.21.0", *places)
@@ -93,7 +109,7 @@ def outputs(folder: Path) -> list[Path]:
         new = {path: told for path, told in tree(prefix).items() if path not in before}
         links = {path: told.removeprefix("-> ") for path, told in new.items() if told.startswith("-> ")}
         files = {path: bytes.fromhex(told) for path, told in new.items() if path not in links}
-        made.append(package(folder, output, OUTPUTS[: OUTPUTS.index(output)], files, links))
+        made.append(package(folder, output, needed, files, links))
     return made
 
 
@@ -101,7 +117,7 @@ def outputs(folder: Path) -> list[Path]:
 def channel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A channel of TensorFlow's packages and their neighbors."""
     folder = tmp_path_factory.mktemp("packages")
-    others = [package(folder, name, (), files, {}) for name, files in NEIGHBORS.items()]
+    others = [package(folder, name, (), files, LINKS.get(name, {})) for name, files in NEIGHBORS.items()]
     Channel(root=folder / "channel").add([(item, "linux-64") for item in (*outputs(folder), *others)])
     return folder / "channel"
 
@@ -110,9 +126,14 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def everything(channel: Path) -> dict[str, str]:
     """The files of a prefix with all of them."""
     filled = tree(channel.parent / "filled")
-    theirs = {path: data.hex() for files in NEIGHBORS.values() for path, data in files.items()}
-    assert not filled.keys() & theirs.keys()
-    return {**filled, **theirs}
+    assert not filled.keys() & of_neighbors().keys()
+    return {**filled, **of_neighbors()}
+
+
+def of_neighbors() -> dict[str, str]:
+    """Return the files and links of the neighbors, as `tree` shows them."""
+    files = {path: data.hex() for files in NEIGHBORS.values() for path, data in files.items()}
+    return files | {path: f"-> {target}" for links in LINKS.values() for path, target in links.items()}
 
 
 def by_kiln(channel: Path, folder: Path, names: tuple[str, ...]) -> None:
@@ -132,7 +153,7 @@ def by_rattler(channel: Path, folder: Path, names: tuple[str, ...]) -> None:
 def test_no_package_of_this_recipe_has_a_link_to_a_folder(channel: Path) -> None:
     filled = channel.parent / "filled"
     links = [path for path, told in tree(filled).items() if told.startswith("-> ")]
-    assert len(links) == 18
+    assert len(links) == 20
     assert not [link for link in links if (filled / link).is_dir()]
 
 
@@ -153,13 +174,17 @@ def test_neighbors_keep_their_files_in_every_order_by_rattler_and_nothing_is_lef
         by_rattler(channel, tmp_path, order[:count])
     assert tree(tmp_path / "prefix") == everything
     by_rattler(channel, tmp_path, tuple(NEIGHBORS))
-    theirs = {path: data.hex() for files in NEIGHBORS.values() for path, data in files.items()}
-    assert tree(tmp_path / "prefix") == theirs
+    assert tree(tmp_path / "prefix") == of_neighbors()
     by_rattler(channel, tmp_path, ())
     assert tree(tmp_path / "prefix") == {}
 
 
+def test_the_orders_have_each_package_before_and_after_each_other_one() -> None:
+    pairs = {(first, second) for order in ORDERS for first, second in itertools.combinations(order, 2)}
+    assert pairs == set(itertools.permutations((*OWN, *NEIGHBORS), 2))
+
+
 def test_all_at_once(channel: Path, everything: dict[str, str], tmp_path: Path) -> None:
-    by_kiln(channel, tmp_path / "kiln", ("tensorflow-base", *NEIGHBORS))
-    by_rattler(channel, tmp_path / "rattler", ("tensorflow-base", *NEIGHBORS))
+    by_kiln(channel, tmp_path / "kiln", (*OWN, *NEIGHBORS))
+    by_rattler(channel, tmp_path / "rattler", (*OWN, *NEIGHBORS))
     assert tree(tmp_path / "kiln" / "prefix") == tree(tmp_path / "rattler" / "prefix") == everything
