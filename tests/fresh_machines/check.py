@@ -1,6 +1,6 @@
-"""Fresh machines: containers of Debian with git, Python and certificates, where the project sets itself up.
+"""Set the project up in fresh containers of Debian, and run its tests there.
 
-``python -m tests.fresh_machines [--whole] [SUITE ...]``: on each of the named releases of Debian (default: all) the
+``python3 -m tests.fresh_machines [--whole] [SUITE ...]``: on each of the named releases of Debian (default: all) the
 unit tests run as an ordinary user, and what depends on machine and user as a user without a line in /etc/passwd and as
 root; with ``--whole`` every test runs as each of them. It needs Docker and mmdebstrap.
 """
@@ -28,7 +28,7 @@ from kiln.rehearse import PYTHONS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CACHE = ROOT / "build_artifacts" / "images"
 PACKAGES = ("ca-certificates", "git", "python3-venv")
 SUITES = ("trixie", "forky")  # Python 3.13 and 3.14
@@ -141,7 +141,8 @@ def check(suite: str, tag: str, *, whole: bool) -> list[str]:
 
 def main() -> int:
     """Check the releases that the command line names."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    description = (__doc__ or "").splitlines()[0]
+    parser = argparse.ArgumentParser(prog="python3 -m tests.fresh_machines", description=description)
     parser.add_argument("suites", nargs="*", default=SUITES, help="releases of Debian (default: trixie forky)")
     parser.add_argument("--whole", action="store_true", help="run every test")
     options = parser.parse_args()

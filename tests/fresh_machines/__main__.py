@@ -1,0 +1,11 @@
+"""``python3 -m tests.fresh_machines``, by any Python that kiln runs on: the environment is set up on first use."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from kiln.bootstrap import RUN, TEST, enter
+
+if __name__ == "__main__":
+    enter(Path(__file__).resolve().parents[2], "-m", "tests.fresh_machines.check", *sys.argv[1:], locks=(RUN, TEST))
