@@ -75,7 +75,8 @@ def _generated(configs: Iterable[BuildConfig]) -> dict[str, str]:
 
 
 def _existing(feedstock: Feedstock) -> dict[str, str]:
-    return {path.name: path.read_text(encoding="utf-8", errors="replace") for path in feedstock.configs.glob("*.yaml")}
+    files = [path for path in feedstock.configs.glob("*.yaml") if path.is_file()]
+    return {path.name: path.read_text(encoding="utf-8", errors="replace") for path in files}
 
 
 def _difference(name: str, existing: Mapping[str, str], generated: Mapping[str, str]) -> Iterator[str]:

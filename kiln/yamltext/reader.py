@@ -6,7 +6,9 @@ here, because PyYAML's constructors recurse, discard positions, and expand alias
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -86,15 +88,22 @@ def read_text(path: Path, name: str) -> str:
     """Return a file's text.
 
     Raises:
-        MalformedYaml: it cannot be read, is not UTF-8, or exceeds the size limit.
+        MalformedYaml: it cannot be read, is not a regular file, is not UTF-8, or exceeds the size limit.
     """
     limits.at(name)
     try:
-        data = path.read_bytes()
+        # Without waiting: nobody may ever write into a FIFO, and a link may lead to one, or to an endless device.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            status = os.fstat(file.fileno())
+            data = file.read(_MAX_SIZE + 1) if stat.S_ISREG(status.st_mode) else b""
     except OSError as error:
         raise MalformedYaml(f"cannot read {name}", at=Place(file=name), why=error.strerror or str(error)) from error
+    if not stat.S_ISREG(status.st_mode):
+        why = f"it is a link to {path.readlink()}" if path.is_symlink() else "it is a pipe, a socket or a device"
+        raise MalformedYaml(f"{name} is not a regular file", at=Place(file=name), why=why, hint="replace it by a file")
     if len(data) > _MAX_SIZE:
-        raise MalformedYaml(f"{name} has {len(data):,} bytes", at=Place(file=name), why=f"the limit is {_MAX_SIZE:,}")
+        size = max(status.st_size, len(data))
+        raise MalformedYaml(f"{name} has {size:,} bytes", at=Place(file=name), why=f"the limit is {_MAX_SIZE:,}")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

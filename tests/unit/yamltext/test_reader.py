@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,22 @@ def test_text_that_is_not_utf8_is_placed(tmp_path: Path) -> None:
     with pytest.raises(MalformedYaml) as caught:
         read_text(tmp_path / "f", "f")
     assert str(caught.value.at) == "f:2:4"
+
+
+def test_a_pipe_and_a_link_to_a_device_are_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name, why in {"pipe": "a pipe", "zero": "a link to /dev/zero"}.items():
+        with pytest.raises(MalformedYaml, match="is not a regular file") as caught:
+            read_text(tmp_path / name, name)
+        assert why in caught.value.why
+
+
+def test_a_file_over_the_limit_is_not_read_to_its_end(tmp_path: Path) -> None:
+    with (tmp_path / "f").open("wb") as file:
+        file.truncate(1 << 40)  # which takes no space
+    with pytest.raises(MalformedYaml, match="has 1,099,511,627,776 bytes"):
+        read_text(tmp_path / "f", "f")
 
 
 def test_a_byte_order_mark_is_dropped(tmp_path: Path) -> None:
