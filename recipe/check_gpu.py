@@ -1,52 +1,63 @@
-"""Multiply matrices on the machine's GPU, or print why there is none."""
+"""Run an operation of each CUDA library on this machine's GPUs and name each that fails; or say why none can run.
 
-import pathlib
-import shutil
+gpu_operations.py runs them, in one process. Where a library ends that process, another one runs those that follow.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
-import numpy as np
-import tensorflow as tf
-
-
-def reason_to_skip() -> str | None:
-    """Return why no GPU can be used here; None where one must work."""
-    if not tf.test.is_built_with_cuda():
-        return "this build is for the CPU"
-    if not pathlib.Path("/dev/nvidiactl").exists():
-        return "this machine has no NVIDIA GPU (/dev/nvidiactl does not exist)"
-    tool = shutil.which("nvidia-smi")
-    if tool and subprocess.run([tool, "-L"], check=False, capture_output=True).returncode != 0:
-        return "nvidia-smi finds no GPU that works"
-    return None
+EVENT = re.compile(r"(began|passed|failed) ([^:\n]+)(?:: (.*))?\n?")
+OPERATIONS = (sys.executable, str(Path(__file__).with_name("gpu_operations.py")))
 
 
-def check_product(gpu: str) -> None:
-    """Check that a matrix product on the GPU equals NumPy's."""
-    first, second = np.random.default_rng(7).standard_normal((2, 512, 512), dtype="float32")
-    with tf.device(gpu):
-        product = tf.linalg.matmul(first, second)
-    assert "GPU" in product.device, product.device
-    # TF32, which newer GPUs use by default, keeps ten bits of each factor.
-    np.testing.assert_allclose(product.numpy(), first @ second, atol=0.2)
+def main() -> int:
+    """Run all operations; return the exit code."""
+    passed, failed = run(OPERATIONS)
+    for library, reason in failed.items():
+        sys.stderr.write(f"GPU: {library} fails: {reason}\n")
+    if passed and not failed:
+        sys.stdout.write(f"GPU: all agree with the CPU: {', '.join(passed)}\n")
+    return 1 if failed else 0
 
 
-def check_compiled(gpu: str) -> None:
-    """Check that XLA compiles for the GPU, for which it must find ptxas and libdevice."""
-    with tf.device(gpu):
-        values = tf.linspace(-1.0, 1.0, 1024)
-        compiled = tf.function(lambda x: tf.math.tanh(x) + tf.math.lgamma(x + 3.0), jit_compile=True)
-        expected = np.tanh(values) + tf.math.lgamma(values + 3.0)
-        # The sum passes through zero, where no relative difference is small.
-        np.testing.assert_allclose(compiled(values), expected, rtol=1e-4, atol=1e-5)
+def run(command: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
+    """Run the operations; return the libraries that passed, and the reasons of those that failed."""
+    passed: list[str] = []
+    failed: dict[str, str] = {}
+    begun = ""
+    while True:
+        more = ("--after", begun) if begun else ()
+        before, begun = begun, ""
+        with subprocess.Popen([*command, *more], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                sys.stdout.write(line)
+                sys.stdout.flush()
+                event = EVENT.fullmatch(line)
+                if event and event[1] == "began":
+                    begun = event[2]
+                elif event and event[1] == "passed":
+                    passed.append(event[2])
+                elif event:
+                    failed[event[2]] = event[3] or "no reason given"
+        if process.returncode == 0:
+            return passed, failed
+        if not begun or begun == before or begun in passed or begun in failed:
+            failed["the start"] = ending(process.returncode)
+            return passed, failed
+        failed[begun] = ending(process.returncode)
 
 
-reason = reason_to_skip()
-if reason:
-    sys.stdout.write(f"GPU: skipped, {reason}\n")
-else:
-    gpus = tf.config.list_logical_devices("GPU")
-    assert gpus, "the machine has a GPU, but TensorFlow cannot use it; its messages above name the library it misses"
-    check_product(gpus[0].name)
-    check_compiled(gpus[0].name)
-    sys.stdout.write(f"GPU: matrix product and compiled function agree with the CPU on {gpus[0].name}\n")
+def ending(code: int) -> str:
+    """Return the words for the exit code of a process."""
+    return f"the process was ended by {signal.Signals(-code).name}" if code < 0 else f"the process ended with {code}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
