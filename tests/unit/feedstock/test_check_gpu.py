@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import sys
 from typing import TYPE_CHECKING, Any
@@ -39,9 +40,7 @@ def check_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(ROOT / "recipe"))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.delitem(sys.modules, "check_gpu", raising=False)
-    import check_gpu
-
-    return check_gpu
+    return importlib.import_module("check_gpu")
 
 
 @pytest.fixture
