@@ -84,19 +84,26 @@ def rendered(root: Path = ROOT) -> list[Record]:
 
 
 def of_output(output: Output) -> Record:
-    """Return one output as an index has it, with what conda-forge's sysroot exports: its glibc, strongly."""
-    glibc = next((spec.split()[1].removesuffix(".*") for spec in output.requirements.build if "sysroot" in spec), "")
-    bound = (f"__glibc >={glibc},<3.0.a0",)
-    named = not glibc or any(spec.startswith("__glibc") for spec in output.requirements.run)
+    """Return one output as an index has it, with what conda-forge's build tools export: glibc and the level."""
+    build = {package_name(spec): spec for spec in output.requirements.build}
+    run = (*output.requirements.run, *exported(output), *_exported_strongly(build, output.requirements.run))
     return record(
         output.name,
         output.version,
         output.build_string,
-        (*output.requirements.run, *exported(output), *(() if named else bound)),
+        run,
         output.requirements.run_constrained,
         output.build_number,
         " ".join(output.track_features),
     )
+
+
+def _exported_strongly(build: Mapping[str, str], run: Iterable[str]) -> Iterator[str]:
+    sysroot = next((spec.split()[1].removesuffix(".*") for name, spec in build.items() if "sysroot" in name), "")
+    if sysroot and not any(spec.startswith("__glibc") for spec in run):
+        yield f"__glibc >={sysroot},<3.0.a0"
+    if level := build.get("x86_64-microarch-level", ""):
+        yield f"_x86_64-microarch-level >={level.split()[1].removesuffix('.*')}"
 
 
 def exported(output: Output) -> Iterator[str]:

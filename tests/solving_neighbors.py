@@ -43,12 +43,12 @@ STACKS = (
     ("20250512.1", "6.31.1", "1.73.1", "6.31.1"),
     ("20260107.0", "6.33.5", "1.78.0", "6.33.5"),
 )
-# The names of __archspec for each level, those of a family of processors included.
+# The names of __archspec by level: conda-forge/microarch-level-feedstock, recipe/variants.yaml of build number 4.
 LEVELS = {
-    1: ("x86_64", "nocona"),
-    2: ("x86_64_v2", "nehalem"),
-    3: ("x86_64_v3", "haswell", "zen3"),
-    4: ("x86_64_v4", "icelake", "zen4"),
+    1: "x86_64 nocona core2 k10",
+    2: "x86_64_v2 nehalem westmere sandybridge ivybridge bulldozer piledriver steamroller",
+    3: "x86_64_v3 haswell broadwell skylake mic_knl cannonlake excavator zen zen2 zen3",
+    4: "x86_64_v4 skylake_avx512 cascadelake icelake sapphirerapids zen4 zen5",
 }
 
 
@@ -78,15 +78,23 @@ def neighbors() -> Iterator[Record]:
     yield from _stacks()
     yield record("tsl_robin_map", "1.4.0", "h54a6638_0", ("__glibc >=2.17,<3.0.a0",))
     yield record("pip", "25.2", "pyh0_0", ("python >=3.9",))
-    for level, names in LEVELS.items():
-        # As conda-forge's feedstock has them: one for each name, weighed down; and one with a pattern of all names.
-        for name in names:
-            depends = (f"__archspec 1.* {name}",)
-            yield record("_x86_64-microarch-level", str(level), f"4_{name}", depends, number=4, features="legacy")
-        pattern = "|".join(name for other, more in LEVELS.items() if other >= level for name in more)
-        depends = (f"__archspec[version='1.*', build='^({pattern})$']",)
-        yield record("_x86_64-microarch-level", str(level), f"4_level{level}", depends, number=4)
+    yield from _microarch_levels()
     yield record("uses-avx2", "1", depends=("_x86_64-microarch-level >=3", "tensorflow"))
+
+
+def _microarch_levels() -> Iterator[Record]:
+    """Return ``_x86_64-microarch-level``: a build for each name, weighed down, and one for each level with a pattern.
+
+    The former are for clients that match no regular expressions (CEP 29), such as conda, the latter for rattler's.
+    """
+    name = "_x86_64-microarch-level"
+    for level, processors in LEVELS.items():
+        for processor in processors.split():
+            depends = (f"__archspec[version='1.*', build='{processor}']",)
+            yield record(name, str(level), f"4_{processor}", depends, number=4, features=f"{name}-p-0")
+        pattern = "|".join(item for other, more in LEVELS.items() if other >= level for item in more.split())
+        depends = (f"__archspec[version='1.*', build='^({pattern})$']",)
+        yield record(name, str(level), f"4_level{level}", depends, number=4)
 
 
 def _cuda() -> Iterator[Record]:

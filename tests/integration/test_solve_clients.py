@@ -104,7 +104,12 @@ TABLE = [
     row("cudnn 9.10.*", gets=CUDA, others={"cudnn": "9.10.2.21"}),
     row("tensorflow 2.21.*", "cudnn 8.*", gets=CPU),
     row("cudnn 9.17.*", "cuda-version 13.*", gets=CPU, cuda="13.0"),
-    # Levels of the processor, as another package or another release requires them.
+    # Levels of the processor: these packages are made for 2; an older release is offered to a lower one.
+    *(row(gets=CUDA, archspec=name) for name in ("x86_64_v2", "nehalem", "steamroller", "zen5")),
+    *(row(gets="2.19.1 cuda126 level1", archspec=name) for name in ("x86_64", "core2")),
+    row(gets="2.19.1 cpu level1", archspec="k10", cuda=None),
+    *(row("tensorflow 2.21.*", gets="refused", archspec=name) for name in ("x86_64", "nocona")),
+    # As another package or another release requires them.
     *(row("uses-avx2", gets=CUDA, archspec=name) for name in ("x86_64_v3", "haswell", "x86_64_v4", "zen4")),
     *(row("uses-avx2", gets="refused", archspec=name) for name in ("x86_64", "x86_64_v2", "nehalem")),
     *(
