@@ -165,6 +165,7 @@ class Simulation:
         self._corrupt = dict(self.faults.corrupt)
         self._stays = self.faults.stays
         self._unwatched: set[str] = set()
+        self._killed_builds: set[str] = set()
 
     # The executor
 
@@ -253,6 +254,7 @@ class Simulation:
         command: messages.Prepare
         | messages.QueryJobs
         | messages.StartBuild
+        | messages.StopBuild
         | messages.FollowBuild
         | messages.Collect
         | messages.Terminate
@@ -267,6 +269,8 @@ class Simulation:
                 return 2.0, lambda: self._looked(command.worker)
             case messages.StartBuild():
                 return 2.0, lambda: self._started(command.worker, command.config)
+            case messages.StopBuild():
+                return 5.0, lambda: self._stopped(command.worker, command.config)
             case messages.Renew():
                 return 0.5, lambda: self._renewed(command)
             case messages.Probe():
@@ -363,6 +367,15 @@ class Simulation:
         worker.jobs.setdefault(config, self.clock + seconds)
         return messages.BuildStarted(worker=name, config=config)
 
+    def _stopped(self, name: str, config: str) -> messages.Event | None:
+        worker = self._alive(name)
+        if worker is None or self._unreachable(name):
+            return messages.Unreached(command=messages.StopBuild(worker=name, config=config), reason="no answer")
+        self._killed_builds.add(config)
+        worker.jobs[config] = self.clock
+        self._soon(0.0, lambda: self._watched(name, config))
+        return None
+
     def _watched(self, name: str, config: str) -> messages.Event | None:
         worker = self._alive(name)
         if name in self._unwatched:
@@ -379,6 +392,8 @@ class Simulation:
         return self._ended(name, worker, config)
 
     def _ended(self, name: str, worker: SimulatedWorker, config: str) -> messages.Event:
+        if config in self._killed_builds:
+            return messages.BuildFinished(worker=name, config=config, exit_code=None, reason="signal")
         code = 16 if name in self.faults.full else self.faults.codes.get(config, 0)
         if code == 0:
             self.built.append((config, name))

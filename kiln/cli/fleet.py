@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli import build, config_selection, fleet_prices, fleet_slurm
-from kiln.cli.fleet_arguments import DEFAULT_TYPE, arguments, seconds
+from kiln.cli.fleet_arguments import arguments, seconds
+from kiln.cli.fleet_plan import UP_TO_DATE, plan_of
 from kiln.cli.fleet_playbook_vars import (
     PACKAGE_ROOT,
     build_options,
@@ -21,7 +22,6 @@ from kiln.cli.fleet_playbook_vars import (
     public_environment,
     site_of,
 )
-from kiln.cli.fleet_prices import MACHINE_TYPES, price_table, region_of
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,21 +29,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kiln.fleet.plan import FleetPlan
     from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.fleet.run_config import FleetRunConfig
     from kiln.fleet.slurm.site import SlurmSite
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
-    from kiln.model.fleet import FleetRun, MachineType
+    from kiln.model.fleet import FleetRun
     from kiln.model.run import ConfigRun, RunCost
     from kiln.store.worker_results import RemoteConfig
 
 __all__ = ["arguments", "run"]
 
-UP_TO_DATE = "nothing to build: all selected configs are up to date"
-WORKERS = 4
 NEEDED = ("ssh", "ssh-keygen", "rsync")
 
 
@@ -69,7 +66,7 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.ledger.fleet import FleetLedger
 
     with FleetLedger(layout_of(feedstock).ledger) as ledger:
-        plan = plan_of(options, select(options, feedstock).configs, ledger)
+        plan = plan_of(options, feedstock, select(options, feedstock).configs, ledger)
     print(json.dumps(formatting.as_json(plan), indent=2) if options.json else formatting.as_text(plan))
     return 0
 
@@ -110,61 +107,6 @@ def select(options: argparse.Namespace, feedstock: Feedstock, more: Sequence[str
     )
     rest = tuple(config for config in configs if config.config not in finished)
     return FleetSelection(configs=rest, cached=cached, all=configs)
-
-
-def plan_of(options: argparse.Namespace, configs: Sequence[RemoteConfig], ledger: FleetLedger) -> FleetPlan:
-    """Return the plan for configs.
-
-    Raises:
-        UsageError: no config is selected, or a machine type is unknown.
-        FleetLimit: when no arrangement stays within the limits.
-    """
-    from kiln.fleet import machine_types, plan
-    from kiln.fleet.assumptions import Assumptions
-    from kiln.scheduling.estimates import RequestedJob, estimate_jobs
-
-    if not configs:
-        raise UsageError(UP_TO_DATE, hint="--rebuild builds them again")
-    assumptions, history = Assumptions.read(), ledger.build_durations()
-    requests = [RequestedJob(config=config.config, group=config.group, key=config.inputs.key) for config in configs]
-    cache = [options.cache] if options.cache else []
-    types: tuple[MachineType, ...]
-    if options.provider == fleet_slurm.SLURM:
-        names, types = ["job"], (fleet_slurm.machine_type(options),)
-    else:
-        table = machine_types.read(MACHINE_TYPES)
-        prices, region = price_table(options.prices, os.environ), region_of(options, os.environ)
-        names = options.types or [default_type(table, options.provider)]
-        selection = machine_types.select(table, provider=options.provider, types=[*names, *cache])
-        types = tuple(prices.apply(machine_type, region=region) for machine_type in selection)
-    return plan.plan(
-        {
-            kind: estimate_jobs(requests, history, cores=kind.cores, assumptions=assumptions)
-            for kind in types[: len(names)]
-        },
-        overheads=assumptions.overheads,
-        bounds=plan.Bounds(
-            workers=worker_limit(options, len(configs)),
-            cost=options.budget,
-            seconds=None if options.time_limit is None else seconds(options.time_limit),
-        ),
-        cache=types[-1] if cache else None,
-        spot=options.spot,
-        optimize=options.optimize,
-    )
-
-
-def worker_limit(options: argparse.Namespace, configs: int) -> int:
-    """Return the number of workers at most; a scheduler with a queue of its own takes all configs at once."""
-    if options.workers is not None:
-        return int(options.workers)
-    return configs if options.provider == fleet_slurm.SLURM else WORKERS
-
-
-def default_type(table: Sequence[MachineType], provider: str) -> str:
-    """Return the machine type to use when none is named."""
-    types = [machine_type.type for machine_type in table if machine_type.provider == provider]
-    return DEFAULT_TYPE if DEFAULT_TYPE in types or not types else types[0]
 
 
 # The run
@@ -231,7 +173,7 @@ def prepare(
     if previous is not None and not is_slurm:
         options.types = [previous.type]
         options.cache = options.cache or cache_of(previous)
-    plan = plan_of(options, selection.configs, ledger)
+    plan = plan_of(options, feedstock, selection.configs, ledger)
     run_id = secrets.token_hex(4) if previous is None else previous.id
     assumptions, n = Assumptions.read(), len(selection.configs)
     run_config = FleetRunConfig(

@@ -20,6 +20,7 @@ from kiln.fleet.messages import (
     QueryJobs,
     Renew,
     StartBuild,
+    StopBuild,
     TearDown,
     Terminate,
     WatchCache,
@@ -59,6 +60,8 @@ class AnsibleExecutor(CommandThreads):
                 worker_commands.query_jobs(session, command)
             case StartBuild():
                 worker_commands.start(session, command)
+            case StopBuild():
+                worker_commands.stop(session, command)
             case FollowBuild():
                 worker_commands.follow(session, command)
             case Collect():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from kiln.errors import BuildFailed, DiskFull, HashMismatch, KilnError, OutOfMemory, WorkersLost, kind_of
-from kiln.fleet.messages import BuildStarted, Collect, FollowBuild, StartBuild
+from kiln.errors import BuildFailed, DiskFull, FleetLimit, HashMismatch, KilnError, OutOfMemory, WorkersLost, kind_of
+from kiln.fleet.messages import BuildStarted, Collect, FollowBuild, StartBuild, StopBuild
 from kiln.fleet.run_records import OVER
 from kiln.fleet.state import RETRY, TRIES
 from kiln.model.fleet import JobState
@@ -27,6 +27,7 @@ class JobManager:
 
     def __init__(self, state: FleetState) -> None:
         self.state = state
+        self.stopped: set[str] = set()  # configs whose build was stopped at its time limit
         self.faults: dict[str, str] = {}  # groups whose compile has failed, each with the config that it failed in
 
     def reserve(self, worker: Worker, now: float) -> bool:
@@ -83,6 +84,23 @@ class JobManager:
             )
         )
 
+    def stop_overdue(self, worker: Worker, now: float) -> None:
+        """Have a build stopped that takes longer than it may."""
+        due = self.stop_due(worker)
+        if due is not None and now >= due and worker.assignment is not None:
+            self.stopped.add(worker.assignment.config)
+            self.state.submit(StopBuild(worker=worker.name, config=worker.assignment.config))
+
+    def stop_due(self, worker: Worker) -> float | None:
+        """Return when a worker's build is to be stopped, None for never."""
+        estimate = worker.assignment
+        if estimate is None or not worker.is_building or estimate.size.time_limit is None:
+            return None
+        job = self.state.inventory.job(estimate.config)
+        if job is None or estimate.config in self.stopped:
+            return None
+        return job.started + estimate.size.time_limit
+
     def collect(self, worker: Worker, config: str) -> None:
         """Have the results of a build collected."""
         self.state.submit(Collect(worker=worker.name, config=config, key=self.state.estimates[config].key))
@@ -105,6 +123,10 @@ class JobManager:
         """Free a worker for its next config; what it has built is collected in parallel."""
         self.state.queue.end(worker.name, ok=event.exit_code == 0)
         worker.assignment, worker.is_building = None, False
+        if event.config in self.stopped and event.exit_code != 0:
+            limit = self.state.estimates[event.config].size.time_limit or 0.0
+            reason = f"stopped at its time limit of {limit / 3600:.2f} h, which fleet-sizes.yml sets"
+            event = dataclasses.replace(event, exit_code=FleetLimit.exit_code, reason=reason)
         if event.exit_code is None:
             self.requeue(self.state.estimates[event.config], worker, event.reason or "its build is gone")
             return
@@ -133,7 +155,8 @@ class JobManager:
         state = JobState.FAILED if code else JobState.COLLECTED
         traffic = sum(package.artifact.size for package in event.packages)
         finished = self.state.inventory.keep_job(event.config, state=state, traffic=traffic).finished
-        reason = "" if code == 0 else event.reason or f"kiln ended with exit code {code} on {worker.name}"
+        limit = "" if job is None or code != FleetLimit.exit_code else job.reason
+        reason = "" if code == 0 else limit or event.reason or f"kiln ended with exit code {code} on {worker.name}"
         if code:
             self.state.errors[event.config] = kind_of(code)(reason)
             self._release_group(self.state.estimates[event.config], event)

@@ -73,6 +73,11 @@ class StartBuild(_BuildMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StopBuild(_BuildMessage):
+    """Stop a build that takes too long: its `BuildFinished` follows, or `Unreached` or `CommandFailed` now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FollowBuild(_BuildMessage):
     """Follow a build: `Heartbeat`, `Unreachable` and `LogLine` repeatedly, `BuildFinished` at the end.
 
@@ -122,6 +127,7 @@ Command: TypeAlias = (
     | WatchCache
     | QueryJobs
     | StartBuild
+    | StopBuild
     | FollowBuild
     | Collect
     | Renew

@@ -141,13 +141,14 @@ def plan(
 
     Raises:
         FleetLimit: when no arrangement is within the bounds.
-        UsageError: no config is selected, or no worker; or a spot price is unknown.
+        UsageError: no config is selected, or no worker; a spot price is unknown; or no machine type is large enough.
     """
     unpriced = [machine_type for machine_type in estimates if spot and machine_type.spot_hourly is None]
     if unpriced:
         raise _spot_error(unpriced[0])
     if not all(estimates.values()) or not estimates or bounds.workers < 1:
         raise UsageError("a fleet needs at least one config and one worker")
+    estimates = _fitting(estimates)
     arrangements = [
         arrangement
         for machine_type, configs in estimates.items()
@@ -170,6 +171,27 @@ def plan(
         bounds=bounds,
         without_cache=min(uncached, key=_time if optimize == "time" else _cost) if cache and uncached else None,
     )
+
+
+def _fitting(
+    estimates: Mapping[MachineType, Sequence[JobEstimate]],
+) -> dict[MachineType, Sequence[JobEstimate]]:
+    """Return the machine types that are large enough for every config, with their estimates."""
+    fitting = {kind: jobs for kind, jobs in estimates.items() if all(job.size.fits(kind) for job in jobs)}
+    if fitting:
+        return fitting
+    kind, jobs = next(iter(estimates.items()))
+    largest = next(job for job in jobs if not job.size.fits(kind))
+    offers = "; ".join(f"{other.type} has {_size_text(other)}" for other in estimates)
+    raise UsageError(
+        f"no machine type is large enough for {largest.config}",
+        why=f"it needs {largest.size}, and {offers}",
+        hint="choose a larger --type, or change fleet-sizes.yml",
+    )
+
+
+def _size_text(kind: MachineType) -> str:
+    return f"{kind.cores} cores, {kind.memory:g} GB of memory, {kind.disk:g} GB of disk, {kind.gpus} GPUs"
 
 
 def _spot_error(machine_type: MachineType) -> UsageError:

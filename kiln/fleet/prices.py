@@ -181,5 +181,5 @@ class PriceTable:
         why = f"the tables have prices of {provider} in {', '.join(regions) or 'no region'}"
         if has_others:
             why = f"of {region}, the tables have prices of other machine types"
-        hint = "kiln fleet prices --from FILE reads the provider's price list"
+        hint = "kiln fleet prices --from FILE reads the provider's public price list"
         return UsageError(what, why=why, hint=hint)

@@ -211,6 +211,7 @@ class Supervisor:
                 return
             self.workers.retry_due(worker, now)
             if worker.alive and worker.silent_since is None:
+                self.jobs.stop_overdue(worker, now)
                 self.workers.advance(worker, now)
         self.silence.probe_when_due(now)
         if self.state.stop is None and not self.silence.cut_off:
@@ -274,6 +275,8 @@ class Supervisor:
             if worker.alive and worker.silent_since is None and worker.record.state is not WorkerState.REQUESTED
         ]
         due += self.silence.due(now)
+        reachable = [worker for worker in state.inventory if worker.alive and worker.silent_since is None]
+        due += [time for worker in reachable if (time := self.jobs.stop_due(worker)) is not None]
         if state.run_config.time_limit is not None:
             due.append(state.started + state.run_config.time_limit - state.run_config.teardown)
         if state.run_config.budget is not None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.fleet.executor_session import ExecutorSession
-    from kiln.fleet.messages import Event, FollowBuild, Prepare, QueryJobs, Renew, StartBuild
+    from kiln.fleet.messages import Event, FollowBuild, Prepare, QueryJobs, Renew, StartBuild, StopBuild
 
 START_SECONDS = 600.0  # for the start of a build, which returns once it runs
 QUERIES = 3  # of the jobs of a worker that may be reachable again
@@ -103,6 +103,14 @@ def start(session: ExecutorSession, command: StartBuild) -> None:
     session.configs[command.worker] = command.config
     session.report_step(command.config, f"start on {command.worker}")
     session.events.put(_start_with_cache(session, command) if command.cache else _start_alone(session, command))
+
+
+def stop(session: ExecutorSession, command: StopBuild) -> None:
+    """Stop a build, whose end is then found by what follows it."""
+    session.report_step(command.config, "stop: its time limit is over")
+    result = session.ssh(command.worker, f"sudo kiln-job stop {shlex.quote(command.config)}", seconds=START_SECONDS)
+    if not result.ok:
+        session.events.put(Unreached(command=command, reason=result.tail[-REASON_LENGTH:] or "it did not answer"))
 
 
 def job_settings(key: str) -> str:

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSize:
+    """What a config needs of a worker: cores, GB of memory and of disk, GPUs; and the seconds that it may take."""
+
+    cores: int = 0
+    memory: float = 0.0
+    disk: float = 0.0
+    gpus: int = 0
+    time_limit: float | None = None
+
+    def fits(self, machine_type: MachineType) -> bool:
+        """Return whether a machine type is large enough; a size that is unknown is."""
+        sizes = ((self.cores, machine_type.cores), (self.memory, machine_type.memory), (self.disk, machine_type.disk))
+        return all(not offer or need <= offer for need, offer in sizes) and self.gpus <= machine_type.gpus
+
+    def __str__(self) -> str:
+        parts = [(self.cores, "cores"), (self.memory, "GB of memory"), (self.disk, "GB of disk"), (self.gpus, "GPUs")]
+        return ", ".join(f"{value:g} {unit}" for value, unit in parts if value) or "nothing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEstimate:
     """A config to build: ``cold`` are the seconds with its group's compile, ``warm`` those with the compile cached.
 
-    ``key`` is a hash over the inputs of its packages, ``source`` the origin of the figures.
+    ``key`` is a hash over the inputs of its packages, ``source`` the origin of the figures, ``size`` what it needs.
+    ``type`` is the machine type that builds it, where a run has several.
     """
 
     config: str
@@ -19,6 +40,8 @@ class JobEstimate:
     warm: float
     source: str = ""
     key: str = ""
+    size: JobSize = field(default_factory=JobSize)
+    type: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

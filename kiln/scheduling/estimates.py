@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kiln.model.fleet import JobEstimate
+from kiln.model.fleet import JobEstimate, JobSize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -41,11 +41,15 @@ class CompileAssumptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedJob:
-    """A config that is to be built: ``group`` shares its compile, ``key`` is a hash over its inputs."""
+    """A config that is to be built: ``group`` shares its compile, ``key`` is a hash over its inputs.
+
+    ``size`` is what it needs of a worker.
+    """
 
     config: str
     group: str
     key: str = ""
+    size: JobSize = field(default_factory=JobSize)
 
 
 def estimate_jobs(
@@ -89,6 +93,7 @@ def _estimate(
         warm=min(cold_seconds, cold_seconds * warm_part if warm_seconds is None else warm_seconds),
         source=source,
         key=request.key,
+        size=request.size,
     )
 
 

@@ -146,3 +146,25 @@ def test_the_region_of_aws_is_that_of_the_playbooks(tmp_path: Path) -> None:
     assert region_of(Namespace(provider="aws", vars=[secret]), {"AWS_REGION": "us-west-2"}) == "us-west-2"
     assert region_of(Namespace(provider="aws", vars=[]), {}) == "us-east-1"
     assert region_of(Namespace(provider="static", vars=[]), {}) == "here"
+
+
+@pytest.mark.usefixtures("home")
+def test_a_plan_takes_a_type_that_is_large_enough_for_every_config(
+    feedstock: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "aws", "--all", "--json"]
+    (feedstock / "fleet-sizes.yml").write_text("- match: {cuda_compiler_version: '12.9'}\n  memory: 100\n")
+    assert cli.run(plan) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["chosen"]["machine_type"]["type"] == "compute-64"
+    assert {job["size"]["memory"] for job in data["estimates"]} == {0.0, 100.0}
+    assert cli.run([*plan, "--type", "compute-16"]) == UsageError.exit_code
+    assert "needs 100 GB of memory, and compute-16 has 16 cores, 32 GB" in capsys.readouterr().err
+
+
+def test_a_time_limit_of_a_config_is_refused_for_slurm(feedstock: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (feedstock / "fleet-sizes.yml").write_text("- time_limit: 8h\n")
+    assert cli.run(["-C", str(feedstock), "fleet", "plan", "--provider", "slurm", "--all"]) == UsageError.exit_code
+    error = capsys.readouterr().err
+    assert "which jobs of Slurm do not take" in error
+    assert "--slurm-time" in error

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kiln.errors import FleetLimit, UsageError
 from kiln.fleet.plan import Bounds, Overheads, arrange, numbers, plan, price
-from kiln.model.fleet import JobEstimate
+from kiln.model.fleet import JobEstimate, JobSize
 from kiln.scheduling.simulation import Placement
 from tests.fleets import HOUR, MACHINE, estimates
 
@@ -161,3 +161,29 @@ def test_every_config_is_placed_once_and_no_machine_does_two_at_a_time(
         assert config.start >= ends.get(config.worker, SOME.startup) - 1e-6
         ends[config.worker] = config.start + config.seconds
     assert way.seconds >= max(config.seconds for config in way.placements)
+
+
+def test_a_type_that_is_too_small_for_a_config_is_not_planned() -> None:
+    big = dataclasses.replace(MACHINE, type="compute-64", cores=64, memory=256.0, hourly=9.0)
+    small, *rest = estimates(4)
+    large = dataclasses.replace(small, size=JobSize(memory=128.0))
+    made = plan({MACHINE: [large, *rest], big: [large, *rest]}, overheads=SOME, bounds=Bounds(workers=2))
+    assert made.selection.machine_type is big, "though it is dearer"
+    with pytest.raises(UsageError, match="no machine type is large enough for config00") as refused:
+        plan({MACHINE: [large, *rest]}, overheads=SOME, bounds=Bounds(workers=2))
+    assert "it needs 128 GB of memory, and compute-16 has 16 cores, 64 GB of memory" in refused.value.why
+
+
+def test_a_spot_worker_without_a_price_is_not_planned_at_the_full_one() -> None:
+    unpriced = dataclasses.replace(MACHINE, provider="aws", spot_hourly=None, region="us-east-1")
+    with pytest.raises(UsageError, match=r"no spot price of made-up\.16 in us-east-1 is known") as refused:
+        plan({unpriced: estimates(2)}, overheads=SOME, bounds=Bounds(workers=1), spot=True)
+    assert "describe-spot-price-history" in refused.value.hint
+
+
+def test_disks_addresses_and_collected_packages_are_part_of_the_cost() -> None:
+    charged = dataclasses.replace(MACHINE, disk_hourly=0.1, address_hourly=0.05, egress=0.5)
+    plain = arrange(estimates(2), workers=1, machine_type=MACHINE, overheads=SOME)
+    overheads = dataclasses.replace(SOME, packages=3.0)
+    way = arrange(estimates(2), workers=1, machine_type=charged, overheads=overheads)
+    assert way.cost == pytest.approx(plain.cost + 0.15 * way.seconds / HOUR + 2 * 3 * 0.5)

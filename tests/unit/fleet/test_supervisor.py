@@ -29,13 +29,14 @@ from kiln.fleet.messages import (
     Provision,
     Renew,
     StartBuild,
+    StopBuild,
     TearDown,
     Terminate,
 )
 from kiln.fleet.run_config import FleetRunConfig, cache_of
 from kiln.fleet.supervisor import Supervisor
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import FleetRun, JobState, WorkerState
+from kiln.model.fleet import FleetRun, JobSize, JobState, WorkerState
 from kiln.model.run import ConfigState
 from tests.fleets import HOUR, MACHINE, NEVER, Faults, Killed, NullObserver, NullStore, Simulation, estimates
 
@@ -726,3 +727,40 @@ def test_a_build_that_waited_in_a_queue_began_when_its_provider_says() -> None:
     job = run.state.inventory.job("config00")
     assert job is not None
     assert job.started == run.state.configs["config00"].started == begun
+
+
+def test_a_build_that_takes_longer_than_it_may_is_stopped_and_fails_alone() -> None:
+    slow, *rest = estimates(3, hours=3, groups=3)
+    limited = dataclasses.replace(slow, size=JobSize(time_limit=2 * HOUR))
+    simulation = Simulation((limited, *rest))
+    run = supervisor(simulation, max_workers=1)
+    report = run.execute()
+    (config,) = [config for config in report.configs if config.config == limited.config]
+    assert config.state is ConfigState.FAILED
+    assert config.reason == "stopped at its time limit of 2.00 h, which fleet-sizes.yml sets"
+    assert config.finished is not None
+    assert config.started is not None
+    assert config.finished - config.started == pytest.approx(2 * HOUR, abs=60)
+    assert isinstance(run.errors[limited.config], FleetLimit)
+    assert Counter(states(report).values())[ConfigState.DONE] == 2
+    assert len(commands(simulation, StopBuild)) == 1
+    assert_nothing_left(run, simulation)
+
+
+def test_a_build_within_its_time_limit_is_not_stopped() -> None:
+    configs = tuple(
+        dataclasses.replace(job, size=JobSize(time_limit=3.1 * HOUR)) for job in estimates(3, hours=3, groups=3)
+    )
+    simulation = Simulation(configs)
+    assert all_done(supervisor(simulation, max_workers=1).execute())
+    assert not commands(simulation, StopBuild)
+
+
+def test_a_build_is_stopped_once_its_worker_can_be_reached_again() -> None:
+    slow = dataclasses.replace(estimates(1, hours=3)[0], size=JobSize(time_limit=2 * HOUR))
+    simulation = Simulation((slow,), faults=Faults(blocked=[(1.99 * HOUR, 2.2 * HOUR)]))
+    run = supervisor(simulation)
+    (config,) = run.execute().configs
+    assert config.state is ConfigState.FAILED
+    assert "time limit" in config.reason
+    assert_nothing_left(run, simulation)
