@@ -1,0 +1,100 @@
+"""Slurm's output is parsed, and only jobs of runs are taken for such."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kiln.fleet.slurm.client import LATER, SEPARATOR, SlurmClient, environment_of, parsed
+
+FAKE = """#!/bin/sh
+# A program of Slurm: prints and ends as the folder of the test says, and notes its arguments.
+here=$(dirname "$0")
+echo "$(basename "$0") $*" >>"$here/calls"
+cat "$here/$(basename "$0").out" 2>/dev/null
+exit "$(cat "$here/$(basename "$0").code" 2>/dev/null || echo 0)"
+"""
+
+
+def line(*fields: str) -> str:
+    return SEPARATOR.join(fields)
+
+
+OURS = line("12", "PENDING", "kiln-r1-2", "", "kiln r1 linux_64_ 1", "/s/run-r1/ab/1", "Dependency")
+OTHER = line("13", "RUNNING", "mine|kiln", "n1", "(null)", "/home/me", "None")
+
+
+def fake(folder: Path, program: str, output: str = "", code: int = 0) -> None:
+    path = folder / program
+    path.write_text(FAKE)
+    path.chmod(0o755)
+    (folder / f"{program}.out").write_text(output)
+    (folder / f"{program}.code").write_text(f"{code}\n")
+
+
+def client(folder: Path, interval: float = 0.0) -> SlurmClient:
+    tools = [str(Path(path).parent) for name in ("cat", "sh") if (path := shutil.which(name))]
+    return SlurmClient({"PATH": ":".join((str(folder), *tools))}, interval=interval)
+
+
+def test_a_run_is_known_by_the_name_and_the_comment_of_its_jobs() -> None:
+    ours, other, renamed = parsed("\n".join((OURS, OTHER, OURS.replace("kiln-r1-2", "mine"))))
+    assert (ours.run, ours.is_active, ours.folder, ours.reason) == ("r1", True, "/s/run-r1/ab/1", "Dependency")
+    assert ours.is_of("r1", "linux_64_", 1)
+    assert not ours.is_of("r1", "linux_64_", 2)
+    assert (other.run, renamed.run) == ("", "")
+
+
+def test_a_line_of_another_form_is_no_job() -> None:
+    assert parsed("squeue: warning\n\n12|RUNNING") == ()
+
+
+@pytest.mark.processes
+def test_jobs_are_queried_once_in_an_interval(tmp_path: Path) -> None:
+    fake(tmp_path, "squeue", OURS)
+    calls = client(tmp_path, interval=100.0)
+    assert calls.jobs() == calls.jobs() == parsed(OURS)
+    calls.jobs(fresh=True)
+    assert (tmp_path / "calls").read_text().count("squeue --me --noheader --states=all") == 2
+
+
+@pytest.mark.processes
+def test_a_slurm_that_does_not_answer_has_no_list_of_jobs(tmp_path: Path) -> None:
+    fake(tmp_path, "squeue", OURS, code=1)
+    assert client(tmp_path).jobs() is None
+
+
+@pytest.mark.processes
+def test_the_accounting_is_optional(tmp_path: Path) -> None:
+    assert client(tmp_path).past_state("12") == "", "sacct is missing"
+    fake(tmp_path, "sacct", "Slurm accounting storage is disabled", code=1)
+    assert client(tmp_path).past_state("12") == ""
+    fake(tmp_path, "sacct", "CANCELLED by 1000\n")
+    assert client(tmp_path).past_state("12") == "CANCELLED"
+
+
+def test_slurm_gets_neither_secrets_nor_the_variables_of_a_job() -> None:
+    environment = {"PATH": "/bin", "SLURM_CONF": "/c", "SBATCH_ACCOUNT": "a", "SLURM_MEM_PER_CPU": "1", "TOKEN": "t"}
+    assert environment_of(environment) == {
+        "PATH": "/bin",
+        "SLURM_CONF": "/c",
+        "SBATCH_ACCOUNT": "a",
+        "LC_ALL": "C.UTF-8",
+    }
+
+
+@pytest.mark.parametrize(
+    ("message", "later"),
+    [
+        ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", True),
+        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", True),
+        ("Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", True),
+        ("sbatch: error: invalid partition specified: missing", False),
+        ("sbatch: error: Memory specification can not be satisfied", False),
+        ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination", False),
+    ],
+)
+def test_a_submission_is_repeated_when_slurm_is_away_or_busy(message: str, later: bool) -> None:
+    assert bool(LATER.search(message)) == later
