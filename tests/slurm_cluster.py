@@ -123,9 +123,9 @@ class SlurmCluster:
         return dict(line.split() for line in lines)
 
     def job_ids(self, state: str) -> dict[str, str]:
-        """Return the configs and numbers of the jobs in a state."""
+        """Return the configs and numbers of a run's jobs in a state."""
         lines = self.call("squeue", "--noheader", f"--states={state}", "--format=%A %k").splitlines()
-        return {line.split()[3]: line.split()[0] for line in lines}
+        return {line.split()[3]: line.split()[0] for line in lines if " kiln " in line}
 
     def _states(self) -> set[str]:
         return set(self._call("sinfo", "--noheader", "--partition=main", "--format=%T").stdout.split())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -89,3 +91,16 @@ class FleetLedger(Ledger):
             workers=worker_records,
             jobs=job_records,
         )
+
+
+def is_unfinished(path: Path, run: str) -> bool:
+    """Return whether a ledger has a fleet run as unfinished; assume so when it cannot be read.
+
+    It is only read, for it may be another feedstock's: neither migrated nor repaired.
+    """
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            row = connection.execute("SELECT finished FROM fleet WHERE id = ?", (run,)).fetchone()
+    except sqlite3.Error:
+        return True
+    return row is not None and row[0] is None

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import files
-from kiln.errors import LedgerFault, MachinesUnknown, TeardownIncomplete
+from kiln.errors import MachinesUnknown, TeardownIncomplete
 from kiln.fleet.messages import CommandFailed, Probed, TearDownFailed, Terminated, TornDown
 from kiln.fleet.slurm.client import SlurmClient, environment_of
 from kiln.fleet.slurm.job_files import CONTROLLER, has_result
-from kiln.ledger.fleet import FleetLedger
+from kiln.ledger.fleet import is_unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -157,15 +157,11 @@ def _is_continued(folder: Path, run: str) -> bool:
     """Return whether the controller of a run may return to it; assume so when its ledger cannot be read."""
     try:
         path = Path(json.loads((folder / CONTROLLER).read_text(encoding="utf-8"))["ledger"])
-        if not path.exists():
-            return False
-        with FleetLedger(path) as ledger:
-            record = ledger.fleet(run)
     except FileNotFoundError:
         return False
-    except (OSError, ValueError, KeyError, TypeError, LedgerFault):
+    except (OSError, ValueError, KeyError, TypeError):
         return True
-    return record is not None and record.finished is None
+    return path.exists() and is_unfinished(path, run)
 
 
 def _require_none(left: Collection[QueuedJob] | None, what: str) -> None:

@@ -1,0 +1,229 @@
+"""Commands on a Slurm whose programs are scripts: nothing is submitted twice, or cancelled too much."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kiln.errors import MachinesUnknown, TeardownIncomplete
+from kiln.fleet.messages import (
+    BuildFinished,
+    BuildStarted,
+    Collect,
+    Collected,
+    CommandFailed,
+    FollowBuild,
+    JobsListed,
+    Provision,
+    ProvisionFailed,
+    QueryJobs,
+    StartBuild,
+    TearDown,
+    TearDownFailed,
+    Terminate,
+    Terminated,
+    TornDown,
+    Unreachable,
+    Unreached,
+)
+from kiln.fleet.slurm import removal
+from kiln.fleet.slurm.executor import SlurmExecutor
+from kiln.fleet.slurm.job_files import Attempt
+from kiln.ledger.fleet import FleetLedger
+from kiln.model.fleet import FleetRun
+from tests.unit.fleet.slurm.test_client import fake, line
+from tests.unit.fleet.slurm.test_job_files import CONFIG, PROJECT, attempt_of, site_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.fleet.messages import Command
+    from kiln.fleet.slurm.site import SlurmSite
+
+pytestmark = pytest.mark.processes
+WORKER = "kiln-r1-1"
+RUN = FleetRun(id="r1", provider="slurm", type="job", started=1.0, finished=None, number=1, lives=False)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> SlurmSite:
+    """A site whose Slurm consists of scripts in tmp_path: no jobs, and sbatch answers 41."""
+    for program, output in (("squeue", ""), ("sbatch", "41\n"), ("scancel", "")):
+        fake(tmp_path, program, output)
+    site = site_of(tmp_path)
+    return dataclasses.replace(site, environment={"PATH": f"{tmp_path}:/usr/bin:/bin"}, poll=0.01)
+
+
+def listed(tmp_path: Path, state: str, *, number: str = "41", config: str = CONFIG, reason: str = "None") -> str:
+    folder = str(tmp_path / "shared" / "run-r1" / "ab" / "1")
+    text = line(number, state, WORKER, "n1", f"kiln r1 {config} 1", folder, reason) + "\n"
+    fake(tmp_path, "squeue", text)
+    return text
+
+
+def calls(tmp_path: Path, program: str) -> list[str]:
+    path = tmp_path / "calls"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [entry for entry in lines if entry.startswith(f"{program} ")]
+
+
+def executor_of(site: SlurmSite) -> SlurmExecutor:
+    executor = SlurmExecutor(site, keep=lambda _, packages: tuple(packages))
+    executor.session.project = PROJECT
+    return executor
+
+
+def answer(executor: SlurmExecutor, command: Command, *kinds: type[Any]) -> Any:
+    """Return the first event of a kind that a command causes."""
+    executor.submit(command)
+    return event_of(executor, *kinds)
+
+
+def event_of(executor: SlurmExecutor, *kinds: type[Any]) -> Any:
+    """Return the next event of a kind."""
+    for _ in range(200):
+        event = executor.next_event(executor.now() + 20.0)
+        assert event is not None, "no event"
+        if isinstance(event, kinds):
+            return event
+    raise AssertionError("other events only")
+
+
+def store(site: SlurmSite, **state: object) -> None:
+    attempt = Attempt.latest(site, CONFIG)
+    assert attempt is not None
+    (attempt.folder / "state.json").write_text(json.dumps({"key": "k", **state}))
+
+
+def test_a_job_that_an_unanswered_submission_left_is_found(site: SlurmSite, tmp_path: Path) -> None:
+    attempt_of(site)
+    listed(tmp_path, "PENDING", number="40")
+    start = StartBuild(worker=WORKER, config=CONFIG, key="k", attempt=1)
+    answer(executor_of(site), start, BuildStarted)
+    assert calls(tmp_path, "sbatch") == []
+    attempt = Attempt.latest(site, CONFIG)
+    assert attempt is not None
+    assert attempt.id == "40"
+
+
+def test_a_warm_job_waits_for_the_number_of_its_cold_one(site: SlurmSite, tmp_path: Path) -> None:
+    executor = executor_of(site)
+    listed(tmp_path, "RUNNING", config="cold")
+    executor.submit(StartBuild(worker="kiln-r1-2", config="cold", attempt=2))
+    executor.submit(StartBuild(worker=WORKER, config=CONFIG, key="k", after="cold"))
+    assert {event_of(executor, BuildStarted).config, event_of(executor, BuildStarted).config} == {"cold", CONFIG}
+    assert any("--dependency=afterok:41" in call for call in calls(tmp_path, "sbatch"))
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [("Unable to contact slurm controller", Unreached), ("invalid account", CommandFailed), ("", Unreached)],
+)
+def test_a_refused_submission_is_repeated_or_fails(
+    site: SlurmSite, tmp_path: Path, message: str, kind: type[Any]
+) -> None:
+    fake(tmp_path, "sbatch", code=1)
+    script = tmp_path / "sbatch"
+    script.write_text(script.read_text().replace("exit", f"echo '{message}' >&2\nexit"))
+    assert isinstance(answer(executor_of(site), StartBuild(worker=WORKER, config=CONFIG), kind), kind)
+
+
+def test_a_cluster_that_takes_no_such_job_refuses_all_workers(site: SlurmSite, tmp_path: Path) -> None:
+    script = tmp_path / "sbatch"
+    script.write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified: x' >&2\nexit 1\n")
+    event = answer(executor_of(site), Provision(workers=(WORKER,)), ProvisionFailed)
+    assert "invalid partition" in event.reason
+
+
+def test_a_finished_build_is_reported_though_slurm_is_away(site: SlurmSite, tmp_path: Path) -> None:
+    attempt_of(site)
+    store(site, state="ended", exit_code=0, ended=7.0, started=5.0)
+    fake(tmp_path, "squeue", code=1)
+    executor = executor_of(site)
+    event = answer(executor, FollowBuild(worker=WORKER, config=CONFIG), BuildFinished)
+    assert event == BuildFinished(worker=WORKER, config=CONFIG, exit_code=0, at=7.0)
+
+
+def test_without_slurm_and_without_a_result_a_job_is_unreachable(site: SlurmSite, tmp_path: Path) -> None:
+    attempt_of(site)
+    fake(tmp_path, "squeue", code=1)
+    executor = executor_of(site)
+    answer(executor, FollowBuild(worker=WORKER, config=CONFIG), Unreachable)
+    executor.session.stopped.set()
+
+
+def test_the_reason_of_a_cancelled_job_is_the_configs(site: SlurmSite, tmp_path: Path) -> None:
+    attempt_of(site)
+    listed(tmp_path, "CANCELLED")
+    executor = executor_of(site)
+    end = answer(executor, FollowBuild(worker=WORKER, config=CONFIG), BuildFinished)
+    event = answer(executor, Collect(worker=WORKER, config=CONFIG, key="k"), Collected)
+    assert event.reason == end.reason == "Slurm's job 41 was cancelled, but not by this run"
+
+
+def test_jobs_of_other_inputs_are_not_resumed(site: SlurmSite, tmp_path: Path) -> None:
+    attempt_of(site)
+    listed(tmp_path, "RUNNING")
+    executor = executor_of(site)
+    for key, jobs in (("k", {CONFIG: "running"}), ("other", {})):
+        event = answer(executor, QueryJobs(worker=WORKER, keys={CONFIG: key}), JobsListed)
+        assert event.jobs == jobs
+
+
+def test_a_job_that_has_stored_its_result_is_not_cancelled(site: SlurmSite, tmp_path: Path) -> None:
+    folder = tmp_path / "shared" / "run-r1" / "ab" / "1"
+    folder.mkdir(parents=True)
+    executor = executor_of(site)
+    listed(tmp_path, "RUNNING")
+    (folder / "state.json").write_text(json.dumps({"state": "ended", "exit_code": 0}))
+    answer(executor, Terminate(worker=WORKER), Terminated)
+    assert calls(tmp_path, "scancel") == [], "Slurm would cancel the jobs that depend on it"
+    (folder / "state.json").write_text(json.dumps({"state": "running"}))
+    answer(executor, Terminate(worker=WORKER), Terminated)
+    assert calls(tmp_path, "scancel") == ["scancel 41"]
+
+
+def test_the_tear_down_removes_the_runs_files_once_no_job_is_left(site: SlurmSite, tmp_path: Path) -> None:
+    attempt_of(site)
+    fake(tmp_path, "squeue", code=1)
+    (site.settings.folder / "run-other").mkdir()
+    executor = executor_of(site)
+    fake(tmp_path, "squeue", "")
+    assert isinstance(answer(executor, TearDown(), TornDown, TearDownFailed), TornDown)
+    assert [path.name for path in site.settings.folder.iterdir()] == ["run-other"]
+
+
+def test_what_cannot_be_asked_or_cancelled_is_not_called_gone(
+    site: SlurmSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removal, "ENDING", 0.0)
+    attempt_of(site)
+    fake(tmp_path, "squeue", code=1)
+    with pytest.raises(MachinesUnknown):
+        removal.down(site)
+    listed(tmp_path, "COMPLETING")
+    with pytest.raises(TeardownIncomplete, match="job 41 is COMPLETING"):
+        removal.down(site)
+    assert site.shared.is_dir()
+
+
+def test_a_sweep_cancels_the_jobs_of_runs_that_nobody_continues(
+    site: SlurmSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removal, "ENDING", 0.0)
+    attempt_of(site)
+    text = listed(tmp_path, "RUNNING") + line("50", "RUNNING", "mine", "n1", "(null)", "/home/me", "None")
+    fake(tmp_path, "squeue", text)
+    site.ledger.write_bytes(b"damaged")
+    assert removal.sweep(site.environment, everything=False) == (), "the ledger cannot be read"
+    site.ledger.unlink()
+    with FleetLedger(site.ledger) as ledger:
+        ledger.begin_fleet(RUN)
+        assert removal.sweep(site.environment, everything=False) == (), "the run is unfinished"
+        ledger.end_fleet("r1")
+    with pytest.raises(TeardownIncomplete, match="job 41 is RUNNING"):
+        removal.sweep(site.environment, everything=False)
+    assert calls(tmp_path, "scancel") == ["scancel 41"]
