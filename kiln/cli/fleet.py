@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.cli import build, config_selection, fleet_prices, fleet_slurm
 from kiln.cli.fleet_arguments import arguments, seconds
-from kiln.cli.fleet_plan import UP_TO_DATE, plan_of
+from kiln.cli.fleet_plan import UP_TO_DATE, plan_of, worker_limit
 from kiln.cli.fleet_playbook_vars import (
     PACKAGE_ROOT,
     build_options,

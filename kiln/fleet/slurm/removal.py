@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kiln.fleet.slurm.site import SlurmSite
 
 ENDING = 180.0  # seconds that cancelled jobs may take to end; Slurm's KillWait is 30 s by default
+ANSWERING = 15.0  # seconds that Slurm may take to answer at all: a restart of its controller takes some
 PAUSE = 1.0
 SILENT = "squeue did not answer"
 
@@ -79,13 +80,13 @@ def cancel(
 
     None when Slurm does not answer.
     """
-    until = time.monotonic() + seconds
+    begin = time.monotonic()
     while True:
         jobs = client.jobs(fresh=True)
         left = None if jobs is None else tuple(job for job in jobs if job.is_active and selects(job))
         if left:
             client.cancel(job.id for job in left)
-        if left == () or time.monotonic() >= until:
+        if left == () or time.monotonic() >= begin + (min(seconds, ANSWERING) if left is None else seconds):
             return left
         time.sleep(PAUSE)
 

@@ -168,3 +168,34 @@ def test_a_time_limit_of_a_config_is_refused_for_slurm(feedstock: Path, capsys: 
     error = capsys.readouterr().err
     assert "which jobs of Slurm do not take" in error
     assert "--slurm-time" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--provider", "slurm", "--type", "compute-16"), "--type is no option of --provider slurm"),
+        (("--provider", "slurm", "--cache", "static"), "--cache is no option of --provider slurm"),
+        (("--provider", "slurm", "--budget", "3"), "--budget is no option of --provider slurm"),
+        (("--provider", "slurm", "--slurm-cores", "0"), "--slurm-cores is 0"),
+        (("--provider", "slurm", "--slurm-partition", "a b"), "invalid name 'a b' in --slurm-partition"),
+        (("--provider", "slurm", "--slurm-option=--wrap=id"), "--wrap of sbatch is set by kiln"),
+        (("--provider", "aws", "--slurm-folder", "/s"), "--slurm-folder is no option of --provider aws"),
+    ],
+)
+def test_options_of_another_provider_are_refused(
+    feedstock: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], error: str
+) -> None:
+    assert cli.run(["-C", str(feedstock), "fleet", "plan", "--all", *words]) == UsageError.exit_code
+    assert error in capsys.readouterr().err
+
+
+def test_the_plan_of_a_cluster_has_the_size_of_its_jobs_and_costs_nothing(
+    feedstock: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fleet", "plan", "--provider", "slurm", "--all", "--json", "--slurm-cores", "32", "--slurm-memory", "64GB"]
+    assert cli.run(["-C", str(feedstock), *words]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    kind = plan["chosen"]["machine_type"]
+    assert (kind["provider"], kind["cores"], kind["memory"], plan["chosen"]["cost"]) == ("slurm", 32, 64.0, 0.0)
+    assert plan["bounds"]["workers"] == len(plan["estimates"]), "a scheduler takes all configs at once"
+    assert plan["bound"] == "nothing is charged for these workers"
