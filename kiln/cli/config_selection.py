@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from kiln.cli.environment_passthrough import machine_of
-from kiln.errors import UnknownConfig, UsageError
+from kiln.errors import KilnError, UnknownConfig, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -46,7 +46,7 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
             f"no config selected, {len(names)} are available",
             hint="name a CONFIG (kiln matrix lists them), or use --all",
         )
-    return (menu(names),)
+    return (menu(names, default_config(feedstock, names)),)
 
 
 def buildable_configs(
@@ -87,17 +87,29 @@ def matching_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     return matching
 
 
-def menu(names: tuple[str, ...]) -> str:
-    """Ask the user to pick a config by its number.
+def default_config(feedstock: Feedstock, names: tuple[str, ...]) -> str:
+    """Return the config that the menu offers: the CPU config of the running Python, or the first one."""
+    from kiln.builder.rehearsal_inputs import cpu_config
+
+    try:
+        return cpu_config(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}", names).name
+    except KilnError:
+        return names[0]
+
+
+def menu(names: tuple[str, ...], default: str) -> str:
+    """Ask the user to pick a config by its number; an empty line picks the default.
 
     Raises:
         UsageError: if the answer is not one of the numbers.
     """
+    selected = names.index(default) + 1
     print("config not selected, please choose from the following:\n", file=sys.stderr)
     for number, name in enumerate(names, 1):
         print(f"{number}. {name}", file=sys.stderr)
-    print("\n> ", end="", file=sys.stderr, flush=True)
-    answer = sys.stdin.readline().strip()
+    print(f"\nnumber [{selected}]> ", end="", file=sys.stderr, flush=True)
+    line = sys.stdin.readline()
+    answer = str(selected) if line == "\n" else line.strip()  # not at the end of the input, which is no line
     if not answer.isdecimal() or not 1 <= int(answer) <= len(names):
         raise UsageError(f"invalid choice {answer!r}: expected a number from 1 to {len(names)}")
     return names[int(answer) - 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -205,7 +206,22 @@ def completed(options: argparse.Namespace, root: Path, requirement: KilnRequirem
     else:
         rerender(options, feedstock, report)
     _write_outputs(feedstock, report)
+    if ignored := ignored_files(root, report.added):
+        report.notes.append(f".gitignore leaves out what was added: git add -f {' '.join(map(quote, ignored))}")
     return report
+
+
+def ignored_files(root: Path, names: list[str]) -> list[str]:
+    """Return the files of a checkout that git ignores: conda-smithy's .gitignore names most files of the root."""
+    from kiln import command
+    from kiln.errors import MissingTool
+
+    if not names or not (root / ".git").exists():
+        return []
+    with contextlib.suppress(MissingTool):
+        words = ("git", "-c", "core.quotePath=false", "check-ignore", "--", *names)
+        return command.capture(words, env=environment(), cwd=root).stdout.splitlines()
+    return []
 
 
 def _add_workflow(feedstock: Feedstock, report: InitReport) -> None:

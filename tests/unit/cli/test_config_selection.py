@@ -80,11 +80,17 @@ def test_a_menu_selects_a_config_by_number(feedstock: Feedstock, monkeypatch: py
     assert "1. a11\n2. b11\n" in terminal.getvalue()
 
 
-@pytest.mark.parametrize("answer", ["", "0", "3", "x", "-1"])
+def test_an_empty_line_selects_the_default(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    assert config_selection.menu(("a", "b"), "b") == "b"
+    assert capsys.readouterr().err.endswith("number [2]> ")
+
+
+@pytest.mark.parametrize("answer", ["", "0\n", "3\n", "x\n", "-1\n"])
 def test_an_answer_outside_the_menu_is_refused(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
     with pytest.raises(UsageError, match="expected a number from 1 to 2"):
-        config_selection.menu(("a", "b"))
+        config_selection.menu(("a", "b"), "a")
 
 
 def test_a_pattern_without_matches_is_an_error(feedstock: Feedstock) -> None:
