@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, json_lines, masking, rattler_process, signals
 from kiln.build import callers_variables
-from kiln.errors import KilnError, SolveFailed
+from kiln.errors import DownloadFailed, KilnError, SolveFailed
 from kiln.job.error_transfer import error_as_json
 from kiln.job.job_files import BuildJob
 from kiln.job.messages import StepReporter
@@ -48,7 +48,7 @@ def carry_out(job_file: str, do: Callable[[BuildJob, StepReporter], dict[str, An
         with rattler_process.limited(rattler_process.limits_of(os.environ)):
             result |= do(job, reporter)
     except KilnError as error:
-        if isinstance(error, SolveFailed):  # the solver's reason is in no program's output
+        if isinstance(error, (SolveFailed, DownloadFailed)):  # their reasons are in no program's output
             for line in error.why.splitlines():
                 json_lines.write(sys.stdout, line)
         result["error"] = error_as_json(error, step=reporter.failed)

@@ -83,7 +83,7 @@ class EngineCalls:
 
             try:
                 return persistent(do, display)
-            except SolveFailed as error:
+            except (SolveFailed, DownloadFailed) as error:
                 raise unsatisfied(step, error) from error
 
     def prepare(self, step: BuildStep | CompileStep, display: ReportedStep) -> Mapping[str, str]:
@@ -150,8 +150,13 @@ def _without_password(item: FetchedSource) -> dict[str, Any]:
     return value
 
 
-def unsatisfied(step: BuildStep | CompileStep, failure: SolveFailed) -> SolveFailed:
-    """Return the failed solve of a step's environments with the solver's reason, which the engine does not give."""
+def unsatisfied(step: BuildStep | CompileStep, failure: KilnError) -> KilnError:
+    """Return the failed solve of a step's environments with its reason, which the engine does not give.
+
+    It is the solver's explanation, or the server that cannot be reached; a failed download of a source stays as it is.
+    """
+    if isinstance(failure, DownloadFailed) and not diagnosis.PACKAGES.words.search(failure.what):
+        return failure
     machine = local_channel.machine_virtual_packages(os.environ)
     for environment, platform in (("build", step.platforms.build), ("host", step.platforms.target)):
         specs = [spec for spec in step.recipe["requirements"].get(environment, ()) if isinstance(spec, str)]
@@ -166,6 +171,8 @@ def unsatisfied(step: BuildStep | CompileStep, failure: SolveFailed) -> SolveFai
                 )
         except SolveFailed as error:
             return SolveFailed(f"{environment} requirements: {error.what}", why=error.why, hint=failure.hint)
+        except DownloadFailed as error:
+            return DownloadFailed(f"{environment} requirements: {error.what}", why=error.why, hint=failure.hint)
         except KilnError:
             break  # the engine's own error says more
     return failure

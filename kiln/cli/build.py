@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.cli import failed_run, print_error
 from kiln.cli.build_arguments import arguments
@@ -66,7 +66,7 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
     if options.json:
         from kiln.report import as_json
 
-        print(json.dumps(as_json(report), indent=2))
+        print(json.dumps(with_errors(as_json(report), errors), indent=2))
     elif options.verbosity != "quiet":
         from kiln.cli.run_view import terminal_width
         from kiln.report import result_text
@@ -74,6 +74,20 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
         print(result_text(report, terminal_width(sys.stdout)), end="", flush=True)
     code = exit_code(report, errors)
     return code if code == 0 else print_error(failed_run.failure(report, errors, options, exit_code=code))
+
+
+def with_errors(data: dict[str, Any], errors: Mapping[str, KilnError]) -> dict[str, Any]:
+    """Return a report's JSON with the whole error of each config, such as the solver's explanation; None without."""
+    for config in data["configs"]:
+        error = errors.get(config["config"])
+        config["error"] = error and {
+            "type": type(error).__name__,
+            "exit_code": error.exit_code,
+            "what": error.what,
+            "why": error.why,
+            "hint": error.hint,
+        }
+    return data
 
 
 def make_plan(feedstock: Feedstock, request: RunOptions, options: argparse.Namespace) -> RunPlan:

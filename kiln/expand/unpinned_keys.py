@@ -41,7 +41,7 @@ RECIPE = "recipe/meta.yaml"
 SYSTEMS = ("linux", "osx", "win")
 HINT = (
     "kiln rerender -e PINNING/conda_build_config.yaml, such as the file in the package conda-forge-pinning; or "
-    "--no-pinning, if the feedstock defines all keys itself"
+    "--no-pinning, if the feedstock defines all keys itself, or needs them no longer"
 )
 VALIDATION_KEY, CHANNEL_KEYS = "conda_forge_output_validation", ("channel_sources", "channel_targets")
 INCLUDES = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)

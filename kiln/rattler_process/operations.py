@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -35,6 +35,7 @@ NO_INDEX = ("failed to parse repodata", "failed to extract repodata")
 _NO_CANDIDATES = re.compile(
     r"[└├]─ (.+), for which no candidates were found|No candidates were found for ([^\n]+?)\.?$", re.MULTILINE
 )
+_URL = re.compile(r"https?://[^\s()]+")
 LEAST_UNPACKED, RATIO = 4 * 10**9, 100  # bytes, and how many times its packed size a package may be unpacked
 
 Send = Callable[[Mapping[str, Any]], None]
@@ -164,16 +165,25 @@ class Solve:
                 hint=allow(f"index={doubled(self.file_size or 0)}"),
             )
         if isinstance(error, (exceptions.GatewayError, exceptions.FetchRepoDataError)) and not unreadable(why):
-            return DownloadFailed(
-                f"a channel of {channels} cannot be reached",
-                why=why,
-                hint="check that the channels can be reached, then run the same command again",
-            )
+            return unreachable(self.channels, why)
         return BrokenIndex(
             f"the index of a channel of {channels} cannot be read",
             why=in_a_line(error),
             hint="the channel's owner should index it again; in a folder, kiln publish --reindex does",
         )
+
+
+def unreachable(channels: Sequence[str], why: str) -> DownloadFailed:
+    """Return the error of a channel whose server cannot be reached, from the library's message."""
+    urls = _URL.findall(why)
+    named = [channel for channel in channels if any(url.startswith(address(channel) or "\0") for url in urls)]
+    what = f"the channel {named[0]}" if named else f"a channel of {', '.join(channels)}"
+    cause = why.splitlines()[-1].removeprefix("Caused by: ")
+    return DownloadFailed(
+        f"{what} cannot be reached",
+        why=f"{hosts(urls)}: {cause}" if urls else why,
+        hint="check that the channels can be reached, then run the same command again",
+    )
 
 
 def absent(report: str) -> list[str]:

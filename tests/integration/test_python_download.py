@@ -90,7 +90,7 @@ def test_failed_downloads_are_reported_with_the_command_that_installs_a_python(
         rehearse.fetch_python(request, env={"PATH": str(uv.parent)})
     lines = [line.strip() for line in caught.value.why.splitlines()]
     assert lines[0] == "/p does not answer"
-    assert lines[1].startswith(f"{NOWHERE}: a channel of {NOWHERE} cannot be reached (")
+    assert lines[1].startswith(f"{NOWHERE}: the channel {NOWHERE} cannot be reached (")
     assert lines[2] == "uv: it ended with exit code 2 (error: Failed to download)"
     assert caught.value.hint == "uv python install 3.12"
     assert not list(request.folder.rglob("python*"))

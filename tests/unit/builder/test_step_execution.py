@@ -6,16 +6,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from kiln.builder.step_execution import ATTEMPTS, EngineCalls, persistent
-from kiln.errors import DownloadFailed
+import pytest
+
+from kiln import local_channel
+from kiln.builder.step_execution import ATTEMPTS, EngineCalls, persistent, unsatisfied
+from kiln.errors import DownloadFailed, KilnError, SolveFailed
 from kiln.job.messages import StepReporter
 from kiln.model.plan import BuildStep, CompileStep, FetchedSource
 from kiln.model.rendered import Checkout, Output, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import pytest
 
 OUTPUT = Output(
     name="app", version="1", build_number=0, build_string="0", subdir="linux-64", run_exports={}, about={}, used={}
@@ -75,3 +76,29 @@ def test_a_package_is_made_again_for_files_that_only_it_contains() -> None:
     calls = EngineCalls(job=cast("Any", None), granted=(), recipe_digest="scripts", packed_digest="all")
     assert calls.inputs(CompileStep(title="compile", **shared))["files"] == "scripts"
     assert calls.inputs(BuildStep(output=OUTPUT, index={}, **shared))["files"] == "all"
+
+
+SEARCH = "app could not be built: Failed to resolve dependencies: error sending request for url (u)"
+
+
+@pytest.mark.parametrize(
+    ("failure", "found", "expected"),
+    [
+        (DownloadFailed(SEARCH), DownloadFailed("the channel x cannot be reached", why="x: refused"), "x: refused"),
+        (SolveFailed("no"), SolveFailed("nothing in x satisfies a", why="tree"), "tree"),
+        (DownloadFailed("app could not be built: error sending request for url (source)", why="own"), None, "own"),
+    ],
+)
+def test_a_failed_search_for_packages_has_its_own_reason(
+    monkeypatch: pytest.MonkeyPatch, failure: KilnError, found: KilnError | None, expected: str
+) -> None:
+    def solve(*_: object, **__: object) -> None:
+        assert found is not None, "a source that cannot be fetched is no failed search"
+        raise found
+
+    monkeypatch.setattr(local_channel, "solve", solve)
+    recipe = {"requirements": {"host": ["a"]}}
+    step = BuildStep(output=OUTPUT, index={}, recipe=recipe, folder=Path("/w"), channels=("x",), environment={})
+    error = unsatisfied(step, failure)
+    assert (type(error), error.why) == (type(failure), expected)
+    assert found is None or error.what == f"host requirements: {found.what}"

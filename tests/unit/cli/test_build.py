@@ -9,7 +9,7 @@ import pytest
 
 from kiln import cli
 from kiln.cli import build
-from kiln.errors import AlreadyRunning, BuildFailed, DiskFull, KilnError
+from kiln.errors import AlreadyRunning, BuildFailed, DiskFull, KilnError, SolveFailed
 from kiln.model.feedstock import Feedstock
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.run import RunOptions
@@ -70,3 +70,16 @@ def test_a_quiet_build_prints_no_notes(
     options = cli.parser_for("build")[0].parse_args(words)
     build.make_plan(Feedstock(root=tmp_path), RunOptions(configs=(), command=""), options)
     assert capsys.readouterr().err == notes
+
+
+def test_the_report_as_json_has_the_whole_error_of_each_config() -> None:
+    errors = {"a": SolveFailed("nothing satisfies x", why="the solver's tree", hint="see the channels")}
+    data = build.with_errors({"configs": [{"config": "a"}, {"config": "b"}]}, errors)
+    assert data["configs"][0]["error"] == {
+        "type": "SolveFailed",
+        "exit_code": SolveFailed.exit_code,
+        "what": "nothing satisfies x",
+        "why": "the solver's tree",
+        "hint": "see the channels",
+    }
+    assert data["configs"][1]["error"] is None

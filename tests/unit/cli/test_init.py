@@ -141,9 +141,7 @@ def test_a_folder_without_a_recipe_is_not_completed(tmp_path: Path) -> None:
 def test_files_that_git_ignores_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(tmp_path, META)
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    (tmp_path / ".gitignore").write_text(
-        "*\n!/conda-forge.yml\n!/**/\n!/recipe/**\n!/.ci_support/**\n"
-    )
+    (tmp_path / ".gitignore").write_text("*\n!/conda-forge.yml\n!/**/\n!/recipe/**\n!/.ci_support/**\n")
     assert init(tmp_path, "--no-pinning", "--json") == 0
     report = json.loads(capsys.readouterr().out)
     [note] = [note for note in report["notes"] if "git add -f" in note]
