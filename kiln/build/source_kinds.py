@@ -73,5 +73,6 @@ def link_lines(sources: Iterable[Source], recipe_folder: Path) -> tuple[str, ...
             folder = PurePosixPath(source.folder)
             target = shlex.quote(str((recipe_folder / source.path).resolve()))
             parent, link = shlex.quote(str(folder.parent)), shlex.quote(str(folder))
-            lines.append(f"mkdir -p -- {parent} && ln -sT -- {target} {link} || exit 1")
+            made = f'[ "$(readlink -- {link})" = {target} ]'  # a script of --debug runs again
+            lines.append(f"mkdir -p -- {parent} && {{ {made} || ln -sT -- {target} {link}; }} || exit 1")
     return tuple(lines)

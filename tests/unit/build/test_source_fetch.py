@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import subprocess
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -174,10 +175,19 @@ def test_content_is_verified(fetch: Fetch) -> None:
         assert hashes["sha512"] in caught.value.why
 
 
-def test_the_lines_of_links() -> None:
+@pytest.mark.processes
+def test_links_are_made_and_made_again_and_over_nothing(tmp_path: Path) -> None:
+    recipe, work = tmp_path / "recipe", tmp_path / "work"
+    work.mkdir()
     sources = (Source(path="a"), Source(path="../a b", linked=True, folder="deep/x y"))
-    lines = source_kinds.link_lines(sources, Path("/feedstock/recipe"))
-    assert lines == ("mkdir -p -- deep && ln -sT -- '/feedstock/a b' 'deep/x y' || exit 1",)
+    script = "\n".join(source_kinds.link_lines(sources, recipe))
+    for _ in range(2):  # a script of --debug runs again
+        subprocess.run(("bash", "-c", script), cwd=work, check=True)
+        assert (work / "deep" / "x y").readlink() == tmp_path / "a b"
+    (work / "deep" / "x y").unlink()
+    (work / "deep" / "x y").mkdir()
+    ended = subprocess.run(("bash", "-c", f"{script}\necho went on"), cwd=work, capture_output=True, check=False)
+    assert (ended.returncode, ended.stdout) == (1, b"")
 
 
 @pytest.mark.parametrize("program", ["hg", "svn", "git"])
