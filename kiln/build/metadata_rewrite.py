@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from kiln.build import info_files, packed_recipe, solved_pins
+from kiln.build.depends_simplified import simplified
 from kiln.build.metadata_edits import LISTS
 from kiln.build.paths_rewrite import changed_paths, legacy_files
 from kiln.conda_package import reader
@@ -163,6 +164,7 @@ class PackageMetadata:
 def _as_conda_build(index: Mapping[str, Any]) -> dict[str, Any]:
     """Return an index.json with sorted requirements, as conda-build's; a package for all platforms names none."""
     fields = {**index, **{key: sorted(index[key]) for key in solved_pins.SECTIONS.values() if key in index}}
+    fields["depends"] = simplified(fields.get("depends", ()))
     if not fields.get("constrains"):
         fields.pop("constrains", None)
     return {"arch": None, "platform": None, **fields} if fields.get("subdir") == "noarch" else fields

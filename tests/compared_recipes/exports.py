@@ -32,6 +32,7 @@ EXPORTS_OUTPUTS = {
     "alone": ("      merge_build_host: true\n", "      build:\n        - strengths\n"),
     "only-build": ("", "      build:\n        - strengths\n"),
     "only-build-generic": ("      noarch: generic\n", "      build:\n        - strengths\n"),
+    "said-twice": ("", f"{REQUIRES}      run:\n        - strengths-weak\n        - strengths-strong 1 0\n"),
     "only-host": ("", "      host:\n        - strengths\n"),
 }
 EXPORTS_TEXT = EXPORTS.format(
