@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, NamedTuple
+import subprocess
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -16,12 +17,14 @@ from tests.feedstocks import written
 from tests.packages import release_package
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from kiln.model.plan import BuildStep
 
 HOST = {
     "plain": ("1.2.3", "h1_0"),
+    "fixed": ("3.1", "h9_0"),
     "six": ("1.17.0", "py_0"),
     "letter": ("1.1.1w", "h2_0"),
     "cram": ("9b", "0"),
@@ -40,6 +43,7 @@ class Row(NamedTuple):
     wanted: str
     v1: str
     rattler: str = ""  # empty: the same
+    conda_build: str = ""  # what conda-build writes where the result is another; empty: the same
 
 
 ROWS = [
@@ -49,7 +53,7 @@ ROWS = [
     Row("'numpy', max_pin='x.x'", "numpy >=2.4,<2.5.0a0", "'numpy', upper_bound='x.x'", "numpy >=2.4.6,<2.5.0a0"),
     Row("'plain', min_pin='x.x', max_pin='x.x'", "plain >=1.2,<1.3.0a0",
         "'plain', lower_bound='x.x', upper_bound='x.x'"),
-    Row("'plain', exact=True", "plain 1.2.3 h1_0", "'plain', exact=true"),
+    Row("'fixed', exact=True", "fixed 3.1 h9_0", "'fixed', exact=true"),  # beside it, others of a name do not count
     Row("'plain', max_pin=None", "plain >=1.2.3", "'plain', upper_bound=none"),
     Row("'plain', min_pin=None, max_pin='x.x'", "plain <1.3.0a0", "'plain', lower_bound=none, upper_bound='x.x'"),
     Row("'plain', upper_bound='3'", "plain >=1.2.3,<3", "'plain', upper_bound='3'"),
@@ -67,7 +71,8 @@ ROWS = [
     # rattler-build cannot pin it.
     Row("'trail'", "trail >=1.0.1_,<2.0a0", "'trail'", "trail >=1.0.1_,<2.0a0"),
     Row("'trail', max_pin='x.x.x'", "trail >=1.0.1_,<1.0.2.0a0", "'trail', exact=true", "trail 1.0.1_ 0"),
-    Row("'epoch'", "epoch >=1!2.3,<1!3.0a0", "'epoch'"),
+    # conda-build drops the epoch, and nothing meets its bounds.
+    Row("'epoch'", "epoch >=1!2.3,<1!3.0a0", "'epoch'", conda_build="epoch >=2.3,<3.0a0"),
 ]  # fmt: skip
 META = """\
 package:
@@ -117,13 +122,23 @@ numpy:
 LINE = "\n    - "
 
 
-def step_of(folder: Path, run: list[str]) -> BuildStep:
-    """Return the step that builds a recipe whose packages in host are HOST's."""
+def channel_of(folder: Path) -> Channel:
+    """Return a channel with HOST's packages."""
     channel = Channel(root=folder / "channel")
     channel.add([(release_package(folder / "made", name, *what), "linux-64") for name, what in HOST.items()])
+    return channel
+
+
+def recipe_of(run: list[str]) -> str:
+    """Return a recipe whose packages in host are HOST's, with pins in ``run``."""
     quoted = [f'"{{{{ pin_compatible({arguments}) }}}}"' for arguments in run]
-    meta = META.format(first=quoted[0], host=LINE.join(HOST), run=LINE.join(quoted))
-    feedstock = written(folder / "feedstock", meta, PINS)
+    return META.format(first=quoted[0], host=LINE.join(HOST), run=LINE.join(quoted))
+
+
+def step_of(folder: Path, run: list[str]) -> BuildStep:
+    """Return the step that builds a recipe whose packages in host are HOST's."""
+    channel = channel_of(folder)
+    feedstock = written(folder / "feedstock", recipe_of(run), PINS)
     (config,) = expand.configs(feedstock)
     rendered = render.finalise(render.render(feedstock, config))
     (step,) = build.plan_outputs(
@@ -148,9 +163,30 @@ def environment(folder: Path) -> dict[str, str]:
 def test_each_pin_has_the_bounds_that_conda_build_writes(tmp_path: Path) -> None:
     step = step_of(tmp_path, [row.v0 for row in ROWS])
     package = build.execute(step, environment=environment(tmp_path), log=None)
+    wanted = [row.wanted for row in ROWS]
+    require_bounds(read_info(package, "index.json"), read_info(package, "run_exports.json"), wanted)
+
+
+@pytest.mark.needs("conda-build")
+def test_the_bounds_of_the_table_are_those_of_conda_build(tmp_path: Path) -> None:
+    """The column ``wanted`` is written by hand: here conda-build writes it, without a test of the package."""
+    settings = {"channels": [channel_of(tmp_path).url], "default_channels": []}
+    (tmp_path / "condarc").write_text(json.dumps(settings))
+    folders = {"CONDA_PKGS_DIRS": str(tmp_path / "fetched"), "CONDA_BLD_PATH": str(tmp_path / "croot")}
+    recipe = written(tmp_path / "feedstock", recipe_of([row.v0 for row in ROWS]), PINS).recipe
+    argv = ("conda-build", str(recipe), "--no-test", "--no-anaconda-upload", "--package-format", "2")
+    environment = {**os.environ, "CONDARC": str(tmp_path / "condarc"), **folders}
+    ended = subprocess.run(argv, cwd=tmp_path, env=environment, text=True, capture_output=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    (package,) = (tmp_path / "croot" / "linux-64").glob("pinned-*.conda")
     index, exports = read_info(package, "index.json"), read_info(package, "run_exports.json")
+    require_bounds(index, exports, [row.conda_build or row.wanted for row in ROWS])
+
+
+def require_bounds(index: Mapping[str, Any], exports: Mapping[str, Any], wanted: Iterable[str]) -> None:
+    """Compare the metadata of a package with the bounds of a column."""
     as_built = ["perl >=5.32.1,<5.32.2.0a0", "perl >=5.32.1,<5.32.2.0a0 *_perl5", "short >=5,<6.0a0", "absent >=3"]
-    bounds = {*as_built, *(row.wanted for row in ROWS)}
+    bounds = {*as_built, *wanted}
     assert bounds <= set(index["depends"])
     assert set(index["depends"]) - bounds <= EXPORTED
     assert index["constrains"] == ["six 1.17.0 py_0"]
