@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 if sys.platform == "win32":
     _IN_MEMORY: Callable[[str], int] | None = None
     PRIVATE = os.O_NOINHERIT | os.O_BINARY  # text mode would change line ends
-    NO_LINK = PRIVATE
+    NO_LINK = NO_WAIT = PRIVATE
     FOLDER = 0
     _PATIENCE = 2.0  # seconds for other programs, such as virus scanners, to close a file
 
@@ -121,7 +121,8 @@ if sys.platform == "win32":
 
 else:
     PRIVATE = os.O_CLOEXEC
-    NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # never wait for a named pipe
+    NO_WAIT = os.O_CLOEXEC | os.O_NONBLOCK  # for a named pipe into which nobody may ever write
+    NO_LINK = os.O_NOFOLLOW | NO_WAIT
     FOLDER = os.O_DIRECTORY
 
     def links_can_be_made() -> bool:

@@ -18,6 +18,7 @@ import yaml
 from kiln import limits
 from kiln.errors import MalformedYaml, UnsafeTemplate
 from kiln.model.source_position import Place
+from kiln.operating_system.open_files import NO_WAIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +94,7 @@ def read_text(path: Path, name: str) -> str:
     limits.at(name)
     try:
         # Without waiting: nobody may ever write into a FIFO, and a link may lead to one, or to an endless device.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        with os.fdopen(os.open(path, os.O_RDONLY | NO_WAIT), "rb") as file:
             status = os.fstat(file.fileno())
             data = file.read(_MAX_SIZE + 1) if stat.S_ISREG(status.st_mode) else b""
     except OSError as error:
