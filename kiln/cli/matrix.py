@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli import pinning
-from kiln.errors import UnsupportedPython, UsageError
+from kiln.errors import KilnError, UnsupportedPython, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -53,7 +53,9 @@ def run(options: argparse.Namespace, root: Path) -> int:
         raise UsageError("--was requires --diff", hint="kiln matrix --diff HEAD --was OLD -e NEW")
     if options.diff is None:
         variant_file, notes = pinning.available(options, root)
-        text = limits.bounded(lambda: matrix(options, root, variant_file))
+        lacks_pinning = variant_file is None and bool(notes)
+        text, note = limits.bounded(lambda: matrix(options, root, variant_file, or_existing=lacks_pinning))
+        notes += [note] if note else []
     else:
         with tree_of(root, options.diff) as before:
             variant_file, notes = pinning.available(options, root)
@@ -67,17 +69,29 @@ def run(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-def matrix(options: argparse.Namespace, root: Path, variant_file: Path | None) -> str:
-    """Return the text of the matrix."""
+def matrix(options: argparse.Namespace, root: Path, variant_file: Path | None, *, or_existing: bool) -> tuple[str, str]:
+    """Return the text of the matrix, and a note.
+
+    ``or_existing`` takes the configs in .ci_support when the recipe cannot be expanded.
+    """
     from kiln import expand, feedstock_loader
     from kiln.cli.run_view import terminal_width
 
-    configs = expand.configs(feedstock_loader.find(root), variant_file)
-    return (
+    feedstock, note = feedstock_loader.find(root), ""
+    try:
+        configs = expand.configs(feedstock, variant_file)
+    except KilnError as error:
+        names = tuple(sorted(file.stem for file in feedstock.configs.glob("*.yaml")))
+        if not (or_existing and names):
+            raise
+        configs = expand.read_all(feedstock, names)
+        note = f"note: these are the configs of .ci_support, as last rerendered ({error.what})"
+    text = (
         json.dumps([plain(config) for config in configs])
         if options.json
         else "\n".join(table_lines(configs, terminal_width(sys.stdout)))
     )
+    return text, note
 
 
 def difference(options: argparse.Namespace, before: Tree, after: Tree) -> str:

@@ -97,6 +97,7 @@ def test_a_failed_search_for_packages_has_its_own_reason(
         raise found
 
     monkeypatch.setattr(local_channel, "solve", solve)
+    monkeypatch.setattr(local_channel, "machine_virtual_packages", lambda _: {})
     recipe = {"requirements": {"host": ["a"]}}
     step = BuildStep(output=OUTPUT, index={}, recipe=recipe, folder=Path("/w"), channels=("x",), environment={})
     error = unsatisfied(step, failure)

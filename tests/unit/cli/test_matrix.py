@@ -119,3 +119,19 @@ def test_nothing_to_render_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     written(tmp_path, RECIPE)
     assert run(["-C", str(tmp_path), "render"]) == UnknownConfig.exit_code
     assert "kiln rerender" in capsys.readouterr().err
+
+
+def test_without_its_pinning_a_matrix_that_cannot_be_expanded_is_the_one_of_ci_support(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe").mkdir()
+    recipe = "package: {name: a, version: '1'}\nrequirements:\n  host:\n    - python ${{ python_min }}.*\n"
+    (tmp_path / "recipe" / "recipe.yaml").write_text(recipe)
+    (tmp_path / ".ci_support").mkdir()
+    (tmp_path / ".ci_support" / "linux_64_.yaml").write_text("python_min:\n- '3.10'\ntarget_platform:\n- linux-64\n")
+    assert run(["-C", str(tmp_path), "matrix", "--pinning-channel", "none", "--json"]) == 0
+    output = capsys.readouterr()
+    [config] = json.loads(output.out)
+    assert (config["name"], config["variant"]["python_min"]) == ("linux_64_", ["3.10"])
+    assert "note: these are the configs of .ci_support, as last rerendered ('python ${{ python_min }}.*'" in output.err
+    assert run(["-C", str(tmp_path), "matrix", "--no-pinning"]) != 0  # as the user has asked for
