@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The compile step: from Serving's sources in $SRC_DIR to the server and the wheel of its Python API in $SRC_DIR/dist.
 #
-# The needs of a release and its CUDA are in releases.csv; cuda_compiler_version is the config's. The caller may set:
+# The needs of a release and its CUDA are in releases.csv; cuda_compiler_version and microarch_level are the config's. The
+# caller may set:
 # BAZEL_DISK_CACHE (a folder), BAZEL_REMOTE_CACHE (a URL), BAZEL_CACHE_KEY (divides a shared cache), BAZEL_BUILD_EVENTS (a
 # file to write, JSON), BAZEL_CPUS, BAZEL_MEMORY_MB (what may be used, else the machine's), BAZEL_DISTDIR (a folder of
 # downloads).
@@ -35,7 +36,15 @@ fitting=$((memory / MEGABYTES_PER_JOB))
 jobs=$((fitting < 1 ? 1 : fitting < cpus ? fitting : cpus))
 usable=$((memory * 9 / 10)) # the rest is for Bazel itself
 
-flags=(--config=release --verbose_failures "--jobs=$jobs")
+# What the processor must have. Upstream's "release" is SSE 4.2 and AVX, and nothing else.
+case ${microarch_level:-2} in
+1) flags=() ;;
+2) flags=(--config=release) ;;
+3) flags=(--config=release --copt=-march=haswell) ;;
+4) flags=(--config=release --copt=-march=skylake-avx512) ;;
+*) fail "microarch_level is '$microarch_level'; there are 1, 2, 3, 4" ;;
+esac
+flags+=(--verbose_failures "--jobs=$jobs")
 case $bazel in
 0.*) flags+=("--local_resources=$usable,$cpus,1.0") ;;
 *) flags+=("--local_resources=memory=$usable" "--local_resources=cpu=$cpus" --incompatible_strict_action_env) ;;

@@ -15,6 +15,7 @@ import pytest
 
 from kiln import build, expand, feedstock_loader, render
 from kiln.conda_package.reader import read_info
+from kiln.conda_package.writer import PackageFacts, metadata_package
 from kiln.local_channel import Channel, machine_virtual_packages
 from kiln.model.build_results import TestVerdict
 from kiln.package_test import PackageTester
@@ -115,9 +116,27 @@ def stand_in(folder: Path) -> Path:
     return Path(shutil.copy(STAND_IN, folder / "dist" / "tensorflow_model_server"))
 
 
+def host_packages(folder: Path) -> Channel:
+    """Return a channel with the host requirements of the CUDA config, without files; one has run exports."""
+    feedstock = feedstock_loader.find(SERVING)
+    rendered = render.finalise(render.render(feedstock, expand.read(feedstock, CUDA_CONFIG)))
+    channel, packages = Channel(root=folder / "host"), []
+    (folder / "packages").mkdir()
+    for name in (spec.split()[0] for spec in rendered.outputs[0].requirements.host):
+        exports = {"weak": ("libcublas >=99.1,<100.0a0",)} if name == "libcublas-dev" else {}
+        version = "12.9" if name == "cuda-version" else "99.1"
+        facts = PackageFacts(name=name, version=version, build="0", run_exports=exports)
+        packages.append((metadata_package(folder / "packages", facts), "linux-64"))
+    channel.add(packages)
+    return channel
+
+
 def test_the_package_for_cuda_leads_the_server_to_the_compilers_of_other_packages(tmp_path: Path) -> None:
     """They are not there while the package is made, and must not be packaged in their place."""
-    _, package = packaged("tensorflow-serving", stand_in(tmp_path), (), tmp_path, CUDA_CONFIG)
+    channels = (host_packages(tmp_path).url,)
+    _, package = packaged("tensorflow-serving", stand_in(tmp_path), channels, tmp_path, CUDA_CONFIG)
+    depends = read_info(package, "index.json")["depends"]
+    assert {"libcublas >=99.1,<100.0a0", "_x86_64-microarch-level >=2", "cuda-version >=12.9,<13"} <= set(depends)
     paths = {entry["_path"]: entry["path_type"] for entry in read_info(package, "paths.json")["paths"]}
     root = "bin/tensorflow_model_server.runfiles/cuda_nvcc"
     files = ("bin/fatbinary", "bin/nvlink", "bin/ptxas", "nvvm/libdevice/libdevice.10.bc")

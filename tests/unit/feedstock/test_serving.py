@@ -68,9 +68,29 @@ def test_what_it_makes_may_be_published() -> None:
 
 def test_a_solver_takes_cuda_where_it_can() -> None:
     server = {name: result.outputs[0] for name, result in rendered().items()}
-    assert [server[name].build_number for name in (CPU, CUDA, NEWEST, P3)] == [0, 200, 200, 200]
+    assert [server[name].build_number for name in (CPU, CUDA, NEWEST, P3)] == [25, 225, 225, 225]
     assert server[CPU].track_features == ("tensorflow-serving-cpu",)
     assert all("__cuda" in server[name].requirements.run for name in (CUDA, NEWEST, P3))
+
+
+def test_every_server_is_bound_to_the_level_of_the_processor() -> None:
+    """By the run exports of a build tool, as TensorFlow's packages; see test_recipe.py."""
+    for result in rendered().values():
+        build = result.outputs[0].requirements.build
+        assert [spec for spec in build if "microarch" in spec] == ["x86_64-microarch-level 2.*"]
+        assert result.config.variant["microarch_level"] == ("2",)
+
+
+@pytest.mark.parametrize(("config", "cuda"), [(CUDA, "12.5.*"), (NEWEST, "12.9.*")])
+def test_the_libraries_of_cuda_are_bound_by_their_own_run_exports(config: str, cuda: str) -> None:
+    requirements = rendered()[config].outputs[0].requirements
+    host = {spec.split()[0] for spec in requirements.host}
+    assert f"cuda-version {cuda}" in requirements.host
+    libraries = {"libcublas", "libcufft", "libcurand", "libcusolver", "libcusparse", "libnvjitlink"}
+    assert {f"{name}-dev" for name in (*libraries, "cuda-cudart", "cuda-cupti", "cuda-nvrtc")} < host
+    assert "nccl" in host
+    # By hand: what separates the builds, what has no run exports, and the bound of the kernels.
+    assert {spec.split()[0] for spec in requirements.run} == {"__cuda", "cuda-version", "cuda-nvcc-tools", "cudnn"}
 
 
 def test_the_api_is_one_package_for_every_python() -> None:
@@ -310,3 +330,28 @@ def test_a_compile_that_is_not_what_the_table_says_is_refused(tmp_path: Path, mo
     assert done.returncode == 1
     assert why in done.stderr
     assert not (tmp_path / "source" / "asked").exists()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("level", "flags"),
+    [
+        ("1", ""),
+        ("2", "--config=release "),
+        ("3", "--config=release --copt=-march=haswell "),
+        ("4", "--config=release --copt=-march=skylake-avx512 "),
+    ],
+)
+def test_the_level_of_the_processor_is_that_of_the_config(tmp_path: Path, level: str, flags: str) -> None:
+    done = compile_with(tmp_path, "2.20.0", "12.9", microarch_level=level)
+    assert done.returncode == 0, done.stderr
+    asked = (tmp_path / "source" / "asked").read_text().splitlines()[0]
+    assert f" build {flags}--verbose_failures " in asked
+    assert ("march" in asked) == (level in "34")
+
+
+@pytest.mark.processes
+def test_a_level_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    done = compile_with(tmp_path, "2.20.0", "12.9", microarch_level="5")
+    assert done.returncode == 1
+    assert "microarch_level is '5'; there are 1, 2, 3, 4" in done.stderr
