@@ -126,6 +126,18 @@ def known_failure(combination: Combination) -> Iterator[Finding]:
         elif rows and all(version_ranges.below(combination.tf, row["first"]) for row in rows):
             reason = f"later wheels than that of TensorFlow {combination.tf} are known to fail on {gpu.text}"
             yield finding_of("known failure", UNKNOWN, reason, *rows[:1], *gpu.rows)
+        elif older := _failing_on_older(combination.tf, gpu):
+            reason = (
+                f"{what} is known to fail on older GPUs, up to {older[0]['capability_last']}, and nothing is known "
+                f"about {gpu.text}"
+            )
+            yield finding_of("known failure", UNKNOWN, reason, *older[:1], *gpu.rows)
+
+
+def _failing_on_older(tf: str, gpu: Gpu) -> list[Row]:
+    """Return the failures of a wheel on GPUs that are all older than this one."""
+    failures = tables.overlapping(tables.table("known_failure"), tf)
+    return [row for row in failures if plain(row["capability_last"]) < plain(gpu.capability)]
 
 
 def _is_default(row: Row, combination: Combination) -> bool:

@@ -21,7 +21,7 @@ ROWS = {
     "cudnn": 48,
     "driver_gpu": 3,
     "gpu": 105,
-    "known_failure": 3,
+    "known_failure": 4,
     "processor": 1,
     "serving": 18,
     "tensorflow": 38,
