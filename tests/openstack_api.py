@@ -25,6 +25,10 @@ Answer = tuple[int, Any]
 PROJECT = "11111111111111111111111111111111"
 OWNER = {"project_id": PROJECT, "tenant_id": PROJECT}
 USER = "22222222222222222222222222222222"
+UNAUTHORIZED: Answer = (
+    401,
+    {"error": {"code": 401, "title": "Unauthorized", "message": "The request you have made requires authentication."}},
+)
 EXTERNAL, PRIVATE = "33333333-3333-3333-3333-333333333333", "55555555-5555-5555-5555-555555555555"
 
 
@@ -40,10 +44,14 @@ class Cloud:
     servers: dict[str, Row] = field(default_factory=dict)
     groups: dict[str, Row] = field(default_factory=dict)
     credentials: dict[str, Row] = field(default_factory=dict)
+    rules: dict[str, Row] = field(default_factory=dict)
+    issued: Row | None = None  # the application credential of the last token
     refused: set[str] = field(default_factory=set)
     unknown: list[str] = field(default_factory=list)
     user_data: dict[str, str] = field(default_factory=dict)
-    tokens: set[str] = field(default_factory=set)
+    tokens: dict[str, Row | None] = field(default_factory=dict)  # with the application credential of each, if any
+    without_credentials: str = ""  # why Keystone refuses application credentials
+    ignores_rules: bool = False  # as a Keystone before the access rules of Train
     url: str = ""
     flavors: tuple[str, ...] = ("c3-32", "c3-64")
     fixed: str = "Ext-Net"
@@ -61,15 +69,13 @@ class Cloud:
 
     # identity
     def token(self, body: Row) -> Answer:
-        password = body["auth"]["identity"].get("password", {}).get("user", {}).get("password")
-        if password != self.password:
-            return 401, {
-                "error": {
-                    "code": 401,
-                    "title": "Unauthorized",
-                    "message": "The request you have made requires authentication.",
-                }
-            }
+        identity = body["auth"]["identity"]
+        password = identity.get("password", {}).get("user", {}).get("password")
+        offered = identity.get("application_credential", {})
+        row = self.credentials.get(offered.get("id", ""))
+        if not (password == self.password or (row and row["secret"] == offered.get("secret"))):
+            return UNAUTHORIZED
+        self.issued = None if password == self.password else row
         return 201, {
             "token": {
                 "methods": ["password"],
@@ -92,10 +98,48 @@ class Cloud:
         return {"id": kind, "type": kind, "name": name, "endpoints": [endpoint]}
 
     def create_credential(self, body: Row) -> Answer:
-        row = {**body["application_credential"], "id": uuid.uuid4().hex, "project_id": PROJECT}
+        requested = body["application_credential"]
+        if self.without_credentials:
+            return 403, {"error": {"code": 403, "title": "Forbidden", "message": self.without_credentials}}
+        if any(row["name"] == requested["name"] for row in self.credentials.values()):
+            text = "Conflict occurred attempting to store application_credential - Duplicate entry found."
+            return 409, {"error": {"code": 409, "title": "Conflict", "message": text}}
+        row = {"unrestricted": False, **requested, "id": uuid.uuid4().hex, "project_id": PROJECT}
         row.setdefault("secret", uuid.uuid4().hex)
+        rules = [{**rule, "id": uuid.uuid4().hex} for rule in row.pop("access_rules", [])]
+        if not self.ignores_rules:
+            row["access_rules"] = rules
+            self.rules.update({rule["id"]: rule for rule in rules})
         self.credentials[row["id"]] = row
         return 201, {"application_credential": row}
+
+    def list_credentials(self) -> Answer:
+        rows = [{name: value for name, value in row.items() if name != "secret"} for row in self.credentials.values()]
+        return 200, {"application_credentials": rows}
+
+    def show_credential(self, key: str) -> Answer:
+        rows = [row for row in self.list_credentials()[1]["application_credentials"] if row["id"] == key]
+        return (200, {"application_credential": rows[0]}) if rows else (404, {"error": {"code": 404, "message": key}})
+
+    def delete_credential(self, key: str) -> Answer:
+        self.tokens = {token: row for token, row in self.tokens.items() if row is None or row["id"] != key}
+        found = self.credentials.pop(key, None)
+        return (204, None) if found else (404, {"error": {"code": 404, "message": key}})
+
+    def delete_access_rule(self, key: str) -> Answer:
+        if any(rule["id"] == key for row in self.credentials.values() for rule in row.get("access_rules", ())):
+            return 403, {"error": {"code": 403, "message": "the rule is in use"}}
+        return (204, None) if self.rules.pop(key, None) else (404, {"error": {"code": 404, "message": key}})
+
+    def allows(self, token: str, method: str, path: str) -> bool:
+        """Return whether a token's access rules allow a request, as keystonemiddleware compares them."""
+        row = self.tokens[token]
+        if row is None or "access_rules" not in row:
+            return True
+        service = path.split("/")[1]  # each has its type as the first part of its path
+        return {"service": service, "method": method, "path": path} in [
+            {name: rule[name] for name in ("service", "method", "path")} for rule in row["access_rules"]
+        ]
 
     # compute
     def create_server(self, body: Row) -> Answer:
@@ -334,6 +378,10 @@ CALLS: tuple[tuple[str, str, Callable[..., Answer]], ...] = (
     ("GET", r"(/v3/?|/compute/v2\.1/?|/network/?|/network/v2\.0/?|/image/?|/image/v2/?)", _versions),
     ("POST", "/v3/auth/tokens", _call(Cloud.token, "body")),
     ("POST", f"/v3/users/{USER}/application_credentials", _call(Cloud.create_credential, "body")),
+    ("GET", f"/v3/users/{USER}/application_credentials", _call(Cloud.list_credentials)),
+    ("GET", f"/v3/users/{USER}/application_credentials/([0-9a-f]{{32}})", _call(Cloud.show_credential)),
+    ("DELETE", f"/v3/users/{USER}/application_credentials/([0-9a-f]{{32}})", _call(Cloud.delete_credential)),
+    ("DELETE", f"/v3/users/{USER}/access_rules/([0-9a-f]{{32}})", _call(Cloud.delete_access_rule)),
     ("POST", SERVERS, _call(Cloud.create_server, "body")),
     ("GET", f"{SERVERS}(?:/detail)?", _call(Cloud.list_servers, "query")),
     ("GET", f"{SERVERS}/([0-9a-f-]{{36}})", _call(Cloud.show_server)),
@@ -368,9 +416,10 @@ def serve(cloud: Cloud) -> Iterator[Cloud]:
             body = json.loads(self.rfile.read(length) or b"{}")
             split = urlsplit(self.path)
             with lock:
-                known = self.headers.get("X-Auth-Token") in cloud.tokens
+                token = self.headers.get("X-Auth-Token", "")
+                known = token in cloud.tokens and cloud.allows(token, self.command, split.path)
                 if not known and split.path not in {"/v3", "/v3/", "/v3/auth/tokens"}:
-                    code, answer = 401, {"error": {"code": 401, "title": "Unauthorized", "message": "no token"}}
+                    code, answer = UNAUTHORIZED
                 else:
                     code, answer = cloud.answer(self.command, split.path, dict(parse_qsl(split.query)), body)
             self._send(code, answer)
@@ -380,7 +429,7 @@ def serve(cloud: Cloud) -> Iterator[Cloud]:
             self.send_response(code)
             if self.path.endswith("/auth/tokens") and code == 201:
                 token = uuid.uuid4().hex
-                cloud.tokens.add(token)
+                cloud.tokens[token] = cloud.issued
                 self.send_header("X-Subject-Token", token)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(text)))

@@ -244,7 +244,7 @@ class Folder:
         (self.path / "inventory" / f"{name}.json").unlink(missing_ok=True)
         config.unlink(missing_ok=True)
         shutil.rmtree(self.path / "seed" / name, ignore_errors=True)
-        for suffix in ("host", "host.pub", "known_hosts"):
+        for suffix in ("host", "host.pub", "known_hosts", "delete-server"):
             (self.path / "keys" / f"{name}.{suffix}").unlink(missing_ok=True)
 
     def forget_all(self) -> list[str]:

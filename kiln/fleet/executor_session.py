@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from kiln.fleet.messages import Event
     from kiln.fleet.playbook_runner import PlaybookSite
 
+LOGGER = logging.getLogger(__name__)
+
 SSH_SECONDS = 60.0  # for one command on a worker
 NO_CONNECTION = frozenset({255, command.TIMED_OUT})  # exit codes of ssh itself, not of the command on the worker
 
@@ -26,17 +29,24 @@ class EventSession:
     """The events of an executor, and what its threads share.
 
     ``abandoned`` are the workers that are being terminated, ``configs`` the config of each worker. ``stopped`` is set
-    by the tear-down.
+    by the tear-down. ``notes`` are those that the user has seen.
     """
 
     events: queue.Queue[Event] = field(default_factory=queue.Queue)
     abandoned: set[str] = field(default_factory=set)
     configs: dict[str, str] = field(default_factory=dict)
     stopped: threading.Event = field(default_factory=threading.Event)
+    notes: set[str] = field(default_factory=set)
 
     def follows(self, worker: str) -> bool:
         """Return whether a worker is still to be followed."""
         return not self.stopped.is_set() and worker not in self.abandoned
+
+    def note(self, text: str) -> None:
+        """Show a note of a playbook to the user, once in a run."""
+        if text not in self.notes:
+            self.notes.add(text)
+            LOGGER.warning("note: %s", text)
 
     def report_step(self, config: str, step: str) -> None:
         """Report a step that is done for a config."""

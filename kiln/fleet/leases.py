@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 LEASE = 5400.0  # seconds: an hour without a network loses no build, with some minutes to spare
 FREE = ("local", "static", "slurm")
-ENDS_ITSELF = ("aws",)  # a worker that shuts down is terminated; elsewhere it is charged for until it is deleted
+ENDS_ITSELF = ("aws",)  # a worker that shuts down is terminated; elsewhere it has to delete itself, or be deleted
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=@+-]+")
 
 
@@ -29,10 +29,10 @@ def bound(way: Arrangement) -> str:
             f" which costs {total:.2f} {machine_type.currency} at most"
         )
     return (
-        f"should this computer never return, workers shut down within {hours:.1f} h, but"
-        f" {machine_type.provider} charges"
-        " for them until they are deleted: only a sweep from another computer bounds that"
-        f" (kiln fleet sweep --provider {machine_type.provider} --print-timer)"
+        f"should this computer never return, workers delete themselves within {hours:.1f} h, which costs {total:.2f}"
+        f" {machine_type.currency} at most, if the cloud grants each a credential for that (the run says if it does"
+        f" not); else {machine_type.provider} charges for them until they are deleted, and only a sweep from another"
+        f" computer bounds that (kiln fleet sweep --provider {machine_type.provider} --print-timer)"
     )
 
 

@@ -51,6 +51,8 @@ def provision(session: ExecutorSession, workers: tuple[str, ...]) -> None:
             variables={"kiln_machines": [_request_of(session, name) for name in workers]},
         )
     names = () if result.answer is None else result.answer["up"]
+    for note in () if result.answer is None else result.answer.get("notes", ()):
+        session.note(note)
     unreached = [name for name in workers if not _report_worker(session, name, result, provisioned=name in names)]
     if unreached:
         command = Provision(workers=tuple(unreached))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
 import json
 import os
 import shutil
@@ -25,6 +27,7 @@ from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
@@ -394,7 +397,7 @@ def test_machines_on_openstack_have_floating_addresses_which_are_released_with_t
 def test_a_server_that_has_shut_itself_down_is_replaced_and_those_of_other_runs_are_left_to_a_sweep(
     play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud, tmp_path: Path
 ) -> None:
-    """A server is charged for as long as it is there, and none can delete itself."""
+    """A server is charged for as long as it is there; these have no credential yet."""
     told = {"kiln_provider": "openstack", "kiln_controller": "192.0.2.0/24", "kiln_type": "compute-8"}
     env = cloud.environment(SECRET)
     succeed(play("provision", env=env, kiln_run="two", **told))
@@ -479,3 +482,107 @@ def test_machines_of_another_run_of_the_same_name_are_left_alone(
     assert list(running(client)) == ["kiln-one-1"], "a stopped machine is replaced"
     succeed(play("down", **moto, **one))
     assert running(client) == {}
+
+
+def deletion(cloud: Cloud, name: str) -> str:
+    """Return the path of the one request that deletes a server."""
+    (key,) = (key for key, row in cloud.servers.items() if row["name"] == name)
+    return f"/compute/v2.1/servers/{key}"
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_each_worker_on_openstack_has_a_credential_that_deletes_it_and_can_do_nothing_else(
+    play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud, tmp_path: Path
+) -> None:
+    told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_controller": "192.0.2.7", "kiln_type": "compute-8"}
+    env, keys = cloud.environment(SECRET), tmp_path / "run" / "keys"
+    said = succeed(play("provision", env=env, **told, kiln_count=2))
+    first, second = (keys / f"kiln-two-{number}.delete-server" for number in (1, 2))
+    for file in (first, second):
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert json.loads(file.read_text())["secret"] not in said
+    one = json.loads(first.read_text())
+    rule = {"service": "compute", "method": "DELETE", "path": deletion(cloud, "kiln-two-1")}
+    (rules,) = (row["access_rules"] for row in cloud.credentials.values() if row["id"] == one["id"])
+    assert [{key: value for key, value in item.items() if key != "id"} for item in rules] == [rule]
+    assert not cloud.credentials[one["id"]]["unrestricted"]
+    succeed(play("provision", env=env, **told, kiln_count=2))
+    assert json.loads(first.read_text()) == one, "a worker that exists keeps its credential"
+    first.unlink()
+    succeed(play("provision", env=env, **told, kiln_count=2))
+    assert len(cloud.credentials) == 2, "one whose secret was lost is replaced"
+
+    one = json.loads(first.read_text())
+    secrets = {json.loads(file.read_text())["secret"] for file in (first, second)}
+    written = [file for file in tmp_path.rglob("*") if file.is_file() and file not in {first, second}]
+    assert not [file for file in written if any(secret.encode() in file.read_bytes() for secret in secrets)]
+    succeed(play("down", env=env, **told))
+    assert (cloud.servers, cloud.credentials, cloud.rules) == ({}, {}, {})
+    assert not list(keys.glob("*.delete-server"))
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_a_worker_deletes_itself_on_openstack_and_a_sweep_revokes_what_it_leaves(
+    play: Callable[..., subprocess.CompletedProcess[str]],
+    cloud: Cloud,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told = {"kiln_provider": "openstack", "kiln_controller": "192.0.2.7", "kiln_type": "compute-8"}
+    env, keys = cloud.environment(SECRET), tmp_path / "run" / "keys"
+    succeed(play("provision", env=env, kiln_run="two", **told, kiln_count=2))
+    first, second = (keys / f"kiln-two-{number}.delete-server" for number in (1, 2))
+    program = load_program("kiln-delete-server")
+    monkeypatch.setattr(program, "PAUSE", 0.0)
+    monkeypatch.setattr(program, "CREDENTIAL", first)
+    assert program.main(["--check"]) == 0
+    assert len(cloud.servers) == 2
+    one, other = json.loads(first.read_text()), json.loads(second.read_text())
+    first.write_text(json.dumps({**one, "server": other["server"]}))
+    assert program.main([]) == 1, "another server is out of its reach"
+    assert "401" in capsys.readouterr().err
+    assert len(cloud.servers) == 2
+    first.write_text(json.dumps(one))
+    assert program.main([]) == 0
+    assert [row["name"] for row in cloud.servers.values()] == ["kiln-two-2"]
+    assert program.main([]) == 0, "a server that is gone is not asked for again and again"
+
+    assert len(cloud.credentials) == 2
+    succeed(play("sweep", env=env, kiln_run="one", **told))
+    assert [row["name"].split()[0] for row in cloud.credentials.values()] == ["kiln-two-2"], "its server is there"
+    succeed(play("down", env=env, kiln_run="two", **told))
+    assert (cloud.servers, cloud.credentials, cloud.rules) == ({}, {}, {})
+    monkeypatch.setattr(program, "CREDENTIAL", second)
+    assert program.main([]) == 0, "without a credential there is nothing to do"
+
+
+@pytest.mark.needs("ssh-keygen")
+@pytest.mark.parametrize("why", ["refused", "ignored"])
+def test_a_cloud_without_restricted_credentials_gives_none_and_a_note_tells_what_bounds_the_cost(
+    play: Callable[..., subprocess.CompletedProcess[str]], cloud: Cloud, tmp_path: Path, why: str
+) -> None:
+    """Keystone refuses them to those who have such a credential themselves; an old one would give the project away."""
+    told = {"kiln_provider": "openstack", "kiln_run": "two", "kiln_controller": "192.0.2.7", "kiln_type": "compute-8"}
+    env, answer = cloud.environment(SECRET), tmp_path / "answer.json"
+    if why == "refused":
+        cloud.without_credentials = "Using method 'application_credential' is not allowed for managing them."
+    cloud.ignores_rules = why == "ignored"
+    succeed(play("provision", env=env, **told, kiln_answer=str(answer)))
+    (note,) = json.loads(answer.read_text())["notes"]
+    assert ("is not allowed for managing" if why == "refused" else "ignores access rules") in note
+    assert "only a sweep from another computer ends their charge" in note
+    assert cloud.credentials == {}
+    assert not list((tmp_path / "run" / "keys").glob("*.delete-server"))
+    succeed(play("down", env=env, **told))
+
+
+def load_program(name: str) -> ModuleType:
+    """Load a program that the playbooks copy to workers."""
+    file = ROOT / "ansible" / "roles" / "kiln_prepare" / "files" / "root" / "usr" / "local" / "sbin" / name
+    loader = importlib.machinery.SourceFileLoader(name.replace("-", "_"), str(file))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     ("provider", "words"),
     [
         ("aws", "terminate themselves within 1.5 h, which costs 2.40 EUR at most"),
-        ("openstack", "only a sweep from another computer bounds that"),
+        ("openstack", "delete themselves within 1.5 h, which costs 2.40 EUR at most, if the cloud grants"),
+        (
+            "openstack",
+            "else openstack charges for them until they are deleted, and only a sweep from another computer bounds",
+        ),
         ("static", "nothing is charged"),
         ("local", "nothing is charged"),
     ],

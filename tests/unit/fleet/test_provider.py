@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+from kiln.fleet.executor_session import ExecutorSession
+from kiln.fleet.messages import Provisioned
 from kiln.fleet.playbook_runner import PlaybookResult
-from kiln.fleet.provider import probe
+from kiln.fleet.provider import probe, provision
 
 if TYPE_CHECKING:
-    from kiln.fleet.executor_session import ExecutorSession
+    from pathlib import Path
+
+    import pytest
+
     from kiln.fleet.messages import Probed
 
 WORKERS = ("f-1", "f-2", "f-3")
@@ -62,3 +68,21 @@ def test_without_a_listing_nothing_is_known_and_nothing_opened() -> None:
     event, played = probed(None)
     assert played == ["list.yml"]
     assert (event.answers, event.listed) == (frozenset(), None)
+
+
+def test_a_note_of_the_provisioning_is_shown_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    note = "workers cannot delete themselves when their leases end"
+
+    class Playbooks:
+        def play(self, _: str, **__: object) -> PlaybookResult:
+            return PlaybookResult(ok=True, reasons={}, answer={"up": ["f-1"], "notes": [note]})
+
+    hosts = {"kiln_machines": {"hosts": {"f-1": {"kiln_machine": {"id": "5ff7"}}}}}
+    (tmp_path / "inventory").mkdir()
+    (tmp_path / "inventory" / "f-1.json").write_text(json.dumps(hosts))
+    site = SimpleNamespace(folder=tmp_path, type="compute-8", cache_type="", spot=False)
+    session = ExecutorSession(site=cast("Any", site), playbooks=cast("Any", Playbooks()))
+    for _ in range(2):
+        provision(session, ("f-1",))
+    assert [record.getMessage() for record in caplog.records] == [f"note: {note}"]
+    assert isinstance(session.events.get_nowait(), Provisioned)

@@ -1,0 +1,243 @@
+#!/usr/bin/python
+"""Give OpenStack's servers the credential by which each can delete itself when its lease ends, and revoke it later.
+
+A server that has shut itself down is charged for until it is deleted. Keystone's application credentials can be
+restricted by access rules to one method and one path, here to the deletion of one server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+DOCUMENTATION = """
+---
+module: kiln_openstack_credential
+short_description: Application credentials with which servers of kiln's fleet delete themselves
+description:
+  - C(present) creates a credential for each server, and writes it into the run's folder. Secrets are not returned.
+  - C(revoked) revokes those of the given servers, C(absent) those of servers that do not exist any more.
+options:
+  folder:
+    description: The run's folder on the controller, an absolute path.
+    type: path
+    required: true
+  state:
+    description: The action.
+    type: str
+    required: true
+    choices: [present, revoked, absent]
+  machines:
+    description: The servers; with C(absent) those that exist.
+    type: list
+    elements: dict
+  run:
+    description: The run.
+    type: str
+    required: true
+  expires:
+    description: The end of the servers' life, in seconds since the epoch.
+    type: int
+    default: 0
+  everywhere:
+    description: With C(absent), whether credentials of all runs are revoked.
+    type: bool
+    default: false
+"""
+
+Row = dict[str, Any]
+DAY = 86400
+SUFFIX = "delete-server"  # of the file in the run's folder
+NOTE = re.compile(r"deletes server (?P<server>\S+) at (?P<place>\S+) of run (?P<run>\S+) of kiln")
+NOT_OFFERED = (400, 401, 403, 404, 405, 501)  # Keystone's answers to whoever may not use these credentials
+
+
+class RefusedCredential(Exception):
+    """The cloud does not create such a credential; the message has the reason."""
+
+
+class Credentials:
+    """The credentials of a user's servers, over a connection of openstacksdk."""
+
+    def __init__(self, connection: Any, folder: Path, run: str) -> None:
+        """Ask for the user, and for the cloud's addresses as the servers will see them."""
+        self.identity, self.folder, self.run = connection.identity, folder, run
+        self.user, self.project = connection.current_user_id, connection.current_project_id
+        self.compute = connection.endpoint_for("compute").rstrip("/")
+        self.place = urlsplit(self.compute).netloc  # of the region: the user's credentials are those of all regions
+        self.auth_url = identity_address(connection.config.auth["auth_url"])
+        verified, _ = connection.config.get_requests_verify_args()
+        if verified is False:
+            raise RefusedCredential("the cloud's certificate is not verified, and a secret would be sent to it")
+        self.authority = Path(verified).read_text(encoding="ascii") if isinstance(verified, str) else None
+
+    def create(self, machine: Row, expires: int) -> bool:
+        """Create a server's credential and write it into the run's folder; return False if it is there already.
+
+        Raises:
+            RefusedCredential: the cloud does not restrict credentials to one path, or not for this user.
+        """
+        file, server = self.folder / "keys" / f"{machine['name']}.{SUFFIX}", f"{self.compute}/servers/{machine['id']}"
+        if is_for(file, server):
+            return False
+        name, rule = f"{machine['name']} {machine['id']}", access_rule(server)
+        with _refusals():
+            for row in self._own():
+                if row.name == name:  # its secret was lost with a killed run
+                    self._revoke(row)
+            created = self.identity.create_application_credential(
+                self.user,
+                name,
+                description=f"deletes server {machine['id']} at {self.place} of run {self.run} of kiln",
+                expires_at=moment(expires + DAY),
+                unrestricted=False,
+                access_rules=[rule],
+            )
+            # As Keystone has it: what its answer leaves out, openstacksdk fills in from the request.
+            known = self.identity.get_application_credential(self.user, created.id)
+        if not is_restricted(known.access_rules, rule) or known.unrestricted:
+            self._revoke(created)
+            raise RefusedCredential("the cloud ignores access rules, so a credential would give its whole project away")
+        secret = {"auth_url": self.auth_url, "id": created.id, "secret": created.secret, "server": server}
+        write_secret(file, json.dumps({**secret, "authority": self.authority}) + "\n")
+        return True
+
+    def revoke(self, machines: Iterable[Row]) -> list[str]:
+        """Revoke the credentials of these servers; return the names of the credentials."""
+        servers = {machine["id"] for machine in machines}
+        return self._revoke_if(lambda server, _: server in servers)
+
+    def revoke_all_but(self, machines: Iterable[Row], *, everywhere: bool) -> list[str]:
+        """Revoke the credentials of servers that do not exist, of this run or of all; return their names."""
+        servers = {machine["id"] for machine in machines}
+        return self._revoke_if(lambda server, run: server not in servers and (everywhere or run == self.run))
+
+    def _revoke_if(self, chosen: Callable[[str, str], bool]) -> list[str]:
+        """Revoke kiln's credentials in this project and region by their servers and runs."""
+        revoked = []
+        with contextlib.suppress(RefusedCredential), _refusals():
+            for row in self._own():
+                match = NOTE.fullmatch(row.description or "")
+                if match and match["place"] == self.place and chosen(match["server"], match["run"]):
+                    self._revoke(row)
+                    revoked.append(row.name)
+        return revoked
+
+    def _own(self) -> list[Any]:
+        rows = self.identity.application_credentials(self.user)
+        return [row for row in rows if row.project_id == self.project]
+
+    def _revoke(self, row: Any) -> None:
+        """Delete a credential, and its rule, which Keystone keeps otherwise."""
+        self.identity.delete_application_credential(self.user, row.id)
+        for rule in row.access_rules or ():
+            if rule.get("id"):
+                with contextlib.suppress(RefusedCredential), _refusals():
+                    self.identity.delete_access_rule(self.user, rule["id"])
+
+
+def identity_address(auth_url: str) -> str:
+    """Return the address of Keystone's third version."""
+    return re.sub(r"/v[23](\.\d+)?$", "", auth_url.rstrip("/")) + "/v3"
+
+
+def access_rule(server: str) -> dict[str, str]:
+    """Return the rule that allows the deletion of a server, by its address, and nothing else."""
+    return {"service": "compute", "method": "DELETE", "path": urlsplit(server).path}
+
+
+def is_restricted(rules: Iterable[Row] | None, rule: dict[str, str]) -> bool:
+    """Return whether a credential has one rule alone: a Keystone that does not know rules leaves them out."""
+    return [{name: each.get(name) for name in rule} for each in rules or ()] == [rule]
+
+
+def moment(seconds: int) -> str:
+    """Return a time as Keystone reads it."""
+    return dt.datetime.fromtimestamp(seconds, tz=dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def is_for(file: Path, server: str) -> bool:
+    """Return whether a file has the credential of this server, and not of an earlier one of its name."""
+    try:
+        return bool(json.loads(file.read_text(encoding="utf-8"))["server"] == server)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def write_secret(file: Path, text: str) -> None:
+    """Write a file that its owner alone can read, from its first byte on."""
+    part = file.with_name(f".{file.name}.part")
+    part.unlink(missing_ok=True)
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+        stream.write(text)
+    part.replace(file)
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Raise RefusedCredential for an answer by which Keystone refuses these credentials; others are faults."""
+    from openstack.exceptions import HttpException
+
+    try:
+        yield
+    except HttpException as error:
+        if error.status_code not in NOT_OFFERED:
+            raise
+        raise RefusedCredential(f"Keystone answered {error.status_code}: {error.details or error.message}") from error
+
+
+def act(connection: Any, parameters: Row) -> Row:
+    """Run the action of a playbook; return the names of workers or credentials, and why there are none."""
+    try:
+        credentials = Credentials(connection, Path(parameters["folder"]), parameters["run"])
+        return {"names": _changed(credentials, parameters), "refused": ""}
+    except RefusedCredential as refused:
+        return {"names": [], "refused": str(refused)}
+
+
+def _changed(credentials: Credentials, parameters: Row) -> list[str]:
+    machines = parameters["machines"]
+    if parameters["state"] == "present":
+        return [machine["name"] for machine in machines if credentials.create(machine, parameters["expires"])]
+    if parameters["state"] == "revoked":
+        return credentials.revoke(machines)
+    return credentials.revoke_all_but(machines, everywhere=parameters["everywhere"])
+
+
+def main() -> None:
+    """Run the module."""
+    from ansible.module_utils.basic import AnsibleModule
+
+    module = AnsibleModule(
+        argument_spec={
+            "folder": {"type": "path", "required": True},
+            "state": {"required": True, "choices": ["present", "revoked", "absent"]},
+            "machines": {"type": "list", "elements": "dict", "default": []},
+            "run": {"required": True},
+            "expires": {"type": "int", "default": 0},
+            "everywhere": {"type": "bool", "default": False},
+        }
+    )
+    import openstack
+    from keystoneauth1.exceptions import ClientException
+    from openstack.exceptions import SDKException
+
+    try:
+        with openstack.connect() as connection:
+            result = act(connection, module.params)
+    except (SDKException, ClientException, OSError) as failure:
+        module.fail_json(msg=f"the credentials of run {module.params['run']} could not be changed: {failure}")
+    module.exit_json(changed=bool(result["names"]), **result)
+
+
+if __name__ == "__main__":
+    main()

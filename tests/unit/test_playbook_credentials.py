@@ -1,0 +1,70 @@
+"""The credential by which a worker deletes itself: what it may, where it is, and the clouds that do not restrict it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.test_playbook_modules import load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CREDENTIAL = load("library/kiln_openstack_credential.py")
+SERVER = "https://compute.gra11.cloud.ovh.net/v2.1/0123/servers/5ff7"
+RULE = {"service": "compute", "method": "DELETE", "path": "/v2.1/0123/servers/5ff7"}
+
+
+def test_the_rule_is_the_deletion_of_one_server_by_the_path_of_its_address() -> None:
+    assert CREDENTIAL.access_rule(SERVER) == RULE
+
+
+@pytest.mark.parametrize(
+    ("rules", "restricted"),
+    [
+        ([{**RULE, "id": "1"}], True),
+        (None, False),
+        ([], False),
+        ([RULE, RULE], False),
+        ([{**RULE, "path": "/v2.1/0123/servers/*"}], False),
+        ([{**RULE, "method": "GET"}], False),
+    ],
+)
+def test_a_credential_with_other_rules_than_the_one_is_not_taken(
+    rules: list[dict[str, str]] | None, restricted: bool
+) -> None:
+    assert CREDENTIAL.is_restricted(rules, RULE) is restricted
+
+
+@pytest.mark.parametrize(
+    "address", ["https://a:5000", "https://a:5000/v3/", "https://a:5000/v2.0", "https://a:5000/v3"]
+)
+def test_keystone_is_asked_in_its_third_version(address: str) -> None:
+    assert CREDENTIAL.identity_address(address) == "https://a:5000/v3"
+
+
+def test_a_time_is_written_as_keystone_reads_it() -> None:
+    assert CREDENTIAL.moment(1_790_000_000) == "2026-09-21T14:13:20.000000Z"
+
+
+def test_a_secret_is_its_owners_alone_and_known_by_its_server(tmp_path: Path) -> None:
+    file = tmp_path / "kiln-one-1.delete-server"
+    assert not CREDENTIAL.is_for(file, SERVER)
+    (tmp_path / f".{file.name}.part").symlink_to(tmp_path / "elsewhere")
+    CREDENTIAL.write_secret(file, json.dumps({"server": SERVER}))
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == [file.name], "nothing is written through a link"
+    assert CREDENTIAL.is_for(file, SERVER)
+    assert not CREDENTIAL.is_for(file, f"{SERVER}0"), "another server has the name now"
+    file.write_text("damaged")
+    assert not CREDENTIAL.is_for(file, SERVER)
+
+
+@pytest.mark.parametrize(
+    "note", ["deletes server a at b of run c of kiln", "deletes server a of run c of kiln", "mine"]
+)
+def test_only_kilns_own_credentials_are_known_as_such(note: str) -> None:
+    match = CREDENTIAL.NOTE.fullmatch(note)
+    assert (match is not None) is (" at b " in note)
