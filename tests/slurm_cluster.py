@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 from typing import TYPE_CHECKING
 
+from kiln import processes
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -108,10 +110,12 @@ class SlurmCluster:
     def stop(self) -> None:
         """Cancel all jobs, and end all daemons."""
         self._call("scancel", "--user=root")
-        until(lambda: not self._call("squeue", "--noheader").stdout, "all jobs end", seconds=30)
         for daemon in self._daemons.values():
             daemon.kill()
             daemon.wait()
+        mark = f"SLURM_CONF={self.conf}".encode()  # of the daemons, and so of the jobs that they started
+        left = tuple(pid for pid in processes.pids() if pid != os.getpid() and mark in processes.environment(pid))
+        processes.send(signal.SIGKILL, left)
 
     def call(self, *words: str) -> str:
         """Return the output of one of Slurm's programs."""
