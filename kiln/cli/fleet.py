@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.cli import build, config_selection, fleet_prices, fleet_slurm
 from kiln.cli.fleet_arguments import arguments, seconds
-from kiln.cli.fleet_plan import UP_TO_DATE, plan_of, worker_limit
+from kiln.cli.fleet_plan import UP_TO_DATE, plan_of, sizes_of, worker_limit
 from kiln.cli.fleet_playbook_vars import (
     PACKAGE_ROOT,
     build_options,
@@ -203,7 +203,7 @@ def prepare(
         logs=folder_of(feedstock, run_id) / "logs",
     )
     if is_slurm:
-        return run_config, fleet_slurm.run_site(options, feedstock, run_id)
+        return run_config, fleet_slurm.run_site(options, feedstock, run_id, sizes_of(feedstock, selection.all))
     return run_config, site_of(options, feedstock, run_id, options.provider, run_config=run_config)
 
 

@@ -12,7 +12,7 @@ from kiln.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from kiln.fleet.plan import FleetPlan
     from kiln.ledger.fleet import FleetLedger
@@ -35,20 +35,22 @@ def plan_of(
     """
     from kiln.fleet import machine_types, plan
     from kiln.fleet.assumptions import Assumptions
+    from kiln.model.fleet import JobSize
     from kiln.scheduling.estimates import RequestedJob, estimate_jobs
 
     if not configs:
         raise UsageError(UP_TO_DATE, hint="--rebuild builds them again")
     assumptions, history = Assumptions.read(), ledger.build_durations()
-    sizes = sizes_of(feedstock, configs)
+    sizes = {} if options.provider == fleet_slurm.SLURM else sizes_of(feedstock, configs)
     requests = [
-        RequestedJob(config=config.config, group=config.group, key=config.inputs.key, size=sizes[config.config])
+        RequestedJob(
+            config=config.config, group=config.group, key=config.inputs.key, size=sizes.get(config.config, JobSize())
+        )
         for config in configs
     ]
     cache = [options.cache] if options.cache else []
     types: tuple[MachineType, ...]
     if options.provider == fleet_slurm.SLURM:
-        require_no_time_limits(sizes)
         names, types = ["job"], (fleet_slurm.machine_type(options),)
     else:
         table = machine_types.read(MACHINE_TYPES)
@@ -88,18 +90,6 @@ def sizes_of(feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> dict[str,
     entries = sizes.read(feedstock.root, seconds)
     names = [config.config for config in configs]
     return {entry.name: sizes.size_of(entries, entry.variant) for entry in expand.read_all(feedstock, names)}
-
-
-def require_no_time_limits(sizes: Mapping[str, JobSize]) -> None:
-    """Refuse time limits of configs for jobs of Slurm, which has limits of its own, and queues.
-
-    Raises:
-        UsageError: when a config has one.
-    """
-    limited = [config for config, size in sizes.items() if size.time_limit is not None]
-    if limited:
-        what = f"fleet-sizes.yml has a time_limit for {limited[0]}, which jobs of Slurm do not take"
-        raise UsageError(what, hint="--slurm-time limits each job, without the time that it waits")
 
 
 def default_type(table: Sequence[MachineType], provider: str, sizes: Sequence[JobSize]) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kiln.fleet.slurm.site import SlurmSettings, SlurmSite
     from kiln.model.feedstock import Feedstock
-    from kiln.model.fleet import MachineType
+    from kiln.model.fleet import JobSize, MachineType
 
 SLURM = "slurm"
 CORES, MEMORY = 16, 32_000_000_000  # of a job: those of compute-16
@@ -79,8 +79,8 @@ def settings_of(options: argparse.Namespace, folder: Path) -> SlurmSettings:
     )
 
 
-def run_site(options: argparse.Namespace, feedstock: Feedstock, run: str) -> SlurmSite:
-    """Return the site of a run that begins or is resumed, which stores its settings.
+def run_site(options: argparse.Namespace, feedstock: Feedstock, run: str, sizes: Mapping[str, JobSize]) -> SlurmSite:
+    """Return the site of a run that begins or is resumed, which stores its settings; ``sizes`` are those of configs.
 
     Raises:
         UsageError: when the shared folder is not known.
@@ -102,6 +102,7 @@ def run_site(options: argparse.Namespace, feedstock: Feedstock, run: str) -> Slu
         feedstock,
         run,
         settings,
+        sizes=sizes,
         variables=contract_variables(feedstock),
         options=build_options(options),
         poll=seconds(options.poll),
@@ -128,6 +129,7 @@ def _site(
     run: str,
     settings: SlurmSettings,
     *,
+    sizes: Mapping[str, JobSize] | None = None,
     variables: Mapping[str, str] | None = None,
     options: tuple[str, ...] = (),
     poll: float = 5.0,
@@ -138,6 +140,7 @@ def _site(
         run=run,
         folder=folder_of(feedstock, run),
         settings=settings,
+        sizes=sizes or {},
         feedstock=feedstock.root.absolute(),
         project=PACKAGE_ROOT,
         python=Path(getattr(sys, "_base_executable", sys.executable)),

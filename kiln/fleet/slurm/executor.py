@@ -17,6 +17,7 @@ from kiln.fleet.messages import (
     Renew,
     Renewed,
     StartBuild,
+    StopBuild,
     TearDown,
     Terminate,
     WatchCache,
@@ -72,5 +73,5 @@ class SlurmExecutor(CommandThreads):
                 removal.terminate(session, command.worker)
             case TearDown():
                 removal.tear_down(session)
-            case WatchCache():
-                pass  # the cache is a folder
+            case WatchCache() | StopBuild():
+                pass  # the cache is a folder; Slurm has the jobs' time limits

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import shlex
 import shutil
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.slurm.site import SlurmSite
+    from kiln.model.fleet import JobSize
 
 PROJECT = ("build-locally.py", "kiln", "requirements")
 FEEDSTOCK = ("conda-forge.yml", "recipe", ".ci_support")
@@ -174,12 +176,12 @@ def has_result(folder: Path) -> bool:
 
 def build_argv(site: SlurmSite, project: Path, feedstock: Path, config: str) -> list[str]:
     """Return the command that builds a config on a node."""
-    cores, megabytes = site.sizes()
+    size = site.size(config)
     return [
         str(project / ".venv" / "bin" / "python"),
         *("-I", "-m", "kiln", "-C", str(feedstock), "build", config, "--json"),
         *("--compile-cache", str(site.compile_cache)),
-        *("--cores", str(cores), "--memory", f"{int(SHARE * megabytes)}MiB"),
+        *("--cores", str(size.cores), "--memory", f"{int(SHARE * mebibytes(size))}MiB"),
         *site.options,
     ]
 
@@ -190,9 +192,22 @@ def script(project: Path, folder: Path, config: str) -> str:
     return f"#!/bin/sh\n# kiln: build {config}\nexec {' '.join(shlex.quote(str(word)) for word in program)}\n"
 
 
+def mebibytes(size: JobSize) -> int:
+    """Return the memory of a job in Slurm's megabytes."""
+    return int(size.memory * 1e9) >> 20
+
+
+def size_options(size: JobSize) -> list[str]:
+    """Return the options of sbatch for the size of a job; its files are in the shared folder, whatever its disk."""
+    return [
+        *(f"--cpus-per-task={size.cores}", f"--mem={mebibytes(size)}M"),
+        *((f"--gres=gpu:{size.gpus}",) if size.gpus else ()),
+        *((f"--time={math.ceil(size.time_limit / 60)}",) if size.time_limit else ()),
+    ]
+
+
 def submission(site: SlurmSite, attempt: Attempt, *, worker: str, config: str, number: int, after: str) -> list[str]:
     """Return the options of sbatch for an attempt; its build begins after the success of the job ``after``."""
-    cores, megabytes = site.sizes()
     output = str(attempt.folder / "slurm.out").replace("\\", "\\\\").replace("%", "%%")
     return [
         f"--job-name={worker}",
@@ -202,7 +217,7 @@ def submission(site: SlurmSite, attempt: Attempt, *, worker: str, config: str, n
         "--open-mode=append",
         "--export=NONE",  # the environment here may hold secrets, which Slurm would store
         *("--nodes=1", "--ntasks=1", "--requeue"),
-        *(f"--cpus-per-task={cores}", f"--mem={megabytes}M"),
+        *size_options(site.size(config)),
         *((f"--dependency=afterok:{after}", "--kill-on-invalid-dep=yes") if after else ()),
         *site.settings.options(),
     ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.errors import UsageError
-from kiln.model.fleet import MachineType
+from kiln.model.fleet import JobSize, MachineType
 from kiln.serialization import from_json, to_json
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class SlurmSettings:
         return dataclasses.replace(FREE, name=f"{self.cores} cores", cores=self.cores, memory=self.memory / 1e9)
 
     def options(self) -> tuple[str, ...]:
-        """Return the options of sbatch."""
-        values = {"partition": self.partition, "account": self.account, "qos": self.qos, "time": self.time or ""}
+        """Return the options of sbatch that are the same for all jobs."""
+        values = {"partition": self.partition, "account": self.account, "qos": self.qos}
         return (*(f"--{name}={value}" for name, value in values.items() if value), *self.extra)
 
     def store(self, run_folder: Path) -> None:
@@ -104,6 +104,7 @@ def checked_options(options: Sequence[str]) -> tuple[str, ...]:
 class SlurmSite:
     """The site of a run: ``folder`` is the run's on this computer, ``shared`` is the run's on the nodes.
 
+    ``sizes`` are those of configs that have their own.
     ``feedstock`` and ``project`` (the clone of kiln) are copied from here, ``python`` is the interpreter that makes
     kiln's environment. ``environment`` is that of Slurm's programs, ``variables`` are passed to builds, and hold no
     secret. ``options`` are those of ``kiln build``. ``ledger`` knows the run. The
@@ -113,6 +114,7 @@ class SlurmSite:
     run: str
     folder: Path
     settings: SlurmSettings
+    sizes: Mapping[str, JobSize] = field(default_factory=dict)
     feedstock: Path
     project: Path
     python: Path
@@ -137,6 +139,13 @@ class SlurmSite:
         """A file that reserves disk space for the tear-down."""
         return self.folder / "reserve"
 
-    def sizes(self) -> tuple[int, int]:
-        """Return the cores of a job, and its memory in Slurm's megabytes of 1024 * 1024 bytes."""
-        return self.settings.cores, self.settings.memory >> 20
+    def size(self, config: str) -> JobSize:
+        """Return the size of a config's job: its own, else that of all."""
+        size, settings = self.sizes.get(config, JobSize()), self.settings
+        limit = None if settings.time is None else settings.time * 60.0
+        return dataclasses.replace(
+            size,
+            cores=size.cores or settings.cores,
+            memory=size.memory or settings.memory / 1e9,
+            time_limit=size.time_limit or limit,
+        )

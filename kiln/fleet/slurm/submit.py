@@ -19,6 +19,7 @@ from kiln.fleet.messages import (
 from kiln.fleet.slurm import job_files
 from kiln.fleet.slurm.client import LATER
 from kiln.fleet.slurm.job_files import Attempt
+from kiln.model.fleet import JobSize
 
 if TYPE_CHECKING:
     from kiln.fleet.messages import Event, StartBuild
@@ -52,9 +53,13 @@ def _refusal(session: SlurmSession) -> str:
         attempt = Attempt(folder=Path(folder))
         files.write_text(attempt.script, "#!/bin/sh\n", mode=0o700)
         name = f"kiln-{session.site.run}-check"
-        options = job_files.submission(session.site, attempt, worker=name, config="check", number=0, after="")
-        result = session.client.call("sbatch", "--test-only", *options, str(attempt.script))
-    return "" if result.ok else result.tail[-500:] or "sbatch did not answer"
+        sizes = {size: config for config, size in session.site.sizes.items()} or {JobSize(): ""}
+        for config in sizes.values():
+            options = job_files.submission(session.site, attempt, worker=name, config=config, number=0, after="")
+            result = session.client.call("sbatch", "--test-only", *options, str(attempt.script))
+            if not result.ok:
+                return result.tail[-500:] or "sbatch did not answer"
+    return ""
 
 
 def _refused(workers: tuple[str, ...], reason: str) -> tuple[Event, ...]:

@@ -162,14 +162,6 @@ def test_a_plan_takes_a_type_that_is_large_enough_for_every_config(
     assert "needs 100 GB of memory, and compute-16 has 16 cores, 32 GB" in capsys.readouterr().err
 
 
-def test_a_time_limit_of_a_config_is_refused_for_slurm(feedstock: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (feedstock / "fleet-sizes.yml").write_text("- time_limit: 8h\n")
-    assert cli.run(["-C", str(feedstock), "fleet", "plan", "--provider", "slurm", "--all"]) == UsageError.exit_code
-    error = capsys.readouterr().err
-    assert "which jobs of Slurm do not take" in error
-    assert "--slurm-time" in error
-
-
 @pytest.mark.parametrize(
     ("words", "error"),
     [
@@ -199,3 +191,8 @@ def test_the_plan_of_a_cluster_has_the_size_of_its_jobs_and_costs_nothing(
     assert (kind["provider"], kind["cores"], kind["memory"], plan["chosen"]["cost"]) == ("slurm", 32, 64.0, 0.0)
     assert plan["bounds"]["workers"] == len(plan["estimates"]), "a scheduler takes all configs at once"
     assert plan["bound"] == "nothing is charged for these workers"
+
+
+def test_jobs_of_slurm_may_have_sizes_of_their_own(feedstock: Path) -> None:
+    (feedstock / "fleet-sizes.yml").write_text("- {cores: 64, memory: 500, time_limit: 8h}\n")
+    assert cli.run(["-C", str(feedstock), "fleet", "plan", "--provider", "slurm", "--all"]) == 0

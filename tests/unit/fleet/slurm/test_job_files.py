@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from kiln.fleet.slurm import job_files
 from kiln.fleet.slurm.follow import copy_results
 from kiln.fleet.slurm.job_files import Attempt
 from kiln.fleet.slurm.site import SlurmSettings, SlurmSite, checked_options
+from kiln.model.fleet import JobSize
 from tests.integration.fleet.helpers import CONFIGS, ROOT, SMALL
 from tests.waiting import until
 
@@ -60,15 +62,29 @@ def test_a_job_has_the_sizes_of_the_run_and_the_options_of_the_site(tmp_path: Pa
         "--requeue",
         "--cpus-per-task=16",
         "--mem=32768M",
+        "--time=720",
         "--partition=long",
         "--account=tf",
-        "--time=720",
         "--constraint=avx512",
     ]
     argv = job_files.build_argv(site, PROJECT, attempt.feedstock, CONFIG)
     assert argv[argv.index("--cores") :] == [
         *("--cores", "16", "--memory", "29491MiB", "--container", "none"),
     ]
+
+
+def test_a_config_may_have_sizes_of_its_own(tmp_path: Path) -> None:
+    size = JobSize(cores=32, gpus=1, time_limit=90.0)
+    site = dataclasses.replace(site_of(tmp_path, time=720), sizes={CONFIG: size, "small": JobSize(memory=4.0)})
+    assert job_files.size_options(site.size(CONFIG)) == [
+        "--cpus-per-task=32",
+        "--mem=32768M",
+        "--gres=gpu:1",
+        "--time=2",
+    ]
+    assert job_files.size_options(site.size("small")) == ["--cpus-per-task=16", "--mem=3814M", "--time=720"]
+    argv = job_files.build_argv(site, PROJECT, tmp_path, CONFIG)
+    assert argv[argv.index("--cores") + 1] == "32"
 
 
 def test_a_warm_build_depends_on_the_success_of_its_cold_one(tmp_path: Path) -> None:
