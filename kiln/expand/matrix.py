@@ -26,7 +26,7 @@ from kiln.variants.space import Space, Variant, filtered
 from kiln.yamltext.typed_text import as_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
     from typing import Any
 
@@ -63,6 +63,17 @@ def _configs(feedstock: Feedstock, pinning: Path | None) -> tuple[tuple[BuildCon
     return tuple(configs_by_name[name] for name in sorted(configs_by_name)), doubts
 
 
+def own_values(feedstock: Feedstock) -> Callable[[str], Mapping[str, Any]]:
+    """Return a function that returns the values of the feedstock's own variant files on a platform, ``linux-64``.
+
+    Raises:
+        KilnError: a file is invalid.
+    """
+    expansion = _Expansion(feedstock, None, {})
+    jobs = {f"{job.system}-{job.arch}": job for job in expansion.forge.jobs}
+    return lambda platform: expansion.own_values(jobs[platform]) if platform in jobs else {}
+
+
 class _Expansion:
     """One expansion: the state that its platforms share."""
 
@@ -97,11 +108,7 @@ class _Expansion:
 
     def configs_of(self, job: PlatformJob) -> Iterator[BuildConfig]:
         """Yield the configs of one platform."""
-        self.environ["BUILD_PLATFORM"] = job.build_platform
-        if job.linux_version:
-            # Once set, it applies to all later platforms, as in conda-smithy.
-            self.environ["DEFAULT_LINUX_VERSION"] = job.linux_version
-        platform = Platform(system=job.system, arch=job.arch, environ=dict(self.environ))
+        platform = self._platform(job)
         space = self._space(platform)
         every = self._packages(job, platform, space)
         if not every.packages:
@@ -112,6 +119,18 @@ class _Expansion:
         for config in result:
             name = config_name(job.name, config, loops, feedstock)
             yield _config(name, platform.subdir, self._with_image(config, job))
+
+    def own_values(self, job: PlatformJob) -> dict[str, Any]:
+        """Return the values of the variant files on one platform, before migrations."""
+        platform = self._platform(job)
+        return {key: value for file in self.files for key, value in file.source(platform, self.known).values.items()}
+
+    def _platform(self, job: PlatformJob) -> Platform:
+        self.environ["BUILD_PLATFORM"] = job.build_platform
+        if job.linux_version:
+            # Once set, it applies to all later platforms, as in conda-smithy.
+            self.environ["DEFAULT_LINUX_VERSION"] = job.linux_version
+        return Platform(system=job.system, arch=job.arch, environ=dict(self.environ))
 
     def _packages(self, job: PlatformJob, platform: Platform, space: Space) -> Packages:
         """Return the packages of one platform."""
