@@ -93,7 +93,7 @@ class GitHubView(AbstractContextManager["GitHubView"]):
         for config in self._state.failures():
             title, *reason = failure_text(self._state, config)
             self._print(f"::error title={_property(title)}::{_data(chr(10).join(reason) or title)}")
-        cost = f"; {cost_text(report.cost)}" if report.cost else ""
+        cost = f"; {cost_text(report.cost)}" if report.cost and report.cost.is_charged else ""
         self._print(f"run {report.run} ended: {count_text(config.state for config in report.configs)}{cost}")
 
     @contextlib.contextmanager

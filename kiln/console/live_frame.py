@@ -96,7 +96,7 @@ def _heading(run: RunState, now: float, width: int) -> Line:
     time = f"  {clock((end or now) - start)}"
     remaining = run.remaining(now)
     left = "" if remaining is None else f", about {duration(max(60.0, round(remaining, -1)))} left"
-    cost = f", {cost_text(run.cost)}" if run.cost else ""
+    cost = f", {cost_text(run.cost)}" if run.cost and run.cost.is_charged else ""
     texts = (
         done + rest + time + left + cost,
         done + time + left + cost,

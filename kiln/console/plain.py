@@ -82,7 +82,7 @@ class PlainView(AbstractContextManager["PlainView"]):
     def run_cost(self, cost: RunCost) -> None:
         """Print the first forecast of the cost, and then each tenth of it that is spent."""
         previous, self._state.cost = self._state.cost, cost
-        if cost.config_ends and (previous is None or _tenths(cost) != _tenths(previous)):
+        if cost.is_charged and cost.config_ends and (previous is None or _tenths(cost) != _tenths(previous)):
             end = time.strftime("%H:%M", time.localtime(cost.end))
             self._print(f"cost: {cost_text(cost)}, the end at about {end}")
 
@@ -91,7 +91,7 @@ class PlainView(AbstractContextManager["PlainView"]):
         self._state.set_report(report)
         for config in self._state.failures():
             print("", *failure_text(self._state, config), "", sep="\n", file=self._stream)
-        cost = f"; {cost_text(report.cost)}" if report.cost else ""
+        cost = f"; {cost_text(report.cost)}" if report.cost and report.cost.is_charged else ""
         self._write(f"run {report.run} ended: {_counts(report)}{cost}")
 
     def _print(self, text: str) -> None:

@@ -79,7 +79,9 @@ def _ways(plan: FleetPlan) -> Iterator[str]:
 
 
 def _way(name: str, way: Arrangement) -> tuple[str, ...]:
-    kind = f"{way.machine_type.type} ({way.machine_type.name}{', spot' if way.spot else ''})"
+    names = [way.machine_type.name] if way.machine_type.name != way.machine_type.type else []
+    notes = ", ".join([*names, *(["spot"] if way.spot else [])])
+    kind = f"{way.machine_type.type} ({notes})" if notes else way.machine_type.type
     cache = "" if way.cache is None else way.cache.name
     cost = f"{way.cost:.2f} {way.machine_type.currency}"
     return (name, str(way.workers), kind, cache, duration(way.seconds), duration(sum(way.worker_seconds)), cost)
@@ -87,7 +89,8 @@ def _way(name: str, way: Arrangement) -> tuple[str, ...]:
 
 def _notes(plan: FleetPlan) -> Iterator[str]:
     way = plan.selection
-    yield f"price   {_price(way)}: {way.machine_type.source}, {way.machine_type.date}"
+    source = ", ".join(filter(None, (way.machine_type.source, way.machine_type.date)))
+    yield f"price   {_price(way)}: {source}"
     if extras := _extras(way.machine_type):
         yield f"with    {extras}"
     if way.machine_type.not_counted:

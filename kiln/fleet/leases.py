@@ -19,8 +19,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:=@+-]+")
 def bound(way: Arrangement) -> str:
     """Describe the greatest cost of an arrangement after the controller is gone for good."""
     machine_type, hours = way.machine_type, LEASE / 3600
-    hourly = machine_type.spot_hourly if way.spot and machine_type.spot_hourly is not None else machine_type.hourly
-    total = (way.workers * hourly + (0.0 if way.cache is None else way.cache.hourly)) * hours
+    cache = 0.0 if way.cache is None else way.cache.price(spot=False)
+    total = (way.workers * machine_type.price(spot=way.spot) + cache) * hours
     if machine_type.provider in FREE:
         return "nothing is charged for these workers"
     if machine_type.provider in ENDS_ITSELF:

@@ -65,6 +65,11 @@ class RunCost:
     end: float
     config_ends: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def is_charged(self) -> bool:
+        """False for workers that cost nothing, such as those of this computer."""
+        return self.expected > 0.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixReport:

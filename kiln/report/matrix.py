@@ -58,5 +58,5 @@ def _total(report: MatrixReport) -> str:
     end = totals.last_moment(report, time.time())
     kind = ", a rehearsal" if report.rehearsal else ""
     states = count_text(config.state for config in report.configs)
-    cost = f", {cost_text(report.cost)}" if report.cost else ""
+    cost = f", {cost_text(report.cost)}" if report.cost and report.cost.is_charged else ""
     return f"run {report.run}{kind}: {states} in {duration(end - report.started)}{cost}"

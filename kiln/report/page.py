@@ -91,7 +91,7 @@ def _figures(report: MatrixReport, now: float) -> list[tuple[str, str, str]]:
         ("peak memory", files.size_text(peak) if peak else "?", "of one config" if peak else "not measured"),
         ("packages", str(len(packages)), files.size_text(totals.size(packages))),
         ("tests", *_tests(report)),
-        *([] if report.cost is None else [_cost(report.cost)]),
+        *([_cost(report.cost)] if report.cost and report.cost.is_charged else []),
     ]
 
 

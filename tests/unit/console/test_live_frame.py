@@ -45,6 +45,10 @@ def test_the_heading_has_the_cost_of_a_run_on_workers_and_its_expected_end() -> 
     state.cost = RunCost(spent=3.2, expected=16.2, currency="USD", end=BEGAN + 125 + 7200)
     heading = text(frame(state, now=BEGAN + 125, width=120, height=30)).splitlines()[0]
     assert heading.endswith("2:05, about 2 h 00 min left, 3.20 of about 16.20 USD")
+    free = a_state()
+    free.cost = RunCost(spent=0.0, expected=0.0, currency="USD", end=BEGAN + 125 + 7200)
+    lines = text(frame(free, now=BEGAN + 125, width=120, height=30)).splitlines()
+    assert lines[0].endswith("about 2 h 00 min left"), "workers that cost nothing have an end, too"
     narrow = text(frame(state, now=BEGAN + 125, width=50, height=30)).splitlines()[0]
     assert narrow == "1 of 3 done  2:05, 3.20 of about 16.20 USD"
 
