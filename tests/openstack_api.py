@@ -53,7 +53,7 @@ class Cloud:
     without_credentials: str = ""  # why Keystone refuses application credentials
     ignores_rules: bool = False  # as a Keystone before the access rules of Train
     url: str = ""
-    flavors: tuple[str, ...] = ("c3-32", "c3-64")
+    flavors: tuple[str, ...] = ("c3-16", "c3-32")
     fixed: str = "Ext-Net"
     pool: int = 4
     addresses: dict[str, Row] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class Cloud:
             "name": asked["name"],
             "status": "BUILD",
             "metadata": asked.get("metadata", {}),
-            "flavor": {"original_name": self.flavors[int(asked["flavorRef"])], "vcpus": 8, "ram": 32000, "disk": 200},
+            "flavor": {"original_name": self.flavors[int(asked["flavorRef"])], "vcpus": 8, "ram": 16000, "disk": 200},
             "image": {"id": asked.get("imageRef", "")},
             "addresses": {},
             "security_groups": asked.get("security_groups", []),

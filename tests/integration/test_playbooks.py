@@ -275,7 +275,7 @@ def test_machines_on_aws_end_themselves_and_are_given_back(
     machines = [
         {"name": "kiln-one-1", "type": "compute-8"},
         {"name": "kiln-one-2", "type": "compute-16", "spot": True},
-        {"name": "kiln-one-3", "type": "gpu-v100"},
+        {"name": "kiln-one-3", "type": "gpu-t4"},
         {"name": "kiln-one-cache", "type": "compute-8"},
     ]
     expected = {"Name": "architecture", "Values": ["x86_64"]}
@@ -293,10 +293,10 @@ def test_machines_on_aws_end_themselves_and_are_given_back(
     up = running(client)
     named = {name: (up[name]["InstanceType"], up[name]["ImageId"]) for name in up if name.startswith("kiln-")}
     assert named == {
-        "kiln-one-1": ("c5.2xlarge", plain),
-        "kiln-one-2": ("c5.4xlarge", plain),
-        "kiln-one-3": ("p3.2xlarge", driver),
-        "kiln-one-cache": ("c5.2xlarge", plain),
+        "kiln-one-1": ("c7i.2xlarge", plain),
+        "kiln-one-2": ("c7i.4xlarge", plain),
+        "kiln-one-3": ("g4dn.xlarge", driver),
+        "kiln-one-cache": ("c7i.2xlarge", plain),
     }
     for name in ("kiln-one-1", "kiln-one-2"):
         asked = {"InstanceId": up[name]["InstanceId"], "Attribute": "instanceInitiatedShutdownBehavior"}
@@ -342,7 +342,7 @@ def test_machines_on_openstack_are_brought_up_as_far_as_there_is_room_and_given_
     assert "Quota exceeded" in refused["reason"]
     server, cache = sorted(cloud.servers.values(), key=lambda each: str(each["name"]))
     assert inventory(tmp_path / "run", "kiln-two-1")["address"] == "198.51.100.1"
-    assert server["flavor"]["original_name"] == "c3-32"
+    assert server["flavor"]["original_name"] == "c3-16"
     (group,) = (row for row in cloud.groups.values() if row["name"] == "kiln-two")
     let_in = [rule for rule in group["security_group_rules"] if rule["direction"] == "ingress"]
     assert [(rule["port_range_min"], rule["remote_ip_prefix"]) for rule in let_in] == [(22, "192.0.2.7/32")]
