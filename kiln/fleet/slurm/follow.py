@@ -25,7 +25,7 @@ from kiln.fleet.messages import (
 )
 from kiln.fleet.playbook_runner import LITTLE
 from kiln.fleet.slurm.job_files import Attempt, has_result
-from kiln.fleet.slurm.outcome import outcome
+from kiln.fleet.slurm.outcome import NEVER, outcome
 from kiln.names import is_channel_folder
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def follow(session: SlurmSession, command: FollowBuild) -> None:
             end = follower.poll()
             if end is not None:
                 session.events.put(follower.finished(end))
+                session.ended.add(command.config)
                 return
             if not log.more:
                 session.stopped.wait(session.site.poll)
@@ -124,7 +125,13 @@ class Follower:
         return outcome(state, job, past=past, last_words=self._attempt.last_words())
 
     def _settling(self, job: QueuedJob | None) -> float:
-        """Return how long a result is waited for: not for a job that cannot have one."""
+        """Return how long a result is waited for: not for a job that cannot have one.
+
+        The end of a job that was not started is reported after that of the build that it depended on, so that the
+        config can take its place.
+        """
+        if job is not None and job.reason == NEVER:
+            return 0.0 if self._attempt.after in self._session.ended else SETTLE
         return 0.0 if job is not None and job.state in {"CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"} else SETTLE
 
     def _report(self, state: dict[str, Any], job: QueuedJob | None) -> None:

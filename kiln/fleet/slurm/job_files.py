@@ -97,7 +97,7 @@ class Attempt:
         return cls.of(site, config, max(numbers)) if numbers else None
 
     @classmethod
-    def create(cls, site: SlurmSite, project: Path, *, config: str, number: int, key: str) -> Attempt:
+    def create(cls, site: SlurmSite, project: Path, *, config: str, number: int, key: str, after: str = "") -> Attempt:
         """Write the folder of an attempt, with the feedstock as it is now; one that exists is replaced."""
         site.shared.mkdir(parents=True, exist_ok=True, mode=0o700)
         controller = {"run": site.run, "ledger": str(site.ledger)}
@@ -110,6 +110,7 @@ class Attempt:
             "argv": build_argv(site, project, attempt.feedstock, config),
             "environment": dict(site.variables),
             "key": key,
+            "after": after,
         }
         files.write_text(attempt.folder / "job.json", json.dumps(job), mode=0o600)
         files.write_text(attempt.folder / "state.json", json.dumps({"state": "submitted", "key": key}))
@@ -137,6 +138,13 @@ class Attempt:
         with contextlib.suppress(OSError, ValueError):
             return dict(json.loads((self.folder / "state.json").read_text(encoding="utf-8")))
         return {}
+
+    @property
+    def after(self) -> str:
+        """The config whose build the job depends on; empty without one."""
+        with contextlib.suppress(OSError, ValueError):
+            return str(json.loads((self.folder / "job.json").read_text(encoding="utf-8"))["after"])
+        return ""
 
     @property
     def id(self) -> str:

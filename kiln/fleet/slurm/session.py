@@ -23,8 +23,8 @@ class SlurmSession(EventSession):
     """The state of an executor on Slurm.
 
     ``project`` is kiln's folder on the shared filesystem, once it is there. ``submitted`` has the number of each
-    config's latest job, as soon as it is known; ``reasons`` say why configs failed without a report. ``submitting`` is
-    held while a job is submitted, so that the tear-down misses none.
+    config's latest job, as soon as it is known; ``reasons`` say why configs failed without a report, ``ended`` are
+    those whose end was reported. ``submitting`` is held while a job is submitted, so that the tear-down misses none.
     """
 
     site: SlurmSite
@@ -32,6 +32,7 @@ class SlurmSession(EventSession):
     project: Path | None = None
     submitted: dict[str, Future[str]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
     submitting: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod

@@ -72,6 +72,7 @@ def start(session: SlurmSession, command: StartBuild) -> None:
     """Submit a config's job, unless an earlier process of the run has done so."""
     session.configs[command.worker] = command.config
     session.report_step(command.config, "submit to Slurm")
+    session.ended.discard(command.config)
     future = session.submitted[command.config]
     try:
         event, number = _started(session, command)
@@ -99,7 +100,12 @@ def _started(session: SlurmSession, command: StartBuild) -> tuple[Event, str]:
             return begun, number
         assert session.project is not None, "kiln is copied before a worker exists"
         attempt = Attempt.create(
-            session.site, session.project, config=command.config, number=command.attempt, key=command.key
+            session.site,
+            session.project,
+            config=command.config,
+            number=command.attempt,
+            key=command.key,
+            after=command.after,
         )
         active = {job.id for job in jobs if job.is_active}
         options = job_files.submission(

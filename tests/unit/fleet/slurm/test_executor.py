@@ -36,6 +36,7 @@ from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import FleetRun
 from tests.unit.fleet.slurm.test_client import fake, line
 from tests.unit.fleet.slurm.test_job_files import CONFIG, PROJECT, attempt_of, site_of
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -227,3 +228,19 @@ def test_a_sweep_cancels_the_jobs_of_runs_that_nobody_continues(
     with pytest.raises(TeardownIncomplete, match="job 41 is RUNNING"):
         removal.sweep(site.environment, everything=False)
     assert calls(tmp_path, "scancel") == ["scancel 41"]
+
+
+def test_the_end_of_a_job_that_was_not_started_is_reported_after_that_of_its_cold_build(
+    site: SlurmSite, tmp_path: Path
+) -> None:
+    Attempt.create(site, PROJECT, config=CONFIG, number=1, key="k", after="cold")
+    Attempt.create(site, PROJECT, config="cold", number=1, key="k")
+    warm = listed(tmp_path, "CANCELLED", reason="DependencyNeverSatisfied")
+    cold = listed(tmp_path, "RUNNING", number="40", config="cold")
+    fake(tmp_path, "squeue", warm + cold)
+    executor = executor_of(site)
+    executor.submit(FollowBuild(worker=WORKER, config=CONFIG))
+    executor.submit(FollowBuild(worker="kiln-r1-2", config="cold"))
+    until((tmp_path / "calls").exists, "both are followed")
+    fake(tmp_path, "squeue", warm + cold.replace("RUNNING", "CANCELLED"))
+    assert [event_of(executor, BuildFinished).config for _ in range(2)] == ["cold", CONFIG]
