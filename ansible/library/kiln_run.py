@@ -191,14 +191,18 @@ class Folder:
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o700)  # fails if another user owns the folder
 
-    def write(self, name: str, text: str) -> None:
-        """Write a file atomically: others may read the folder meanwhile."""
+    def write(self, name: str, text: str) -> bool:
+        """Write a file atomically, for others may read the folder meanwhile; return whether it was another before."""
         target = self.path / name
         target.parent.mkdir(exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if target.read_text(encoding="utf-8") == text:
+                return False
         part = target.with_name(f".{target.name}.new")
         part.touch(mode=0o600)
         part.write_text(text, encoding="utf-8")
         part.replace(target)
+        return True
 
     def key(self, name: str, comment: str) -> tuple[str, str]:
         """Return an ssh key pair, generated if it is missing."""
@@ -224,15 +228,20 @@ class Folder:
         self.write(f"seed/{name}/user-data", text)
         self.write(f"seed/{name}/meta-data", json.dumps({"instance-id": name, "local-hostname": name}) + "\n")
 
-    def record(self, machine: dict[str, Any]) -> None:
-        """Write the settings of a worker; its inventory comes last, since others wait for it."""
+    def record(self, machine: dict[str, Any]) -> bool:
+        """Write a worker's settings, the inventory last, for others wait for it; return whether one is new."""
         name = machine["name"]
-        if machine.get("known_hosts"):
-            self.write(f"keys/{name}.known_hosts", f"{name} {machine['known_hosts']}\n")
-        self.write(f"ssh/{name}.config", ssh_config(machine, folder=self.path, user=self.user, options=self.options))
+        config = ssh_config(machine, folder=self.path, user=self.user, options=self.options)
         hosts = {name: host_vars(machine, folder=self.path, user=self.user)}
-        self.write(f"inventory/{name}.json", json.dumps({"kiln_machines": {"hosts": hosts}}, indent=1) + "\n")
+        known = machine.get("known_hosts")
+        texts = {
+            **({f"keys/{name}.known_hosts": f"{name} {known}\n"} if known else {}),
+            f"ssh/{name}.config": config,
+            f"inventory/{name}.json": json.dumps({"kiln_machines": {"hosts": hosts}}, indent=1) + "\n",
+        }
+        changes = [self.write(path, text) for path, text in texts.items()]
         (self.path / "refused" / f"{name}.json").unlink(missing_ok=True)
+        return any(changes)
 
     def forget(self, name: str) -> None:
         """Close the connection to a worker, and delete its records."""
@@ -270,7 +279,7 @@ def _run(argv: list[str], *, check: bool = True) -> None:
 
 
 def act(parameters: dict[str, Any]) -> list[str]:
-    """Run the action of a playbook, and return the names of its workers."""
+    """Run the action of a playbook, and return the names of the workers for which something changed."""
     folder = Folder(Path(parameters["folder"]), user=parameters["user"], options=parameters["ssh_options"])
     machines = parameters["machines"]
     if parameters["state"] == "forgotten":
@@ -282,11 +291,11 @@ def act(parameters: dict[str, Any]) -> list[str]:
     files["/etc/kiln-lease"] = lease(first=parameters["lease"], last=parameters["expires"], at_the_end="poweroff")
     folder.key("run", folder.path.name)
     folder.password("cache")
+    if parameters["state"] == "recorded":
+        return [machine["name"] for machine in machines if folder.record(machine)]
     for machine in machines:
         if parameters["state"] == "seeded":
             folder.seed(machine, files)
-        elif parameters["state"] == "recorded":
-            folder.record(machine)
         else:
             folder.write(f"refused/{machine['name']}.json", json.dumps(machine, indent=1) + "\n")
     return [machine["name"] for machine in machines]

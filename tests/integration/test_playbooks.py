@@ -6,6 +6,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -43,10 +44,11 @@ def play(fleet_python: Path, tmp_path: Path) -> Callable[..., subprocess.Complet
     variables = tmp_path / "variables.json"
 
     def run(
-        *books: str, env: dict[str, str] | None = None, ceiling: int = CEILING, **more: object
+        *books: str, check: bool = False, env: dict[str, str] | None = None, ceiling: int = CEILING, **more: object
     ) -> subprocess.CompletedProcess[str]:
         variables.write_text(json.dumps({"kiln_run_dir": str(tmp_path / "run"), "kiln_poll_interval": 1, **more}))
         argv = [str(fleet_python.with_name("ansible-playbook")), "-vv", "--extra-vars", f"@{variables}"]
+        argv += ["--check"] if check else []
         done = subprocess.run(
             [*argv, *(str(ROOT / "ansible" / f"{book}.yml") for book in books)],
             env={**os.environ, "ANSIBLE_NOCOLOR": "1", **(env or {})},
@@ -67,6 +69,11 @@ def play(fleet_python: Path, tmp_path: Path) -> Callable[..., subprocess.Complet
 def succeed(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     return done.stdout
+
+
+def changes(told: str) -> int:
+    """Return the number of tasks that changed something, over all hosts of a recap."""
+    return sum(int(number) for number in re.findall(r"\bchanged=(\d+)", told.rpartition("PLAY RECAP")[2]))
 
 
 def inventory(run: Path, name: str) -> dict[str, Any]:
@@ -117,8 +124,13 @@ def test_two_machines_build_a_config_each_and_are_gone(
 ) -> None:
     run, name = tmp_path / "run", str(local["kiln_run"])
     first, second = f"kiln-{name}-1", f"kiln-{name}-2"
+    assert f"would create {second} (small)" in succeed(play("provision", check=True, **local))
+    assert containers(name) == []
+    assert not run.exists()
     succeed(play("provision", "prepare", "build", "collect", **local))
     assert containers(name) == [first, second]
+    for check in (True, False):
+        assert changes(succeed(play("provision", "prepare", "build", "collect", check=check, **local))) == 0
 
     for machine, config in ((first, CPU), (second, CUDA)):
         home = run / "collected" / machine / config
@@ -288,7 +300,12 @@ def test_machines_on_aws_end_themselves_and_are_given_back(
         "kiln_aws_gpu_image_owner": "self",
         "kiln_aws_gpu_image_name": "with a driver*",
     }
+    told = succeed(play("provision", check=True, **moto, **ours, kiln_machines=machines))
+    assert (changes(told), "would create kiln-one-3 (gpu-t4)" in told) == (1, True)
+    assert len(client.describe_security_groups()["SecurityGroups"]) == len(running(client)) == 1
     succeed(play("provision", **moto, **ours, kiln_machines=machines))
+    assert changes(succeed(play("provision", **moto, **ours, kiln_machines=machines))) == 0
+    succeed(play("down", check=True, **moto))
 
     up = running(client)
     named = {name: (up[name]["InstanceType"], up[name]["ImageId"]) for name in up if name.startswith("kiln-")}
@@ -353,6 +370,7 @@ def test_machines_on_openstack_are_brought_up_as_far_as_there_is_room_and_given_
     assert [each["name"] for each in server["security_groups"]] == ["kiln-two"]
     assert [each["name"] for each in cache["security_groups"]] == ["kiln-two", "kiln-two.cache"]
 
+    succeed(play("down", check=True, env=env, **told))
     wrong = play("down", env=cloud.environment("wrong"), **told)
     assert wrong.returncode == 2
     assert len(cloud.servers) == 2
