@@ -32,9 +32,12 @@ TAR = (".tar", ".tar.bz2", ".tar.gz", ".tar.lzma", ".tar.xz", ".tgz")
 ZSTD, ZIP = (".tar.zst",), (".zip", ".whl")
 _FAULTS = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, zstd.ZstdError, EOFError),
-    *(KeyError, RuntimeError, NotImplementedError, ValueError),  # of members: passwords, odd methods, odd names
+    # of members: passwords, odd methods, odd names, odd times
+    *(KeyError, RuntimeError, NotImplementedError, ValueError, OverflowError),
 )
 _ALL = 0o777
+_LONGEST_LINK = 4096  # bytes, of which Linux makes no link any more
+_DOS_EPOCH = 315532800  # 1980-01-01, for members of zip files without a date
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +141,22 @@ def _of_zip(archive: Path) -> Iterator[_Member]:
             yield _Member(
                 name=member.filename,
                 mode=stat.S_IMODE(mode) or (0o755 if member.is_dir() else 0o644),
-                time=calendar.timegm((*member.date_time, 0, 0, 0)),
-                link=os.fsdecode(file.read(member)) if is_link else None,
+                time=_zip_time(member),
+                link=_zip_link(file, member) if is_link else None,
                 content=None if is_link or member.is_dir() else (lambda member=member: file.open(member)),  # type: ignore[misc]
             )
+
+
+def _zip_time(member: zipfile.ZipInfo) -> int:
+    try:
+        return calendar.timegm((*member.date_time, 0, 0, 0))
+    except ValueError:  # month 0: the date was not set
+        return _DOS_EPOCH
+
+
+def _zip_link(file: zipfile.ZipFile, member: zipfile.ZipInfo) -> str:
+    with file.open(member) as content:
+        return os.fsdecode(content.read(_LONGEST_LINK))
 
 
 def _place(folder: Path, name: str, archive: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+import tracemalloc
 import zipfile
 from typing import TYPE_CHECKING
 
@@ -142,3 +143,33 @@ def test_the_package_of_a_missing_program_is_named(name: str, tmp_path: Path) ->
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(MissingTool, match="bsdtar"):
         unpack(tmp_path / name, name, tmp_path / "new", hoist=True, env={"PATH": str(tmp_path)})
+
+
+def test_members_of_a_zip_file_without_a_date(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr(zipfile.ZipInfo("top/a", (1980, 0, 0, 0, 0, 0)), b"x")
+    tree = unpack(tmp_path / "a.zip", "a.zip", tmp_path / "new", hoist=True, env={})
+    assert ((tree / "a").read_bytes(), (tree / "a").stat().st_mtime) == (b"x", 315532800)
+
+
+def test_a_time_that_no_file_can_have(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        member = tarfile.TarInfo("a")
+        member.pax_headers = {"mtime": "1e300"}
+        archive.addfile(member, io.BytesIO())
+    with pytest.raises(BuildFailed, match=r"a\.tar cannot be unpacked"):
+        unpack(tmp_path / "a.tar", "a.tar", tmp_path / "new", hoist=True, env={})
+
+
+def test_a_link_in_a_zip_file_is_not_read_beyond_what_a_link_can_be(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        member = zipfile.ZipInfo("a")
+        member.external_attr, member.compress_type = 0o120777 << 16, zipfile.ZIP_DEFLATED
+        archive.writestr(member, b"x" * (64 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(BuildFailed, match=r"a\.zip cannot be unpacked"):
+            unpack(tmp_path / "a.zip", "a.zip", tmp_path / "new", hoist=True, env={})
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
