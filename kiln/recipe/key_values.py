@@ -16,7 +16,7 @@ SCRIPTS = (".sh", ".py")  # scripts of outputs that run without a script_interpr
 _PACKAGES = frozenset({"conda", "conda_v2"})
 FURTHER_HASHES = ("sha1", "sha224", "sha384", "sha512")  # which the engine does not verify
 CONTENT_HASHES = ("content_sha256", "content_sha384", "content_sha512")
-_HASHES = ("md5", "sha256", *FURTHER_HASHES, *CONTENT_HASHES)
+_FILE_HASHES = ("md5", "sha256", *FURTHER_HASHES)  # of what is downloaded: conda-build reads no others of them
 _REVISIONS = ("git_rev", "git_tag", "git_branch")
 
 
@@ -41,12 +41,14 @@ def _mappings(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _source(entry: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
-    if empty := next((key for key in _HASHES if key in entry and entry[key] in (None, "")), None):
+    hashes = (*(_FILE_HASHES if "url" in entry or "fn" in entry else ()), *CONTENT_HASHES)
+    if empty := next((key for key in hashes if key in entry and entry[key] in (None, "")), None):
         yield ("source", empty), "conda-build refuses a hash without a value"
     if "path_via_symlink" in entry:
-        if not entry.get("folder"):
+        folder = _parts(entry) if entry.get("folder") else ()
+        if not folder:
             yield ("source", "path_via_symlink"), "conda-build refuses it without a folder"
-        elif _parts(entry)[0] in {"..", "/"}:
+        elif folder[0] in {"..", "/", "//"}:
             yield ("source", "folder"), "the link would be outside of the work folder"
         elif entry.get("patches"):
             yield ("source", "patches"), "they would change the files that the link leads to"

@@ -169,6 +169,8 @@ def test_own_sections_may_have_any_key() -> None:
         ("source:\n  path: a\n  content_sha512:\n", "source/content_sha512"),
         ("source:\n  path: a\n  path_via_symlink: false\n", "source/path_via_symlink"),
         ("source:\n  path: a\n  path_via_symlink: true\n  folder: b/../..\n", "source/folder"),
+        ("source:\n  path: a\n  path_via_symlink: true\n  folder: //b\n", "source/folder"),
+        ("source:\n  path: a\n  path_via_symlink: true\n  folder: b/..\n", "source/path_via_symlink"),
         ("source:\n  path: a\n  path_via_symlink: true\n  folder: b\n  patches: [c]\n", "source/patches"),
         (
             "source:\n  - {path: a, path_via_symlink: true, folder: b}\n  - {path: c, folder: b/d}\n",
@@ -207,6 +209,7 @@ def test_values_that_are_honored_are_no_faults() -> None:
     source = "source:\n  - url: [https://a.org/a.zip, https://b.org/a.zip]\n  - url: https://a.org/a.bin\n    fn: b\n"
     source += "  - {url: https://a.org/get, fn: a-1.tar.gz, folder: c}\n  - {url: https://a.org/a.rpm, folder: d}\n"
     source += "  - {url: https://a.org/a.whl, patches: [a.patch], no_hoist: false}\n"
+    source += "  - {path: g, folder: g, sha256: ''}\n"
     source += "  - {path: a, path_via_symlink: '', folder: e}\n  - {path: b, folder: e-f, content_sha256: a}\n"
     outputs = "outputs:\n  - name: a\n    script: a.pl\n    script_interpreter: perl\n  - name: b\n    type: conda_v2\n"
     build = "build:\n  overlinking_ignore_patterns: [a]\n  merge_build_host: true\nrequirements:\n  build: [a]\n"
