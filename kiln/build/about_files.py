@@ -52,7 +52,7 @@ def collect(output: Output, recipe_folder: Path, place: Path) -> tuple[str, ...]
 def _readme(output: Output) -> Iterator[str]:
     for name in _texts(output, "readme"):
         path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or path.parts[0] in _RESERVED:
+        if path.is_absolute() or ".." in path.parts or {*path.parts[:1]} <= _RESERVED:
             raise RecipeFault(
                 f"{output.name}: about/readme is {name[:80]!r}",
                 why="the file gets this name in the package's metadata, beside its own files",

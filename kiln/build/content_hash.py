@@ -23,18 +23,19 @@ _CHARACTERS = 1 << 20
 def content_hash(folder: Path, algorithm: str, skip: Iterable[str] = ()) -> str:
     """Return the hash of all paths below a folder, and of what they are and contain, in the order of the paths.
 
-    Text has the line ends of Unix; of a link counts what it leads to. ``skip`` are relative paths that do not count;
-    one that ends with a slash is a folder with all that is below.
+    Text has the line ends of Unix, a path slashes for backslashes; of a link counts what it leads to. ``skip`` are
+    relative paths that do not count; one that ends with a slash is a folder with all that is below.
 
     Raises:
         BuildFailed: for a path that is no file, folder or link.
     """
     digest, skip = hashlib.new(algorithm), tuple(skip)
-    for name in sorted(_paths(folder)):
+    for path in sorted(_paths(folder)):
+        name = path.replace("\\", "/")
         if any(_is_skipped(name, item) for item in skip):
             continue
         digest.update(os.fsencode(name))
-        for part in _parts(folder / name, name):
+        for part in _parts(folder / path, name):
             digest.update(part)
         digest.update(b"-")
     return digest.hexdigest()
@@ -54,7 +55,7 @@ def _parts(path: Path, name: str) -> Iterator[bytes]:
     """Yield the kind of a path, and its content."""
     if path.is_symlink():
         yield b"L"
-        yield os.fsencode(path.readlink())
+        yield os.fsencode(path.readlink()).replace(b"\\", b"/")
     elif path.is_dir():
         yield b"D"
     elif path.is_file():

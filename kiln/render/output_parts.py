@@ -236,8 +236,8 @@ def _source(entry: Mapping[str, Any]) -> Source:
 
     return Source(
         url=texts(entry.get("url")),
-        sha256=text("sha256"),
-        md5=text("md5"),
+        sha256=text("sha256") or None,
+        md5=text("md5") or None,
         hashes={key: str(entry[key]) for key in FURTHER_HASHES if entry.get(key)},
         content_hashes={key.removeprefix("content_"): str(entry[key]) for key in CONTENT_HASHES if entry.get(key)},
         content_hash_skip=texts(entry.get("content_hash_skip")),

@@ -83,7 +83,9 @@ def test_a_missing_file_ends_the_build(folder: Path, key: str) -> None:
     assert "absent" in ended.stderr
 
 
-@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "index.json", "recipe/meta.yaml", "test/run_test.sh"])
+@pytest.mark.parametrize(
+    "name", [".", "../outside", "/etc/passwd", "index.json", "recipe/meta.yaml", "test/run_test.sh"]
+)
 def test_a_readme_replaces_no_metadata(folder: Path, name: str) -> None:
     with pytest.raises(RecipeFault, match="about/readme"):
         about_files.collect(output(readme=name), folder / "recipe", folder / "place")

@@ -45,6 +45,13 @@ def test_skipped_paths(tree: Path, skip: tuple[str, ...], without: tuple[int, ..
     assert content_hash(tree, "sha256", skip) == hashlib.sha256(b"".join(parts)).hexdigest()
 
 
+def test_a_backslash_counts_as_a_slash(tmp_path: Path) -> None:
+    (tmp_path / "a\\x2db.mount").write_bytes(b"1")  # as systemd names its files
+    (tmp_path / "link").symlink_to("a\\x2db.mount")
+    parts = b"a/x2db.mountF1-linkLa/x2db.mount-"
+    assert content_hash(tmp_path, "sha256") == hashlib.sha256(parts).hexdigest()
+
+
 def test_text_longer_than_a_part_is_whole(tmp_path: Path) -> None:
     (tmp_path / "long").write_bytes("é\r\n".encode() * 800_000)
     expected = hashlib.sha256(b"longF" + "é\n".encode() * 800_000 + b"-").hexdigest()

@@ -151,6 +151,7 @@ def test_the_build_script_of_windows_is_a_batch_file(tmp_path: Path) -> None:
     ("source", "expected"),
     [
         ("  url: u\n  sha256: 0a\n  folder: f\n", [Source(url=("u",), sha256="0a", folder="f")]),
+        ("  path: p\n  sha256: ''\n  md5: ''\n", [Source(path="p")]),
         ("  - url:\n      - u\n      - v\n  - path: p\n", [Source(url=("u", "v")), Source(path="p")]),
         ("  url: u\n  sha1: 1a\n  sha512: 2b\n", [Source(url=("u",), hashes={"sha1": "1a", "sha512": "2b"})]),
         (
