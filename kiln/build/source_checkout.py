@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 # No questions, and messages in English that this module reads.
 _SETTINGS = {"HGPLAIN": "1", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
 _NO_REVISION = re.compile(
-    r"unknown revision|No such revision|Syntax error in revision|E205000|pathspec .* did not match|ambiguous identifier"
+    r"unknown revision|No such revision|Syntax error in revision|E205000|ambiguous identifier"
+    r"|invalid reference|reference is not a tree"
 )
 _HINT = "see that the repository can be reached and read from here, then run the same command again"
 
@@ -63,7 +64,7 @@ def _svn(checkout: Checkout, folder: Path, env: Mapping[str, str]) -> str:
 def _git(checkout: Checkout, folder: Path, env: Mapping[str, str]) -> str:
     depth = () if checkout.depth is None else ("--depth", str(checkout.depth))
     _run(checkout, ("git", "clone", "--quiet", *depth, "--", checkout.url, str(folder)), folder.parent, env)
-    _run(checkout, ("git", "checkout", "--quiet", checkout.revision or "HEAD"), folder, env)
+    _run(checkout, ("git", "checkout", "--quiet", checkout.revision or "HEAD", "--"), folder, env)
     _run(checkout, ("git", "submodule", "--quiet", "update", "--init", "--recursive"), folder, env)
     return _answer(("git", "rev-parse", "HEAD"), folder, env)
 

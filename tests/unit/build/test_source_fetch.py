@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import subprocess
 import zipfile
 from pathlib import Path
@@ -196,6 +197,17 @@ def test_a_value_of_a_recipe_is_no_option(program: str, field: str, tmp_path: Pa
     checkout = dataclasses.replace(Checkout(program=program, url="https://a.org"), **{field: "--config=x"})  # type: ignore[arg-type]
     with pytest.raises(RecipeFault, match="is an option"):
         check_out(checkout, tmp_path / "new", env={})
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("revision", ["docs", "absent", "1" * 40])
+def test_a_revision_is_no_file_of_the_repository(revision: str, tmp_path: Path) -> None:
+    (tmp_path / "docs").write_text("text")
+    git = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org")
+    for words in (("init", "-q"), ("add", "docs"), ("commit", "-qm", "first")):
+        subprocess.run((*git, *words), check=True)
+    with pytest.raises(RecipeFault, match=f"has no revision '{revision}'"):
+        check_out(Checkout(program="git", url=str(tmp_path), revision=revision), tmp_path / "new", env=dict(os.environ))
 
 
 @pytest.mark.processes
