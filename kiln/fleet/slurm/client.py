@@ -112,8 +112,11 @@ class SlurmClient:
             return self._jobs
 
     def submit(self, options: Sequence[str], script: str) -> command.Result:
-        """Submit a job; the output is its number."""
-        return self.call("sbatch", "--parsable", *options, script)
+        """Submit a job; the output is its number. The list of jobs is queried again, which would lack this one."""
+        result = self.call("sbatch", "--parsable", *options, script)
+        with self._lock:
+            self._queried = float("-inf")
+        return result
 
     def cancel(self, ids: Iterable[str]) -> None:
         """Cancel jobs; those that have ended are ignored."""

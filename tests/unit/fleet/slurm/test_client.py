@@ -61,6 +61,17 @@ def test_jobs_are_queried_once_in_an_interval(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
+def test_a_submitted_job_is_listed_at_once_whatever_the_interval(tmp_path: Path) -> None:
+    fake(tmp_path, "squeue")
+    fake(tmp_path, "sbatch", "12\n")
+    calls = client(tmp_path, interval=100.0)
+    assert calls.jobs() == ()
+    fake(tmp_path, "squeue", OURS)
+    assert calls.submit((), "job.sh").stdout == "12\n"
+    assert calls.jobs() == parsed(OURS), "a job that is not listed would be taken for one that has ended"
+
+
+@pytest.mark.processes
 def test_a_slurm_that_does_not_answer_has_no_list_of_jobs(tmp_path: Path) -> None:
     fake(tmp_path, "squeue", OURS, code=1)
     assert client(tmp_path).jobs() is None
