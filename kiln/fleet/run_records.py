@@ -103,6 +103,7 @@ class Inventory:
         self._run_config = run_config
         self._store = store
         self.workers: dict[str, Worker] = {}
+        self._terminated: tuple[WorkerRecord, ...] = ()  # by an earlier process of the run
         self._jobs: dict[tuple[str, int], JobRecord] = {}
         self._attempts: dict[str, int] = {}
 
@@ -116,7 +117,8 @@ class Inventory:
 
     def spent(self, now: float) -> float:
         """Return the cost of all workers, and of what was fetched from them, until ``now``."""
-        return costs.spent([worker.record for worker in self], self._jobs.values(), now)
+        records = [*self._terminated, *(worker.record for worker in self)]
+        return costs.spent(records, self._jobs.values(), now)
 
     # Workers
 
@@ -138,6 +140,7 @@ class Inventory:
 
     def resume(self, previous: FleetRun, now: float) -> None:
         """Take over the workers and jobs of an earlier process of the run."""
+        self._terminated = tuple(worker for worker in previous.workers if worker.state is WorkerState.TERMINATED)
         for record in previous.workers:
             if record.state not in {WorkerState.TERMINATED, WorkerState.REFUSED}:
                 is_prepared = record.state is WorkerState.READY
