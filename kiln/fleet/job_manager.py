@@ -61,6 +61,7 @@ class JobManager:
     def start(self, worker: Worker, estimate: JobEstimate, now: float, *, cache: str) -> None:
         """Store that a worker builds a config, and start the build; ``cache`` is the URL of its cache, or empty."""
         worker.is_building = True
+        self.stopped.discard(estimate.config)
         cold, seconds = self.state.queue.is_cold(worker.name), self.state.queue.expected(worker.name)
         job = self.state.inventory.add_job(estimate.config, worker=worker.name, now=now, cold=cold)
         config = dataclasses.replace(
@@ -220,7 +221,9 @@ class JobManager:
     def requeue(self, estimate: JobEstimate, worker: Worker, reason: str, error: type[KilnError] = WorkersLost) -> None:
         """Queue a config again, or fail it after its last attempt."""
         inventory, name = self.state.inventory, estimate.config
-        self.state.queue.release(estimate)
+        job = inventory.job(name)
+        if job is not None and job.exit_code is not None:  # a build without one does not say why its group is held
+            self.state.queue.release(estimate)
         attempts, full_disks = inventory.attempts(name), inventory.ended_with(name, DiskFull.exit_code)
         inventory.keep_job(name, state=JobState.LOST, reason=reason)
         if attempts >= self.state.run_config.attempts or full_disks >= FULL_DISKS:

@@ -23,6 +23,7 @@ from kiln.errors import (
 from kiln.fleet.costs import spent
 from kiln.fleet.messages import (
     BuildDequeued,
+    BuildFinished,
     Collect,
     Prepare,
     Probe,
@@ -632,6 +633,25 @@ def test_workers_whose_lease_expired_meanwhile_are_provisioned_anew(tmp_path: Pa
         assert_nothing_left(run, simulation)
 
 
+def test_a_resumed_run_has_spent_what_its_earlier_process_has(tmp_path: Path) -> None:
+    uneven = (*estimates(1, hours=4, groups=1), *(dataclasses.replace(job, cold=600.0) for job in FOUR[1:2]))
+    simulation = Simulation(uneven, faults=Faults(killed=3 * HOUR))
+    with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
+        with pytest.raises(Killed):
+            started(ledger, simulation).execute()
+        before = ledger.fleet("r1")
+        assert before is not None
+        assert {worker.state for worker in before.workers} == {WorkerState.TERMINATED, WorkerState.READY}
+        simulation.revive()
+        run = started(ledger, simulation, before)
+        run.execute()
+        after, report = ledger.fleet("r1"), ledger.report(run.state.number)
+        assert after is not None
+        assert report is not None
+        assert report.cost is not None
+        assert report.cost.spent == pytest.approx(spent(after.workers, after.jobs, simulation.clock))
+
+
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("cache", [False, True])
 def test_under_preemption_every_config_is_built_once_it_can_be_and_nothing_is_left(seed: int, cache: bool) -> None:
@@ -710,6 +730,27 @@ def test_a_scheduler_gets_all_configs_at_once_and_warm_builds_depend_on_their_co
     assert_nothing_left(run, simulation)
 
 
+def test_a_scheduler_is_not_asked_again_to_compile_what_has_failed_in_the_compile() -> None:
+    simulation = Simulation(SHARED, faults=Faults(codes=FAILS))
+    run = supervisor(simulation, max_workers=6, is_scheduled=True)
+    original = simulation._watched
+
+    def watched(name: str, config: str) -> Any:
+        job = run.state.inventory.job("config00")
+        if config not in {"config02", "config04"}:
+            return original(name, config)
+        if job is not None and job.exit_code is not None:  # it has ended, and is not collected yet
+            return BuildFinished(worker=name, config=config, exit_code=None, reason="it was not started")
+        simulation._soon(1.0, lambda: watched(name, config))
+        return None
+
+    simulation._watched = watched  # type: ignore[method-assign]
+    configs = {config.config: config for config in run.execute().configs}
+    assert Counter(command.config for command in commands(simulation, StartBuild)) == dict.fromkeys(configs, 1)
+    assert configs["config02"].reason == "not compiled: config00 failed in the compile that both share"
+    assert_nothing_left(run, simulation)
+
+
 def test_a_build_that_waited_in_a_queue_began_when_its_provider_says() -> None:
     simulation = Simulation(estimates(1))
     run = supervisor(simulation, max_workers=1, is_scheduled=True)
@@ -744,6 +785,20 @@ def test_a_build_that_takes_longer_than_it_may_is_stopped_and_fails_alone() -> N
     assert isinstance(run.errors[limited.config], FleetLimit)
     assert Counter(states(report).values())[ConfigState.DONE] == 2
     assert len(commands(simulation, StopBuild)) == 1
+    assert_nothing_left(run, simulation)
+
+
+def test_a_build_that_is_repeated_is_stopped_at_its_time_limit_too() -> None:
+    slow = dataclasses.replace(estimates(1, hours=3)[0], size=JobSize(time_limit=2 * HOUR))
+    stop = 240 + 2 + 2 * HOUR  # the worker dies before it has stopped the build
+    simulation = Simulation((slow,), faults=Faults(dies={ONE: stop + 1}))
+    run = supervisor(simulation)
+    (config,) = run.execute().configs
+    assert [command.worker for command in commands(simulation, StopBuild)][-1] == TWO
+    assert (config.worker, config.state) == (TWO, ConfigState.FAILED)
+    assert config.started is not None
+    assert config.finished is not None
+    assert config.finished - config.started == pytest.approx(2 * HOUR, abs=60)
     assert_nothing_left(run, simulation)
 
 
