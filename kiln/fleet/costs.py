@@ -56,7 +56,7 @@ def forecast(
 
     Free workers take their next configs by the rule of the run itself, and are terminated after their last.
     """
-    ends, last = _simulate(run_config, inventory, queue.copy(), max_workers, now)
+    ends, first, last = _simulate(run_config, inventory, queue.copy(), max_workers, now)
     after = run_config.collect + run_config.teardown
     end = max([now, *(moment + after for moment in last.values())])
     kind, cost = run_config.machine_type, 0.0
@@ -65,7 +65,7 @@ def forecast(
             cost += _cost(worker.record, end if worker.is_cache else last.get(worker.name, now) + after)
     for name, moment in last.items():
         if name not in inventory.workers:
-            cost += price(kind.price(spot=run_config.spot), moment + after - now, billed=kind.billed)
+            cost += price(kind.price(spot=run_config.spot), moment + after - first[name], billed=kind.billed)
     so_far, over = inventory.spent(now), inventory.spent(now) - spent((item.record for item in inventory), (), now)
     return RunCost(
         spent=so_far,
@@ -78,10 +78,11 @@ def forecast(
 
 def _simulate(
     run_config: FleetRunConfig, inventory: Inventory, queue: Queue, max_workers: int, now: float
-) -> tuple[Mapping[str, float], Mapping[str, float]]:
-    """Return when each unfinished config would be built, and when each worker would have built its last."""
+) -> tuple[Mapping[str, float], Mapping[str, float], Mapping[str, float]]:
+    """Return when each unfinished config would be built, each further worker be requested, and each build its last."""
     building: list[tuple[float, str, str]] = []
     ends: dict[str, float] = {}
+    first: dict[str, float] = {}
     last: dict[str, float] = {}
 
     def begin(worker: str, moment: float) -> bool:
@@ -101,9 +102,9 @@ def _simulate(
     while True:
         idle = [worker for worker in idle if not begin(worker, moment)]
         while names and begin(names[-1], moment + run_config.startup):
-            names.pop()
+            first[names.pop()] = moment
         if not building:
-            return ends, last
+            return ends, first, last
         moment, name, config = heapq.heappop(building)
         ends[config] = last[name] = moment
         queue.end(name)

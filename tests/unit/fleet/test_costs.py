@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.fleet.costs import of_run, spent
-from kiln.fleet.plan import Bounds, Overheads, plan
+from kiln.fleet.plan import Bounds, Overheads, arrange, plan
 from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.supervisor import Supervisor
 from kiln.ledger.fleet import FleetLedger
@@ -37,7 +37,8 @@ class Recorder(NullObserver):
 
 def executed(configs: tuple[JobEstimate, ...], store: Any = None, **more: Any) -> tuple[Recorder, Supervisor]:
     faults = more.pop("faults", None)
-    simulation = Simulation(configs, faults=faults, up=240.0, home=60.0, down=30.0)
+    has_cache = more.get("cache") is not None
+    simulation = Simulation(configs, faults=faults, up=240.0, home=60.0, down=30.0, cache=has_cache)
     fields = {"machine_type": PRICED, "max_workers": 3, "startup": 240.0, "teardown": 30.0, "packages": 2.0, **more}
     run_config = FleetRunConfig(id="r1", command="", estimates=configs, **fields)
     observer = Recorder()
@@ -60,6 +61,14 @@ def test_the_first_forecast_is_the_plan_and_the_last_is_what_was_paid(count: int
     assert last.spent == last.expected == pytest.approx(first.expected - count * 2 * 0.09, rel=0.02)
     assert (last.currency, last.config_ends) == ("EUR", {})
     assert [cost.spent for cost in observer.costs] == sorted(cost.spent for cost in observer.costs)
+
+
+def test_a_worker_that_is_requested_later_is_charged_from_then_on() -> None:
+    configs = estimates(8, hours=3, warm=0.2, groups=1)
+    way = arrange(configs, workers=4, machine_type=PRICED, overheads=OVERHEADS, cache=PRICED)
+    observer, _ = executed(configs, max_workers=4, cache=PRICED)
+    assert observer.costs[0].expected == pytest.approx(way.cost, rel=0.02)
+    assert observer.costs[-1].spent == pytest.approx(way.cost - 8 * 2 * 0.09, rel=0.02)
 
 
 def test_the_forecast_of_a_run_with_a_lost_worker_is_right_again_after_the_loss() -> None:
