@@ -80,7 +80,13 @@ def read(path: Path) -> tuple[Price, ...]:
     return tuple(prices.values())
 
 
+OTHER = re.compile(r"[^\x20-\x7e]")  # characters that a table of prices cannot hold
 KNOWN = "an offer file of AmazonEC2, AmazonVPC or AWSDataTransfer, spot prices, or OVH's cloud catalog"
+
+
+def _source(what: str, path: Path) -> str:
+    """Return the source of a list's prices, with the name of its file as far as a table can hold it."""
+    return f"{what}: {OTHER.sub('?', path.name)[:100]}"
 
 
 def _reason(error: Exception) -> str:
@@ -193,7 +199,7 @@ def _aws_price(
             unit=UNITS[kind],
             currency=currency,
             date=dt.date.fromisoformat(date[:10]).isoformat(),
-            source=f"AWS's price list {service}: {path.name}",
+            source=_source(f"AWS's price list {service}", path),
         )
 
 
@@ -231,7 +237,7 @@ def _spot_price(value: Any, path: Path) -> Iterator[Price]:
                 unit=UNITS["spot"],
                 currency="USD",
                 date=dt.date.fromisoformat(str(entry["Timestamp"])[:10]).isoformat(),
-                source=f"the dearest zone in describe-spot-price-history: {path.name}",
+                source=_source("the dearest zone in describe-spot-price-history", path),
             )
 
 
@@ -262,5 +268,5 @@ def _ovh_prices(catalog: list[dict[str, Any]], currency: str, path: Path) -> Ite
             unit=UNITS["on-demand"],
             currency=currency,
             date=date.isoformat(),
-            source=f"OVH's public cloud catalog, without VAT: {path.name}",
+            source=_source("OVH's public cloud catalog, without VAT", path),
         )

@@ -65,13 +65,17 @@ def read(path: Path) -> tuple[Price, ...]:
         size = path.stat().st_size
         if size > LARGEST:
             raise MalformedYaml(f"{path} has {size:,} bytes", why=f"a table of prices has {LARGEST:,} at most")
-        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")), strict=True)
-        if tuple(reader.fieldnames or ()) != _COLUMNS:
-            hint = f"its first line is {','.join(_COLUMNS)}"
-            raise MalformedYaml("invalid columns of a table of prices", at=Place(file=str(path), line=1), hint=hint)
-        return tuple(_price(row, Place(file=str(path), line=reader.line_num)) for row in reader)
+        return _parsed(path.read_text(encoding="utf-8"), path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise MalformedYaml(f"{path} is not a table of prices", why=str(error)) from error
+
+
+def _parsed(text: str, path: Path) -> tuple[Price, ...]:
+    reader = csv.DictReader(io.StringIO(text), strict=True)
+    if tuple(reader.fieldnames or ()) != _COLUMNS:
+        hint = f"its first line is {','.join(_COLUMNS)}"
+        raise MalformedYaml("invalid columns of a table of prices", at=Place(file=str(path), line=1), hint=hint)
+    return tuple(_price(row, Place(file=str(path), line=reader.line_num)) for row in reader)
 
 
 def _price(row: Mapping[str, str], at: Place) -> Price:
@@ -114,9 +118,17 @@ def _values(price: Price) -> list[str | float]:
 
 
 def write(path: Path, prices: Iterable[Price]) -> None:
-    """Write a table of prices."""
+    """Write a table of prices.
+
+    Raises:
+        MalformedYaml: when it could not be read again; a table that is there stays as it is.
+    """
+    text = as_csv(prices)
+    if len(text) > LARGEST:
+        raise MalformedYaml(f"{path} would have {len(text):,} bytes", why=f"a table of prices has {LARGEST:,} at most")
+    _parsed(text, path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_text(path, as_csv(prices))
+    files.write_text(path, text)
 
 
 def merged(*tables: Iterable[Price]) -> tuple[Price, ...]:

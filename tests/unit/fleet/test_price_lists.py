@@ -13,6 +13,7 @@ import pytest
 
 from kiln.errors import MalformedYaml
 from kiln.fleet import price_lists
+from kiln.fleet import prices as price_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -156,6 +157,14 @@ def test_of_the_spot_prices_of_a_region_the_dearest_zone_counts(tmp_path: Path) 
     path.write_text(json.dumps({"SpotPriceHistory": [entry, *others]}))
     (price,) = price_lists.read(path)
     assert (*price.key, price.price, price.date) == ("aws", "us-east-1", "spot", "c7i.4xlarge", 0.301, "2026-11-20")
+
+
+def test_the_prices_of_a_list_with_any_name_can_be_read_again(tmp_path: Path) -> None:
+    path = tmp_path / f"Preisübersicht{'x' * 200}.json"
+    path.write_text(json.dumps(offer_file()))
+    table = tmp_path / "prices.csv"
+    price_tables.write(table, price_lists.read(path))
+    assert summary(price_tables.read(table)) == EXPECTED
 
 
 def test_ovh_s_catalog_has_prices_by_the_hour_for_each_kind_of_region(tmp_path: Path) -> None:

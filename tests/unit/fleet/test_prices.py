@@ -114,6 +114,14 @@ def test_an_invalid_table_is_refused_with_its_line(tmp_path: Path, old: str, new
     assert f"{path}:{1 if 'columns' in message else 2}" in str(refused.value)
 
 
+def test_prices_that_could_not_be_read_again_are_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "prices.csv"
+    prices.write(path, [PRICE])
+    with pytest.raises(MalformedYaml, match="invalid name"):
+        prices.write(path, [PRICE, row(name="c7i\x1b[31m")])
+    assert prices.read(path) == (PRICE,)
+
+
 def test_a_table_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "prices.csv"
     path.write_bytes(b"\xff\xfe")
