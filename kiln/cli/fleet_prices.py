@@ -123,14 +123,18 @@ def _openstack_region(environment: Mapping[str, str]) -> str:
 
 
 def variable(name: str, files: Iterable[Path]) -> str:
-    """Return a variable of the playbooks from files of variables; an encrypted file is passed over."""
+    """Return a variable of the playbooks from files of variables; an encrypted file or value is passed over."""
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        """Reads values with Ansible's tags, such as ``!vault``, as None."""
+
+    Loader.add_multi_constructor("!", lambda *_: None)
     text = ""
     for path in files:
         try:
-            data = yaml.safe_load(path.read_text(encoding="utf-8"))
+            data = yaml.load(path.read_text(encoding="utf-8"), Loader)  # noqa: S506 - it is safe_load's
         except (OSError, ValueError, yaml.YAMLError) as error:
             raise UsageError(f"{path} cannot be read", why=str(error)) from error
-        text = str(data.get(name, text)) if isinstance(data, dict) else text
+        text = str(data.get(name) or text) if isinstance(data, dict) else text
     return text

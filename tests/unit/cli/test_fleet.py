@@ -139,6 +139,9 @@ def test_an_openstack_that_is_not_ovh_s_has_not_its_prices(environment: dict[str
 def test_the_region_of_aws_is_that_of_the_playbooks(tmp_path: Path) -> None:
     file = tmp_path / "vars.yml"
     file.write_text("kiln_aws_region: eu-west-3\n")
+    tagged = tmp_path / "tagged.yml"
+    tagged.write_text("kiln_aws_region: eu-west-3\npassword: !vault |\n  $ANSIBLE_VAULT;1.1;AES256\n  3132\n")
+    assert region_of(Namespace(provider="aws", vars=[tagged]), {}) == "eu-west-3"
     secret = tmp_path / "secret.yml"
     secret.write_text("$ANSIBLE_VAULT;1.1;AES256\n3132\n")
     options = Namespace(provider="aws", vars=[file, secret])
