@@ -78,7 +78,7 @@ class Credentials:
         verified, _ = connection.config.get_requests_verify_args()
         if verified is False:
             raise RefusedCredential("the cloud's certificate is not verified, and a secret would be sent to it")
-        self.authority = Path(verified).read_text(encoding="ascii") if isinstance(verified, str) else None
+        self.authority = certificates(Path(verified)) if isinstance(verified, str) else None
 
     def create(self, machine: Row, expires: int) -> bool:
         """Create a server's credential and write it into the run's folder; return False if it is there already.
@@ -143,6 +143,18 @@ class Credentials:
             if rule.get("id"):
                 with contextlib.suppress(RefusedCredential), _refusals():
                     self.identity.delete_access_rule(self.user, rule["id"])
+
+
+def certificates(file: Path) -> str:
+    """Return the text of a bundle of certificates; the names in its comments may be in any script.
+
+    Raises:
+        RefusedCredential: it cannot be read, or is a folder.
+    """
+    try:
+        return file.read_text(encoding="ascii", errors="ignore")
+    except OSError as error:
+        raise RefusedCredential(f"the cloud's certificates in {file} cannot be read: {error.strerror}") from error
 
 
 def identity_address(auth_url: str) -> str:

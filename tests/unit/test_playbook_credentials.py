@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import ssl
+from pathlib import Path
 
+import certifi
 import pytest
 
 from tests.unit.test_playbook_modules import load
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CREDENTIAL = load("library/kiln_openstack_credential.py")
 SERVER = "https://compute.gra11.cloud.ovh.net/v2.1/0123/servers/5ff7"
@@ -43,6 +42,16 @@ def test_a_credential_with_other_rules_than_the_one_is_not_taken(
 )
 def test_keystone_is_asked_in_its_third_version(address: str) -> None:
     assert CREDENTIAL.identity_address(address) == "https://a:5000/v3"
+
+
+def test_a_bundle_of_certificates_may_have_comments_in_any_script(tmp_path: Path) -> None:
+    known = certifi.where()
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_bytes("# NetLock Arany (Class Gold) Főtanúsítvány\n".encode() + Path(known).read_bytes())
+    context = ssl.create_default_context(cadata=CREDENTIAL.certificates(bundle))
+    assert context.cert_store_stats() == ssl.create_default_context(cafile=known).cert_store_stats()
+    with pytest.raises(CREDENTIAL.RefusedCredential, match="cannot be read"):
+        CREDENTIAL.certificates(tmp_path)
 
 
 def test_a_time_is_written_as_keystone_reads_it() -> None:
