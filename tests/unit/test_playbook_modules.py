@@ -493,3 +493,11 @@ def test_a_job_keeps_the_hash_over_what_it_builds(tmp_path: Path, monkeypatch: p
     JOB.ended("config")
     assert JOB.recall("config")["key"] == "abc"
     assert JOB.state_of("config")["key"] == "abc"
+
+
+def test_a_released_host_keeps_no_program_of_kiln() -> None:
+    script = yaml.safe_load((ANSIBLE / "roles/kiln_static/vars/main.yml").read_text())["kiln_static_release_script"]
+    removed = {word for line in script.splitlines() if line.startswith("rm ") for word in line.split()}
+    programs = [path.name for path in (ANSIBLE / "roles/kiln_prepare/files/root/usr/local/sbin").iterdir()]
+    assert programs
+    assert {f"/usr/local/sbin/{name}" for name in programs} <= removed
