@@ -29,16 +29,18 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
     masking.protect(masking.script_secrets({**secrets, **named}))
     for name in masking.too_short({**secrets, **named}):
         print(f"note: the value of {name} is too short to be masked in logs", file=sys.stderr)
-    containers = expand.container_settings(feedstock.settings)
-    run_arguments = environment.get("CONDA_FORGE_DOCKER_RUN_ARGS", "")
+    arguments = _arguments_of(run.RunOptions, options)
+    executable, run_arguments = (environment.get(name) for name in ("DOCKER_EXECUTABLE", "CONDA_FORGE_DOCKER_RUN_ARGS"))
+    chosen = bool(executable or options.rehearsal or arguments.get("container"))
+    containers = expand.container_settings(
+        feedstock.settings, engine_replaced=chosen, run_arguments_replaced=bool(run_arguments)
+    )
     build = run.BuildOptions(
         **_arguments_of(run.BuildOptions, options),
-        executable=environment.get("DOCKER_EXECUTABLE") or None,
+        executable=executable or None,
         run_arguments=run.run_arguments(run_arguments) if run_arguments else containers.run_arguments,
     )
-    arguments = _arguments_of(run.RunOptions, options)
-    if not build.executable and not build.rehearsal and arguments.get("container") is None:
-        arguments["container"] = containers.engine
+    arguments["container"] = arguments.get("container") or containers.engine
     arguments["remote_cache"] = options.remote_cache or values.remote_cache(environment.get("BAZEL_REMOTE_CACHE", ""))
     remote_url, ci_url = ci_urls(environment)
     return run.RunOptions(

@@ -145,8 +145,10 @@ def conda_settings(path: Path) -> CondaSettings:
     )
 
 
-def container_settings(path: Path) -> ContainerSettings:
-    """Return the settings of containers.
+def container_settings(
+    path: Path, *, engine_replaced: bool = False, run_arguments_replaced: bool = False
+) -> ContainerSettings:
+    """Return the settings of containers, without those that the caller replaces.
 
     A feedstock is untrusted: it cannot name a program of this machine, nor options that show the build more of it.
 
@@ -155,7 +157,7 @@ def container_settings(path: Path) -> ContainerSettings:
     """
     settings = _read(path)
     docker = settings.nested("docker")
-    engine = docker.text("executable", "") or None
+    engine = None if engine_replaced else docker.text("executable", "") or None
     if engine is not None and engine not in _ENGINES:
         raise RecipeFault(
             f"docker.executable is {engine!r}",
@@ -163,7 +165,8 @@ def container_settings(path: Path) -> ContainerSettings:
             why="a feedstock cannot choose a program of this machine",
             hint=f"{' or '.join(_ENGINES)}, or the variable DOCKER_EXECUTABLE",
         )
-    return ContainerSettings(engine=engine, run_arguments=_run_arguments(settings, docker.text("run_args", "")))
+    arguments = "" if run_arguments_replaced else docker.text("run_args", "")
+    return ContainerSettings(engine=engine, run_arguments=_run_arguments(settings, arguments))
 
 
 def runs_emulated_tests(path: Path) -> bool:

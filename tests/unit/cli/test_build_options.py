@@ -9,7 +9,7 @@ import pytest
 
 from kiln import cli, masking, run
 from kiln.cli import build_options
-from kiln.errors import UsageError
+from kiln.errors import RecipeFault, UsageError
 from kiln.model.feedstock import Feedstock
 from tests.feedstocks import written
 
@@ -130,6 +130,30 @@ def test_containers_are_those_of_conda_forge_yml_unless_the_user_chooses(
     assert of().build.run_arguments == ("-v", "/data:/data")
     monkeypatch.setenv("DOCKER_EXECUTABLE", "/opt/docker")
     assert (of().container, of().build.executable) == (None, "/opt/docker")
+
+
+def test_settings_of_containers_that_the_user_replaces_are_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "feedstock"
+    written(folder, META)
+    (folder / "conda-forge.yml").write_text("docker: {executable: /opt/docker, run_args: --privileged}\n")
+    parser, _ = cli.parser_for("build")
+
+    def of(*words: str) -> run.RunOptions:
+        return build_options.run_options(Feedstock(root=folder), parser.parse_args(words), ("a",))
+
+    monkeypatch.delenv("DOCKER_EXECUTABLE", raising=False)
+    with pytest.raises(RecipeFault, match=r"docker\.executable"):
+        of()
+    with pytest.raises(RecipeFault, match="--privileged"):
+        of("--container", "docker")
+    monkeypatch.setenv("CONDA_FORGE_DOCKER_RUN_ARGS", "--privileged")
+    with pytest.raises(RecipeFault, match=r"docker\.executable"):
+        of()
+    assert of("--container", "docker").build.run_arguments == ("--privileged",)
+    monkeypatch.setenv("DOCKER_EXECUTABLE", "/opt/docker")
+    assert of().build.executable == "/opt/docker"
 
 
 def test_secrets_of_conda_forge_yml_are_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
