@@ -138,7 +138,7 @@ def _parsed(path: Path) -> Document:
     if not path.is_file():
         return Document(file=path.name, value={})
     document = parse(read_text(path, path.name), path.name, Scalars.WORDS, may_repeat=_may_repeat)
-    if document.value is None:
+    if document.value is None or document.value == []:  # feedstocks had an empty list for "no settings"
         return Document(file=path.name, value={})
     if not isinstance(document.value, dict):
         raise RecipeFault("conda-forge.yml is a mapping of settings", at=document.place())
@@ -161,7 +161,7 @@ def _decisive() -> frozenset[str]:
 def _is_refused(fault: SettingFault) -> bool:
     """Return whether a setting is refused: a misspelled one, or an invalid value that kiln would use."""
     if fault.unknown:
-        return bool(fault.cure)
+        return fault.misspelled
     setting = setting_of(fault.path)
     return setting is not None and setting.used_by.by_kiln
 

@@ -88,7 +88,7 @@ class SettingType(NamedTuple):
 class SettingFault(NamedTuple):
     """An invalid setting: the keys that lead to it, the text that stands there, the description, the cure.
 
-    ``unknown`` if the key is not in the schema.
+    ``unknown`` if the key is not in the schema, ``misspelled`` if it is besides almost one that is.
     """
 
     path: tuple[str, ...]
@@ -96,6 +96,7 @@ class SettingFault(NamedTuple):
     text: str
     cure: str
     unknown: bool = False
+    misspelled: bool = False
 
 
 @cache
@@ -191,13 +192,14 @@ class SchemaCheck:
         refuses = "closed" in alternatives or ("lax" in alternatives and self.strict)
         for key, item in value.items():
             here = (*path, str(key))
-            # A key of an open mapping may be right although it is not listed, unless it is almost a listed one.
-            slip = "open" in alternatives and self.strict and nearest(str(key), known, similarity=_SLIP)
             if str(key) in known:
                 yield from self.faults(item, here)
-            elif refuses or slip:
-                cure = slip or nearest(str(key), known)
-                yield SettingFault(here, key, f"unknown setting {'.'.join(here)!r}", cure, unknown=True)
+                continue
+            # A key of an open mapping may be right although it is not listed, unless it is almost a listed one.
+            slip = nearest(str(key), known, similarity=_SLIP)
+            if refuses or ("open" in alternatives and self.strict and slip):
+                cure, text = nearest(str(key), known) if refuses else slip, f"unknown setting {'.'.join(here)!r}"
+                yield SettingFault(here, key, text, cure, unknown=True, misspelled=bool(slip))
 
     def _matches(self, value: Any, alternative: str) -> bool:
         if alternative in _MAPPINGS:

@@ -49,6 +49,11 @@ REFUSED = [
 ]
 NOTED = [
     ("", []),
+    ("[]\n", []),
+    (  # conda-smithy ignores it, and it is no misspelling
+        "remote_ci_setup_channels: [conda-forge]\n",
+        ["conda-forge.yml:1:1: unknown setting 'remote_ci_setup_channels' (did you mean 'remote_ci_setup'?)"],
+    ),
     ("bot: {automerge: true}\nprovider: {linux_64: azure}\n", []),
     ("conda_build: {error_overdepending: true, filename_hashing: false}\n", []),
     ("something: 1\n", ["conda-forge.yml:1:1: unknown setting 'something'"]),
