@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
@@ -12,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator, Mapping
 
 if sys.platform == "win32":
     import ctypes
+    import subprocess  # slow to import, and elsewhere the callers have done so
 
     from kiln.operating_system import windows_api as api
 

@@ -28,13 +28,14 @@ if sys.platform == "win32":
         return f'set "PATH={";".join(map(str, folders))};%PATH%"'
 
 else:
-    import shlex
 
     def prepare_output() -> None:
         """Leave the output as the user's locale has it."""
 
     def quoted(word: str) -> str:
         """Return a word as it is written on a command line."""
+        import shlex
+
         return shlex.quote(word)
 
     def with_programs_of(prefix: Path) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,6 +36,18 @@ def test_a_mistyped_option_is_answered_with_a_suggestion(capsys: pytest.CaptureF
 def test_help_succeeds(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(words) == 0
     assert "kiln" in capsys.readouterr().out
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has process groups through subprocess alone")
+def test_a_command_starts_without_what_starts_processes() -> None:
+    code = (
+        "import atexit, sys; from kiln.__main__ import main;"
+        "atexit.register(lambda: print(sorted({'subprocess', 'selectors', 'shlex'} & sys.modules.keys())));"
+        "main(['--help'])"
+    )
+    process = subprocess.run((sys.executable, "-c", code), text=True, capture_output=True, check=True)
+    assert process.stdout.splitlines()[-1] == "[]"
 
 
 def test_help_names_the_program_that_was_called(capsys: pytest.CaptureFixture[str]) -> None:
