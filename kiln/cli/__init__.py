@@ -127,10 +127,17 @@ def dispatch(arguments: Sequence[str]) -> int:
             f"unknown command {top.command!r}",
             hint=nearest(top.command, COMMANDS) or "kiln --help lists the commands",
         )
-    parser, command = parser_for(top.command, top.called)
-    options = parser.parse_args(top.rest)
-    with limited(os.environ):
-        return command.run(options, top.root.absolute())
+    root = top.root.absolute()
+    try:
+        parser, command = parser_for(top.command, top.called)
+        options = parser.parse_args(top.rest)
+        with limited(os.environ):
+            return command.run(options, root)
+    except KilnError as error:
+        from kiln.cli import command_hints
+
+        command_hints.complete(error, root)
+        raise
 
 
 def limited(environment: Mapping[str, str]) -> AbstractContextManager[None]:

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import failed_run, print_error
+from kiln.cli import command_hints, failed_run, print_error
 from kiln.cli.build_arguments import arguments
 from kiln.cli.build_options import run_options
 from kiln.cli.config_selection import selected_configs
@@ -96,7 +96,7 @@ def make_plan(feedstock: Feedstock, request: RunOptions, options: argparse.Names
 
     plan = run.plan(feedstock, request, machine_of(options), on_line=print_line)
     for note in plan.notes if options.verbosity != "quiet" else ():
-        print_line(f"note: {note}")
+        print_line(f"note: {command_hints.pasteable(note, feedstock.root)}")
     return plan
 
 
@@ -132,6 +132,8 @@ def execute(
     observer = view(sys.stderr, os.environ, labels(configs, variants), verbosity=options.verbosity)
     with signals.termination_as_interrupt(), observer:
         report, errors = run.build(feedstock, plan, observer)
+    for error in errors.values():
+        command_hints.complete(error, feedstock.root)
     add_to_summary(report, variants, os.environ)
     return report, errors
 

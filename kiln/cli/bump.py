@@ -8,6 +8,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from kiln.cli.command_hints import pasteable
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.json:
         print(json.dumps(as_json(plan, written=not options.dry_run), indent=2))
     else:
-        print("".join(difference(plan)) if options.dry_run else "\n".join(summary(plan)))
+        lines = (*summary(plan), pasteable("next: kiln rerender", root))
+        print("".join(difference(plan)) if options.dry_run else "\n".join(lines))
     return 0
 
 
@@ -111,7 +113,8 @@ def check(feedstock: Feedstock, *, as_json: bool) -> int:
         print(f"  newest: {item.newest}, by {item.index}" if item.newest else f"  unknown: {item.reason}")
     newer = {item.spelled for item in sources if item.is_newer(version)}
     if newer:
-        print("next: " + ", or ".join(f"kiln bump {spelled}" for spelled in sorted(newer)))
+        commands = ", or ".join(f"kiln bump {spelled}" for spelled in sorted(newer))
+        print("next: " + pasteable(commands, feedstock.root))
     elif not sources:
         print("it has no source that is downloaded")
     elif all(item.newest for item in sources):
@@ -160,7 +163,6 @@ def summary(plan: BumpPlan) -> Iterator[str]:
         yield f"  line {change['line']}, {change['key']}: {_short(change['old'])} -> {_short(change['new'])}"
     for name in plan.unchanged:
         yield f"  unchanged: {name} does not depend on the version"
-    yield "next: kiln rerender"
 
 
 def _short(value: str) -> str:

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from kiln.cli import pinning
+from kiln.cli.command_hints import pasteable
 from kiln.errors import ConversionRefused
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if not (options.check or options.print):
         convert.write(feedstock, conversion)
         print("wrote recipe/recipe.yaml, and conda_build_tool: rattler-build in conda-forge.yml", file=sys.stderr)
-        print("recipe/meta.yaml is not read any more: remove it, then run kiln rerender", file=sys.stderr)
+        next_step = "recipe/meta.yaml is not read any more: remove it, then run kiln rerender"
+        print(pasteable(next_step, root), file=sys.stderr)
     return 0
 
 

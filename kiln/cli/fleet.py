@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli import build, config_selection, fleet_prices, fleet_slurm
+from kiln.cli.command_hints import pasteable
 from kiln.cli.fleet_arguments import arguments, seconds
 from kiln.cli.fleet_plan import UP_TO_DATE, plan_of, sizes_of, worker_limit
 from kiln.cli.fleet_playbook_vars import (
@@ -240,11 +241,11 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
         costs = costs_of(ledger, runs)
         backups = damage_repair.backups(ledger.path)
     if backups:
-        print(formatting.damage_note(backups), file=sys.stderr)
+        print(pasteable(formatting.damage_note(backups), feedstock.root), file=sys.stderr)
     if options.run and not runs:
         raise UsageError(f"fleet run {options.run!r} not found in the ledger", hint="kiln fleet status lists all runs")
     text = json.dumps(formatting.status_as_json(runs, costs), indent=2) if options.json else ""
-    print(text or formatting.status(runs, costs))
+    print(text or pasteable(formatting.status(runs, costs), feedstock.root))
     return 0
 
 
@@ -276,7 +277,8 @@ def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:
                 )
             tear_down(ended_site(options, feedstock, run_id, provider), run_id, ledger)
     if not ids:
-        print("all fleet runs have ended; kiln fleet sweep looks for workers at a provider", file=sys.stderr)
+        note = "all fleet runs have ended; kiln fleet sweep looks for workers at a provider"
+        print(pasteable(note, feedstock.root), file=sys.stderr)
     return 0
 
 

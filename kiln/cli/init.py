@@ -8,10 +8,12 @@ import json
 import os
 import re
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 from typing import TYPE_CHECKING
 
 from kiln.cli import pinning
+from kiln.cli.command_hints import pasteable
+from kiln.cli.failed_run import kiln_words
 from kiln.errors import KilnError, UsageError
 
 if TYPE_CHECKING:
@@ -78,13 +80,13 @@ class InitReport:
 
     def lines(self, name: str | None) -> list[str]:
         """Return the report as lines, with the next commands."""
-        folder = f"-C {quote(str(self.folder))} "
+        kiln = f"{join(kiln_words())} -C {quote(str(self.folder))}"
         return [
             f"{'made' if name else 'completed'} the feedstock in {self.folder}",
             *(f"  added  {path}" for path in self.added),
             *(f"  kept   {path}" for path in self.kept),
-            *(f"note: {note}" for note in self.notes),
-            f"next: kiln {folder}lint; kiln {folder}{'build --all' if self.has_configs else 'rerender'}",
+            *(f"note: {pasteable(note, self.folder)}" for note in self.notes),
+            f"next: {kiln} lint; {kiln} {'build --all' if self.has_configs else 'rerender'}",
         ]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli import pinning
+from kiln.cli.command_hints import pasteable
 from kiln.errors import KilnError, UnsupportedPython, UsageError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
                 notes += pinning.missing(before, f" at {options.diff}") if not options.no_pinning else []
             trees = Tree(root=before, pinning=earlier), Tree(root=root, pinning=variant_file)
             text = limits.bounded(lambda: difference(options, *trees))
-    print("".join(f"{note}\n" for note in notes), end="", file=sys.stderr)
+    print("".join(f"{pasteable(note, root)}\n" for note in notes), end="", file=sys.stderr)
     print(text)
     return 0
 

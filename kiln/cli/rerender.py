@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from kiln.cli import pinning
+from kiln.cli.command_hints import pasteable
 from kiln.errors import MatrixDrift
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
     variant_file = pinning.required(options, root)
     notes, lines, fault = limits.bounded(lambda: rerender(options, root, variant_file))
-    print("".join(f"{line}\n" for line in notes), end="", file=sys.stderr)
+    print("".join(f"{pasteable(line, root)}\n" for line in notes), end="", file=sys.stderr)
     print("\n".join(lines))
     if fault:
         raise fault

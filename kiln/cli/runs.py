@@ -8,6 +8,7 @@ import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from kiln.cli.command_hints import pasteable
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,11 +41,11 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.json:
         print(json.dumps([as_json(report, now) for report in reports], indent=2))
     elif not reports:
-        print("no run is recorded yet: kiln build --all starts one")
+        print(pasteable("no run is recorded yet: kiln build --all starts one", root))
     else:
         print(as_text(reports, now))
         if total > len(reports):
-            print(f"\n{total - len(reports)} earlier runs: kiln runs --all")
+            print(pasteable(f"\n{total - len(reports)} earlier runs: kiln runs --all", root))
     return 0
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kiln import cli
+from kiln.cli.command_hints import pasteable
 from kiln.cli.fleet_arguments import seconds
 from kiln.cli.fleet_prices import region_of
 from kiln.errors import UsageError
@@ -54,7 +55,7 @@ def test_the_status_of_a_repaired_ledger_names_the_sweep(feedstock: Path, capsys
     assert (json.loads(output.out)[0]["id"], "sweep" in output.err) == ("r1", False)
     path.write_bytes(b"SQLite format 3\0" + b"damaged" * 1000)
     assert cli.run(["-C", str(feedstock), "fleet", "status"]) == 0
-    assert "kiln fleet sweep --provider PROVIDER" in capsys.readouterr().err
+    assert pasteable("kiln fleet sweep --provider PROVIDER", feedstock) in capsys.readouterr().err
 
 
 @pytest.fixture

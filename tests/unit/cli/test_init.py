@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import cli
+from kiln.cli.command_hints import pasteable
 from kiln.errors import FeedstockNotFound, NotWritable, UsageError
 from tests.feedstocks import written
 
@@ -54,7 +55,8 @@ def test_the_maintainer_is_the_login_where_git_names_none(tmp_path: Path, capsys
     assert "    - jane\n" in (tmp_path / "here" / "recipe" / "recipe.yaml").read_text()
     printed = capsys.readouterr().out
     assert "note: extra/recipe-maintainers is jane" in printed
-    assert printed.splitlines()[-1] == f"next: kiln -C {tmp_path}/here lint; kiln -C {tmp_path}/here build --all"
+    commands = pasteable("kiln lint; kiln build --all", tmp_path / "here")
+    assert printed.splitlines()[-1] == f"next: {commands}"
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

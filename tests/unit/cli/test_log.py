@@ -63,7 +63,7 @@ def test_a_feedstock_that_was_moved_has_its_logs(root: Path, capsys: pytest.Capt
 
 
 def test_a_run_in_which_the_config_was_cached_has_no_log(root: Path) -> None:
-    with pytest.raises(UsageError, match=r"run 3 has no log of .*\n  why: same inputs as in run 6\n  try: kiln runs"):
+    with pytest.raises(UsageError, match=r"run 3 has no log of .*\n  why: same inputs as in run 6\n  try: .*runs"):
         kiln(root, CONFIG, "--run", "3")
 
 

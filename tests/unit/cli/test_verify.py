@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from kiln.cli import run, verify
+from kiln.cli.command_hints import pasteable
 from kiln.errors import BrokenIndex, ProvenanceBroken, UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_hashes_of_an_index_are_those_of_all_subdirs() -> None:
@@ -46,4 +44,4 @@ def test_a_package_that_was_never_published_is_told_from_a_wrong_one(
     assert run(["verify", str(package)]) == ProvenanceBroken.exit_code
     error = capsys.readouterr().err
     assert f"a-1-0.conda has no record: the channel {tmp_path / 'channel'} has none of any package" in error
-    assert "try: kiln publish --to CHANNEL" in error
+    assert pasteable("try: kiln publish --to CHANNEL", Path()) in error
