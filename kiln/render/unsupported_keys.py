@@ -28,7 +28,7 @@ def require_supported(renderings: Iterable[Rendered], *, own_engine: bool) -> No
 
 def warnings(rendered: Rendered) -> tuple[str, ...]:
     """Return a line for each key at fault."""
-    notes = ((fault, "" if fault.known else f" ({fault.hint})") for fault in rendered.key_faults)
+    notes = ((fault, f" ({fault.hint})" if fault.hint and not fault.known else "") for fault in rendered.key_faults)
     return tuple(f"{fault.at}: {fault.what}{note}" for fault, note in notes)
 
 

@@ -80,7 +80,7 @@ FAULTY = "package:\n  name: a\n  version: 1\nbuild:\n  numbr: 2\n  pin_depends: 
 
 
 def test_keys_at_fault_are_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    feedstock = written(tmp_path, FAULTY)
+    feedstock = written(tmp_path, f"{FAULTY}foo: 1\n")
     feedstock.configs.mkdir(exist_ok=True)
     (feedstock.configs / "linux_64_.yaml").write_text("target_platform:\n- linux-64\n")
     assert run(["-C", str(tmp_path), "render", "--json"]) == 0
@@ -89,4 +89,5 @@ def test_keys_at_fault_are_warnings(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert printed.err.splitlines() == [
         "warning: recipe/meta.yaml:5:3: unknown key 'build/numbr' (did you mean 'number'?)",
         "warning: recipe/meta.yaml:6:3: the engine rattler-build does not have 'build/pin_depends'",
+        "warning: recipe/meta.yaml:7:1: unknown section 'foo'",
     ]
