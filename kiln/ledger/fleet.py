@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import sqlite3
 import time
@@ -11,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 from kiln.container.owner_labels import Owner
 from kiln.ledger import Ledger, schema
 from kiln.ledger.damage_repair import decoding, retry_after_repair
-from kiln.model.fleet import FleetRun, JobRecord, WorkerRecord
+from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.serialization import from_json, to_json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 RESERVE = 4 << 20  # bytes that a run may store while the disk is full
+GONE = frozenset({WorkerState.TERMINATED, WorkerState.REFUSED})
+UNFINISHED = frozenset({JobState.REQUESTED, JobState.RUNNING, JobState.FINISHED})
 COLUMNS = "id, provider, type, started, finished, owner, number, key"
 
 
@@ -44,9 +47,24 @@ class FleetLedger(Ledger):
             connection.execute("DROP TABLE reserve")
 
     def end_fleet(self, run: str) -> None:
-        """Store that nothing of a fleet run remains."""
+        """Store that nothing of a fleet run remains: its workers are terminated, unfinished jobs are lost."""
+        now, stored = time.time(), self.fleet(run)
+        workers = [
+            dataclasses.replace(worker, state=WorkerState.TERMINATED, terminated=worker.terminated or now)
+            for worker in (() if stored is None else stored.workers)
+            if worker.state not in GONE
+        ]
+        jobs = [
+            dataclasses.replace(job, state=JobState.LOST, reason=job.reason or "its worker was terminated")
+            for job in (() if stored is None else stored.jobs)
+            if job.state in UNFINISHED
+        ]
+        for worker in workers:
+            self.keep_worker(run, worker)
+        for job in jobs:
+            self.keep_job(run, job)
         with self._writing() as connection:
-            connection.execute("UPDATE fleet SET finished = ? WHERE id = ?", (time.time(), run))
+            connection.execute("UPDATE fleet SET finished = ? WHERE id = ?", (now, run))
 
     def keep_worker(self, run: str, worker: WorkerRecord) -> None:
         """Store the state of a worker, or the state that it is about to have."""

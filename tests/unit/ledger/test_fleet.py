@@ -41,6 +41,25 @@ def test_a_run_has_the_latest_records_of_its_workers_and_jobs(tmp_path: Path) ->
         assert result.finished is not None
 
 
+def test_the_end_of_a_run_ends_its_workers_and_what_they_built(tmp_path: Path) -> None:
+    refused = dataclasses.replace(WORKER, name="kiln-r1-2", state=WorkerState.REFUSED, reason="quota", terminated=8.0)
+    ended = dataclasses.replace(WORKER, name="kiln-r1-3", state=WorkerState.TERMINATED, terminated=9.0)
+    collected = dataclasses.replace(JOB, config="b", state=JobState.COLLECTED, exit_code=0, finished=10.0)
+    with FleetLedger(tmp_path / "l.sqlite") as ledger:
+        ledger.begin_fleet(RUN)
+        for worker in (dataclasses.replace(WORKER, state=WorkerState.READY), refused, ended):
+            ledger.keep_worker("r1", worker)
+        for job in (dataclasses.replace(JOB, state=JobState.RUNNING), collected):
+            ledger.keep_job("r1", job)
+        ledger.end_fleet("r1")
+        (run,) = ledger.fleets()
+    assert run.workers[0].state is WorkerState.TERMINATED
+    assert run.workers[0].terminated == run.finished
+    assert run.workers[1:] == (refused, ended)
+    assert [(job.config, job.state) for job in run.jobs] == [("a", JobState.LOST), ("b", JobState.COLLECTED)]
+    assert run.jobs[0].reason
+
+
 @pytest.mark.processes
 def test_a_run_whose_process_is_gone_does_not_live(tmp_path: Path) -> None:
     code = (
