@@ -37,6 +37,14 @@ def test_no_tracked_file_names_the_host_of_a_package_registry() -> None:
     assert not result, "\n".join(result)
 
 
+@pytest.mark.processes
+@pytest.mark.needs("git")
+def test_no_output_of_a_slurm_job_is_tracked() -> None:
+    words = ["git", "ls-files", "--", ":(glob)**/slurm-*.out"]
+    listing = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert not [name for name in listing.split() if (ROOT / name).is_file()]
+
+
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_host_is_found_inside_a_url(host: str) -> None:
     assert PATTERN.search(f"url: https://files.{host}/packages/x.whl")
