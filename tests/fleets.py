@@ -108,7 +108,8 @@ class Faults:
     """The injected faults: by the name of a worker or a config, with a count or a second of the run.
 
     ``preemption`` is the share of workers that die in an hour; ``codes`` are the exit codes of configs that fail
-    in their ``failing_step``,
+    in their ``failing_step``, ``unprepared`` the workers whose preparation fails, ``hiccups`` those for which it fails
+    so many times,
     ``foreign`` configs whose first results have other inputs, ``full`` the workers whose disk is full, ``no_room`` the
     span in which the controller's is; ``stopped`` are the times of Ctrl-C. In the spans ``offline`` the controller has
     no network, in ``blocked`` it cannot reach its workers; ``cut`` is the time from which a single worker cannot be
@@ -120,6 +121,7 @@ class Faults:
     refused: frozenset[str] = frozenset()
     credentials: bool = False
     unprepared: frozenset[str] = frozenset()
+    hiccups: Mapping[str, int] = field(default_factory=dict)
     codes: Mapping[str, int] = field(default_factory=dict)
     full: frozenset[str] = frozenset()
     no_room: tuple[float, float] = (NEVER, NEVER)
@@ -164,6 +166,7 @@ class Simulation:
         self._stops = list(self.faults.stopped)
         self._corrupt = dict(self.faults.corrupt)
         self._stays = self.faults.stays
+        self._hiccups = dict(self.faults.hiccups)
         self._unwatched: set[str] = set()
         self._killed_builds: set[str] = set()
 
@@ -337,6 +340,9 @@ class Simulation:
             return messages.Unreached(command=messages.Prepare(worker=name), reason="no route to host")
         if self._alive(name) is None or name in self.faults.unprepared:
             return messages.CommandFailed(worker=name, reason="cannot be prepared")
+        if self._hiccups.get(name, 0) > 0:
+            self._hiccups[name] -= 1
+            return messages.CommandFailed(worker=name, reason="Failed to fetch a package")
         self.workers[name].lease = self.clock + LEASE
         return messages.Prepared(worker=name, cache="http://cache" if name.endswith("cache") else "")
 

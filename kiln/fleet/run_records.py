@@ -57,8 +57,9 @@ class Worker:
     packages it still holds, each with the number of failed collections; ``retries`` are the times of the next attempts
     to collect them, with the key '' for the next attempt to terminate the worker. ``silent_since`` is set while it does
     not answer. ``renewed_at`` and ``renewal_tried_at`` are the times of its last lease renewal and of the last attempt.
-    ``unreached_requests`` counts the requests for it that did not reach the provider. ``is_prepared`` marks a worker
-    that an earlier process of the run prepared, ``is_retired`` one that gets no more configs.
+    ``unreached_requests`` counts the requests for it that did not reach the provider, ``failed_preparations`` the
+    preparations that failed. ``is_prepared`` marks a worker that an earlier process of the run prepared, ``is_retired``
+    one that gets no more configs.
     """
 
     record: WorkerRecord
@@ -70,6 +71,7 @@ class Worker:
     renewed_at: float = 0.0
     renewal_tried_at: float = 0.0
     unreached_requests: int = 0
+    failed_preparations: int = 0
     is_prepared: bool = False
     is_retired: bool = False
 

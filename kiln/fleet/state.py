@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kiln.model.run import RunCost
 
 RETRY = 20.0  # seconds before a failed command is retried
-TRIES = 3  # of the tear-down, and of the collection of a config
+TRIES = 3  # of the tear-down, of the preparation of a worker, and of the collection of a config
 
 
 class FleetState:

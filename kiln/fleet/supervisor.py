@@ -178,7 +178,7 @@ class Supervisor:
             case messages.JobsListed():
                 self.workers.on_jobs_listed(worker, event.jobs)
             case messages.CommandFailed() if worker.alive:
-                self.workers.lose(worker, event.reason)
+                self.workers.on_command_failed(worker, event.reason)
             case messages.CommandFailed():
                 worker.retries[""] = self.state.executor.now() + RETRY
             case messages.Terminated():

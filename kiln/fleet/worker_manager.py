@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import CredentialsRefused, ProvisionRefused, WorkersLost
 from kiln.fleet.messages import Prepare, Provision, QueryJobs, Renew, Terminate, WatchCache
-from kiln.fleet.state import RETRY
+from kiln.fleet.state import RETRY, TRIES
 from kiln.model.fleet import JobState, WorkerState
 
 if TYPE_CHECKING:
@@ -80,6 +80,18 @@ class WorkerManager:
         if worker.is_cache:
             self.cache = cache
             self.state.submit(WatchCache(worker=worker.name))
+
+    def on_command_failed(self, worker: Worker, reason: str) -> None:
+        """Give up a worker; its preparation is tried again first, as a mirror of packages may fail for a moment."""
+        prepares = worker.record.state is WorkerState.PREPARING and (worker.is_cache or not worker.is_prepared)
+        worker.failed_preparations += prepares
+        if not prepares or worker.failed_preparations >= TRIES:
+            self.lose(worker, reason)
+            return
+        self.state.postponed.append((self.state.executor.now() + RETRY, Prepare(worker=worker.name)))
+        if worker.assignment is not None:
+            text = f"the preparation of {worker.name} failed, and is tried again: {reason}"
+            self.state.observer.config_line(worker.assignment.config, text, "")
 
     def on_jobs_listed(self, worker: Worker, jobs: Mapping[str, str]) -> None:
         """Resume the jobs of a worker that an earlier process of the run prepared."""

@@ -171,6 +171,15 @@ def test_a_worker_that_cannot_be_prepared_is_replaced() -> None:
     assert_nothing_left(run, simulation)
 
 
+def test_a_preparation_that_fails_for_a_moment_is_tried_again() -> None:
+    simulation = Simulation(FOUR, faults=Faults(hiccups={TWO: 2}))
+    run = supervisor(simulation, replacements=0)
+    assert all_done(run.execute())
+    assert [command.worker for command in commands(simulation, Prepare)].count(TWO) == 3
+    assert [worker.name for worker in run.state.inventory] == [ONE, TWO]
+    assert_nothing_left(run, simulation)
+
+
 def test_a_refused_worker_leaves_its_config_to_the_others() -> None:
     simulation = Simulation(FOUR, faults=Faults(refused=frozenset({TWO})))
     run = supervisor(simulation)
