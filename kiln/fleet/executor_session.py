@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -13,13 +14,14 @@ from kiln.fleet.messages import LogLine
 from kiln.fleet.playbook_runner import PlaybookRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from kiln.fleet.messages import Event
     from kiln.fleet.playbook_runner import PlaybookSite
 
 LOGGER = logging.getLogger(__name__)
 
+REMOVALS = 8  # playbooks at a time that remove workers, of about 100 MB each
 SSH_SECONDS = 60.0  # for one command on a worker
 NO_CONNECTION = frozenset({255, command.TIMED_OUT})  # exit codes of ssh itself, not of the command on the worker
 
@@ -57,12 +59,32 @@ class EventSession:
 class ExecutorSession(EventSession):
     """The state of an executor of playbooks, shared by its threads.
 
-    ``provider_lock`` is held by playbooks that change what the provider has.
+    ``provider_lock`` is held by a playbook that creates workers, and by those that remove some, which are run several
+    at a time: a new worker may need the quota, or the machine, of one that is being removed.
     """
 
     site: PlaybookSite
     playbooks: PlaybookRunner
     provider_lock: threading.Lock = field(default_factory=threading.Lock)
+    _removal_lock: threading.Lock = field(default_factory=threading.Lock)
+    _removal_slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(REMOVALS))
+    _removals: int = 0
+
+    @contextlib.contextmanager
+    def removal(self) -> Iterator[None]:
+        """Hold the provider's lock together with other removals, `REMOVALS` of them at a time."""
+        with self._removal_lock:
+            if not self._removals:
+                self.provider_lock.acquire()
+            self._removals += 1
+        try:
+            with self._removal_slots:
+                yield
+        finally:
+            with self._removal_lock:
+                self._removals -= 1
+                if not self._removals:
+                    self.provider_lock.release()
 
     @classmethod
     def of(cls, site: PlaybookSite) -> ExecutorSession:

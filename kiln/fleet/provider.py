@@ -119,7 +119,7 @@ def _answers(session: ExecutorSession, worker: str) -> bool:
 
 def terminate(session: ExecutorSession, worker: str) -> None:
     """Terminate a worker."""
-    with session.provider_lock:
+    with session.removal():
         result = session.playbooks.play("down.yml", variables={"kiln_only": [worker]})
     if nothing_left(result):
         session.events.put(Terminated(worker=worker))

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from kiln.fleet.executor_session import ExecutorSession
-from kiln.fleet.messages import Provisioned
+from kiln.fleet.messages import Provisioned, Terminated
 from kiln.fleet.playbook_runner import PlaybookResult
-from kiln.fleet.provider import probe, provision
+from kiln.fleet.provider import probe, provision, terminate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,6 +68,34 @@ def test_without_a_listing_nothing_is_known_and_nothing_opened() -> None:
     event, played = probed(None)
     assert played == ["list.yml"]
     assert (event.answers, event.listed) == (frozenset(), None)
+
+
+def test_workers_are_removed_side_by_side_and_none_is_created_meanwhile(tmp_path: Path) -> None:
+    together, played = threading.Barrier(2, timeout=20), []
+
+    class Playbooks:
+        def play(self, name: str, **_: object) -> PlaybookResult:
+            if name == "down.yml":
+                together.wait()  # broken unless both removals run at once
+            played.append(name)
+            return PlaybookResult(ok=True, reasons={}, answer={"up": [], "left": []})
+
+    site = SimpleNamespace(folder=tmp_path, type="compute-8", cache_type="", spot=False)
+    session = ExecutorSession(site=cast("Any", site), playbooks=cast("Any", Playbooks()))
+    with session.removal():  # holds back the creation until the first removal has begun
+        removals = [threading.Thread(target=terminate, args=(session, name), daemon=True) for name in WORKERS[:2]]
+        creation = threading.Thread(target=provision, args=(session, WORKERS[2:]), daemon=True)
+        creation.start()
+        for removal in removals:
+            removal.start()
+        for removal in removals:
+            removal.join(timeout=20)
+        assert played == ["down.yml", "down.yml"]
+    creation.join(timeout=20)
+    assert played[2:] == ["provision.yml"]
+    assert not session.provider_lock.locked()
+    ends = {session.events.get(), session.events.get()}
+    assert ends == {Terminated(worker=WORKERS[0]), Terminated(worker=WORKERS[1])}
 
 
 def test_a_note_of_the_provisioning_is_shown_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
