@@ -41,6 +41,36 @@ def test_every_anchor_is_a_heading(page: Path) -> None:
     assert [link for link in links if link[0].endswith((".md", "")) and link[1] not in anchors(pages[link[0]])] == []
 
 
+def spans_of(page: Path) -> list[str]:
+    """Return the code spans of a page, without its code blocks."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"(?ms)^```.*?^```", "", page.read_text()))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name_of)
+def test_every_path_of_the_project_exists(page: Path) -> None:
+    paths = {span for span in spans_of(page) if re.fullmatch(r"(kiln|ansible|tests)/[\w./*-]*", span)}
+    foreign = {"ansible/roles/kiln_PROVIDER", "tests/test-recipes"}  # a pattern; conda-build's
+    assert [path for path in paths - foreign if not any(ROOT.glob(path.rstrip("/")))] == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name == "explanation"], ids=name_of)
+def test_every_module_that_an_explanation_names_exists(page: Path) -> None:
+    names = {span for span in spans_of(page) if re.fullmatch(r"\w+\.py", span)}
+    of_packages = {"setup.py", "sitecustomize.py"}
+    assert names - of_packages <= {file.name for file in FILES}
+
+
+def test_every_module_of_the_flow_and_of_the_fleet_exists() -> None:
+    explanation = ROOT / "docs" / "explanation"
+    flow = [span for span in spans_of(explanation / "design.md") if re.fullmatch(r"[a-z_]+/[a-z_]+", span)]
+    assert flow
+    assert [name for name in flow if not (ROOT / "kiln" / f"{name}.py").exists()] == []
+    rows = re.findall(r"(?m)^\| (?!part)[\w, ]+ \| (.*`.*) \|$", (explanation / "workers.md").read_text())
+    names = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
+    assert names
+    assert names <= {file.stem for file in FILES if file.parent == ROOT / "kiln" / "fleet"}
+
+
 def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
     pages = [str(page.relative_to(ROOT / "docs")) for page in PAGES if "docs" in page.relative_to(ROOT).parts]
