@@ -23,7 +23,7 @@ class RecipeLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ContextEntry:
     """An entry of ``context``: its name, its value, and the lines that set it, the last of them last."""
 
     name: str
@@ -42,7 +42,7 @@ class Expanded:
 
     lines: tuple[RecipeLine, ...]
     expressions: tuple[Expr, ...]
-    settings: tuple[Setting, ...]
+    settings: tuple[ContextEntry, ...]
     raw: tuple[str, ...]
     comments: Mapping[int, str]
     above: Mapping[int, tuple[str, ...]]  # the comments directly above a setting

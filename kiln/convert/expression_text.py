@@ -68,7 +68,7 @@ def negated(test: Expr) -> Expr:
     return Expr(f"not {test.within(COMPARE)}", NOT)
 
 
-def tidy(text: str) -> str:
+def unparenthesized(text: str) -> str:
     """Return an expression's text without the parentheses around all of it."""
     while re.fullmatch(r"\(.*\)", text, re.DOTALL) and _balanced(text[1:-1]):
         text = text[1:-1]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln.convert import keys
 from kiln.convert.conditional_values import conjunction
-from kiln.convert.expression_text import FILTER, Expr, negated, tidy
+from kiln.convert.expression_text import FILTER, Expr, negated, unparenthesized
 from kiln.convert.package_variables import expr_of, substituted
 from kiln.convert.sections import ConvertedPackage, Sections, plain
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
@@ -331,7 +331,7 @@ def _section(parent: DictPart, key: str) -> DictPart:
 
 def _name(given: DictPart) -> str:
     name = chosen(given.all("name"))
-    return "" if name is None else tidy(name.value)
+    return "" if name is None else unparenthesized(name.value)
 
 
 def _covers(whole: DictPart, own: DictPart) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln.convert import keys
 from kiln.convert.conditional_values import conjunction
-from kiln.convert.expression_text import Expr, negated, tidy
+from kiln.convert.expression_text import Expr, negated, unparenthesized
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 from kiln.convert.when import chosen, empty, listed, listing, text, unconditional, values_of
 
@@ -114,7 +114,7 @@ class Sections:
                 if own is None:
                     raise Refused(part.number, "'skip' is neither true nor an expression")
                 test = own if test is None else conjunction((*part.guards, own))
-            condition = "true" if test is None else tidy(test.text)
+            condition = "true" if test is None else unparenthesized(test.text)
             tests.append(ScalarPart(number=part.number, pieces=(condition,), above=part.above, behind=part.behind))
         if tests:
             package.put(("build", "skip"), ListPart(items=list(tests)))

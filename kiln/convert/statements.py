@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import jinja2
 from jinja2 import nodes
 
-from kiln.convert.conditional_values import Cases, Expanded, Guards, RecipeLine, Setting, assigned, conjunction
+from kiln.convert.conditional_values import Cases, ContextEntry, Expanded, Guards, RecipeLine, assigned, conjunction
 from kiln.convert.expression_text import Expr, Unsupported, negated
 from kiln.convert.expressions import NameScope, Translator, parsed
 from kiln.template.selectors import lines_of
@@ -317,7 +317,7 @@ class StatementWalker:
             except Unsupported as error:
                 faults.append((line.number, str(error)))
 
-    def _settings(self, wanted: set[tuple[str, int]]) -> Iterator[Setting]:
+    def _settings(self, wanted: set[tuple[str, int]]) -> Iterator[ContextEntry]:
         for name, version in reversed(self._order):
             if (name, version) in wanted:
                 wanted |= _references([self._versions[name][version].expr.text])
@@ -329,7 +329,7 @@ class StatementWalker:
             if (name, version) not in wanted and not (last and value.expr.is_constant):
                 continue
             if last or not value.expr.is_constant:
-                yield Setting(name if last else f"{name}_{version}", value.expr, numbers.pop(name))
+                yield ContextEntry(name if last else f"{name}_{version}", value.expr, numbers.pop(name))
 
     def _resolved(self, expr: Expr) -> Expr:
         def name(match: re.Match[str]) -> str:

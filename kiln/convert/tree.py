@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from kiln.convert.expression_text import CONCAT, Expr, literal, tidy
+from kiln.convert.expression_text import CONCAT, Expr, literal, unparenthesized
 from kiln.convert.statements import CLOSE, OPEN
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ class ScalarPart(Part):
     @property
     def value(self) -> str:
         """The text, with its expressions in ``${{ }}``."""
-        return "".join(piece if isinstance(piece, str) else f"${{{{ {tidy(piece.text)} }}}}" for piece in self.pieces)
+        return "".join(
+            piece if isinstance(piece, str) else f"${{{{ {unparenthesized(piece.text)} }}}}" for piece in self.pieces
+        )
 
     @property
     def alone(self) -> Expr | None:

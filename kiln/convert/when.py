@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from kiln.convert.conditional_values import Cases, assigned, conjunction
-from kiln.convert.expression_text import Expr, literal, negated, tidy
+from kiln.convert.expression_text import Expr, literal, negated, unparenthesized
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 
 if TYPE_CHECKING:
@@ -48,11 +48,15 @@ def listed(items: Iterable[Part]) -> list[Part]:
         test = group[0].guards[0]
         inner = listed([replace(item, guards=item.guards[1:]) for item in group])
         last = result[-1] if result else None
-        opposite = isinstance(last, ConditionPart) and not last.otherwise and last.condition == tidy(negated(test).text)
+        opposite = (
+            isinstance(last, ConditionPart)
+            and not last.otherwise
+            and last.condition == unparenthesized(negated(test).text)
+        )
         if isinstance(last, ConditionPart) and opposite:
             last.otherwise = inner
         else:
-            result.append(ConditionPart(number=group[0].number, condition=tidy(test.text), then=inner))
+            result.append(ConditionPart(number=group[0].number, condition=unparenthesized(test.text), then=inner))
     return result
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.convert.expression_text import Expr, Unsupported, negated, tidy
+from kiln.convert.expression_text import Expr, Unsupported, negated, unparenthesized
 from kiln.convert.expressions import NameScope, Translator, parsed
 
 VALUES = {
@@ -19,7 +19,7 @@ ALWAYS = frozenset({"python", "cuda_compiler_version", "level"})
 def translated(text: str, *, selector: bool = True) -> str:
     own = {"version": Expr("version"), "hidden": Expr("hidden")}
     scope = NameScope(own=own.get, always=ALWAYS, values=VALUES, hidden=frozenset({"hidden"}), selector=selector)
-    return tidy(Translator(scope).expr(parsed(text)).text)
+    return unparenthesized(Translator(scope).expr(parsed(text)).text)
 
 
 @pytest.mark.parametrize(
