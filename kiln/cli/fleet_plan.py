@@ -64,7 +64,7 @@ def plan_of(
             for kind in types[: len(names)]
         },
         overheads=assumptions.overheads,
-        bounds=plan.Bounds(
+        bounds=plan.FleetBounds(
             workers=worker_limit(options, len(configs)),
             cost=options.budget,
             seconds=None if options.time_limit is None else seconds(options.time_limit),

@@ -107,7 +107,7 @@ def region_of(options: argparse.Namespace, environment: Mapping[str, str]) -> st
     by the address of its Keystone, or the name of the cloud; another one is called by that address's host.
     """
     if options.provider == "aws":
-        return variable("kiln_aws_region", options.vars) or environment.get("AWS_REGION") or DEFAULT_REGION
+        return playbook_variable("kiln_aws_region", options.vars) or environment.get("AWS_REGION") or DEFAULT_REGION
     if options.provider == "openstack":
         return _openstack_region(environment)
     return "here"
@@ -122,7 +122,7 @@ def _openstack_region(environment: Mapping[str, str]) -> str:
     return f"OVH {OVH_REGIONS.get(region) or ('LZ' if '-LZ-' in region else '')}".strip()
 
 
-def variable(name: str, files: Iterable[Path]) -> str:
+def playbook_variable(name: str, files: Iterable[Path]) -> str:
     """Return a variable of the playbooks from files of variables; an encrypted file or value is passed over."""
     import yaml
 

@@ -62,7 +62,7 @@ def accept(
     """
     worker, config = request.worker, request.config
     try:
-        if reason := foreign(folder, key=request.key):
+        if reason := mismatch_reason(folder, key=request.key):
             files.remove(folder)
             return CollectFailed(worker=worker, config=config, reason=reason, foreign=True)
         event = read(folder, worker=worker, config=config)
@@ -118,7 +118,7 @@ def read(folder: Path, *, worker: str, config: str) -> Collected:
     )
 
 
-def foreign(folder: Path, *, key: str) -> str:
+def mismatch_reason(folder: Path, *, key: str) -> str:
     """Return why results are of no use: they were made of other inputs than the config's; empty if they were not."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         other = json.loads((folder / "state.json").read_text(encoding="utf-8")).get("key")

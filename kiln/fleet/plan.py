@@ -56,7 +56,7 @@ class Arrangement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class FleetBounds:
     """The limits of a run: workers, money in the provider's currency, seconds."""
 
     workers: int
@@ -75,7 +75,7 @@ class FleetPlan:
     cheapest: Arrangement
     fastest: Arrangement
     selection: Arrangement
-    bounds: Bounds
+    bounds: FleetBounds
     without_cache: Arrangement | None = None
 
 
@@ -129,7 +129,7 @@ def plan(
     estimates: Mapping[MachineType, Sequence[JobEstimate]],
     *,
     overheads: Overheads,
-    bounds: Bounds,
+    bounds: FleetBounds,
     cache: MachineType | None = None,
     spot: bool = False,
     optimize: str = "cost",
@@ -249,12 +249,12 @@ def numbers(configs: int, max_workers: int) -> tuple[int, ...]:
     return tuple(sorted({*useful, max_workers}))
 
 
-def _within(arrangement: Arrangement, bounds: Bounds) -> bool:
+def _within(arrangement: Arrangement, bounds: FleetBounds) -> bool:
     in_time = bounds.seconds is None or arrangement.seconds <= bounds.seconds
     return in_time and (bounds.cost is None or arrangement.cost <= bounds.cost)
 
 
-def _limit_error(arrangements: Sequence[Arrangement], bounds: Bounds) -> FleetLimit:
+def _limit_error(arrangements: Sequence[Arrangement], bounds: FleetBounds) -> FleetLimit:
     cheapest, fastest = min(arrangements, key=_cost), min(arrangements, key=_time)
     limits = [f"{bounds.cost:.2f} {cheapest.machine_type.currency}"] if bounds.cost is not None else []
     limits += [f"{bounds.seconds / 3600:.1f} h"] if bounds.seconds is not None else []

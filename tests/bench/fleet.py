@@ -7,7 +7,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from kiln.fleet.plan import Bounds, Overheads, plan
+from kiln.fleet.plan import FleetBounds, Overheads, plan
 from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.supervisor import Supervisor
 from kiln.model.fleet import JobEstimate
@@ -84,7 +84,7 @@ def large() -> Iterator[Row]:
     ]
     for what, cache in (("a plan of 1,000 configs on up to 200 machines", None), ("  the same with a cache", MACHINE)):
         began = time.monotonic()
-        plan({MACHINE: configs}, overheads=OVERHEADS, bounds=Bounds(workers=200), cache=cache)
+        plan({MACHINE: configs}, overheads=OVERHEADS, bounds=FleetBounds(workers=200), cache=cache)
         yield what, f"{time.monotonic() - began:.2f} s", "2 s"
 
 
@@ -92,7 +92,7 @@ def simulated(
     configs: Sequence[JobEstimate], offered: int, *, rate: float = 0.0, seed: int = 0
 ) -> tuple[int, float, float]:
     """Plan for so many machines and run that; returns the machines used, the seconds, and what was paid."""
-    bounds = Bounds(workers=offered)
+    bounds = FleetBounds(workers=offered)
     selection = plan({MACHINE: configs}, overheads=OVERHEADS, bounds=bounds, optimize="time").selection
     run_config = FleetRunConfig(
         id="bench",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.fleet.costs import of_run, spent
-from kiln.fleet.plan import Bounds, Overheads, arrange, plan
+from kiln.fleet.plan import FleetBounds, Overheads, arrange, plan
 from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.supervisor import Supervisor
 from kiln.ledger.fleet import FleetLedger
@@ -50,7 +50,7 @@ def executed(configs: tuple[JobEstimate, ...], store: Any = None, **more: Any) -
 @pytest.mark.parametrize(("count", "warm", "groups"), [(15, 1.0, 15), (15, 0.2, 3), (4, 0.2, 1)])
 def test_the_first_forecast_is_the_plan_and_the_last_is_what_was_paid(count: int, warm: float, groups: int) -> None:
     configs = estimates(count, hours=3, warm=warm, groups=groups)
-    selection = plan({PRICED: configs}, overheads=OVERHEADS, bounds=Bounds(workers=3), optimize="time").selection
+    selection = plan({PRICED: configs}, overheads=OVERHEADS, bounds=FleetBounds(workers=3), optimize="time").selection
     observer, supervisor = executed(configs, max_workers=selection.workers)
     first, last = observer.costs[0], observer.costs[-1]
     assert first.spent == pytest.approx(0.0)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from kiln.fleet import formatting
-from kiln.fleet.plan import Bounds, Overheads, plan
+from kiln.fleet.plan import FleetBounds, Overheads, plan
 from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.run import RunCost
 from tests.fleets import MACHINE, estimates
@@ -29,7 +29,12 @@ RUN = FleetRun(
 
 def test_a_plan_shows_the_schedule_the_cost_and_the_alternatives() -> None:
     text = formatting.as_text(
-        plan({MACHINE: estimates(4, warm=0.2, groups=2)}, overheads=OVERHEADS, bounds=Bounds(workers=2), cache=MACHINE)
+        plan(
+            {MACHINE: estimates(4, warm=0.2, groups=2)},
+            overheads=OVERHEADS,
+            bounds=FleetBounds(workers=2),
+            cache=MACHINE,
+        )
     )
     assert "cold, cuda0" in text
     assert {line.split()[0] for line in text.splitlines() if "compute-16 (" in line} == {
@@ -39,7 +44,7 @@ def test_a_plan_shows_the_schedule_the_cost_and_the_alternatives() -> None:
 
 
 def test_a_plan_as_json_has_all_its_arrangements() -> None:
-    data = formatting.as_json(plan({MACHINE: estimates(2)}, overheads=OVERHEADS, bounds=Bounds(workers=2)))
+    data = formatting.as_json(plan({MACHINE: estimates(2)}, overheads=OVERHEADS, bounds=FleetBounds(workers=2)))
     assert json.loads(json.dumps(data)) == json.loads(json.dumps(data))
     assert len(data["chosen"]["placements"]) == len(data["estimates"]) == 2
     assert data["chosen"]["workers"] == len(data["chosen"]["worker_seconds"])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiln.errors import FleetLimit, UsageError
-from kiln.fleet.plan import Bounds, Overheads, arrange, numbers, plan, price
+from kiln.fleet.plan import FleetBounds, Overheads, arrange, numbers, plan, price
 from kiln.model.fleet import JobEstimate, JobSize
 from kiln.scheduling.simulation import Placement
 from tests.fleets import HOUR, MACHINE, estimates
@@ -81,7 +81,7 @@ def test_with_a_cache_patient_followers_wait_for_the_leader_and_run_anywhere() -
 
 
 def test_the_fastest_asks_for_no_machine_that_saves_no_time() -> None:
-    made = plan({MACHINE: estimates(15)}, overheads=SOME, bounds=Bounds(workers=14), optimize="time")
+    made = plan({MACHINE: estimates(15)}, overheads=SOME, bounds=FleetBounds(workers=14), optimize="time")
     assert made.selection is made.fastest
     assert made.fastest.workers == 8
     assert made.cheapest.workers == 1
@@ -89,7 +89,7 @@ def test_the_fastest_asks_for_no_machine_that_saves_no_time() -> None:
 
 
 def test_the_cheapest_is_the_cheapest_that_is_in_time() -> None:
-    made = plan({MACHINE: estimates(15)}, overheads=SOME, bounds=Bounds(workers=20, seconds=10 * HOUR))
+    made = plan({MACHINE: estimates(15)}, overheads=SOME, bounds=FleetBounds(workers=20, seconds=10 * HOUR))
     assert made.selection is made.cheapest
     assert made.cheapest.workers == 5
 
@@ -97,26 +97,30 @@ def test_the_cheapest_is_the_cheapest_that_is_in_time() -> None:
 def test_a_dearer_type_is_taken_where_it_is_worth_it() -> None:
     big = dataclasses.replace(MACHINE, type="compute-64", cores=64, hourly=1.6)
     assert (
-        plan({MACHINE: estimates(4)}, overheads=SOME, bounds=Bounds(workers=4), optimize="time").selection.workers == 4
+        plan({MACHINE: estimates(4)}, overheads=SOME, bounds=FleetBounds(workers=4), optimize="time").selection.workers
+        == 4
     )
     made = plan(
-        {MACHINE: estimates(4), big: estimates(4, hours=0.9)}, overheads=SOME, bounds=Bounds(workers=4), optimize="cost"
+        {MACHINE: estimates(4), big: estimates(4, hours=0.9)},
+        overheads=SOME,
+        bounds=FleetBounds(workers=4),
+        optimize="cost",
     )
     assert made.selection.machine_type is big
 
 
 def test_limits_that_nothing_meets_are_told_with_what_would() -> None:
     with pytest.raises(FleetLimit) as beyond:
-        plan({MACHINE: estimates(4)}, overheads=SOME, bounds=Bounds(workers=2, cost=1.0, seconds=HOUR))
+        plan({MACHINE: estimates(4)}, overheads=SOME, bounds=FleetBounds(workers=2, cost=1.0, seconds=HOUR))
     assert "1.00 EUR and 1.0 h" in beyond.value.what
     assert "the cheapest costs 9.6" in beyond.value.why
 
 
 def test_nothing_to_build_or_nowhere_to_build_is_refused() -> None:
     with pytest.raises(UsageError):
-        plan({MACHINE: ()}, overheads=SOME, bounds=Bounds(workers=1))
+        plan({MACHINE: ()}, overheads=SOME, bounds=FleetBounds(workers=1))
     with pytest.raises(UsageError):
-        plan({MACHINE: estimates(1)}, overheads=SOME, bounds=Bounds(workers=0))
+        plan({MACHINE: estimates(1)}, overheads=SOME, bounds=FleetBounds(workers=0))
 
 
 @pytest.mark.parametrize(
@@ -167,17 +171,17 @@ def test_a_type_that_is_too_small_for_a_config_is_not_planned() -> None:
     big = dataclasses.replace(MACHINE, type="compute-64", cores=64, memory=256.0, hourly=9.0)
     small, *rest = estimates(4)
     large = dataclasses.replace(small, size=JobSize(memory=128.0))
-    made = plan({MACHINE: [large, *rest], big: [large, *rest]}, overheads=SOME, bounds=Bounds(workers=2))
+    made = plan({MACHINE: [large, *rest], big: [large, *rest]}, overheads=SOME, bounds=FleetBounds(workers=2))
     assert made.selection.machine_type is big, "though it is dearer"
     with pytest.raises(UsageError, match="no machine type is large enough for config00") as refused:
-        plan({MACHINE: [large, *rest]}, overheads=SOME, bounds=Bounds(workers=2))
+        plan({MACHINE: [large, *rest]}, overheads=SOME, bounds=FleetBounds(workers=2))
     assert "it needs 128 GB of memory, and compute-16 has 16 cores, 64 GB of memory" in refused.value.why
 
 
 def test_a_spot_worker_without_a_price_is_not_planned_at_the_full_one() -> None:
     unpriced = dataclasses.replace(MACHINE, provider="aws", spot_hourly=None, region="us-east-1")
     with pytest.raises(UsageError, match=r"no spot price of made-up\.16 in us-east-1 is known") as refused:
-        plan({unpriced: estimates(2)}, overheads=SOME, bounds=Bounds(workers=1), spot=True)
+        plan({unpriced: estimates(2)}, overheads=SOME, bounds=FleetBounds(workers=1), spot=True)
     assert "describe-spot-price-history" in refused.value.hint
 
 
