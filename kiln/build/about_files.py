@@ -29,11 +29,11 @@ _RESERVED = frozenset(
 
 
 def entries(place: Path) -> list[dict[str, Any]]:
-    """Return the entry of the files in ``info``, which `collect` has copied to a folder."""
+    """Return the entry of the files in ``info``, which `copy_lines` has copied to a folder."""
     return [{"to": ".", "tree": str(place), "patterns": ["*"]}]
 
 
-def collect(output: Output, recipe_folder: Path, place: Path) -> tuple[str, ...]:
+def copy_lines(output: Output, recipe_folder: Path, place: Path) -> tuple[str, ...]:
     """Return the lines that copy the files of ``about`` to a folder, from the work directory or from the recipe.
 
     Raises:

@@ -93,7 +93,7 @@ def compiling(name: str, staging: Staging, script: Iterable[str], *, recipe_fold
         "build": {
             "number": 0,
             "string": "compile",
-            "script": {"content": list(script), **passed(staging.script_env)},
+            "script": {"content": list(script), **secrets_entry(staging.script_env)},
             "files": [".kiln-none"],
             **({"merge_build_and_host_envs": True} if staging.settings.merge_build_host else {}),
             **AS_IT_IS,
@@ -171,7 +171,7 @@ def caller_names(script_env: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({entry for entry in script_env if entry.isidentifier()}))
 
 
-def passed(script_env: Iterable[str]) -> dict[str, list[str]]:
+def secrets_entry(script_env: Iterable[str]) -> dict[str, list[str]]:
     """Return the entry that passes the caller's variables to a script: as secrets, since tokens are among them."""
     variables = caller_names(script_env)
     return {"secrets": list(variables)} if variables else {}
@@ -181,7 +181,7 @@ def _build(output: Output, script: list[str], *, as_it_is: bool) -> dict[str, An
     build: dict[str, Any] = {
         "number": output.build_number,
         "string": output.build_string,
-        "script": {"content": script, **passed(output.script_env)},
+        "script": {"content": script, **secrets_entry(output.script_env)},
         **(AS_IT_IS if as_it_is else binary_settings(output)),
         "python": {**python_package_settings(output), "entry_points": list(output.entry_points)},
         **packing_settings(output),

@@ -83,7 +83,7 @@ def plan_rehearsal(
                 recipe_folder=recipe_folder,
                 environment=script_environment(output, rendered, recipe_folder),
                 epilogue=(
-                    *post_install_script.link_scripts(output, recipe_folder),
+                    *post_install_script.link_script_lines(output, recipe_folder),
                     *special_files.refusal_lines(folder / output.name),
                 ),
                 prologue=("mkdir -p dist", f"ln -s {shlex.quote(str(wheel))} dist/"),
@@ -246,11 +246,11 @@ def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Stagin
     patterns = [pattern for test in output.tests for pattern in test.source_files]
     licenses, shared_work = _licenses(output), staging is not None and not staging.copied
     lines = (
-        *(shared_workdir.kept_sources(patterns, test_sources(folder, output)) if patterns else ()),
+        *(shared_workdir.test_source_lines(patterns, test_sources(folder, output)) if patterns else ()),
         *post_install_script.recipes_licenses(licenses, recipe_folder),
         *(shared_workdir.copy_licenses_lines(licenses) if shared_work else ()),
-        *(() if output.settings.by_engine else about_files.collect(output, recipe_folder, about)),
-        *post_install_script.link_scripts(output, recipe_folder),
+        *(() if output.settings.by_engine else about_files.copy_lines(output, recipe_folder, about)),
+        *post_install_script.link_script_lines(output, recipe_folder),
         *post_install_script.forget_sources(output),
         *post_install_script.remove_left_out(output),
         *post_install_script.unpack_eggs(output),

@@ -159,7 +159,7 @@ def unpack_eggs(output: Output) -> tuple[str, ...]:
     return (f"kiln_keep={'yes' if output.settings.python.keep_eggs else ''}", *_UNPACK_EGGS.splitlines())
 
 
-def link_scripts(output: Output, recipe_folder: Path) -> tuple[str, ...]:
+def link_script_lines(output: Output, recipe_folder: Path) -> tuple[str, ...]:
     """Return the lines that install the scripts that run when a package is linked or unlinked."""
     lines = []
     for kind, file in output.settings.link_scripts.items():

@@ -116,7 +116,7 @@ _RELINK = (
 )
 
 
-def kept_sources(patterns: Iterable[str], place: Path) -> tuple[str, ...]:
+def test_source_lines(patterns: Iterable[str], place: Path) -> tuple[str, ...]:
     """Return the lines that copy the source files of a test to ``place``; globs are the shell's."""
     target = shlex.quote(str(place))
     copies = (f"cp -r --parents -- {glob(pattern)} {target}/" for pattern in patterns)

@@ -62,14 +62,16 @@ def carry_out(job_file: str, do: Callable[[BuildJob, StepReporter], dict[str, An
     os._exit(0)
 
 
-def handed_over(rendered: Rendered, more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+def secrets_of_scripts(rendered: Rendered, more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
     """Return the secret variables of a config's scripts: the caller's, and ``more``."""
     return {**{name: os.environ[name] for name in callers_variables(rendered) if name in os.environ}, **more}
 
 
 def mask_secrets(rendered: Rendered, more: Mapping[str, str] = MappingProxyType({})) -> None:
     """Mask the secrets of this process's scripts."""
-    masking.protect((*masking.secrets_of_variables(os.environ), *masking.script_secrets(handed_over(rendered, more))))
+    masking.protect(
+        (*masking.secrets_of_variables(os.environ), *masking.script_secrets(secrets_of_scripts(rendered, more)))
+    )
 
 
 def for_tests(environment: Mapping[str, str]) -> dict[str, str]:

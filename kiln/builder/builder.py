@@ -214,7 +214,7 @@ class Builder:
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             with tidied(self.job, step.folder):
                 package = self.engine.execute(step, display)
-                secret_leaks.require_none(package, build_process.handed_over(self.rendered, self.engine.secrets))
+                secret_leaks.require_none(package, build_process.secrets_of_scripts(self.rendered, self.engine.secrets))
             placed = self.channel.add([(package, step.output.subdir)])
             files.remove(step.folder)
             return placed, {}

@@ -218,7 +218,7 @@ class Rehearsal:
             environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.layout.cache)}
             with tidied(self.job, step.folder):
                 package = build.execute(step, environment=environment, log=None, on_line=display.line)
-                secret_leaks.require_none(package, build_process.handed_over(self.rendered))
+                secret_leaks.require_none(package, build_process.secrets_of_scripts(self.rendered))
             placed = self.layout.channel.add([(package, output.subdir)])
             files.remove(step.folder)
             return placed, {}

@@ -130,7 +130,7 @@ class EngineCalls:
         if queue is None or not self.is_apart(step):
             yield os.environ
             return
-        before = network_isolation.handed_over(queue)
+        before = network_isolation.isolated_script_count(queue)
         try:
             yield network_isolation.environment(queue, os.environ)
         except (BuildFailed, TestsFailed) as error:

@@ -40,7 +40,7 @@ def machine_of(subdir: str) -> str:
     return MACHINES.get(architecture, architecture)
 
 
-def requirements(lock: str, python: str, subdir: str) -> str:
+def locked_requirements(lock: str, python: str, subdir: str) -> str:
     """Return the entries of a lock for a Python: pip would evaluate conditions for the Python that runs pip."""
     machine = machine_of(subdir)
     environment = {
@@ -92,7 +92,7 @@ def fetch(python: str, engines: Path, subdir: str, *, env: Mapping[str, str], on
     engines.mkdir(parents=True, exist_ok=True)
     files.remove_leftovers(engines)
     lock = engines / f"{folder.name}.txt"
-    files.write_text(lock, requirements(REQUIREMENTS.read_text(encoding="utf-8"), python, subdir))
+    files.write_text(lock, locked_requirements(REQUIREMENTS.read_text(encoding="utf-8"), python, subdir))
     with files.full_disk_as_error(engines), files.replacing(folder) as part:
         result = command.run(argv(python, part, lock, subdir), env=env, on_line=on_line)
         if not result.ok:

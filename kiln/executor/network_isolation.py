@@ -132,7 +132,7 @@ def environment(queue: Path, variables: Mapping[str, str]) -> dict[str, str]:
     return {**variables, "PATH": f"{queue / 'bin'}{os.pathsep}{variables.get('PATH', os.defpath)}"}
 
 
-def handed_over(queue: Path) -> int:
+def isolated_script_count(queue: Path) -> int:
     """Return how many scripts were run without the network."""
     return len(list(queue.glob("*/code")))
 
@@ -143,7 +143,7 @@ def require_handed_over(queue: Path, before: int, step: str) -> None:
     Raises:
         BuildFailed: when no further script was passed on since ``before``.
     """
-    if handed_over(queue) == before:
+    if isolated_script_count(queue) == before:
         raise BuildFailed(
             f"{step} ran its script outside the container without the network",
             why="the engine found another bash, one in the build environment for example",

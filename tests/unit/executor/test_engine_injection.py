@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.executor.engine_injection import PRINT_OFFER, argv, place, python_of_image, requirements
+from kiln.executor.engine_injection import PRINT_OFFER, argv, locked_requirements, place, python_of_image
 
 
 @pytest.mark.processes
@@ -35,10 +35,10 @@ b==2 ; python_full_version < '3.14' \\
 
 @pytest.mark.parametrize(("python", "has"), [("3.13", True), ("3.14", False)])
 def test_requirements_of_other_pythons_are_omitted(python: str, *, has: bool) -> None:
-    told = requirements(LOCK, python, "linux-64")
-    assert "a==1 \\\n    --hash=sha256:1 \\\n    --hash=sha256:2" in told
-    assert ("b==2 \\\n    --hash=sha256:3" in told) is has
-    assert ";" not in told
+    answer = locked_requirements(LOCK, python, "linux-64")
+    assert "a==1 \\\n    --hash=sha256:1 \\\n    --hash=sha256:2" in answer
+    assert ("b==2 \\\n    --hash=sha256:3" in answer) is has
+    assert ";" not in answer
 
 
 def test_wheels_alone_are_fetched_by_their_hashes_for_that_python() -> None:
@@ -55,5 +55,5 @@ def test_an_emulated_image_gets_the_wheels_of_its_platform() -> None:
     engines = Path("/engines")
     assert place("3.12", engines, "linux-aarch64") != place("3.12", engines, "linux-64")
     condition = "a==1 ; platform_machine == 'aarch64' \\\n    --hash=sha256:1\n"
-    assert "a==1" in requirements(condition, "3.12", "linux-aarch64")
-    assert "a==1" not in requirements(condition, "3.12", "linux-64")
+    assert "a==1" in locked_requirements(condition, "3.12", "linux-aarch64")
+    assert "a==1" not in locked_requirements(condition, "3.12", "linux-64")

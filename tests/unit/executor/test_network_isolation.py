@@ -47,7 +47,7 @@ def test_a_recipes_script_runs_in_the_loop_as_it_would_have_here(queue: Path, tm
     ended = bash(queue, script, "-e", MINE="it's\n'mine'")
     assert ended.stdout == f"1,,it's\n'mine',{tmp_path}\nerror\none within another\n"
     assert ended.returncode == 1
-    assert network_isolation.handed_over(queue) == 1
+    assert network_isolation.isolated_script_count(queue) == 1
     network_isolation.require_handed_over(queue, 0, "compile")
 
 
