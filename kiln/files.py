@@ -66,7 +66,7 @@ def _part_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_PART}")
 
 
-def parts_of(path: Path) -> tuple[Path, ...]:
+def part_files(path: Path) -> tuple[Path, ...]:
     """Return the half-written or refused files next to ``path``, under the names of `replacing` and `changing`."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+-[0-9a-f]{{8}}{re.escape(_PART)}(\.refused)?")
     return tuple(place for place in path.parent.iterdir() if pattern.fullmatch(place.name))

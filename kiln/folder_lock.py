@@ -56,7 +56,7 @@ def exclusive(path: Path, *, wait: float = 0.0) -> Iterator[int]:
 def remove_leftovers(path: Path) -> None:
     """Remove what killed processes left of a folder that is finished, where that can be done and nobody is at work."""
     with contextlib.suppress(OSError, AlreadyRunning):
-        if os.path.lexists(_lock_of(path)) or files.parts_of(path):
+        if os.path.lexists(_lock_of(path)) or files.part_files(path):
             with exclusive(path):
                 pass
 
@@ -68,7 +68,7 @@ def _lock_of(path: Path) -> Path:
 def _remove_parts(path: Path) -> None:
     """Remove half-written parts, but those of another user or in a folder that cannot be listed: they do no harm."""
     with contextlib.suppress(PermissionError):
-        for part in files.parts_of(path):
+        for part in files.part_files(path):
             with contextlib.suppress(OSError):
                 files.remove(part)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CacheEntry:
+class DiskCache:
     """A cache on the disk: ``label`` says what it is for, ``size`` is in bytes, ``used`` in seconds since the epoch."""
 
     key: str
@@ -72,12 +72,12 @@ class DiskCaches:
                 return note
             os.close(note)
 
-    def entries(self) -> tuple[CacheEntry, ...]:
+    def entries(self) -> tuple[DiskCache, ...]:
         """Return all caches, the one used last first."""
         entries = (self._entry(note) for note in self.root.glob("*.json"))
         return tuple(sorted(filter(None, entries), key=lambda entry: -entry.used))
 
-    def _entry(self, note: Path) -> CacheEntry | None:
+    def _entry(self, note: Path) -> DiskCache | None:
         """Return the cache of a note; None when another process has removed it meanwhile."""
         key = note.stem
         try:
@@ -86,7 +86,7 @@ class DiskCaches:
             return None
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             label = str(json.loads(note.read_text(encoding="utf-8"))["label"])
-        return CacheEntry(key=key, label=label, size=files.size_on_disk(self.folder(key)), used=used)
+        return DiskCache(key=key, label=label, size=files.size_on_disk(self.folder(key)), used=used)
 
     def trim(self, bound: int, *, keep: Collection[str] = ()) -> int:
         """Reduce the total size of all caches below ``bound`` bytes, and return the bytes that were freed.
@@ -111,7 +111,7 @@ class DiskCaches:
             return 0
         return sum(self.remove(entry) for entry in to_remove(self.entries(), excess, keep=keep))
 
-    def remove(self, entry: CacheEntry) -> int:
+    def remove(self, entry: DiskCache) -> int:
         """Remove a cache and return the bytes that were freed: none when it is in use."""
         with self._alone(entry.key) as alone:
             if not alone:
@@ -120,7 +120,7 @@ class DiskCaches:
             files.remove(self._note(entry.key))
         return entry.size
 
-    def _thin(self, entry: CacheEntry, excess: int) -> int:
+    def _thin(self, entry: DiskCache, excess: int) -> int:
         """Remove the oldest entries of a cache; Bazel treats an action without its outputs as a new one."""
         freed = 0
         with self._alone(entry.key) as alone:
@@ -148,9 +148,9 @@ class DiskCaches:
                 yield os.fstat(note.fileno()).st_nlink > 0
 
 
-def to_remove(entries: tuple[CacheEntry, ...], excess: int, *, keep: Collection[str] = ()) -> tuple[CacheEntry, ...]:
+def to_remove(entries: tuple[DiskCache, ...], excess: int, *, keep: Collection[str] = ()) -> tuple[DiskCache, ...]:
     """Return the caches to remove that free ``excess`` bytes, the least recently used first, none of ``keep``."""
-    selection: list[CacheEntry] = []
+    selection: list[DiskCache] = []
     for entry in sorted(entries, key=lambda entry: entry.used):
         if sum(other.size for other in selection) >= excess:
             break

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-    from kiln.bazel.cache import CacheEntry, DiskCaches
+    from kiln.bazel.cache import DiskCache, DiskCaches
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +61,7 @@ def remove(caches: DiskCaches, options: argparse.Namespace) -> int:
     return sum(caches.remove(entry) for entry in entries if options.all or newest[entry.label] != entry.key)
 
 
-def as_text(entries: list[CacheEntry], root: Path, freed: int) -> str:
+def as_text(entries: list[DiskCache], root: Path, freed: int) -> str:
     """Return the caches as a table with their total size."""
     from kiln import files
     from kiln.cli.run_view import terminal_width

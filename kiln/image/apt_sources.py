@@ -24,7 +24,7 @@ def sources(suite: str, *, env: Mapping[str, str]) -> tuple[str, ...]:
     Empty if this machine is not Debian: mmdebstrap has a default mirror.
     """
     targets = _output(("apt-get", "indextargets", "--format", _TARGETS, "Created-By: Packages"), env)
-    return lines(suite, targets, codename=codename(os_release()))
+    return lines(suite, targets, codename=codename(os_release_text()))
 
 
 def lines(suite: str, targets: str, *, codename: str) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ def unknown(output: str) -> tuple[str, ...]:
     return tuple(re.findall(r"^E: Unable to locate package (\S+)$", output, re.MULTILINE))
 
 
-def os_release() -> str:
+def os_release_text() -> str:
     """Return the text of this machine's os-release file; empty if it is missing."""
     with contextlib.suppress(OSError):
         return Path("/etc/os-release").read_text(encoding="utf-8")

@@ -182,7 +182,7 @@ def _complete(
     conda = tuple(itertools.chain.from_iterable(contents.values()))
     missing: dict[str, str] = {}
     for _ in range(_ROUNDS):
-        system = debian.entries(debs, scratch / "debian", env=env)
+        system = debian.system_entries(debs, scratch / "debian", env=env)
         missing = shared_libraries.missing((*system, *conda))
         owners = {soname: debian.owner(soname, request.suite, env=env) for soname in missing}
         others = debian.license_packages(system)

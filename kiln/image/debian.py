@@ -96,7 +96,7 @@ def fetch(
     return tuple(debs[name] for name in sorted(set(names)))
 
 
-def entries(debs: Iterable[Deb], scratch: Path, *, env: Mapping[str, str]) -> tuple[LayerEntry, ...]:
+def system_entries(debs: Iterable[Deb], scratch: Path, *, env: Mapping[str, str]) -> tuple[LayerEntry, ...]:
     """Unpack packages and return their files, with the accounts, folders and certificates of a system.
 
     Documentation is excluded, except licenses. Raises BuildFailed if a package cannot be unpacked or read.
@@ -147,7 +147,7 @@ def _status(deb: Deb, *, env: Mapping[str, str]) -> LayerEntry:
 
 def owner(soname: str, suite: str, *, env: Mapping[str, str]) -> str | None:
     """Return the package that contains a shared library on this machine, if the machine has the same suite."""
-    if apt_sources.codename(apt_sources.os_release()) != suite:
+    if apt_sources.codename(apt_sources.os_release_text()) != suite:
         return None
     try:
         output = command.capture(("dpkg-query", "--search", f"*/{soname}"), env=env, timeout=60).stdout

@@ -39,7 +39,7 @@ _SELF_BUILT = frozenset({"hatchling", "pdm-backend", "setuptools"})
 _CROSS_PYTHON = re.compile(r"cross-python(?:_|\s|$)")
 
 
-class Package(NamedTuple):
+class PythonPackage(NamedTuple):
     """A package that the recipe makes: its name, sections, requirements (all branches) and tests."""
 
     name: str
@@ -51,7 +51,7 @@ class Package(NamedTuple):
     tests: Any
 
 
-def packages(recipe: LintedRecipe) -> list[Package]:
+def packages(recipe: LintedRecipe) -> list[PythonPackage]:
     """Return the packages of a recipe: its outputs, or if there are none, the recipe itself."""
     tests = "tests" if recipe.version else "test"
     if not recipe.outputs:
@@ -67,10 +67,10 @@ def packages(recipe: LintedRecipe) -> list[Package]:
     ]
 
 
-def _package(recipe: LintedRecipe, name: str, holder: Mapping[Any, Any], tests: Any) -> Package:
+def _package(recipe: LintedRecipe, name: str, holder: Mapping[Any, Any], tests: Any) -> PythonPackage:
     value = holder.get("requirements")
     requirements = {"run": value} if isinstance(value, list) else mapping(value)
-    return Package(
+    return PythonPackage(
         name=name,
         node=requirements or holder,
         build=mapping(holder.get("build")),
@@ -164,7 +164,7 @@ def independent_not_tested_latest(subject: LintedFeedstock) -> Iterator[Problem]
             return
 
 
-def _covers_latest(package: Package) -> bool:
+def _covers_latest(package: PythonPackage) -> bool:
     """Return whether all Python tests use the latest Python, or the package has an upper bound of it."""
     if any(_first_word(spec) == "python" and "<" in spec for spec in package.run):
         return True

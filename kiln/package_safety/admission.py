@@ -107,7 +107,7 @@ class PackageAdmission:
                 raise unsafe(f"the record {file}", outside)
             record = self.records.get(str(installed.get("name")))
             if record is not None and _version_of(record) == (installed.get("version"), installed.get("build")):
-                self.tree.add_existing(paths, unpacked_metadata.links(self.prefix, paths))
+                self.tree.add_existing(paths, unpacked_metadata.link_targets(self.prefix, paths))
 
     @property
     def refused_prefix(self) -> Path:
@@ -126,7 +126,7 @@ class PackageAdmission:
         index = unpacked_metadata.read(folder, "index.json")
         _require_same(record, index)
         paths = unpacked_metadata.paths(folder)
-        links = unpacked_metadata.links(folder, [path for path in paths if not is_outside(path)])
+        links = unpacked_metadata.link_targets(folder, [path for path in paths if not is_outside(path)])
         if index.get("noarch") == "python":
             paths = [self._placed(path) for path in paths]
             links = {self._placed(path): text for path, text in links.items()}

@@ -32,7 +32,7 @@ def paths(folder: Path) -> list[str]:
     return listed
 
 
-def links(folder: Path, names: Iterable[str]) -> dict[str, str]:
+def link_targets(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Return the text of the paths that are symbolic links."""
     return {name: str((folder / name).readlink()) for name in names if (folder / name).is_symlink()}
 

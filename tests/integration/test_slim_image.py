@@ -280,7 +280,7 @@ print(urllib.request.urlopen("http://127.0.0.1:8501/v1/models/sum:predict", data
 
 @pytest.mark.needs("docker")
 @pytest.mark.skipif(
-    apt_sources.codename(apt_sources.os_release()) != "bookworm",
+    apt_sources.codename(apt_sources.os_release_text()) != "bookworm",
     reason="a rehearsal's Python needs the libraries of its own system",
 )
 def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str, Any], tmp_path: Path) -> None:  # noqa: F811

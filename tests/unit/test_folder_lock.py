@@ -99,7 +99,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> No
     with holder(path) as process:
         with pytest.raises(AlreadyRunning, match=f"process {process.pid} holds"), folder_lock.exclusive(path):
             pytest.fail("the lock was given twice")
-        assert len(files.parts_of(path)) == 1
+        assert len(files.part_files(path)) == 1
     assert len(names(tmp_path)) == 2, "its part, and its lock file"
     with folder_lock.exclusive(path):
         assert names(tmp_path) == [LOCK]
@@ -118,7 +118,7 @@ def test_the_lock_lasts_as_long_as_a_process_that_has_its_descriptor(
             patch.setattr(folder_lock, "ENDING", 0.0)
             with pytest.raises(AlreadyRunning, match=f"process {process.pid} holds"), folder_lock.exclusive(path):
                 pytest.fail("the lock was given twice")
-        assert len(files.parts_of(path)) == 1
+        assert len(files.part_files(path)) == 1
         monkeypatch.setattr(folder_lock, "ENDING", waiting.CEILING)
         monkeypatch.setattr(time, "sleep", lambda _: process.stdin and process.stdin.close())
         with folder_lock.exclusive(path):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.bazel.cache import CacheEntry, DiskCaches, to_remove
+from kiln.bazel.cache import DiskCache, DiskCaches, to_remove
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +74,7 @@ def test_to_use_a_cache_makes_it_the_one_used_last(caches: DiskCaches) -> None:
 
 def test_no_more_is_removed_than_needed() -> None:
     entries = tuple(
-        CacheEntry(key=key, label="", size=10, used=used) for key, used in (("a", 3.0), ("b", 1.0), ("c", 2.0))
+        DiskCache(key=key, label="", size=10, used=used) for key, used in (("a", 3.0), ("b", 1.0), ("c", 2.0))
     )
     assert [entry.key for entry in to_remove(entries, 11)] == ["b", "c"]
     assert to_remove(entries, 0) == ()
