@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.errors import TemplateFault
 from kiln.model.source_position import Place
 from kiln.recipe.setup_py_data import SetupData
-from kiln.recipe.setup_py_effects import bound, effects
+from kiln.recipe.setup_py_effects import bound, unseen_changes
 from kiln.template.expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def setup_data(name: str, read: Read, os: Os) -> SetupData:
     return SetupData(values, unknown, complete=script.complete)
 
 
-_NONE = effects(ast.Module(body=[], type_ignores=[]))
+_NONE = unseen_changes(ast.Module(body=[], type_ignores=[]))
 
 
 class _Script:
@@ -90,7 +90,7 @@ class _Script:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             at = Place(file=self._file, line=getattr(error, "lineno", 0) or 0)
             raise TemplateFault("malformed Python", at=at, why=getattr(error, "msg", "") or str(error)) from error
-        self._effects = effects(tree)
+        self._effects = unseen_changes(tree)
         self._all(tree.body)
         if self._effects.setup:
             self._lose()

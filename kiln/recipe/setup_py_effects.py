@@ -21,8 +21,8 @@ _COPYING = frozenset({"len", "str", "list", "dict", "tuple", "sorted", "print"})
 
 
 @dataclass(frozen=True, slots=True)
-class Effects:
-    """What a script may change unseen.
+class UnseenChanges:
+    """The changes that a script may make unseen.
 
     ``names`` are never known. The lists and dicts of ``shared`` may be changed by another name, or by a function; those
     outside of ``used`` are arguments of ``setup`` alone, and all their parts are known, too.
@@ -39,8 +39,8 @@ class Effects:
     setup: bool
 
 
-def effects(tree: ast.Module) -> Effects:
-    """Return what a script may change unseen."""
+def unseen_changes(tree: ast.Module) -> UnseenChanges:
+    """Return the changes that a script may make unseen."""
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     nodes = list(ast.walk(tree))
     loads = [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
@@ -49,7 +49,7 @@ def effects(tree: ast.Module) -> Effects:
     words = {_word(node) for node in nodes}
     changed = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
     changed |= {node.target.id for node in nodes if isinstance(node, ast.NamedExpr)}
-    return Effects(
+    return UnseenChanges(
         opaque=bool(
             words & _OPAQUE or stored & (_BUILTINS | _COPYING) or any(node.name in _OPAQUE for node in imports)
         ),

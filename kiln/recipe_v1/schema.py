@@ -70,7 +70,7 @@ class SectionKind:
 
 
 @dataclass(frozen=True, slots=True)
-class EachKind:
+class ListKind:
     """The kind of a conditional list whose items are of a kind."""
 
     kind: Kind
@@ -241,7 +241,7 @@ _SETTINGS_OF_SCRIPT: dict[str, Kind] = {
 }
 _SCRIPT = ScriptKind(SectionKind("script", _SETTINGS_OF_SCRIPT), lines)
 _SCRIPT_OF_TEST = ScriptKind(SectionKind("script", {**_SETTINGS_OF_SCRIPT, "content": tested_lines}), tested_lines)
-SOURCE = EachKind(
+SOURCE = ListKind(
     SectionKind(
         "source",
         {
@@ -310,7 +310,7 @@ BUILD = SectionKind(
                 "ignore_binary_files": flag_or_texts,
             },
         ),
-        "post_process": EachKind(
+        "post_process": ListKind(
             SectionKind("post_process", {"files": texts, "regex": text_of, "replacement": text_of})
         ),
     },
@@ -339,7 +339,7 @@ STAGING_REQUIREMENTS = SectionKind(
     "requirements of a staging output", {"build": requirements, "host": requirements, "ignore_run_exports": _IGNORED}
 )
 _EXISTENCE = EitherKind(SectionKind("files", {"exists": texts, "not_exists": texts}), texts)
-TESTS = EachKind(
+TESTS = ListKind(
     SectionKind(
         "test",
         {

@@ -52,7 +52,7 @@ def _of_sections(holder: Mapping[Any, Any], sections: Mapping[str, schema.Kind])
 
 
 def _of_kind(kind: schema.Kind, node: Any) -> Iterator[UnknownKey]:
-    if isinstance(kind, schema.EachKind):
+    if isinstance(kind, schema.ListKind):
         for item in _branches(node):
             yield from _of_kind(kind.kind, item)
     elif isinstance(kind, (schema.EitherKind, schema.ScriptKind)):

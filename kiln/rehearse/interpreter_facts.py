@@ -53,7 +53,7 @@ def probe(executable: Path, *, env: Mapping[str, str], pythons: Sequence[str] = 
     """
     facts = facts_of(executable, env=env)
     require_supported(executable, facts, pythons)
-    return described(facts)
+    return interpreter_of(facts)
 
 
 def facts_of(executable: Path, *, env: Mapping[str, str]) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def what_works() -> str:
     return f"any CPython {PYTHONS[0]} to {PYTHONS[-1]} for Linux x86-64 works: the system's, pyenv's or uv's"
 
 
-def described(facts: Mapping[str, Any]) -> Interpreter:
+def interpreter_of(facts: Mapping[str, Any]) -> Interpreter:
     """Return the interpreter with these facts."""
     version = ".".join(str(number) for number in facts["version"])
     python = version.rpartition(".")[0]

@@ -14,7 +14,7 @@ from kiln.recipe_v1.variant_exploration import Rendering
 from kiln.recipe_v1.variant_file import VariantFileV1
 from kiln.recipe_v1.yaml_nodes import RECIPE
 from kiln.render.output_parts import granted
-from kiln.render.v1_parts import Scripts, Stagings, secrets, source, specs, tests
+from kiln.render.v1_parts import OutputScripts, Stagings, secrets, source, specs, tests
 from kiln.render.v1_settings import settings
 from kiln.variants.files import load_variant_file
 from kiln.variants.platform import Platform
@@ -49,7 +49,7 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
     loops = sorted(space.loops)
     packages = tuple(rendering.packages())
     shared = Stagings.of(packages, feedstock.recipe, loops)
-    scripts = Scripts(recipe_folder=feedstock.recipe, several=recipe.has_outputs)
+    scripts = OutputScripts(recipe_folder=feedstock.recipe, several=recipe.has_outputs)
     outputs: dict[tuple[str, ...], Output] = {}
     for package in packages:
         made = replace(_output(package, identities.of(package), loops, scripts), staging=shared.name_of(package))
@@ -119,7 +119,7 @@ def _require_names(package: PackageAt, output: Output) -> None:
             raise package.fault(f"invalid {kind} {text[:80]!r}", why)
 
 
-def _output(package: PackageAt, identity: Identity, loops: Sequence[str], scripts: Scripts) -> Output:
+def _output(package: PackageAt, identity: Identity, loops: Sequence[str], scripts: OutputScripts) -> Output:
     sections, build = package.sections, package.sections["build"]
     needs, exports = sections["requirements"], _exports(sections["requirements"].get("run_exports", {}))
     linking, detection = build.get("dynamic_linking", {}), build.get("prefix_detection", {})

@@ -29,7 +29,7 @@ _OF_SOURCES = ("filter", "lfs", "submodules", "expected_commit")  # which the en
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scripts:
+class OutputScripts:
     """The scripts of a recipe in a folder; ``several`` is set when it has a list of outputs."""
 
     recipe_folder: Path
@@ -72,7 +72,7 @@ class Stagings:
     @classmethod
     def of(cls, packages: Iterable[PackageAt], recipe_folder: Path, loops: Sequence[str]) -> Stagings:
         """Collect those that packages inherit; several of one name are told apart by the values that they use."""
-        scripts = Scripts(recipe_folder=recipe_folder, several=True)
+        scripts = OutputScripts(recipe_folder=recipe_folder, several=True)
         given = [
             (package, _staging(package, package.staging, scripts, loops)) for package in packages if package.staging
         ]
@@ -103,7 +103,7 @@ def _with_values(staging: Staging) -> str:
     return "-".join((staging.name, *values))[:MAX_LENGTH]
 
 
-def _staging(package: PackageAt, given: StagingAt, scripts: Scripts, loops: Sequence[str]) -> Staging:
+def _staging(package: PackageAt, given: StagingAt, scripts: OutputScripts, loops: Sequence[str]) -> Staging:
     if why := fault(given.name, "package name"):
         raise package.fault(f"the name {given.name[:80]!r} of the staging output is invalid", why)
     sections, scope = given.sections, package.scope
@@ -134,7 +134,7 @@ def secrets(script: Mapping[str, Any] | None) -> tuple[str, ...]:
     return tuple((script or {}).get("secrets", ()))
 
 
-def tests(given: Sequence[Mapping[str, Any]], scripts: Scripts) -> Iterator[OutputTest]:
+def tests(given: Sequence[Mapping[str, Any]], scripts: OutputScripts) -> Iterator[OutputTest]:
     """Yield the tests of an output, each of which runs in an environment of its own."""
     for test in given:
         needs, files = test.get("requirements", {}), test.get("files", {})

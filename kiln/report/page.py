@@ -86,8 +86,12 @@ def _figures(report: MatrixReport, now: float) -> list[tuple[str, str, str]]:
     slots = f"{report.jobs} in parallel" if report.jobs > 1 else "one at a time"
     return [
         ("configs", str(len(report.configs)), _unbroken(count_text(config.state for config in report.configs))),
-        ("so far" if totals.is_running(report) else "took", template.brief(elapsed), slots),
-        ("work", template.brief(work), f"{work / elapsed:.1f} configs in parallel on average" if elapsed > 0 else ""),
+        ("so far" if totals.is_running(report) else "took", template.short_duration(elapsed), slots),
+        (
+            "work",
+            template.short_duration(work),
+            f"{work / elapsed:.1f} configs in parallel on average" if elapsed > 0 else "",
+        ),
         ("peak memory", files.size_text(peak) if peak else "?", "of one config" if peak else "not measured"),
         ("packages", str(len(packages)), files.size_text(totals.size(packages))),
         ("tests", *_tests(report)),

@@ -57,7 +57,7 @@ def _environment(folder: Path) -> Environment:
         "reason": _reason,
         "clock": clock,
         "duration": duration,
-        "brief": brief,
+        "short_duration": short_duration,
         "size": files.size_text,
         "moment": _moment,
         "kind": lambda state: state.name.lower().replace("_", "-"),
@@ -85,7 +85,7 @@ def commit_url(report: MatrixReport) -> str:
     return url if re.fullmatch("[0-9a-f]{7,64}", report.commit) and is_web(report.remote_url) else ""
 
 
-def brief(seconds: float) -> str:
+def short_duration(seconds: float) -> str:
     """Return a short duration: ``12 s``, ``49 min``, ``3 h 06``."""
     minutes = round(seconds / 60)
     if seconds < 60:
