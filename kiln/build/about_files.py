@@ -55,7 +55,7 @@ def _readme(output: Output) -> Iterator[str]:
         if path.is_absolute() or ".." in path.parts or {*path.parts[:1]} <= _RESERVED:
             raise RecipeFault(
                 f"{output.name}: about/readme is {name[:80]!r}",
-                why="the file gets this name in the package's metadata, beside its own files",
+                why="the file gets this name in the package's metadata, next to its own files",
                 hint="README.md, README.rst or README, a file of the sources",
             )
         quoted = shlex.quote(name)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def simplified(specs: Iterable[str]) -> list[str]:
     """Return sorted specs, each ``name``, ``name version`` or ``name version build``, without what others imply.
 
-    Beside an exact version and build, all other specs of the package are left out; beside a version, the bare name.
+    Of a package with an exact version and build, all other specs are left out; of one with a version, the bare name.
 
     Raises:
         RecipeFault: two exact pins of a package differ.

@@ -103,7 +103,7 @@ def packing_settings(output: Output) -> dict[str, Any]:
 def one_environment(requirements: Requirements, settings: BuildSettings) -> Requirements:
     """Return the requirements with those of a merged environment in ``host``, where all their run exports count.
 
-    A merged environment beside requirements in ``host`` is refused: there the engine drops even the strong exports of
+    A merged environment with requirements in ``host`` is refused: there the engine drops even the strong exports of
     ``build``, which conda-build takes (conda_build/render.py, add_upstream_pins).
     """
     if not settings.merge_build_host or settings.by_engine or requirements.host:

@@ -54,7 +54,7 @@ def _reasons(prefix: Path) -> Iterator[tuple[str, str]]:
             elif name == _TAG:
                 yield str(place / name), _TAG
             elif Path(name).suffix in _MODULES and binary:
-                yield str(place / name), f"{binary} is beside it"
+                yield str(place / name), f"{binary} is next to it"
 
 
 def files_of_packages(prefix: Path) -> frozenset[str]:

@@ -49,7 +49,7 @@ class Download:
 class SourceChanges:
     """The effect of a new version on the sources: the ``downloads``, and the names of ``unchanged`` sources.
 
-    ``pins`` are unchanged sources at a commit: whether that is one of the version, the tags of their repositories tell.
+    ``pins`` are unchanged sources at a commit: the tags of their repositories show whether that is one of the version.
     """
 
     downloads: tuple[Download, ...]

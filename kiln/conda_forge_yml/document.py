@@ -47,7 +47,7 @@ def notes(path: Path) -> list[str]:
 
 
 class SettingUse(NamedTuple):
-    """What kiln does with a setting of a file: the part that uses it, and its effect, or why it has none."""
+    """The use of a setting by kiln: the part that uses it, and its effect, or why it has none."""
 
     setting: str
     file: str

@@ -1,4 +1,4 @@
-"""What each config needs of a worker, from fleet-sizes.yml of the feedstock.
+"""The size of each config, from fleet-sizes.yml of the feedstock.
 
 The file is a list of entries, each with the variant values that it is for and the sizes that it sets:
 

@@ -8,7 +8,7 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSize:
-    """What a config needs of a worker: cores, GB of memory and of disk, GPUs; and the seconds that it may take."""
+    """The needs of a config: cores, GB of memory and of disk, GPUs; and the seconds that it may take."""
 
     cores: int = 0
     memory: float = 0.0

@@ -53,7 +53,7 @@ class ConfigRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCost:
-    """What a run on workers has cost so far, ``spent``, and is ``expected`` to have cost in the end, in ``currency``.
+    """The cost of a run on workers: ``spent`` so far, and ``expected`` in the end, in ``currency``.
 
     ``end`` is the expected time of the end, ``config_ends`` those of the configs that are not finished, in seconds
     since the epoch.

@@ -1,4 +1,4 @@
-"""Where a virtual environment has its programs and packages, and the program ``kiln`` in it; see Python's venv."""
+"""The paths of programs and packages in a virtual environment, and of the program ``kiln``; see Python's venv."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ if sys.platform == "win32":
         os.link(source, target)
 
     def exchange(one: Path, other: Path) -> None:
-        """Exchange two folders, in three steps: an interrupted exchange leaves ``other`` beside its place.
+        """Exchange two folders, in three steps: an interrupted exchange leaves ``other`` next to its place.
 
         Raises:
             OSError: a file in them is open in a program, and nothing has changed.

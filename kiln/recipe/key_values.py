@@ -89,7 +89,10 @@ def _build(build: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, s
 def _merged(build: Mapping[str, Any], requirements: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     both = isinstance(requirements, dict) and requirements.get("build") and requirements.get("host")
     if both and str(build.get("merge_build_host", "")).lower() in {"true", "yes", "on"}:
-        yield (*path, "merge_build_host"), "beside requirements in host, rattler-build drops what those of build export"
+        yield (
+            (*path, "merge_build_host"),
+            "with requirements in host, rattler-build drops run exports of build",
+        )
 
 
 def _output(output: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:

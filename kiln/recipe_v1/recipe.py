@@ -44,7 +44,7 @@ class StagingAt:
 class PackageAt:
     """A package at one variant: its evaluated sections, and the keys that it uses.
 
-    ``used`` are the keys by which conda-smithy tells packages apart: of a staging output that it inherits, those that
+    ``used`` are the keys by which conda-smithy distinguishes packages: of a staging output that it inherits, those that
     its requirements ask for. ``hashed`` are those in the package's hash, which rattler-build counts with all that the
     staging output reads.
     """

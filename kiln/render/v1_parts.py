@@ -71,7 +71,7 @@ class Stagings:
 
     @classmethod
     def of(cls, packages: Iterable[PackageAt], recipe_folder: Path, loops: Sequence[str]) -> Stagings:
-        """Collect those that packages inherit; several of one name are told apart by the values that they use."""
+        """Collect those that packages inherit; several of one name are distinguished by the values that they use."""
         scripts = OutputScripts(recipe_folder=recipe_folder, several=True)
         given = [
             (package, _staging(package, package.staging, scripts, loops)) for package in packages if package.staging

@@ -1,4 +1,4 @@
-"""Run a config's build on a node of Slurm, and write its result beside it; the standard library alone is needed.
+"""Run a config's build on a node of Slurm, and write its result next to its log; the standard library alone is needed.
 
 Slurm starts this with the folder of an attempt, whose job.json has the command and its environment. The folder then has
 state.json, report.json and log, as on a worker of the fleet. SIGTERM comes before the time limit's SIGKILL, and to

@@ -1,4 +1,4 @@
-"""How a job ended, from the state that it has written and from the one that Slurm lists."""
+"""The end of a job, from the state that it has written and from the one that Slurm lists."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAILURES: Mapping[str, tuple[int | None, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a build ended: ``exit_code`` is kiln's, None when the config is to be built again."""
+    """The end of a build: ``exit_code`` is kiln's, None when the config is to be built again."""
 
     exit_code: int | None
     reason: str = ""

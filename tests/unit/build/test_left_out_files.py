@@ -38,8 +38,8 @@ def test_a_package_without_files_of_its_script_is_refused_with_their_names(prefi
     with pytest.raises(ValueError, match="leaves out") as caught:
         require_all_packed(tmp_path, {"build": {}})
     assert str(caught.value) == (
-        "rattler-build leaves out a/conda-meta/history (it is in a folder conda-meta), a/x.py (x.so is beside it), "
-        "a/z.py (z.pyd is beside it)"
+        "rattler-build leaves out a/conda-meta/history (it is in a folder conda-meta), a/x.py (x.so is next to it), "
+        "a/z.py (z.pyd is next to it)"
     )
     kind = diagnosis.kind(str(caught.value).replace("a/x.py", "a/timeout.py"), "")
     assert kind.error is BuildFailed, "the name of a file is not the engine's message"
