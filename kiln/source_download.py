@@ -50,7 +50,8 @@ def fetch(
             says.
         DiskFull: when the disk is full.
     """
-    with contextlib.nullcontext() if target is None else target.open("wb") as sink:
+    full_disk = contextlib.nullcontext() if target is None else files.full_disk_as_error(target.parent)
+    with full_disk, contextlib.nullcontext() if target is None else target.open("wb") as sink:  # closed in full_disk
         transfer = _Transfer(url=url, algorithms=tuple(algorithms), progress=progress, sink=sink)
         return _transferred(transfer, folder)
 
