@@ -160,11 +160,11 @@ class Ledger(Database):
             _write_config(connection, run, position, config)
 
     def update_cost(self, run: int, cost: RunCost) -> None:
-        """Store the cost of a run on workers."""
+        """Store the cost of a run on workers; a repair may have lost the run."""
         with self._writing() as connection:
-            (detail,) = connection.execute("SELECT detail FROM run WHERE id = ?", (run,)).fetchone()
-            changed = json.dumps({**json.loads(detail), "cost": to_json(cost)})
-            connection.execute("UPDATE run SET detail = ? WHERE id = ?", (changed, run))
+            for (detail,) in connection.execute("SELECT detail FROM run WHERE id = ?", (run,)).fetchall():
+                changed = json.dumps({**json.loads(detail), "cost": to_json(cost)})
+                connection.execute("UPDATE run SET detail = ? WHERE id = ?", (changed, run))
 
     def end(self, run: int) -> None:
         """Store that a run is over."""

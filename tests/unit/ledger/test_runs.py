@@ -13,7 +13,7 @@ import pytest
 
 from kiln.ledger import Ledger, StoredArtifact
 from kiln.model.build_results import Artifact, PackageReport, StepReport, TestReport, TestVerdict
-from kiln.model.run import ConfigRun, ConfigState, MatrixReport
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,6 +79,16 @@ def test_a_run_is_read_as_it_was_written(ledger: Ledger, tmp_path: Path) -> None
     assert result is not None
     assert result.finished is not None
     assert result == dataclasses.replace(RUN, run=number, finished=result.finished, configs=(DONE, B))
+
+
+def test_the_cost_of_a_run_that_a_repair_has_lost(ledger: Ledger) -> None:
+    number = ledger.begin(RUN)
+    cost = RunCost(spent=1.0, expected=2.0, currency="EUR", end=3.0)
+    ledger.update_cost(number + 1, cost)
+    ledger.update_cost(number, cost)
+    report = ledger.report()
+    assert report is not None
+    assert report.cost == cost
 
 
 def test_runs_have_different_numbers(ledger: Ledger) -> None:
