@@ -114,7 +114,7 @@ def fault(error: sqlite3.Error, path: Path) -> KilnError | None:
             why=f"{message}, for longer than a transaction takes",
             hint=f"wait until that process has ended ('fuser {path}' shows it), then run the same command again",
         )
-    unrecovered = "locking protocol" in message and not os.access(path.parent, os.W_OK, effective_ids=True)
+    unrecovered = "locking protocol" in message and not _is_allowed(path.parent, os.W_OK)
     if "readonly" in message or "unable to open" in message or unrecovered:
         hint = (
             f"check the owner of {path.parent} (ls -ld), and whether its file system is mounted read-only (findmnt -T)"
@@ -180,7 +180,7 @@ def repair_file(path: Path, inode: int | None, why: str) -> None:
     Raises:
         LedgerFault: when the folder cannot be written.
     """
-    if not os.access(path.parent, os.W_OK | os.X_OK, effective_ids=True):
+    if not _is_allowed(path.parent, os.W_OK | os.X_OK):
         raise LedgerFault(
             f"the ledger {path} is damaged, and cannot be repaired since its folder is read-only",
             why=why,
@@ -214,6 +214,11 @@ def _is_whole(path: Path) -> bool:
             return bool(connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
     except SQLITE:
         return False
+
+
+def _is_allowed(folder: Path, mode: int) -> bool:
+    """Return whether this process may use a folder so; Windows does not tell effective users apart."""
+    return os.access(folder, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _free_name(path: Path) -> Path:

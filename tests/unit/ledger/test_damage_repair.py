@@ -116,6 +116,21 @@ def test_finished_builds_are_restored_from_their_files(path: Path) -> None:
         assert ledger.runs() == ()
 
 
+def test_a_ledger_is_repaired_where_users_are_not_told_apart(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows refuses the argument."""
+    access = os.access
+
+    def windows_access(place: Path, mode: int, *, effective_ids: bool = False) -> bool:
+        if effective_ids:
+            raise NotImplementedError
+        return access(place, mode)
+
+    monkeypatch.setattr(os, "access", windows_access)
+    path.write_bytes(b"x" * 4096)
+    read_all(path)
+    assert [place.name for place in damage_repair.backups(path)] == ["ledger.sqlite.broken"]
+
+
 def test_every_damaged_ledger_is_kept(path: Path) -> None:
     for text in (b"one, no database " * 99, b"two, no database " * 99):
         path.write_bytes(text)
