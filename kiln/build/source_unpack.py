@@ -214,3 +214,8 @@ def _run_bsdtar(archive: Path, name: str, folder: Path, env: Mapping[str, str]) 
     result = command.run(argv, env=env)
     if not result.ok:
         raise BuildFailed(f"{name} cannot be unpacked", why=result.tail)
+    for path in folder.rglob("*"):
+        mode = path.lstat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+            place = str(path.relative_to(folder))
+            raise BuildFailed(f"{name} is not unpacked: it has {place[:200]!r}", why="it is a device or a pipe")

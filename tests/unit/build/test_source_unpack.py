@@ -145,6 +145,16 @@ def test_the_package_of_a_missing_program_is_named(name: str, tmp_path: Path) ->
         unpack(tmp_path / name, name, tmp_path / "new", hoist=True, env={"PATH": str(tmp_path)})
 
 
+@pytest.mark.processes
+def test_a_pipe_that_another_program_has_unpacked(tmp_path: Path) -> None:
+    """A program in the place of bsdtar makes a pipe in the folder, its last argument."""
+    (tmp_path / "bsdtar").write_text('#!/bin/sh\nshift $(($# - 1)); mkdir "$1/top"; mkfifo "$1/top/pipe"\n')
+    (tmp_path / "bsdtar").chmod(0o755)
+    (tmp_path / "a.rpm").write_bytes(b"")
+    with pytest.raises(BuildFailed, match=r"a\.rpm is not unpacked: it has 'top/pipe'"):
+        unpack(tmp_path / "a.rpm", "a.rpm", tmp_path / "new", hoist=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+
+
 def test_members_of_a_zip_file_without_a_date(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr(zipfile.ZipInfo("top/a", (1980, 0, 0, 0, 0, 0)), b"x")
