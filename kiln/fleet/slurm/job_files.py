@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import math
+import platform
 import shlex
 import shutil
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ class Attempt:
     def create(cls, site: SlurmSite, project: Path, *, config: str, number: int, key: str, after: str = "") -> Attempt:
         """Write the folder of an attempt, with the feedstock as it is now; one that exists is replaced."""
         site.shared.mkdir(parents=True, exist_ok=True, mode=0o700)
-        controller = {"run": site.run, "ledger": str(site.ledger)}
+        controller = {"run": site.run, "ledger": str(site.ledger), "machine": platform.node()}
         files.write_text(site.shared / CONTROLLER, json.dumps(controller))
         attempt = cls.of(site, config, number)
         files.remove(attempt.folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,7 +105,8 @@ def down(site: SlurmSite) -> None:
 def sweep(environment: Mapping[str, str], *, everything: bool) -> tuple[str, ...]:
     """Cancel the jobs of runs that nobody will continue, or with ``everything`` those of all runs; return the runs.
 
-    A run is continued while its folder is there, and while the ledger that it names has it as unfinished.
+    A run is continued while its folder is there, and while the ledger that it names has it as unfinished, or is on
+    another computer.
 
     Raises:
         TeardownIncomplete: when jobs remain.
@@ -155,14 +157,19 @@ def as_json(environment: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def _is_continued(folder: Path, run: str) -> bool:
-    """Return whether the controller of a run may return to it; assume so when its ledger cannot be read."""
+    """Return whether the controller of a run may return to it.
+
+    Assume so when its ledger cannot be read, and when this computer does not see the shared folder, or has not the
+    ledger of a run that another computer has started.
+    """
     try:
-        path = Path(json.loads((folder / CONTROLLER).read_text(encoding="utf-8"))["ledger"])
+        controller = json.loads((folder / CONTROLLER).read_text(encoding="utf-8"))
+        path, is_here = Path(controller["ledger"]), controller.get("machine") in {None, platform.node()}
     except FileNotFoundError:
-        return False
-    except (OSError, ValueError, KeyError, TypeError):
+        return not folder.parent.is_dir()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return True
-    return path.exists() and is_unfinished(path, run)
+    return is_unfinished(path, run) if path.exists() else not is_here
 
 
 def _require_none(left: Collection[QueuedJob] | None, what: str) -> None:

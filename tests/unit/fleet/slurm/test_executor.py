@@ -230,6 +230,24 @@ def test_a_sweep_cancels_the_jobs_of_runs_that_nobody_continues(
     assert calls(tmp_path, "scancel") == ["scancel 41"]
 
 
+def test_a_sweep_leaves_runs_alone_whose_ledger_or_folder_is_on_another_computer(
+    site: SlurmSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removal, "ENDING", 0.0)
+    attempt_of(site)
+    listed(tmp_path, "RUNNING")
+    with monkeypatch.context() as other:
+        other.setattr("platform.node", lambda: "another-login-node")
+        assert removal.sweep(site.environment, everything=False) == (), "its ledger may be on that one's disk"
+    site.settings.folder.rename(tmp_path / "not mounted")
+    assert removal.sweep(site.environment, everything=False) == ()
+    (tmp_path / "not mounted").rename(site.settings.folder)
+    assert calls(tmp_path, "scancel") == []
+    with pytest.raises(TeardownIncomplete, match="job 41 is RUNNING"):
+        removal.sweep(site.environment, everything=False)
+    assert calls(tmp_path, "scancel") == ["scancel 41"], "the feedstock was deleted here"
+
+
 def test_the_end_of_a_job_that_was_not_started_is_reported_after_that_of_its_cold_build(
     site: SlurmSite, tmp_path: Path
 ) -> None:
