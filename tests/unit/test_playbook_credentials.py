@@ -7,9 +7,11 @@ import ssl
 from pathlib import Path
 
 import certifi
+import jinja2
 import pytest
+import yaml
 
-from tests.unit.test_playbook_modules import load
+from tests.unit.test_playbook_modules import ANSIBLE, load
 
 CREDENTIAL = load("library/kiln_openstack_credential.py")
 SERVER = "https://compute.gra11.cloud.ovh.net/v2.1/0123/servers/5ff7"
@@ -77,3 +79,25 @@ def test_a_secret_is_its_owners_alone_and_known_by_its_server(tmp_path: Path) ->
 def test_only_kilns_own_credentials_are_known_as_such(note: str) -> None:
     match = CREDENTIAL.NOTE.fullmatch(note)
     assert (match is not None) is (" at b " in note)
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        ({"names": [], "refused": ""}, ""),
+        ({"names": [], "refused": "Keystone answered 403"}, "Keystone answered 403"),
+        ({"failed": False, "msg": "Keystone answered 500"}, "Keystone answered 500"),
+        ({"failed": False}, "the module ended with an error"),
+    ],
+)
+def test_workers_are_provisioned_where_their_credentials_fail_and_the_run_says_so(
+    result: dict[str, object], reason: str
+) -> None:
+    tasks = yaml.safe_load((ANSIBLE / "roles/kiln_openstack/tasks/create.yml").read_text())
+    create, note = (
+        next(task for task in tasks if task["name"].startswith(name))
+        for name in ("Create the credentials", "Record that the workers cannot")
+    )
+    assert create["failed_when"] is False, "workers that exist would be left out of the answer"
+    template = jinja2.Environment(autoescape=True).from_string(note["vars"]["kiln_openstack_reason"])
+    assert template.render(kiln_openstack_credentials=result) == reason
