@@ -101,3 +101,9 @@ def test_workers_are_provisioned_where_their_credentials_fail_and_the_run_says_s
     assert create["failed_when"] is False, "workers that exist would be left out of the answer"
     template = jinja2.Environment(autoescape=True).from_string(note["vars"]["kiln_openstack_reason"])
     assert template.render(kiln_openstack_credentials=result) == reason
+
+
+@pytest.mark.parametrize("name", ["remove", "tidy"])
+def test_credentials_are_revoked_once_nothing_is_left_that_is_charged_for(name: str) -> None:
+    tasks = yaml.safe_load((ANSIBLE / f"roles/kiln_openstack/tasks/{name}.yml").read_text())
+    assert ["kiln_openstack_credential" in task for task in tasks] == [*(len(tasks) - 1) * [False], True]
