@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import pinning
 from kiln.cli.command_hints import pasteable
-from kiln.errors import KilnError, UnsupportedPython, UsageError
+from kiln.errors import KilnError, MalformedYaml, UnsafeTemplate, UnsupportedPython, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 def matrix(options: argparse.Namespace, root: Path, variant_file: Path | None, *, or_existing: bool) -> tuple[str, str]:
     """Return the text of the matrix, and a note.
 
-    ``or_existing`` takes the configs in .ci_support when the recipe cannot be expanded.
+    ``or_existing`` takes the configs in .ci_support when the recipe cannot be expanded, unless no pinning would help.
     """
     from kiln import expand, feedstock_loader
     from kiln.cli.run_view import terminal_width
@@ -83,7 +83,7 @@ def matrix(options: argparse.Namespace, root: Path, variant_file: Path | None, *
         configs = expand.configs(feedstock, variant_file)
     except KilnError as error:
         names = tuple(sorted(file.stem for file in feedstock.configs.glob("*.yaml")))
-        if not (or_existing and names):
+        if not (or_existing and names) or isinstance(error, (MalformedYaml, UnsafeTemplate)):
             raise
         configs = expand.read_all(feedstock, names)
         note = f"note: these are the configs of .ci_support, as last rerendered ({error.what})"

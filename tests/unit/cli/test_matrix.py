@@ -11,11 +11,13 @@ import pytest
 
 from kiln.cli import run
 from kiln.cli.command_hints import pasteable
-from kiln.errors import MatrixDrift, UnknownConfig, UnsupportedPython, UsageError
+from kiln.errors import MalformedYaml, MatrixDrift, UnknownConfig, UnsafeTemplate, UnsupportedPython, UsageError
 from tests.feedstocks import PINNING, copied, written
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kiln.errors import KilnError
 
 RECIPE = "package:\n  name: app\n  version: 1\nrequirements:\n  host:\n    - alpha\n    - loop\n"
 OUTPUTS = "outputs:\n  - name: one\n    requirements:\n      host:\n        - alpha\n  - name: two\n    requirements:\n"
@@ -136,3 +138,18 @@ def test_without_its_pinning_a_matrix_that_cannot_be_expanded_is_the_one_of_ci_s
     assert (config["name"], config["variant"]["python_min"]) == ("linux_64_", ["3.10"])
     assert "note: these are the configs of .ci_support, as last rerendered ('python ${{ python_min }}.*'" in output.err
     assert run(["-C", str(tmp_path), "matrix", "--no-pinning"]) != 0  # as the user has asked for
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [("about: [\n", MalformedYaml), ("    - a  # [''.__class__]\n", UnsafeTemplate)],
+)
+def test_without_its_pinning_a_broken_recipe_is_an_error(
+    tmp_path: Path, line: str, error: type[KilnError], capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = "package: {name: a, version: '1'}\nrequirements:\n  host:\n    - python {{ python_min }}\n"
+    written(tmp_path, recipe + line)
+    (tmp_path / ".ci_support").mkdir()
+    (tmp_path / ".ci_support" / "linux_64_.yaml").write_text("python_min:\n- '3.10'\ntarget_platform:\n- linux-64\n")
+    assert run(["-C", str(tmp_path), "matrix", "--pinning-channel", "none"]) == error.exit_code
+    assert "linux_64_" not in capsys.readouterr().out
