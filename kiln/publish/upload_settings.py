@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-_SERVICES = ("github_actions", "azure")  # the values of conda-forge's variable CI with a setting upload_packages
+# The services with a setting upload_packages, which are values of conda-forge's variable CI, and their own variables.
+_SERVICES = {"github_actions": "GITHUB_ACTIONS", "azure": "TF_BUILD"}
 
 
 def require_allowed(
@@ -28,8 +29,8 @@ def require_allowed(
         KilnError: the file is malformed.
     """
     settings = limits.bounded(lambda: TypedSettings.read(path))
-    service = environment.get("CI", "")
-    if service in _SERVICES and not settings.nested(service).flag("upload_packages", default=True):
+    service = _service(environment)
+    if service and not settings.nested(service).flag("upload_packages", default=True):
         raise UsageError(
             f"{service}.upload_packages is false",
             at=settings.place(service),
@@ -52,3 +53,10 @@ def require_allowed(
             why="the packages would be public",
             hint="kiln publish --bundle DIR, then anaconda upload --private",
         )
+
+
+def _service(environment: Mapping[str, str]) -> str:
+    """Return the CI service of this job, empty for another one or none; CI is true where a job does not set it."""
+    if environment.get("CI") in _SERVICES:
+        return environment["CI"]
+    return next((name for name, own in _SERVICES.items() if environment.get(own, "").lower() == "true"), "")

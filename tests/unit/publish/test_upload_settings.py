@@ -37,6 +37,13 @@ FORBIDDEN = [
         "github_actions.upload_packages is false",
     ),
     (
+        "github_actions: {upload_packages: false}\n",
+        {"env": {"CI": "true", "GITHUB_ACTIONS": "true"}},
+        1,
+        "github_actions.upload_packages is false",
+    ),
+    ("azure: {upload_packages: false}\n", {"env": {"TF_BUILD": "True"}}, 1, "azure.upload_packages is false"),
+    (
         "private_upload: true\n",
         {"target": "anaconda:me"},
         1,
