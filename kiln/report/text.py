@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kiln.model.run import ConfigRun, MatrixReport
 
 SPEC = "tensorflow"  # the package of its rehearsal's install command; of others it is the last package
-_HEADER = ("package", "version", "build string", "size", "built", "tests", "tested")
+_HEADER: tuple[str, ...] = ("package", "version", "build string", "size", "built", "tests", "tested")
 
 
 def as_json(report: MatrixReport) -> dict[str, Any]:
@@ -58,8 +58,13 @@ def _rehearsed(config: ConfigRun, width: int | None) -> Iterator[str]:
 
 
 def _built(configs: Sequence[ConfigRun], width: int | None) -> Iterator[str]:
-    rows = {package.artifact.path.name: _row(package) for config in configs for package in config.packages}
-    yield table(_HEADER, list(rows.values()), right=(3,), width=width)
+    packages = [package for config in configs for package in config.packages]
+    distinct = list({(package.artifact.subdir, package.artifact.path.name): package for package in packages}.values())
+    header, rows = _HEADER, [_row(package) for package in distinct]
+    if len({package.artifact.subdir for package in distinct if not package.artifact.is_wheel} - {"noarch"}) > 1:
+        header = (*header, "subdir")  # packages of two platforms may have equal names
+        rows = [(*row, package.artifact.subdir) for row, package in zip(rows, distinct, strict=True)]
+    yield table(header, rows, right=(3,), width=width)
     yield ""
     for config in configs:
         yield from _notes(config, width)

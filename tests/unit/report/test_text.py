@@ -12,9 +12,9 @@ from tests.unit.console.run import a_config, a_run
 CHANNEL = Path("/feedstock/build_artifacts")
 
 
-def package(name: str, *, notes: tuple[str, ...] = ()) -> PackageReport:
-    file = CHANNEL / "linux-64" / f"{name}-1.0-h1_0.conda"
-    named = {"name": name, "version": "1.0", "build_string": "h1_0", "config": "a", "subdir": "linux-64"}
+def package(name: str, *, notes: tuple[str, ...] = (), subdir: str = "linux-64") -> PackageReport:
+    file = CHANNEL / subdir / f"{name}-1.0-h1_0.conda"
+    named = {"name": name, "version": "1.0", "build_string": "h1_0", "config": "a", "subdir": subdir}
     artifact = Artifact(**named, path=file, size=2_000_000, sha256="0" * 64)
     tests = TestReport(package=name, verdict=TestVerdict.PASSED, commands=2, seconds=3.0, notes=notes)
     return PackageReport(artifact=artifact, tests=tests, build_seconds=61.0, reused=False)
@@ -33,6 +33,15 @@ def test_a_finished_build_says_where_its_packages_are_and_how_to_install_them() 
         "channel  /feedstock/build_artifacts",
         "install  conda create -n NAME -c file:///feedstock/build_artifacts lib app",
     ]
+
+
+def test_packages_of_two_platforms_are_told_apart_by_their_subdirs() -> None:
+    subdirs = ("linux-64", "linux-aarch64", "noarch")
+    configs = [a_config(name, ConfigState.DONE, packages=(package("lib", subdir=name),)) for name in subdirs]
+    lines = result_text(a_run(*configs)).splitlines()
+    assert [(line.split()[0], line.split()[-1]) for line in lines[3:6]] == [("lib", subdir) for subdir in subdirs]
+    assert lines[1].split()[-1] == "subdir"
+    assert "subdir" not in result_text(a_run(configs[0], configs[2]))
 
 
 def test_notes_of_steps_come_first_and_those_of_tests_once() -> None:
