@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,11 +18,12 @@ _COMMAND = re.compile(rf"(?<![\w./-])(?<!-m )kiln(?= (?:{'|'.join(COMMANDS)})\b)
 def pasteable(text: str, root: Path) -> str:
     """Return a text with its kiln commands as the user's shell starts them on the feedstock at ``root``."""
     from kiln.cli.failed_run import kiln_words
+    from kiln.operating_system.shells import joined
 
     if not _COMMAND.search(text):
         return text
     folder = () if root.absolute() == Path.cwd() else ("-C", str(root))
-    program = shlex.join((*kiln_words(), *folder))
+    program = joined((*kiln_words(), *folder))
     return _COMMAND.sub(lambda _: program, text)
 
 

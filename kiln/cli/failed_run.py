@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from kiln.model.run import ConfigRun, MatrixReport
 
 NAMES = 3  # of configs in the error
+PROGRAMS = ("kiln", "kiln.exe", "kiln.cmd")  # the last two on Windows: pip's, and the one of the set-up
 # The options that both commands need again, by the names of their arguments, with their defaults.
 REPEATED = {
     "engine": ("--engine", "rattler-build"),
@@ -32,6 +32,7 @@ def failure(
     from kiln.console.progress import GOOD
     from kiln.console.text import quantity
     from kiln.model.run import ConfigState
+    from kiln.operating_system.shells import joined
 
     failures = [config for config in report.configs if config.state not in GOOD]
     locked = [config for config in failures if config.state is ConfigState.LOCKED]
@@ -45,7 +46,7 @@ def failure(
         (*program, "--failed", *repeated),
         *((*program, name, "--debug", *repeated) for name in debugged[:1]),
     ]
-    hint = "\n       ".join(map(shlex.join, commands))
+    hint = "\n       ".join(map(joined, commands))
     return kind_of(exit_code)(f"{total} not built: {_names(failures)}", hint=hint)
 
 
@@ -67,8 +68,9 @@ def _program(words: Sequence[str]) -> tuple[str, ...]:
 
 def kiln_words() -> tuple[str, ...]:
     """Return the words that start this kiln in the user's shell: its name, or its path where that is not found."""
-    own, on_path = Path(sys.executable).with_name("kiln"), shutil.which("kiln")
-    if not own.exists():
+    programs = [Path(sys.executable).with_name(name) for name in PROGRAMS]
+    own, on_path = next((program for program in programs if program.exists()), None), shutil.which("kiln")
+    if own is None:
         return ("kiln",) if on_path else (_short(Path(sys.executable)), "-m", "kiln")
     return ("kiln",) if on_path and Path(on_path).samefile(own) else (_short(own),)
 

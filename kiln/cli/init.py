@@ -8,13 +8,14 @@ import json
 import os
 import re
 from pathlib import Path
-from shlex import join, quote
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from kiln.cli import pinning
 from kiln.cli.command_hints import pasteable
 from kiln.cli.failed_run import kiln_words
 from kiln.errors import KilnError, UsageError
+from kiln.operating_system.shells import joined
 
 if TYPE_CHECKING:
     from kiln.init import KilnRequirement, NewRecipe
@@ -80,7 +81,7 @@ class InitReport:
 
     def lines(self, name: str | None) -> list[str]:
         """Return the report as lines, with the next commands."""
-        kiln = f"{join(kiln_words())} -C {quote(str(self.folder))}"
+        kiln = joined((*kiln_words(), "-C", str(self.folder)))
         return [
             f"{'made' if name else 'completed'} the feedstock in {self.folder}",
             *(f"  added  {path}" for path in self.added),

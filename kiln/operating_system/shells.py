@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 if sys.platform == "win32":
@@ -41,3 +42,8 @@ else:
     def with_programs_of(prefix: Path) -> str:
         """Return the line that makes a prefix's programs available without conda."""
         return f"export PATH={quoted(f'{prefix}/bin')}:$PATH"
+
+
+def joined(words: Iterable[str]) -> str:
+    """Return words as a command line."""
+    return " ".join(map(quoted, words))

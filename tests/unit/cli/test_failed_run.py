@@ -111,3 +111,11 @@ def test_the_commands_start_the_kiln_that_runs(monkeypatch: pytest.MonkeyPatch, 
     assert hint() == f"{tmp_path}/bin/kiln -C {tmp_path} build --failed"
     (tmp_path / "bin" / "kiln").unlink()
     assert hint() == f"{tmp_path}/bin/python -m kiln -C {tmp_path} build --failed"
+
+
+def test_the_programs_of_windows_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    for name in ("kiln.cmd", "kiln.exe"):
+        (tmp_path / "bin" / "kiln").rename(tmp_path / "bin" / name)
+        assert error_of({"a": FAILED}, {}).hint == f"bin/{name} build --failed"
+        (tmp_path / "bin" / name).rename(tmp_path / "bin" / "kiln")

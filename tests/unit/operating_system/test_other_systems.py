@@ -58,6 +58,7 @@ def test_an_environment_has_its_program_where_the_system_has_programs(monkeypatc
 
 def test_lines_for_the_shell_are_those_of_cmd_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     windows = loaded("shells", "win32", monkeypatch)
+    assert windows.joined([r"C:\a b\kiln.cmd", "rerender"]) == r'"C:\a b\kiln.cmd" rerender'
     assert windows.quoted("a b") == '"a b"'
     line = windows.with_programs_of(Path("p"))
     assert line.startswith('set "PATH=p;')
