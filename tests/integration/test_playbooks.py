@@ -17,6 +17,8 @@ from urllib.request import Request, urlopen
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
+from moto import settings as moto_settings
 from moto.server import ThreadedMotoServer
 
 from kiln import files, image
@@ -276,6 +278,41 @@ def let_in(client: Any, name: str) -> list[tuple[int, int, str]]:
             *(names[each["GroupId"]] for each in rule["UserIdGroupPairs"]),
         )
     ]
+
+
+@pytest.fixture
+def restricted(moto: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """A run on AWS with the how-to's policy, of which moto enforces the actions: it knows no conditions of EC2."""
+    page = (ROOT / "docs" / "how-to" / "fleet-on-aws.md").read_text(encoding="utf-8")
+    policy = json.loads(re.findall(r"```json\n(.*?)```", page, re.DOTALL)[0])
+    for statement in policy["Statement"]:
+        statement.pop("Condition", None)
+        statement["Resource"] = "*"
+    images = ec2(moto).describe_images(Filters=[{"Name": "architecture", "Values": ["x86_64"]}])["Images"]
+    iam = boto3.client("iam", endpoint_url=moto["kiln_aws_endpoint"], region_name="us-east-1")
+    iam.create_user(UserName="kiln")
+    iam.put_user_policy(UserName="kiln", PolicyName="fleet", PolicyDocument=json.dumps(policy))
+    key = iam.create_access_key(UserName="kiln")["AccessKey"]
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", key["AccessKeyId"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
+    monkeypatch.setattr(moto_settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0)  # from here on every call is checked
+    return {**moto, "kiln_aws_image": images[0]["ImageId"]}
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_the_policy_for_aws_admits_what_the_playbooks_do(
+    play: Callable[..., subprocess.CompletedProcess[str]], restricted: dict[str, object]
+) -> None:
+    client = boto3.Session().client("ec2", endpoint_url=restricted["kiln_aws_endpoint"], region_name="us-east-1")
+    with pytest.raises(ClientError, match="AccessDenied"):
+        client.create_vpc(CidrBlock="10.0.0.0/16")
+    names = ("kiln-one-1", "kiln-one-cache")
+    machines = [{"name": name, "type": "compute-8", "spot": name == names[0]} for name in names]
+    succeed(play("provision", **restricted, kiln_machines=machines))
+    assert set(names) <= set(running(client))
+    succeed(play("admit", **{**restricted, "kiln_controller": "198.51.100.0/24"}))
+    succeed(play("down", **restricted))
+    assert not running(client)
 
 
 @pytest.mark.needs("ssh-keygen")
