@@ -111,14 +111,16 @@ class Faults:
     in their ``failing_step``, ``unprepared`` the workers whose preparation fails, ``hiccups`` those for which it fails
     so many times,
     ``foreign`` configs whose first results have other inputs, ``full`` the workers whose disk is full, ``no_room`` the
-    span in which the controller's is; ``stopped`` are the times of Ctrl-C. In the spans ``offline`` the controller has
-    no network, in ``blocked`` it cannot reach its workers; ``cut`` is the time from which a single worker cannot be
-    reached. A tear-down fails (``stays``) this many times, with or without a list of workers (``listed``).
+    span in which the controller's is, ``no_capacity`` that in which the provider refuses all; ``stopped`` are the times
+    of Ctrl-C. In the spans ``offline`` the controller has no network, in ``blocked`` it cannot reach its workers;
+    ``cut`` is the time from which a single worker cannot be reached. A tear-down fails (``stays``) this many times,
+    with or without a list of workers (``listed``).
     """
 
     preemption: float = 0.0
     dies: Mapping[str, float] = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
+    no_capacity: tuple[float, float] = (NEVER, NEVER)
     credentials: bool = False
     unprepared: frozenset[str] = frozenset()
     hiccups: Mapping[str, int] = field(default_factory=dict)
@@ -313,7 +315,7 @@ class Simulation:
             self._soon(5.0, messages.Provisioned(worker=name, id=str(self.workers[name].serial)))
         elif self.faults.credentials:
             self._soon(2.0, messages.ProvisionFailed(worker=name, reason="not authorized", credentials=True))
-        elif name in self.faults.refused:
+        elif name in self.faults.refused or self._within([self.faults.no_capacity]):
             self._soon(10.0, messages.ProvisionFailed(worker=name, reason="quota exceeded"))
         else:
             rate = self.faults.preemption

@@ -275,6 +275,7 @@ class Supervisor:
             if worker.alive and worker.silent_since is None and worker.record.state is not WorkerState.REQUESTED
         ]
         due += self.silence.due(now)
+        due += [self.workers.next_request] if now < self.workers.next_request else []
         reachable = [worker for worker in state.inventory if worker.alive and worker.silent_since is None]
         due += [time for worker in reachable if (time := self.jobs.stop_due(worker)) is not None]
         if state.run_config.time_limit is not None:

@@ -8,6 +8,7 @@ from kiln.errors import CredentialsRefused, ProvisionRefused, WorkersLost
 from kiln.fleet.messages import Prepare, Provision, QueryJobs, Renew, Terminate, WatchCache
 from kiln.fleet.state import RETRY, TRIES
 from kiln.model.fleet import JobState, WorkerState
+from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from kiln.fleet.run_records import Worker
     from kiln.fleet.state import FleetState
 
+BACKOFF = (60.0, 120.0, 240.0, 480.0, 900.0, 900.0, 900.0)  # seconds between requests that are all refused
 RENEWALS = 12  # of a lease during its length: the controller may be cut off for nearly all of it
 
 
@@ -24,7 +26,9 @@ class WorkerManager:
     """Decides about the workers of a run.
 
     Up to ``max_workers`` build at a time; ``request_count`` were requested so far, ``loss_count`` were lost. ``cache``
-    is the URL of the shared cache: None until it is known, empty without a cache.
+    is the URL of the shared cache: None until it is known, empty without a cache. ``refused_count`` counts the workers
+    that were refused and not requested again, ``backoffs`` the repetitions of a request since a worker was provisioned;
+    ``next_request`` is the time of the next one.
     """
 
     def __init__(self, state: FleetState, jobs: JobManager) -> None:
@@ -33,6 +37,9 @@ class WorkerManager:
         self.max_workers = state.run_config.max_workers
         self.request_count = 0
         self.loss_count = 0
+        self.refused_count = 0
+        self.backoffs = 0
+        self.next_request = 0.0
         self.cache: str | None = None if state.run_config.cache is not None else ""
 
     def on_provisioned(self, worker: Worker, identity: str) -> None:
@@ -46,6 +53,7 @@ class WorkerManager:
                 self.jobs.requeue(self.state.estimates[config], worker, "the worker was gone")
             worker.uncollected.clear()
         now = self.state.executor.now()
+        self.backoffs = 0
         self.state.inventory.keep(worker, state=WorkerState.PREPARING, id=identity, provisioned=now)
         queries = worker.is_prepared and not worker.is_cache
         # The time of an earlier process's last renewal is unknown.
@@ -62,17 +70,37 @@ class WorkerManager:
             self.drop_cache()
             return
         self.max_workers -= 1
+        self.refused_count += 1
         if event.credentials:
             hint = "see that the provider's variables or files hold valid ones, then run the same command again"
             self.state.stop = CredentialsRefused(
                 "the provider does not accept the credentials", why=event.reason, hint=hint
             )
-        elif not self.state.inventory.builders:
+        elif not self.state.inventory.builders and not self._will_request_again(worker, event.reason, now):
             self.state.stop = ProvisionRefused(
                 "the provider refused all requested workers",
                 why=event.reason,
                 hint="choose another --type, have the quota raised, or try again later",
             )
+
+    def _will_request_again(self, worker: Worker, reason: str, now: float) -> bool:
+        """Return whether refused workers are requested again later: of a provider that had some for this run before.
+
+        A site of existing machines or a scheduler says the same again.
+        """
+        run_config, inventory = self.state.run_config, self.state.inventory
+        scarce = not run_config.is_scheduled and run_config.machine_type.provider != "static"
+        had_some = any(other.record.provisioned is not None for other in inventory if not other.is_cache)
+        if not (scarce and had_some and self.backoffs < len(BACKOFF)) or worker.unreached_requests:
+            return False
+        seconds = BACKOFF[self.backoffs]
+        self.next_request, self.backoffs = now + seconds, self.backoffs + 1
+        self.max_workers, self.refused_count = self.max_workers + self.refused_count, 0
+        for config in self.state.configs.values():
+            if config.state is ConfigState.WAITING:
+                text = f"no worker is left, and the provider refuses others; asking again in {seconds / 60:.0f} min"
+                self.state.observer.config_line(config.config, f"{text}: {reason}", "")
+        return True
 
     def on_prepared(self, worker: Worker, cache: str) -> None:
         """Let a worker build, or a cache be used."""
@@ -179,6 +207,8 @@ class WorkerManager:
     def request_workers(self, now: float) -> None:
         """Request workers for configs that no existing worker can take."""
         run_config, inventory = self.state.run_config, self.state.inventory
+        if now < self.next_request:
+            return
         names: list[str] = []
         name, cache = run_config.worker_name(None), run_config.cache
         if cache is not None and self.cache is None and name not in inventory.workers:

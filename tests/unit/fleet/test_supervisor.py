@@ -198,6 +198,28 @@ def test_the_refusal_of_all_workers_is_an_error_with_the_reason() -> None:
     assert_nothing_left(run, simulation)
 
 
+def test_a_run_that_has_lost_its_workers_asks_again_when_others_are_refused() -> None:
+    """As of spot workers, which are reclaimed when there are none to replace them."""
+    faults = Faults(dies={ONE: HOUR / 2, TWO: HOUR / 2}, no_capacity=(HOUR / 4, HOUR))
+    simulation = Simulation(FOUR, faults=faults)
+    run = supervisor(simulation)
+    report = run.execute()
+    assert all_done(report)
+    assert report.finished is not None
+    assert report.finished - report.started < 3.5 * HOUR, "both workers are asked for again, not one alone"
+    assert 4 <= len(commands(simulation, Provision)) <= 8
+    assert_nothing_left(run, simulation)
+
+
+def test_a_provider_that_goes_on_refusing_ends_the_run() -> None:
+    simulation = Simulation(FOUR, faults=Faults(dies={ONE: HOUR / 2, TWO: HOUR / 2}, no_capacity=(HOUR / 4, NEVER)))
+    run = supervisor(simulation)
+    with pytest.raises(ProvisionRefused, match="refused all"):
+        run.execute()
+    assert HOUR < simulation.clock - simulation.began < 2 * HOUR
+    assert_nothing_left(run, simulation)
+
+
 def test_wrong_credentials_end_the_run_at_once() -> None:
     simulation = Simulation(FOUR, faults=Faults(credentials=True))
     run = supervisor(simulation)
