@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")  # in the order of Python's getpass
 
 
-def lacking(environment: Mapping[str, str], uid: int) -> dict[str, str]:
+def missing_variables(environment: Mapping[str, str], uid: int) -> dict[str, str]:
     """Return the missing variables of a user's environment: HOME without a writable home, LOGNAME without a name."""
     variables = {}
     if not _is_usable(environment.get("HOME") or users.recorded_home(uid)):
@@ -31,7 +31,7 @@ def lacking(environment: Mapping[str, str], uid: int) -> dict[str, str]:
 
 def provide() -> None:
     """Add the missing variables to this process's environment, which its child processes inherit."""
-    os.environ.update(lacking(os.environ, users.uid()))
+    os.environ.update(missing_variables(os.environ, users.uid()))
 
 
 def _is_usable(home: str) -> bool:

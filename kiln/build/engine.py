@@ -14,7 +14,7 @@ from kiln import command, credentials, files, masking, rattler_process
 from kiln.build import diagnosis, special_files
 from kiln.build.engine_folder import host_prefixes
 from kiln.build.source_fetch import SourceFetch
-from kiln.build.source_mirrors import SourceMirrors, applied
+from kiln.build.source_mirrors import SourceMirrors, with_mirrors
 from kiln.errors import DownloadFailed, excerpt
 from kiln.model.plan import BuildStep, CompileStep
 from kiln.model.rendered import COMPILE
@@ -97,7 +97,7 @@ def _engine(
         env=for_fetching(environment, secrets_of(step)),
         on_line=on_line or (lambda _line: None),
     )
-    recipe = sources.completed(applied(recipe_of(step), origins), step.fetched)
+    recipe = sources.completed(with_mirrors(recipe_of(step), origins), step.fetched)
     job, answer = step.folder / "job.json", step.folder / "result.json"
     places = {"folder": str(step.folder), "result": str(answer), "parent": os.getpid()}
     platforms = to_json(step.platforms)

@@ -117,7 +117,7 @@ class PackageMetadata:
     def _specs(self, field: str, texts: Iterable[str]) -> list[str]:
         own = [pin for name, pin in self.pins if name == field]
         solved = solved_pins.pinnable(self._solved) if own else {}
-        return solved_pins.closed([legacy(text) for text in texts], own, solved)
+        return solved_pins.with_solved_pins([legacy(text) for text in texts], own, solved)
 
     @cached_property
     def _index(self) -> dict[str, Any]:

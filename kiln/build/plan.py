@@ -148,7 +148,7 @@ def plan_compile(
         platforms=platforms(rendered),
         settings=forge,
         secrets=secrets,
-        fetched=source_kinds.fetched(staging.sources, recipe_folder),
+        fetched=source_kinds.fetched_sources(staging.sources, recipe_folder),
     )
 
 
@@ -205,7 +205,7 @@ def plan_outputs(
             pins=solved_pins.of_output(output),
             settings=forge,
             recipe_folder=recipe_folder,
-            fetched=source_kinds.fetched(output.sources, recipe_folder),
+            fetched=source_kinds.fetched_sources(output.sources, recipe_folder),
             packed=tuple(pattern for test in output.tests if test.by_engine for pattern in _files_of(test)),
         )
 

@@ -86,7 +86,7 @@ def pinnable(solved: Mapping[str, Iterable[tuple[str, str, str]]]) -> dict[str, 
     return {name: (version, build) for name, version, build in next(iter(solved.values()), ())}
 
 
-def closed(specs: Sequence[str], pins: Iterable[Pin], solved: Mapping[str, tuple[str, str]]) -> list[str]:
+def with_solved_pins(specs: Sequence[str], pins: Iterable[Pin], solved: Mapping[str, tuple[str, str]]) -> list[str]:
     """Return the engine's specs of a section, with the bounds of the solved versions in the place of placeholders.
 
     Raises:

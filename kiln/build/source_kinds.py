@@ -40,7 +40,7 @@ def is_unpacked_by_kiln(source: Source) -> bool:
     return source.no_hoist or bool(source.content_hashes) or foreign or (is_wheel(name) and bool(source.patches))
 
 
-def fetched(sources: Iterable[Source], recipe_folder: Path) -> tuple[FetchedSource, ...]:
+def fetched_sources(sources: Iterable[Source], recipe_folder: Path) -> tuple[FetchedSource, ...]:
     """Return the sources that kiln fetches or verifies, with the positions of their entries in the engine's recipe."""
     found, position = [], 0
     for source in sources:

@@ -39,7 +39,7 @@ class SourceMirrors:
         return [*(file.absolute().as_uri() for file in here if file.is_file()), *mirrored, *originals]
 
 
-def applied(recipe: Mapping[str, Any], origins: SourceMirrors) -> dict[str, Any]:
+def with_mirrors(recipe: Mapping[str, Any], origins: SourceMirrors) -> dict[str, Any]:
     """Return a concrete recipe whose sources have the addresses of the mirrors, too."""
     sources = [
         {**entry, "url": origins.of(entry["url"], entry["sha256"])} if "url" in entry and "sha256" in entry else entry

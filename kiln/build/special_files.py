@@ -29,7 +29,7 @@ def refusal_lines(folder: Path) -> tuple[str, ...]:
     return (f"{{ {find} || true; if [ -s {place} ]; then exit 1; fi; }} 2>/dev/null",)
 
 
-def listed(folder: Path) -> tuple[str, ...]:
+def listed_files(folder: Path) -> tuple[str, ...]:
     """Return the special files for which the line of `refusal_lines` ended a script."""
     try:
         entries = os.fsdecode((folder / LIST).read_bytes()).split("\0")

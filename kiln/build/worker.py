@@ -63,7 +63,7 @@ def main(job_file: str) -> None:
     try:
         result = prepare(job) if job.get("debug") else {"package": str(build(job))}
     except Exception as error:  # noqa: BLE001 - whatever the engine raises is the build's failure
-        names = special_files.listed(Path(job["folder"]))
+        names = special_files.listed_files(Path(job["folder"]))
         result = {"error": special_files.message(names) if names else str(error)}
     files.write_text(Path(job["result"]), json.dumps(result))
     sys.stdout.flush()

@@ -27,7 +27,7 @@ from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test import PackageTester
 from kiln.store import compile_cache_key
 from kiln.store.step_cache import StepCache, StepResult, file_or_folder_digest
-from kiln.variants.cuda_version import offered
+from kiln.variants.cuda_version import offered_virtual_packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -232,7 +232,7 @@ class Builder:
             folder=self.job.folder,
             channels=self.channels,
             cache=self.job.cache / "pkgs",
-            machine=offered(machine_virtual_packages(), self.rendered.config),
+            machine=offered_virtual_packages(machine_virtual_packages(), self.rendered.config),
             available=None if self.dependencies is None else self.channel.names(),
             priority=self.job.packages.channel_priority,
         )

@@ -119,7 +119,7 @@ def _given(options: argparse.Namespace, root: Path) -> Path | None:
 def _lacking(root: Path) -> tuple[Need, ...]:
     from kiln import expand, feedstock_loader, limits
 
-    return limits.bounded(lambda: expand.lacking(feedstock_loader.find(root)))
+    return limits.bounded(lambda: expand.keys_without_value(feedstock_loader.find(root)))
 
 
 def _newest(options: argparse.Namespace) -> Path:

@@ -18,7 +18,7 @@ from kiln.expand.config_file import read, read_all, text
 from kiln.expand.forge_settings import exclusive_config_file
 from kiln.expand.matrix import configs
 from kiln.expand.stale import changes_since_rerender
-from kiln.expand.unpinned_keys import Need, lacking, missing_values, require_values
+from kiln.expand.unpinned_keys import Need, keys_without_value, missing_values, require_values
 
 __all__ = [
     "CondaSettings",
@@ -32,7 +32,7 @@ __all__ = [
     "container_settings",
     "drift",
     "exclusive_config_file",
-    "lacking",
+    "keys_without_value",
     "missing_values",
     "package_settings",
     "read",

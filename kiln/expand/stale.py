@@ -43,7 +43,7 @@ def changes_since_rerender(feedstock: Feedstock) -> str:
 
 def _changes(feedstock: Feedstock) -> str:
     own_pinning = forge_settings.exclusive_config_file(feedstock)
-    if own_pinning is None and unpinned_keys.lacking(feedstock):
+    if own_pinning is None and unpinned_keys.keys_without_value(feedstock):
         return _changed_values(feedstock)
     return ci_support.drift(feedstock, matrix.configs(feedstock, own_pinning)).summary
 

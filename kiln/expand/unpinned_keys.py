@@ -68,7 +68,7 @@ def require_values(feedstock: Feedstock) -> None:
     Raises:
         PinningNeeded: some keys have no value; it lists each with the place of its use.
     """
-    needs = lacking(feedstock)
+    needs = keys_without_value(feedstock)
     if needs:
         raise missing_values(needs)
 
@@ -80,7 +80,7 @@ def missing_values(needs: Sequence[Need], *, why: str = "", hint: str = HINT) ->
     return PinningNeeded(f"{keys} no value without a pinning", why=why, hint=hint, others=others)
 
 
-def lacking(feedstock: Feedstock) -> tuple[Need, ...]:
+def keys_without_value(feedstock: Feedstock) -> tuple[Need, ...]:
     """Return the keys that the recipe uses, or .ci_support holds today, without a value in the feedstock."""
     defined = _defined_keys(feedstock)
     if is_v1(feedstock):

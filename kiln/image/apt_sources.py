@@ -62,7 +62,7 @@ def names(*, env: Mapping[str, str]) -> frozenset[str]:
     return frozenset(_output(("apt-cache", "pkgnames"), env).split())
 
 
-def unknown(output: str) -> tuple[str, ...]:
+def unknown_packages(output: str) -> tuple[str, ...]:
     """Return the packages that apt did not find."""
     return tuple(re.findall(r"^E: Unable to locate package (\S+)$", output, re.MULTILINE))
 

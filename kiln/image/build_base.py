@@ -225,7 +225,7 @@ def _require_packages(
         UsageError: if the suite has no package of a name.
     """
     simulation = command.run((words[0], "--simulate", *words[1:]), env=env, on_line=on_line)
-    missing = apt_sources.unknown(simulation.tail)
+    missing = apt_sources.unknown_packages(simulation.tail)
     if missing:
         suggestion = nearest(missing[0], apt_sources.names(env=env), most=2)
         raise UsageError(

@@ -183,7 +183,7 @@ def _complete(
     missing: dict[str, str] = {}
     for _ in range(_ROUNDS):
         system = debian.system_entries(debs, scratch / "debian", env=env)
-        missing = shared_libraries.missing((*system, *conda))
+        missing = shared_libraries.missing_libraries((*system, *conda))
         owners = {soname: debian.owner(soname, request.suite, env=env) for soname in missing}
         others = debian.license_packages(system)
         if not missing and not others:

@@ -17,7 +17,7 @@ _ELF = b"\x7fELF"
 DRIVER_LIBRARIES = frozenset({"libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1"})
 
 
-def missing(entries: Iterable[LayerEntry]) -> dict[str, str]:
+def missing_libraries(entries: Iterable[LayerEntry]) -> dict[str, str]:
     """Return each library that the image needs and lacks, with the path of a file that needs it.
 
     A file of the library's name in any folder counts: search paths are not followed, for programs also load libraries
@@ -27,14 +27,14 @@ def missing(entries: Iterable[LayerEntry]) -> dict[str, str]:
     names = {PurePosixPath(entry.path).name for entry in entries} | DRIVER_LIBRARIES
     absent: dict[str, str] = {}
     for entry in entries:
-        for soname in needed(entry.source) if entry.source is not None else ():
+        for soname in needed_libraries(entry.source) if entry.source is not None else ():
             if soname not in names:
                 absent.setdefault(soname, entry.path)
     return absent
 
 
 @functools.cache
-def needed(path: Path) -> tuple[str, ...]:
+def needed_libraries(path: Path) -> tuple[str, ...]:
     """Return the libraries that an ELF file needs; none for other files."""
     with path.open("rb") as file:
         if file.read(4) != _ELF:

@@ -99,7 +99,7 @@ def plan(request: InstallRequest) -> Installation:
     """
     _require_prefix(request.prefix)
     there = local_channel.installed(request.prefix)
-    specs = (*request.specs, *remembered(there, but=request.specs))
+    specs = (*request.specs, *remembered_specs(there, but=request.specs))
     try:
         records = local_channel.solve(
             request.channels,
@@ -135,7 +135,7 @@ def plan(request: InstallRequest) -> Installation:
     )
 
 
-def remembered(there: Iterable[PrefixRecord], *, but: Sequence[str]) -> tuple[str, ...]:
+def remembered_specs(there: Iterable[PrefixRecord], *, but: Sequence[str]) -> tuple[str, ...]:
     """Return the specs that were requested when a prefix was made, except those requested again.
 
     A prefix without recorded specs keeps every package by its name.
@@ -211,7 +211,7 @@ def execute(installation: Installation, *, cache: Path) -> None:
 def _require_unchanged(installation: Installation) -> None:
     """Raise AlreadyRunning where another install has changed the prefix since the packages were chosen."""
     request, there = installation.request, local_channel.installed(installation.request.prefix)
-    specs = (*request.specs, *remembered(there, but=request.specs))
+    specs = (*request.specs, *remembered_specs(there, but=request.specs))
     if specs != installation.specs or changes(there, installation.records) != installation.changes:
         raise AlreadyRunning(
             f"another process has changed {request.prefix} since the packages were chosen",

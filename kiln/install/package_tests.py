@@ -13,7 +13,7 @@ from kiln.local_channel import Channel
 from kiln.names import is_channel_folder
 from kiln.package_test import PackageTester
 from kiln.store.layout import ArtifactLayout
-from kiln.variants.cuda_version import offered
+from kiln.variants.cuda_version import offered_virtual_packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -109,7 +109,7 @@ def _one(checking: PackageTestRun, rendered: Rendered, output: Output, root: Pat
         folder=root,
         channels=(*own, *(checking.channels or channels_for(rendered))),
         cache=root / "cache",
-        machine=offered(checking.machine, rendered.config),
+        machine=offered_virtual_packages(checking.machine, rendered.config),
     )
     tester = tester if output.subdir == "noarch" else tester.on(output.subdir)
     return tester.run(tester.plan(output), environment=checking.environment)

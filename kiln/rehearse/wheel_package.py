@@ -15,7 +15,7 @@ from kiln import files
 from kiln.conda_package.writer import PLACEHOLDER, Archive, PackageFacts, package
 from kiln.errors import Interrupted
 from kiln.rehearse import conda_names
-from kiln.rehearse.wheel_reader import EntryPoint, Member, Wheel, broken, license_files, opened
+from kiln.rehearse.wheel_reader import EntryPoint, Member, Wheel, broken_wheel, license_files, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -204,7 +204,7 @@ class _Stoppable:
 
 def _add(archive: Archive, wheel: Wheel, member: Member, path: str, stop: Event) -> None:
     if PurePosixPath(path).parts[0] == "info" or path in archive:
-        raise broken(wheel.path, f"its member {member.path!r} would overwrite {path!r}")
+        raise broken_wheel(wheel.path, f"its member {member.path!r} would overwrite {path!r}")
     if path.startswith("bin/") and ".data/scripts/" in member.path:
         text = _PYTHON_SHEBANG.sub(f"#!{PLACEHOLDER}/bin/python".encode(), wheel.read(member.path))
         archive.add_bytes(path, text, executable=True)
@@ -229,7 +229,7 @@ def _python_place(member: Member, wheel: Wheel, target: PackageTarget) -> str | 
         "data": "",
     }
     if scheme not in folders or not path:
-        raise broken(wheel.path, f"its member {member.path!r} has an unknown install scheme")
+        raise broken_wheel(wheel.path, f"its member {member.path!r} has an unknown install scheme")
     return folders[scheme] + path
 
 

@@ -158,10 +158,10 @@ class Wheel:
         return self.read(path)
 
     def _bad(self, why: str) -> NoReturn:
-        raise broken(self.path, why)
+        raise broken_wheel(self.path, why)
 
 
-def broken(path: Path, why: str) -> BrokenPackage:
+def broken_wheel(path: Path, why: str) -> BrokenPackage:
     """Return the error for a wheel that cannot be used."""
     return BrokenPackage(f"the wheel {path.name} cannot be turned into a package", why=why)
 
@@ -173,7 +173,7 @@ def opened(path: Path) -> Iterator[Wheel]:
         with zipfile.ZipFile(path) as archive:
             yield Wheel(path, archive)
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError) as error:
-        raise broken(path, f"it is damaged: {error}") from error
+        raise broken_wheel(path, f"it is damaged: {error}") from error
 
 
 def license_files(wheel: Wheel) -> Mapping[str, str]:

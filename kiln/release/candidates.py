@@ -15,7 +15,7 @@ from kiln.model.release import Candidate, Release
 from kiln.package_test import PackageTester
 from kiln.publish import contents, require_release
 from kiln.store.layout import ArtifactLayout
-from kiln.variants.cuda_version import offered
+from kiln.variants.cuda_version import offered_virtual_packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -162,7 +162,7 @@ class StagingTest:
             folder=folder,
             channels=(staged, *self.channels, *channels_for(rendered)),
             cache=folder / "cache",
-            machine=offered(self.machine, rendered.config),
+            machine=offered_virtual_packages(self.machine, rendered.config),
         )
         tester = tester if output.subdir == "noarch" else tester.on(output.subdir)
         if runs:

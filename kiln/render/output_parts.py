@@ -215,7 +215,7 @@ def compile_step(top: Metadata, *, several: bool) -> Staging | None:
     )
 
 
-def granted(extra: Any) -> tuple[str, ...]:
+def steps_with_network(extra: Any) -> tuple[str, ...]:
     """Return the steps whose scripts may reach the network: ``extra: network:``, a name or a list of names."""
     steps = extra.get("network") if isinstance(extra, dict) else None
     return tuple(str(step) for step in as_list(steps) if step)

@@ -14,7 +14,7 @@ from kiln.recipe.recipe_text import RecipeSource
 from kiln.recipe.validity import require_no_cycle, require_valid, undefined_names, unread_versions
 from kiln.recipe_v1.recipe_format import is_v1
 from kiln.render.open_pins import marker, pins_as_built, pins_of
-from kiln.render.output_parts import compile_step, granted, output, requirements, sources
+from kiln.render.output_parts import compile_step, output, requirements, sources, steps_with_network
 from kiln.render.output_settings import truth
 from kiln.render.v1 import render_v1
 from kiln.variants.combine import combine
@@ -176,7 +176,7 @@ def _rendered(config: BuildConfig, recipe: Recipe, packages: list[Metadata], ope
         name=top.name,
         stagings=() if step is None else (step,),
         outputs=tuple(outputs),
-        network=granted(top.values.get("extra")),
+        network=steps_with_network(top.values.get("extra")),
     )
 
 

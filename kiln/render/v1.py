@@ -13,7 +13,7 @@ from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import Rendering
 from kiln.recipe_v1.variant_file import VariantFileV1
 from kiln.recipe_v1.yaml_nodes import RECIPE
-from kiln.render.output_parts import granted
+from kiln.render.output_parts import steps_with_network
 from kiln.render.v1_parts import OutputScripts, Stagings, secrets, source, specs, tests
 from kiln.render.v1_settings import settings
 from kiln.variants.files import load_variant_file
@@ -60,7 +60,7 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
         name=recipe.identity_at(packages[0])[0] if packages else "",
         stagings=shared.all,
         outputs=tuple(outputs.values()),
-        network=granted(packages[0].sections.get("extra")) if packages else (),
+        network=steps_with_network(packages[0].sections.get("extra")) if packages else (),
         file=RECIPE,
     )
 

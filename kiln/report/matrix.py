@@ -47,7 +47,7 @@ def _row(config: ConfigRun, name: str, end: float) -> tuple[str, ...]:
         f"{SIGNS[config.state]} {config.state.value}",
         "" if seconds is None else duration(seconds),
         "" if config.peak_memory is None else files.size_text(config.peak_memory),
-        totals.cached(config),
+        totals.cache_hits(config),
         f"{len(config.packages)}, {files.size_text(totals.size(config.packages))}" if config.packages else "",
         str(totals.tests(config)),
         cut(one_line(config.reason.partition("\n")[0]), 80),

@@ -89,7 +89,7 @@ def took(config: ConfigRun, end: float) -> float | None:
     return None if config.started is None else max(0.0, (config.finished or end) - config.started)
 
 
-def cached(config: ConfigRun) -> str:
+def cache_hits(config: ConfigRun) -> str:
     """Return the cache hits of a compile, of all cacheable actions; an empty text without a compile."""
     compiles = [step.compile for step in config.steps if step.compile]
     hits, lookups = sum(step.hits for step in compiles), sum(step.hits + step.misses for step in compiles)

@@ -135,7 +135,7 @@ def images_of(places: Mapping[str, BuildLocation]) -> str | None:
     return ", ".join(sorted({place.pinned for place in places.values()} - {""})) or None
 
 
-def settled(engine: Engine | None, place: BuildLocation) -> Engine | None:
+def engine_with_options(engine: Engine | None, place: BuildLocation) -> Engine | None:
     """Return an engine with the options that it needs on this machine, tried with an image; None on the host.
 
     Raises:

@@ -158,7 +158,7 @@ def _waiting(planned: ScheduledConfig) -> ConfigRun:
 def _jobs(run_inputs: RunInputs, configs: list[BuildConfig]) -> dict[str, ConfigJob]:
     """Return the jobs of configs, with the engine as tried in one of their images."""
     engine = (
-        executor_choice.settled(run_inputs.engine, run_inputs.places[configs[0].name])
+        executor_choice.engine_with_options(run_inputs.engine, run_inputs.places[configs[0].name])
         if configs and run_inputs.options.fetch
         else None
     )

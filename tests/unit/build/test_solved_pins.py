@@ -8,7 +8,7 @@ import pytest
 
 from kiln.build.engine_recipe import concrete
 from kiln.build.metadata_rewrite import stamp
-from kiln.build.solved_pins import closed, engine_requirement, environments, of_output, pinnable
+from kiln.build.solved_pins import engine_requirement, environments, of_output, pinnable, with_solved_pins
 from kiln.conda_package.reader import read_info
 from kiln.errors import RecipeFault
 from kiln.model.rendered import Output, Pin, Requirements
@@ -100,12 +100,12 @@ def test_a_pin_replaces_its_requirement_in_the_engines_recipe(tmp_path: Path) ->
     ],
 )
 def test_placeholders_become_bounds(specs: list[str], pins: list[Pin], wanted: list[str]) -> None:
-    assert closed(specs, pins, SOLVED) == wanted
+    assert with_solved_pins(specs, pins, SOLVED) == wanted
 
 
 def test_a_pin_to_a_package_that_is_not_solved_is_refused() -> None:
     with pytest.raises(RecipeFault, match="zlib is not in the host environment"):
-        closed(["zlib >=0"], [Pin(name="zlib", subpackage=False)], SOLVED)
+        with_solved_pins(["zlib >=0"], [Pin(name="zlib", subpackage=False)], SOLVED)
 
 
 def test_a_package_gets_the_bounds_of_what_its_engine_recorded(tmp_path: Path) -> None:

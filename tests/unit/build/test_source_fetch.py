@@ -56,7 +56,7 @@ class Fetch:
             env={},
             on_line=self.lines.append,
         )
-        recipe = fetch.completed({"source": planned}, source_kinds.fetched(sources, self.recipe))
+        recipe = fetch.completed({"source": planned}, source_kinds.fetched_sources(sources, self.recipe))
         return list(recipe["source"])
 
 
@@ -134,7 +134,7 @@ def test_a_folder_of_downloads_has_the_file(fetch: Fetch) -> None:
 def test_what_the_engine_verifies_stays_its_job(fetch: Fetch) -> None:
     sources = (Source(url=("https://a.org/a.zip",), sha256="0" * 64), Source(path="a.bin"), Source(git_url="../g"))
     by_engine = Source(url=("a.zip",), hashes=SHA1, content_hashes={"sha256": "0"}, no_hoist=True, by_engine=True)
-    assert source_kinds.fetched((*sources, by_engine), fetch.recipe) == ()
+    assert source_kinds.fetched_sources((*sources, by_engine), fetch.recipe) == ()
     entries = [engine_entry(source, fetch.recipe) for source in sources]
     assert fetch.entries(*sources) == entries
     assert not fetch.cache.exists()

@@ -40,7 +40,7 @@ def run(folder: Path) -> subprocess.CompletedProcess[str]:
 def test_a_prefix_without_special_files_passes_without_a_trace(prefix: Path, tmp_path: Path) -> None:
     ended = run(tmp_path)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "after\n", "")
-    assert special_files.listed(tmp_path) == () == special_files.in_prefixes([prefix])
+    assert special_files.listed_files(tmp_path) == () == special_files.in_prefixes([prefix])
 
 
 @pytest.mark.processes
@@ -50,7 +50,7 @@ def test_special_files_end_the_script_and_are_named(prefix: Path, tmp_path: Path
     named = ("a socket (socket)", "bin/two\nlines (FIFO)")
     ended = run(tmp_path)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert special_files.listed(tmp_path) == named
+    assert special_files.listed_files(tmp_path) == named
     assert special_files.in_prefixes([prefix]) == named
 
 

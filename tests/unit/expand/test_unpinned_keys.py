@@ -57,7 +57,7 @@ def test_a_checkout_that_was_made_with_a_pinning_is_left_as_it_is_without_one(
 def test_the_feedstocks_here_need_no_pinning(root: Path) -> None:
     from kiln import feedstock_loader
 
-    assert expand.lacking(feedstock_loader.find(root)) == ()
+    assert expand.keys_without_value(feedstock_loader.find(root)) == ()
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_the_feedstocks_here_need_no_pinning(root: Path) -> None:
 )
 def test_what_a_recipe_writes_out_must_have_a_value(recipe: str, need: tuple[str, str], tmp_path: Path) -> None:
     feedstock = written(tmp_path, recipe, "")
-    assert [(item.key, str(item.at)) for item in expand.lacking(feedstock)] == [need]
+    assert [(item.key, str(item.at)) for item in expand.keys_without_value(feedstock)] == [need]
     assert rerendered(feedstock) == PinningNeeded.exit_code
     assert not feedstock.configs.exists()
     (feedstock.recipe / "conda_build_config.yaml").write_text(f"{need[0]}:\n  - '3.10'\n")
@@ -92,28 +92,28 @@ def test_what_a_recipe_writes_out_must_have_a_value(recipe: str, need: tuple[str
 )
 def test_a_key_with_another_value_or_without_need_of_one_is_not_reported(recipe: str, tmp_path: Path) -> None:
     feedstock = written(tmp_path, recipe, "alpha:\n  - 1\n")
-    assert expand.lacking(feedstock) == ()
+    assert expand.keys_without_value(feedstock) == ()
     assert rerendered(feedstock) == 0
-    assert expand.lacking(feedstock) == (), "nor once it is written"
+    assert expand.keys_without_value(feedstock) == (), "nor once it is written"
     assert rerendered(feedstock, "--check") == 0
 
 
 def test_a_used_key_that_only_ci_support_has_is_reported_with_its_values(tmp_path: Path) -> None:
     feedstock = held(written(tmp_path, HOST, ""), "alpha:\n- '1'\n- '2'\nzlib:\n- '1'\ntarget_platform:\n- linux-64\n")
-    (need,) = expand.lacking(feedstock)
+    (need,) = expand.keys_without_value(feedstock)
     assert (need.key, need.held, str(need.at)) == ("alpha", ("1", "2"), "recipe/meta.yaml:6:7")
 
 
 def test_a_key_that_only_a_script_uses_is_reported(tmp_path: Path) -> None:
     feedstock = held(written(tmp_path, HEAD, ""), "beta:\n- '1'\n")
-    assert expand.lacking(feedstock) == ()
+    assert expand.keys_without_value(feedstock) == ()
     (feedstock.recipe / "build.sh").write_text("echo ${beta}\n")
-    assert [need.key for need in expand.lacking(feedstock)] == ["beta"]
+    assert [need.key for need in expand.keys_without_value(feedstock)] == ["beta"]
 
 
 def test_an_axis_that_conda_build_would_fill_with_its_default_is_reported(tmp_path: Path) -> None:
     feedstock = held(written(tmp_path, f"{HOST}    - python\n", "alpha:\n  - 1\n"), "python:\n- 3.10.* *_cpython\n")
-    assert [need.key for need in expand.lacking(feedstock)] == ["python"]
+    assert [need.key for need in expand.keys_without_value(feedstock)] == ["python"]
 
 
 def test_without_a_pinning_is_what_is_asked_for_when_said_so(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_outputs_that_conda_forge_validates_need_their_channel(tmp_path: Path) -
     feedstock = written(tmp_path, HOST, "alpha:\n  - 1\n")
     with (feedstock.root / "conda-forge.yml").open("a") as file:
         file.write("conda_forge_output_validation: true\n")
-    assert [need.key for need in expand.lacking(feedstock)] == ["channel_sources", "channel_targets"]
+    assert [need.key for need in expand.keys_without_value(feedstock)] == ["channel_sources", "channel_targets"]
 
 
 @pytest.mark.parametrize("words", [(), ("--check",), ("--no-pinning",)])

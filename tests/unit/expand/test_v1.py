@@ -179,7 +179,7 @@ build:
   string: ${{ 'a' if b == 'c' else d | default('e') }}h${{ hash }}_0
   script: echo ${{ PYTHON }}
 """
-    assert expand.lacking(feedstock(tmp_path, recipe)) == ()
+    assert expand.keys_without_value(feedstock(tmp_path, recipe)) == ()
 
 
 def test_what_is_written_is_as_it_is_expanded(tmp_path: Path) -> None:

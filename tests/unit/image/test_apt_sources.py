@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kiln.image.apt_sources import access, codename, lines, unknown
+from kiln.image.apt_sources import access, codename, lines, unknown_packages
 
 TARGETS = """\
 http://mirror.example/debian/ bookworm main Debian
@@ -52,5 +52,5 @@ def test_settings_are_those_that_decide_whether_a_mirror_is_reached() -> None:
 
 def test_packages_that_there_are_not_are_found_in_what_apt_says() -> None:
     said = "Building dependency tree...\nE: Unable to locate package gxx\nE: Unable to locate package foo-1.0\nE: setup"
-    assert unknown(said) == ("gxx", "foo-1.0")
-    assert unknown("E: Failed to fetch http://mirror.example/") == ()
+    assert unknown_packages(said) == ("gxx", "foo-1.0")
+    assert unknown_packages("E: Failed to fetch http://mirror.example/") == ()

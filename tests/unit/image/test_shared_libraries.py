@@ -12,13 +12,16 @@ from kiln.image.layers import LayerEntry
 def test_a_missing_library_is_reported() -> None:
     """The interpreter that runs this needs the C library at least."""
     python = Path(sys.executable).resolve()
-    assert "libc.so.6" in shared_libraries.needed(python)
-    missing = shared_libraries.missing([LayerEntry(path="/bin/python", mode=0o755, source=python)])
+    assert "libc.so.6" in shared_libraries.needed_libraries(python)
+    missing = shared_libraries.missing_libraries([LayerEntry(path="/bin/python", mode=0o755, source=python)])
     assert missing["libc.so.6"] == "/bin/python"
     libraries = [LayerEntry(path=f"/lib/{name}", mode=0o644, data=b"") for name in missing]
-    assert shared_libraries.missing([LayerEntry(path="/bin/python", mode=0o755, source=python), *libraries]) == {}
+    assert (
+        shared_libraries.missing_libraries([LayerEntry(path="/bin/python", mode=0o755, source=python), *libraries])
+        == {}
+    )
 
 
 def test_a_damaged_elf_file_needs_no_library(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"\x7fELF and then nothing")
-    assert shared_libraries.needed(tmp_path / "x") == ()
+    assert shared_libraries.needed_libraries(tmp_path / "x") == ()

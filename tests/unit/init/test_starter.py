@@ -25,4 +25,4 @@ def test_a_starter_renders_as_asked_and_has_no_lints(tmp_path: Path, form: Recip
     (output,) = render.render(feedstock, config).outputs
     assert (output.name, output.version, output.noarch) == ("a-b.c", version, "generic")
     assert (root / "outputs.txt").read_text().splitlines()[1:] == ["a-b.c"]
-    assert expand.lacking(feedstock) == ()
+    assert expand.keys_without_value(feedstock) == ()
