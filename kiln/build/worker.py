@@ -86,7 +86,7 @@ def build(job: dict[str, Any]) -> Path:
         return package_file
     require_all_packed(folder, job["recipe"])
     if "sections" in job["edits"]:
-        require_usable(folder, job["recipe"]["package"])
+        require_usable(folder, job["recipe"])
     files.remove(folder / ENGINE_FOLDER)
     package = folder / package_file.name
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
@@ -119,14 +119,17 @@ def require_all_packed(folder: Path, recipe: dict[str, Any]) -> None:
             sys.stdout.write(f"{left_out_files.LEFT_OUT}{name}: it has no content of its own\n")
 
 
-def require_usable(folder: Path, package: dict[str, str]) -> None:
-    """Refuse a package whose files conda-build refuses; ``package`` is its name and its version.
+def require_usable(folder: Path, recipe: dict[str, Any]) -> None:
+    """Refuse a package whose files conda-build refuses; the recipe may choose some files of the prefix itself.
 
     No link may lead into the folder of the config's steps, above that of the step.
 
     Raises:
         ValueError: with the files.
     """
+    if recipe["build"].get("files"):
+        return
+    package = recipe["package"]
     for prefix in host_prefixes(folder):
         found = installed_files_check.faults(
             prefix, name=package["name"], version=package["version"], build_folder=folder.parent
