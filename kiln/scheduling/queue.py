@@ -150,7 +150,9 @@ class Queue:
 
     def resume(self, worker: str, job: JobEstimate, now: float) -> None:
         """Assign a config to a worker that builds it already."""
-        self._busy[worker] = (job, now + self.seconds(worker, job))
+        ends = [self._busy[other][1] for other in self._compiling.get(self._group(job), ()) if other != worker]
+        begin = max(now, min(ends)) if self._dependent and ends else now
+        self._busy[worker] = (job, begin + self.seconds(worker, job))
         if self.compiles(worker, job):
             self._compiling.setdefault(self._group(job), set()).add(worker)
 

@@ -71,6 +71,15 @@ def test_a_worker_that_is_requested_later_is_charged_from_then_on() -> None:
     assert observer.costs[-1].spent == pytest.approx(way.cost - 8 * 2 * 0.09, rel=0.02)
 
 
+def test_a_scheduler_s_warm_builds_are_expected_after_their_cold_one() -> None:
+    configs = estimates(4, hours=3, warm=0.2, groups=2)
+    observer, supervisor = executed(configs, max_workers=4, is_scheduled=True)
+    ends = {config: end - supervisor.state.started for config, end in observer.costs[0].config_ends.items()}
+    cold, warm = 240.0 + 3 * HOUR + 60.0, 240.0 + 3.6 * HOUR + 60.0
+    expected = {"config00": cold, "config01": cold, "config02": warm, "config03": warm}
+    assert ends == pytest.approx(expected, rel=0.001)
+
+
 def test_the_forecast_of_a_run_with_a_lost_worker_is_right_again_after_the_loss() -> None:
     configs = estimates(6, hours=3, groups=6)
     observer, _ = executed(configs, faults=Faults(dies={"kiln-r1-1": 2 * HOUR}))
