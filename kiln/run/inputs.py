@@ -176,7 +176,8 @@ def _system_packages(feedstock: Feedstock) -> tuple[str, ...]:
     names = [name for line in lines if (name := line.partition("#")[0].strip())]
     if not names:
         return ()
-    return (f"recipe/{file.name} is not installed; the image or this machine must have {', '.join(names)}",)
+    missing = f"recipe/{file.name} is not installed; the image or this machine must have {', '.join(names)}"
+    return (f"{missing}: builds run as your user; DOCKER_IMAGE names an image that has them",)
 
 
 def _require_keys(feedstock: Feedstock, configs: tuple[BuildConfig, ...], *, engine: str) -> None:

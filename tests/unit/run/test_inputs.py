@@ -19,7 +19,14 @@ META = "package:\n  name: a\n  version: 1\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "named"), [("# none\n\n", ""), ("mesa-libGL  # for tests\nlibX11\n", "must have mesa-libGL, libX11")]
+    ("text", "named"),
+    [
+        ("# none\n\n", ""),
+        (
+            "mesa-libGL  # for tests\nlibX11\n",
+            "must have mesa-libGL, libX11: builds run as your user; DOCKER_IMAGE names",
+        ),
+    ],
 )
 def test_system_packages_are_noted(tmp_path: Path, text: str, named: str) -> None:
     notes = _system_packages(written(tmp_path, META, files={"recipe/yum_requirements.txt": text}))
