@@ -114,7 +114,7 @@ def headers(url: str) -> dict[str, str]:
     return max(matches, key=lambda entry: len(entry.bare)).header if matches else {}
 
 
-def address(url: str) -> str:
+def address_with_token(url: str) -> str:
     """Return the URL of a request for a channel's file: with the token in its path, where the channel has one."""
     for entry in _Registry.entries.values():
         if entry.token is not None and entry.covers(url):

@@ -72,7 +72,7 @@ def bounded(stream: ByteStream, name: str, size: int | None = None) -> bytes:
 
 def _download(address: str) -> bytes | None:
     url = quote(address, safe=SAFE)
-    with_token = quote(credentials.address(address), safe=SAFE)
+    with_token = quote(credentials.address_with_token(address), safe=SAFE)
     timeout = min(http_client.TIMEOUT, rattler_process.limits().stall)
     try:
         with http_client.opened(with_token, headers=credentials.headers(url), timeout=timeout) as response:

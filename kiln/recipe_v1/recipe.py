@@ -358,7 +358,7 @@ def _free_keys(requirements: Mapping[str, Any], scope: VariantScope) -> set[str]
     return {key for name in names if (key := scope.key_of(name))}
 
 
-def versions(requirements: Mapping[str, Any], scope: VariantScope) -> dict[str, str]:
+def variant_versions(requirements: Mapping[str, Any], scope: VariantScope) -> dict[str, str]:
     """Return the versions that the variant gives the requirements of ``build`` and ``host`` that have none."""
     names = (name for part in ("build", "host") for spec in requirements.get(part, ()) if (name := free_name(spec)))
     return {name: str(scope.variant[key]) for name in names if (key := scope.key_of(name))}

@@ -77,7 +77,7 @@ def conda_name(pypi: str) -> str:
     return known()[name].conda if name in known() else name
 
 
-def layout(pypi: str) -> WheelLayout:
+def wheel_layout(pypi: str) -> WheelLayout:
     """Return the install location of a package's files."""
     name = canonicalize_name(pypi)
     return known()[name].layout if name in known() else WheelLayout.PYTHON

@@ -122,7 +122,7 @@ def convert_all(wheels: Sequence[tuple[Path, str]], folder: Path, target: Packag
 
 def describe(wheel: Wheel, sha256: str, target: PackageTarget) -> PackageFacts:
     """Return the metadata of a wheel's package."""
-    libraries = conda_names.layout(wheel.name) is conda_names.WheelLayout.LIBRARIES
+    libraries = conda_names.wheel_layout(wheel.name) is conda_names.WheelLayout.LIBRARIES
     added = conda_names.requirements_missing_in_wheel(wheel.name, target.python) if target.as_conda_forge else ()
     exported = conda_names.added_run_exports(wheel.name, wheel.version) if target.as_conda_forge else ()
     required = {
@@ -175,7 +175,7 @@ def _first_line(text: str) -> str:
 
 
 def _fill(archive: Archive, wheel: Wheel, target: PackageTarget, stop: Event) -> None:
-    as_libraries = conda_names.layout(wheel.name) is conda_names.WheelLayout.LIBRARIES
+    as_libraries = conda_names.wheel_layout(wheel.name) is conda_names.WheelLayout.LIBRARIES
     for member in wheel.members:
         path = _library_place(member) if as_libraries else _python_place(member, wheel, target)
         if path is not None:

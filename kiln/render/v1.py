@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.model.rendered import Output, Pin, Rendered, Requirements
 from kiln.names import fault
 from kiln.recipe_v1.identity import Identities
-from kiln.recipe_v1.recipe import RecipeV1, versions
+from kiln.recipe_v1.recipe import RecipeV1, variant_versions
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import Rendering
 from kiln.recipe_v1.variant_file import VariantFileV1
@@ -136,7 +136,7 @@ def _output(package: PackageAt, identity: Identity, loops: Sequence[str], script
             host=specs(needs.get("host", ())),
             run=specs(needs.get("run", ())),
             run_constrained=specs(needs.get("run_constraints", ())),
-            versions=versions(needs, package.scope),
+            versions=variant_versions(needs, package.scope),
         ),
         track_features=_features(package),
         run_exports={kind: specs(given) for kind, given in exports.items()},

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.model.rendered import OutputTest, Requirements, Script, Source, Staging
 from kiln.names import MAX_LENGTH, fault
-from kiln.recipe_v1.recipe import versions
+from kiln.recipe_v1.recipe import variant_versions
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.render.v1_settings import settings
 
@@ -115,7 +115,7 @@ def _staging(package: PackageAt, given: StagingAt, scripts: OutputScripts, loops
         requirements=Requirements(
             build=specs(needs.get("build", ())),
             host=specs(needs.get("host", ())),
-            versions=versions(needs, scope),
+            versions=variant_versions(needs, scope),
         ),
         sources=tuple(source(entry) for entry in sections["source"]),
         variant={key: str(scope.variant[key]) for key in loops if key in given.own},

@@ -29,7 +29,7 @@ def libraries(wheels: tuple[LockedWheel, ...], folder: Path, target: PackageTarg
     """Yield packages of the wheels' metadata: their files, gigabytes, decide nothing here."""
     for wheel in wheels:
         name = conda_names.conda_name(wheel.name)
-        if conda_names.layout(wheel.name) is conda_names.WheelLayout.LIBRARIES:
+        if conda_names.wheel_layout(wheel.name) is conda_names.WheelLayout.LIBRARIES:
             exports = (
                 run_exports(wheel.name, Version(wheel.version)) if conda_names.exported_by(wheel.name) == name else {}
             )

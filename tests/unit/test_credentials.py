@@ -34,8 +34,8 @@ def test_credentials_are_sent_to_their_channel_alone() -> None:
     for other in ("https://one.example/private-too/x", "https://one.example/", "https://x.example/private/x"):
         assert credentials.headers(other) == {}
     url = "https://two.example/lab/noarch/repodata.json"
-    assert credentials.address(url) == "https://two.example/t/tok-98765/lab/noarch/repodata.json"
-    assert credentials.address("https://two.example/labs/x") == "https://two.example/labs/x"
+    assert credentials.address_with_token(url) == "https://two.example/t/tok-98765/lab/noarch/repodata.json"
+    assert credentials.address_with_token("https://two.example/labs/x") == "https://two.example/labs/x"
 
 
 def test_rattler_gets_them_in_a_file_of_its_form() -> None:

@@ -96,7 +96,7 @@ def test_requirements_hold_for_the_target_only() -> None:
 
 def test_an_unknown_package_keeps_its_normalized_name() -> None:
     assert conda_names.conda_name("Not_In.The-Table") == "not-in-the-table"
-    assert conda_names.layout("Not_In.The-Table") is conda_names.WheelLayout.PYTHON
+    assert conda_names.wheel_layout("Not_In.The-Table") is conda_names.WheelLayout.PYTHON
     assert conda_names.exported_by("Not_In.The-Table") == ""
 
 
