@@ -40,10 +40,12 @@ def fetch(
     algorithms: Iterable[str],
     progress: Callable[[str], None] = lambda _text: None,
     target: Path | None = None,
+    verify_kind: bool = True,
 ) -> Mapping[str, str]:
     """Return the hashes of what is at an address, which is written to ``target``, if given.
 
     ``folder`` is the one that an address without a scheme is relative to; ``progress`` gets the bytes received so far.
+    Without ``verify_kind``, what has the name of an archive may be something else.
 
     Raises:
         DownloadFailed: the address cannot be read, exceeds a limit, breaks off, or is not the archive that its name
@@ -52,7 +54,9 @@ def fetch(
     """
     full_disk = contextlib.nullcontext() if target is None else files.full_disk_as_error(target.parent)
     with full_disk, contextlib.nullcontext() if target is None else target.open("wb") as sink:  # closed in full_disk
-        transfer = _Transfer(url=url, algorithms=tuple(algorithms), progress=progress, sink=sink)
+        transfer = _Transfer(
+            url=url, algorithms=tuple(algorithms), progress=progress, sink=sink, verify_kind=verify_kind
+        )
         return _transferred(transfer, folder)
 
 
@@ -76,6 +80,7 @@ class _Transfer:
     algorithms: tuple[str, ...]
     progress: Callable[[str], None]
     sink: IO[bytes] | None
+    verify_kind: bool
 
 
 def _from_server(transfer: _Transfer, host: str) -> Mapping[str, str]:
@@ -129,7 +134,8 @@ def _hashed(transfer: _Transfer, stream: IO[bytes], size: int | None) -> Mapping
         transfer.progress(files.size_text(total) + (f" of {files.size_text(size)}" if size else ""))
     if size is not None and total != size:
         raise DownloadFailed(url, why=f"it broke off after {total:,} of {size:,} bytes")
-    _require_archive(url, beginning)
+    if transfer.verify_kind:
+        _require_archive(url, beginning)
     return {name: digest.hexdigest() for name, digest in hashes.items()}
 
 

@@ -88,6 +88,13 @@ def test_a_file_is_verified_and_kept_by_its_hash(fetch: Fetch, name: str) -> Non
     assert fetch.lines == [f"b: {url}", "b: fetched before"]
 
 
+def test_a_kept_file_is_what_its_hash_says_whatever_its_name(fetch: Fetch) -> None:
+    """An archive that its address does not name is downloaded; what it is called later makes no difference."""
+    source = Source(url=((fetch.recipe / "a.bin").as_uri(),), hashes=SHA1, archive_name="a.tar.gz")
+    assert fetch.entries(source) == fetch.entries(source)
+    assert fetch.lines[-1] == "a.tar.gz: fetched before"
+
+
 def test_the_strongest_hash_names_the_place_and_all_are_verified(fetch: Fetch) -> None:
     source = Source(url=("a.bin",), hashes={"sha1": HASHES["sha1"], "sha384": HASHES["sha384"]}, md5=HASHES["md5"])
     fetch.entries(source)
