@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from kiln.model.rendered import Checkout
 
-# No questions, and messages in English that this module reads.
-_SETTINGS = {"HGPLAIN": "1", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+# No questions, and messages in English that this module reads; without UTF-8, Subversion refuses names of files.
+_SETTINGS = {"HGPLAIN": "1", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", "LANGUAGE": ""}
 _NO_REVISION = re.compile(
     r"unknown revision|No such revision|Syntax error in revision|E205000|ambiguous identifier"
     r"|invalid reference|reference is not a tree"

@@ -234,6 +234,16 @@ def test_a_password_is_in_no_argument(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
+def test_names_of_files_are_utf8(tmp_path: Path) -> None:
+    """A program in the place of Subversion fails where that cannot write a name such as é."""
+    (tmp_path / "svn").write_text('#!/bin/sh\n[ "$(locale charmap)" = UTF-8 ] || exit 1\necho 7\n')
+    (tmp_path / "svn").chmod(0o755)
+    (tmp_path / "new").mkdir()
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LC_ALL": "C"}
+    assert check_out(Checkout(program="svn", url="https://a.org"), tmp_path / "new", env=env) == "7"
+
+
+@pytest.mark.processes
 def test_a_repository_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "hg").write_text("#!/bin/sh\necho 'abort: connection refused'; exit 255\n")
     (tmp_path / "hg").chmod(0o755)
