@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 ENGINE = "rattler_build_version"  # the key in about.json
 # Entries with the kernel and the processor of the build machine, which make no difference to the package's files.
 _MACHINE = re.compile(rb"^ *- __(?:linux|archspec)=.*\n", re.MULTILINE)
+# The feedstock's folder, by that of the build; and the folder that has its place in conda-forge's containers.
+_FEEDSTOCK = re.compile(rb"^ *build_dir: ['\"]?(/.+)/build_artifacts/", re.MULTILINE)
+_FEEDSTOCK_INSIDE = b"/home/conda/feedstock_root"
+_PLACEHOLDER = re.compile(rb"^( *host_prefix: )(/.*?/host_env)(?:_placehold)+\w*$", re.MULTILINE)
+_PREFIX_LENGTH = 255  # bytes of the engine's host prefix, whatever its folder
 _TIMESTAMP = re.compile(rb"^( *timestamp: ).*$", re.MULTILINE)
 _ENGINE = re.compile(rb"^  rattler-build: (\S+)$", re.MULTILINE)
 # The folders in which the engine packs a recipe and its tests, where conda-build has its own.
@@ -171,11 +176,21 @@ def _as_conda_build(index: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recipe(data: bytes, epoch: int | None) -> bytes:
+    """Return the engine's rendered recipe without what it says of the machine: kernel, folders, and time."""
     recipe = _MACHINE.sub(b"", data)
+    if feedstock := _FEEDSTOCK.search(recipe):
+        folder = re.compile(rb"(?<![\w.-])" + re.escape(feedstock[1]) + rb"(?=/)")
+        recipe = folder.sub(_FEEDSTOCK_INSIDE, recipe)
+        recipe = _PLACEHOLDER.sub(lambda line: line[1] + _padded(line[2]), recipe)
     if epoch is None:
         return recipe
     moment = dt.datetime.fromtimestamp(epoch, tz=dt.timezone.utc)
     return _TIMESTAMP.sub(rb"\g<1>" + f"{moment:%Y-%m-%dT%H:%M:%SZ}".encode(), recipe)
+
+
+def _padded(prefix: bytes) -> bytes:
+    """Return a prefix with the placeholder that the engine appends in this folder."""
+    return prefix + (b"_placehold" * _PREFIX_LENGTH)[: max(0, _PREFIX_LENGTH - len(prefix))]
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

@@ -14,6 +14,7 @@ import pytest
 
 from kiln import build, expand, feedstock_loader, render
 from kiln.build import engine, worker
+from kiln.conda_package.reader import info_files
 from kiln.errors import RecipeFault
 from kiln.model.plan import StagedFiles
 from kiln.run import recipe_support
@@ -29,6 +30,9 @@ def test_packages_are_those_that_rattler_build_makes(tmp_path: Path) -> None:
     built(root, CPU)
     require_same(root, tmp_path / "theirs", ["libplain", "plain-scripts", "plain"])
     packages = [str(path) for path in (root / "build_artifacts").glob("*/*.conda")]
+    metadata = {name: data for package in packages for name, data in info_files(Path(package)).items()}
+    own = str(root).encode()
+    assert [name for name, data in metadata.items() if own in data] == ["paths.json"], "for the prefix"
     ended = kiln(root, "test", *packages)
     assert ended.returncode == 0, ended.stderr
     assert f"{len(packages)} packages" in ended.stdout

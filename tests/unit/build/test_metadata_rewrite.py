@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from kiln.build.metadata_rewrite import stamp
-from kiln.conda_package.reader import read_info
+from kiln.conda_package.reader import info_files, read_info
 from tests.packages import conda_package
 
 if TYPE_CHECKING:
@@ -45,3 +47,35 @@ def test_the_same_content_made_on_another_machine_at_another_moment_gives_the_sa
         made.append((tmp_path / f"new{number}").read_bytes().replace(f"-{number}.tar".encode(), b"-.tar"))
     assert made[0] == made[1]
     assert read_info(tmp_path / "new0", "index.json")["timestamp"] == 1_700_000_000_000
+
+
+@pytest.mark.parametrize("root", ["/home/jane/a b/foo-feedstock", "/root", "/home/conda/feedstock_root"])
+def test_the_rendered_recipe_names_no_folder_of_the_machine(tmp_path: Path, root: str) -> None:
+    recipe = (
+        "  - path: {0}/recipe/src\n      - export RECIPE_DIR={0}/recipe; ls /opt/root/x /usr{0}/x\n"
+        "    build_dir: {0}/build_artifacts/work/linux_64_/foo/bld\n  - file://{0}/build_artifacts/channel\n"
+    )
+    info = {"index.json": INDEX, "recipe/rendered_recipe.yaml": recipe.format(root)}
+    stamp(conda_package(tmp_path / "old.conda", info), tmp_path / "new.conda", index={})
+    rendered = info_files(tmp_path / "new.conda")["recipe/rendered_recipe.yaml"].decode()
+    assert rendered == recipe.format("/home/conda/feedstock_root").replace(
+        "/usr/home/conda/feedstock_root", f"/usr{root}"
+    )
+
+
+def test_a_rendered_recipe_that_names_no_build_is_unchanged(tmp_path: Path) -> None:
+    info = {"index.json": INDEX, "recipe/rendered_recipe.yaml": "path: /home/jane/x\n"}
+    stamp(conda_package(tmp_path / "old.conda", info), tmp_path / "new.conda", index={})
+    assert info_files(tmp_path / "new.conda")["recipe/rendered_recipe.yaml"] == b"path: /home/jane/x\n"
+
+
+@pytest.mark.parametrize("root", ["/home/jane/foo", "/home/jane/a-much-longer-name/foo-feedstock"])
+def test_the_rendered_prefix_is_as_long_as_the_engines(tmp_path: Path, root: str) -> None:
+    def rendered(root: str) -> str:
+        prefix = f"{root}/build_artifacts/work/a/host_env" + 30 * "_placehold"
+        return f"    host_prefix: {prefix[:255]}\n    build_dir: {root}/build_artifacts/work/a\n"
+
+    info = {"index.json": INDEX, "recipe/rendered_recipe.yaml": rendered(root)}
+    stamp(conda_package(tmp_path / "old.conda", info), tmp_path / "new.conda", index={})
+    text = info_files(tmp_path / "new.conda")["recipe/rendered_recipe.yaml"].decode()
+    assert text == rendered("/home/conda/feedstock_root")
