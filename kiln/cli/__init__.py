@@ -122,13 +122,13 @@ def dispatch(arguments: Sequence[str]) -> int:
         KilnError: raised by the command.
     """
     top = top_parser().parse_args(arguments or ["--help"])
-    if top.command not in COMMANDS:
-        raise UsageError(
-            f"unknown command {top.command!r}",
-            hint=nearest(top.command, COMMANDS) or "kiln --help lists the commands",
-        )
     root = top.root.absolute()
     try:
+        if top.command not in COMMANDS:
+            raise UsageError(
+                f"unknown command {top.command!r}",
+                hint=nearest(top.command, COMMANDS) or "kiln --help lists the commands",
+            )
         parser, command = parser_for(top.command, top.called)
         options = parser.parse_args(top.rest)
         with limited(os.environ):

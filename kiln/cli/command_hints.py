@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kiln.errors import KilnError
 
 # A command of kiln's after its bare name, which is neither the end of a path nor a module's.
-_COMMAND = re.compile(rf"(?<![\w./-])(?<!-m )kiln(?= (?:{'|'.join(COMMANDS)})\b)")
+_COMMAND = re.compile(rf"(?<![\w./-])(?<!-m )kiln(?= (?:--help|{'|'.join(COMMANDS)})\b)")
 
 
 def pasteable(text: str, root: Path) -> str:

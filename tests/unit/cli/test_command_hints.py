@@ -8,7 +8,7 @@ import pytest
 
 from kiln import cli
 from kiln.cli.command_hints import complete, pasteable
-from kiln.errors import RecipeFault, UnknownConfig
+from kiln.errors import RecipeFault, UnknownConfig, UsageError
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("kiln --help lists the commands", "bin/kiln --help lists the commands"),
         ("kiln rerender writes them", "bin/kiln rerender writes them"),
         ("'kiln image base' makes one; kiln build x", "'bin/kiln image base' makes one; bin/kiln build x"),
         ("kiln installs; as kiln -C a build, my-kiln build", "kiln installs; as kiln -C a build, my-kiln build"),
@@ -68,3 +69,5 @@ def test_a_command_that_fails_and_one_that_ends_well_print_such_commands(
     assert f"  try: {commands}\n" in capsys.readouterr().err
     assert cli.run(["-C", "f", "runs"]) == 0
     assert capsys.readouterr().out == f"no run is recorded yet: bin/kiln -C {root} build --all starts one\n"
+    assert cli.run(["xyz"]) == UsageError.exit_code
+    assert capsys.readouterr().err.endswith("  try: bin/kiln --help lists the commands\n")
