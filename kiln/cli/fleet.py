@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.cli import build, config_selection, fleet_prices, fleet_slurm
 from kiln.cli.command_hints import pasteable
-from kiln.cli.fleet_arguments import arguments, seconds
+from kiln.cli.fleet_arguments import arguments, loss_limits, seconds
 from kiln.cli.fleet_plan import UP_TO_DATE, plan_of, sizes_of, worker_limit
 from kiln.cli.fleet_playbook_vars import (
     PACKAGE_ROOT,
@@ -177,6 +177,7 @@ def prepare(
     plan = plan_of(options, feedstock, selection.configs, ledger)
     run_id = secrets.token_hex(4) if previous is None else previous.id
     assumptions, n = Assumptions.read(), len(selection.configs)
+    attempts, replacements = loss_limits(options, plan.selection.workers)
     run_config = FleetRunConfig(
         id=run_id,
         command=shlex.join(("kiln", *sys.argv[1:])),
@@ -187,9 +188,9 @@ def prepare(
         spot=options.spot,
         cache=plan.selection.cache,
         wait_for_cold=plan.selection.wait_for_cold,
-        attempts=options.attempts,
+        attempts=attempts,
         keep_going=options.keep_going,
-        replacements=options.replacements,
+        replacements=replacements,
         lease=seconds(options.lease),
         unreachable_timeout=seconds(options.unreachable_timeout),
         budget=options.budget,

@@ -50,6 +50,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 VARS_HELP = "read variables for the playbooks, as ansible-playbook -e @FILE; Ansible Vault may encrypt the file"
 
+LOSSES = 3  # workers that a config, and a run, may lose; spot workers are lost as a matter of course:
+SPOT_LOSSES = 10  # of a config, and for each worker of a run
+ATTEMPTS_HELP = f"try each config on N workers (default: {LOSSES}, with --spot {SPOT_LOSSES})"
+REPLACEMENTS_HELP = f"replace N lost workers at most (default: {LOSSES}, with --spot {SPOT_LOSSES} for each worker)"
+
 PRICES_HELP = "table of prices to use in addition to kiln's (default: prices.csv in ~/.config/kiln, if it exists)"
 
 LEASE = f"{leases.LEASE / 60:.0f}min"
@@ -125,12 +130,8 @@ def _slurm_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--attempts", metavar="N", type=int, default=3, help="try each config on N workers (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--replacements", metavar="N", type=int, default=3, help="replace N lost workers at most (default: %(default)s)"
-    )
+    parser.add_argument("--attempts", metavar="N", type=int, help=ATTEMPTS_HELP)
+    parser.add_argument("--replacements", metavar="N", type=int, help=REPLACEMENTS_HELP)
     parser.add_argument("--keep-going", action="store_true", help=KEEP_GOING_HELP)
     parser.add_argument("--lease", metavar="TIME", default=LEASE, help=LEASE_HELP)
     parser.add_argument("--unreachable-timeout", metavar="TIME", default="3min", help=TIMEOUT_HELP)
@@ -143,6 +144,15 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="copy this container image to the workers, which then need not pull it",
+    )
+
+
+def loss_limits(options: argparse.Namespace, workers: int) -> tuple[int, int]:
+    """Return on how many workers each config is tried, and how many lost workers a run of ``workers`` replaces."""
+    attempts, replacements = (SPOT_LOSSES, SPOT_LOSSES * workers) if options.spot else (LOSSES, LOSSES)
+    return (
+        attempts if options.attempts is None else options.attempts,
+        replacements if options.replacements is None else options.replacements,
     )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 import pytest
 
 from kiln import cli
 from kiln.cli.command_hints import pasteable
-from kiln.cli.fleet_arguments import seconds
+from kiln.cli.fleet_arguments import arguments, loss_limits, seconds
 from kiln.cli.fleet_prices import region_of
 from kiln.errors import UsageError
 from kiln.fleet import prices
@@ -38,6 +38,22 @@ def test_an_invalid_time_is_refused_with_examples() -> None:
     with pytest.raises(UsageError, match="invalid time 'soon'") as error:
         seconds("soon")
     assert "90min" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("words", "limits"),
+    [
+        ((), (3, 3)),
+        (("--spot",), (10, 60)),
+        (("--spot", "--attempts", "2", "--replacements", "0"), (2, 0)),
+        (("--attempts", "5"), (5, 3)),
+    ],
+)
+def test_more_spot_workers_may_be_lost_than_others(words: tuple[str, ...], limits: tuple[int, int]) -> None:
+    parser = ArgumentParser()
+    arguments(parser)
+    options = parser.parse_args(("run", "--provider", "aws", "--all", *words))
+    assert loss_limits(options, workers=6) == limits
 
 
 def test_an_unknown_run_is_an_error(feedstock: Path, capsys: pytest.CaptureFixture[str]) -> None:

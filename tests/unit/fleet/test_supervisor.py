@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from argparse import Namespace
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kiln.cli.fleet_arguments import loss_limits
 from kiln.errors import (
     BuildFailed,
     CredentialsRefused,
@@ -217,6 +219,18 @@ def test_a_provider_that_goes_on_refusing_ends_the_run() -> None:
     with pytest.raises(ProvisionRefused, match="refused all"):
         run.execute()
     assert HOUR < simulation.clock - simulation.began < 2 * HOUR
+    assert_nothing_left(run, simulation)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_on_spot_workers_outlives_frequent_preemption(seed: int) -> None:
+    """With the limits for other workers, three and three, four of five such runs ended without all configs."""
+    workers = 6
+    options = Namespace(spot=True, attempts=None, replacements=None)
+    attempts, replacements = loss_limits(options, workers)
+    simulation = Simulation(estimates(15), faults=Faults(preemption=0.2), seed=seed)
+    run = supervisor(simulation, max_workers=workers, attempts=attempts, replacements=replacements)
+    assert all_done(run.execute())
     assert_nothing_left(run, simulation)
 
 
