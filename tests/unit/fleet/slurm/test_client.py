@@ -27,11 +27,12 @@ OTHER = line("13", "RUNNING", "mine|kiln", "n1", "(null)", "/home/me", "None")
 
 
 def fake(folder: Path, program: str, output: str = "", code: int = 0) -> None:
-    path = folder / program
-    path.write_text(FAKE)
-    path.chmod(0o755)
-    (folder / f"{program}.out").write_text(output)
-    (folder / f"{program}.code").write_text(f"{code}\n")
+    for name, text in ((f"{program}.out", output), (f"{program}.code", f"{code}\n"), (program, FAKE)):
+        path, part = folder / name, folder / f".{name}.new"
+        if not path.exists() or path.read_text() != text:  # in one step: another thread may run the program meanwhile
+            part.write_text(text)
+            part.chmod(0o755)
+            part.replace(path)
 
 
 def client(folder: Path, interval: float = 0.0) -> SlurmClient:
