@@ -51,9 +51,9 @@ INCLUDES += "-I$(TOP)/include" $(_SPACE_)
 PACK = """\
 import os, sys
 from pathlib import Path
-from kiln.rehearse import interpreter, python_package
+from kiln.rehearse import interpreter_facts, python_package
 for executable in sys.argv[2:]:
-    found = interpreter.probe(Path(executable), env=os.environ)
+    found = interpreter_facts.probe(Path(executable), env=os.environ)
     python_package.python_packages(found, Path(sys.argv[1]), env=os.environ)
 """
 

@@ -25,31 +25,14 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
-# Tests that stay in one process when several run (--dist loadgroup): those of this clone's one rehearsal, and those of
-# workers. They take longest, so they come first. Each other file is a group of its own.
-GROUPS = {"rehearsal": ("test_rehearsal", "test_serving", "test_slim_image"), "workers": ("fleet", "test_playbooks")}
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run tests on real machines twice before they fail; a fault that does not recur is reported at the end.
 
     A test of kills or races is marked ``once``: what it looks for recurs seldom, and its first failure counts.
     """
     for item in items:
-        if HERE in item.path.parents:
-            if item.get_closest_marker("once") is None:
-                item.add_marker(pytest.mark.flaky(reruns=1))
-            item.add_marker(pytest.mark.xdist_group(group_of(item.path)))
-    if config.getoption("dist", "no") == "loadgroup":
-        order = list(GROUPS)
-        items.sort(key=lambda item: order.index(name) if (name := group_of(item.path)) in order else len(order))
-
-
-def group_of(path: Path) -> str:
-    """Return the name of the group that a file's tests belong to."""
-    parts = path.with_suffix("").relative_to(HERE).parts if HERE in path.parents else ("",)
-    return next((name for name, members in GROUPS.items() if parts[0] in members), "/".join(parts))
+        if HERE in item.path.parents and item.get_closest_marker("once") is None:
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

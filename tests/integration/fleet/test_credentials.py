@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -12,10 +13,13 @@ from urllib.request import Request, urlopen
 import pytest
 from moto.server import ThreadedMotoServer
 
+from kiln.cli.fleet_prices import region_of
 from kiln.errors import (
     CredentialsRefused,
     UnsupportedPython,
 )
+from kiln.fleet import prices
+from kiln.fleet.prices import Price
 from kiln.model.fleet import WorkerState
 from tests.integration.fleet.helpers import PLANTED, ROOT, assert_given_back, ledgered, words
 from tests.openstack_api import Cloud, serve
@@ -69,8 +73,15 @@ def test_wrong_credentials_of_aws_are_told_as_such_and_leave_nothing(small: Path
     assert "AuthFailure" in refused_credentials(small, "aws", {"kiln_aws_endpoint": moto}, **wrong)
 
 
-def test_a_wrong_password_of_openstack_is_told_as_such_and_leaves_nothing(small: Path, cloud: Cloud) -> None:
-    assert "HTTP 401" in refused_credentials(small, "openstack", {}, **cloud.environment(PLANTED))
+def test_a_wrong_password_of_openstack_is_told_as_such_and_leaves_nothing(
+    small: Path, cloud: Cloud, tmp_path: Path
+) -> None:
+    environment = {**cloud.environment(PLANTED), "XDG_CONFIG_HOME": str(tmp_path)}
+    region = region_of(argparse.Namespace(provider="openstack", vars=[]), environment)
+    facts = {"unit": "hour", "currency": "EUR", "date": "2026-11-22", "source": "this test"}
+    price = Price(provider="openstack", region=region, kind="on-demand", name="c3-32", price=0.1, **facts)
+    prices.write(tmp_path / "kiln" / "prices.csv", [price])
+    assert "HTTP 401" in refused_credentials(small, "openstack", {}, **environment)
     assert cloud.servers == {}
 
 
