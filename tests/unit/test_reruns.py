@@ -35,7 +35,7 @@ def test_only_tests_that_are_not_marked_are_run_again(request: pytest.FixtureReq
     for item in (usual, marked):
         item.path = INTEGRATION / "test_pairs.py"
     marked.add_marker(pytest.mark.once)
-    collected(request.config, [usual, marked])
+    collected([usual, marked])
     flaky = usual.get_closest_marker("flaky")
     assert flaky is not None
     assert flaky.kwargs == {"reruns": 1}
