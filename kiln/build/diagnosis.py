@@ -76,6 +76,11 @@ UNUSABLE = FailureKind(
     error=BuildFailed,
     hint="correct the version in the recipe or in the sources, and copy files in place of links",
 )
+LICENSES = FailureKind(
+    words=re.compile(r"^(?:PyRattlerBuildError: )?No license files were copied"),
+    error=BuildFailed,
+    hint="put the files that about/license_file names into the recipe's folder, or correct their paths in the source",
+)
 OTHER = FailureKind(words=re.compile(""), error=BuildFailed)
 GAVE_UP = "Retry attempt #2"  # the engine's last retry; its message does not name what could not be resolved
 
@@ -98,7 +103,7 @@ def kind(reason: str, tail: str) -> FailureKind:
         return DISK
     failure = next(
         failure_kind
-        for failure_kind in (LEFT_OUT, SPECIAL, UNUSABLE, CONTENTS, HASH, NETWORK, PACKAGES, OTHER)
+        for failure_kind in (LEFT_OUT, SPECIAL, UNUSABLE, LICENSES, CONTENTS, HASH, NETWORK, PACKAGES, OTHER)
         if failure_kind.words.search(reason)
     )
     if failure is NETWORK and HASH.words.search(tail):

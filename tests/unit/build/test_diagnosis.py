@@ -69,3 +69,8 @@ def test_an_answer_that_would_not_change_is_told_from_a_fault_that_may_pass(mess
     assert is_final(messages) == final
     if messages.startswith("Failed"):
         assert kind(messages, "") is (ABSENT if final else NETWORK)
+
+
+def test_missing_license_files_are_a_fault_of_the_recipe_that_is_named() -> None:
+    assert "about/license_file" in kind("PyRattlerBuildError: No license files were copied", "").hint
+    assert kind("Script failed with status 2", "No license files were copied").hint == ""
