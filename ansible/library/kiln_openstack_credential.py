@@ -72,6 +72,7 @@ class Credentials:
         """Ask for the user, and for the cloud's addresses as the servers will see them."""
         self.identity, self.folder, self.run = connection.identity, folder, run
         self.user, self.project = connection.current_user_id, connection.current_project_id
+        self.servers = connection.compute
         self.compute = connection.endpoint_for("compute").rstrip("/")
         self.place = urlsplit(self.compute).netloc  # of the region: the user's credentials are those of all regions
         self.auth_url = identity_address(connection.config.auth["auth_url"])
@@ -117,9 +118,16 @@ class Credentials:
         return self._revoke_if(lambda server, _: server in servers)
 
     def revoke_all_but(self, machines: Iterable[Row], *, everywhere: bool) -> list[str]:
-        """Revoke the credentials of servers that do not exist, of this run or of all; return their names."""
+        """Revoke the credentials of servers that do not exist, of this run or of all; return their names.
+
+        A server that is not listed may have been created since, by another run.
+        """
         servers = {machine["id"] for machine in machines}
-        return self._revoke_if(lambda server, run: server not in servers and (everywhere or run == self.run))
+
+        def is_gone(server: str, run: str) -> bool:
+            return server not in servers and (everywhere or run == self.run) and not self.servers.find_server(server)
+
+        return self._revoke_if(is_gone)
 
     def _revoke_if(self, chosen: Callable[[str, str], bool]) -> list[str]:
         """Revoke kiln's credentials in this project and region by their servers and runs."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import ssl
+import sys
+import types
 from pathlib import Path
 
 import certifi
@@ -54,6 +56,33 @@ def test_a_bundle_of_certificates_may_have_comments_in_any_script(tmp_path: Path
     assert context.cert_store_stats() == ssl.create_default_context(cafile=known).cert_store_stats()
     with pytest.raises(CREDENTIAL.RefusedCredential, match="cannot be read"):
         CREDENTIAL.certificates(tmp_path)
+
+
+def test_the_credential_of_a_server_that_was_created_after_the_list_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    exceptions = types.ModuleType("openstack.exceptions")
+    exceptions.HttpException = OSError  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "openstack", types.ModuleType("openstack"))
+    monkeypatch.setitem(sys.modules, "openstack.exceptions", exceptions)
+    credentials = object.__new__(CREDENTIAL.Credentials)
+    rows = [
+        types.SimpleNamespace(
+            id=server,
+            name=server,
+            description=f"deletes server {server} at a of run {run} of kiln",
+            project_id="p",
+            access_rules=(),
+        )
+        for server, run in (("listed", "one"), ("new", "two"), ("gone", "two"), ("left", "one"))
+    ]
+    revoked: list[str] = []
+    credentials.identity = types.SimpleNamespace(
+        application_credentials=lambda _: rows, delete_application_credential=lambda _, key: revoked.append(key)
+    )
+    credentials.servers = types.SimpleNamespace(find_server={"new": object()}.get)
+    credentials.user, credentials.project, credentials.place, credentials.run = "u", "p", "a", "one"
+    assert credentials.revoke_all_but([{"id": "listed"}], everywhere=False) == ["left"]
+    assert credentials.revoke_all_but([{"id": "listed"}], everywhere=True) == ["gone", "left"]
+    assert revoked == ["left", "gone", "left"]
 
 
 def test_a_time_is_written_as_keystone_reads_it() -> None:
