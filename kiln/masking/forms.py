@@ -23,13 +23,10 @@ _HEX_SEPARATORS, _OCTAL_SEPARATORS = ("%", "\\x", " ", ":"), (" ", "\\")  # betw
 _BLANKS = re.compile(r"[ \t\n]+|.", re.DOTALL)  # or one other character
 _PLAIN = re.compile(r"[A-Za-z0-9]+")  # what no format escapes; HTML by numbers escapes even "_"
 _WORDLIKE = re.compile(r"[\w.+/-]+")
-_SPACE = (  # or a tab, which a shell turns into a space
-    r"(?:'?[ \t]{1,8}'?|\\{1,8}[ \tt]|\+|%(?:25){0,2}(?:20|09)|\\{1,8}(?:x20|u0020|0?40|x09|u0009|0?11)"
-    r"|&(?:#(?:32|9|[xX](?:20|0?9))|nbsp|Tab);)"
-)
-_BREAK = (  # a line feed, a carriage return or both
-    r"(?:\s{1,64}(?:[|>+#] ?)?|'?\$?'?(?:\\{1,8}[rn]){1,2}\s{0,64}\\{0,8}'?'?|(?:%(?:25){0,2}0[AaDd]){1,2}"
-    r"|(?:&#(?:1[03]|x[AaDd]);){1,2}|(?:\\{1,8}(?:x0[ad]|u000[ad]|01[25])){1,2})"
+# One blank in any form, without a quantifier that another could share a text with: patterns stay linear.
+_BLANK = (
+    r"(?:[ \t\r\n]|\\{1,8}(?:[rnt \t\n]|x20|u0020|0?40|x09|u0009|0?11|x0[ad]|u000[ad]|01[25])"
+    r"|%(?:25){0,2}(?:20|09|0[AaDd])|&(?:#(?:32|9|1[03]|[xX](?:20|0?[9AaDd]))|nbsp|Tab);)"
 )
 _QUOTE = r"""|'\\{1,8}''|'"'"'|''|&apos;"""
 _CONTROL = {"\r": "r", "\a": "a", "\b": "b", "\f": "f", "\v": "v", "\x1b": "[eE]"}
@@ -58,15 +55,27 @@ def trigger(secret: str) -> str:
 def expression(secret: str) -> str:
     """Return the regular expression of a secret in all escaped forms."""
     ways: list[str] = []
-    for characters in _BLANKS.findall(re.sub(r"\r\n?", "\n", secret)):
+    for number, characters in enumerate(_BLANKS.findall(re.sub(r"\r\n?", "\n", secret))):
         if characters == "\\":
             if ways[-1:] != [_BACKSLASH]:  # many in a row are one: as many as they were escaped to
                 ways.append(_BACKSLASH)
-            continue
-        escapable = bool(ways) and ways[-1] != _BACKSLASH
-        way = "".join(_ways(character, escapable=escapable) for character in characters)
-        ways.append(f"(?:{way}|{_SPACE})" if len(characters) > 1 else way)  # a shell's words have one space between
+        elif characters[0] in " \t\n":
+            ways.append(_run(number, breaks="\n" in characters))
+        else:
+            ways.append(_ways(characters, escapable=bool(ways) and ways[-1] != _BACKSLASH))
     return "".join(ways)
+
+
+def _run(number: int, *, breaks: bool) -> str:
+    """Return the expression of blanks in a row: any number of them, quoted, after a line break with a mark of a list.
+
+    A group that is looked ahead to and then repeated is never entered again, as an atomic group of Python 3.11. The
+    second one ends earlier: before a backslash of the secret, which the first takes for that of a blank.
+    """
+    every, plain = f"b{number}", f"c{number}"
+    shorter = rf"(?=(?P<{plain}>(?:\\{{0,8}}[ \t\r\n]){{1,256}}))(?P={plain})(?={_BLANK})"
+    blanks = rf"(?:(?=(?P<{every}>{_BLANK}{{1,256}}))(?P={every})|{shorter}|\+{{1,8}})"
+    return rf"'?\$?'?{blanks}'?'?" + (r"(?:[|>+#] ?)?" if breaks else "")
 
 
 _BACKSLASH = r"(?:\\{1,64}|(?:%(?:25){0,2}5[Cc]){1,64}|(?:&#(?:92|x5[Cc]);){1,64}|\\{1,8}(?:x5c|u005c|134))"
@@ -76,10 +85,6 @@ def _ways(character: str, *, escapable: bool) -> str:
     """Return the expression of a character; ``escapable`` where a backslash before it belongs to the match."""
     if _PLAIN.fullmatch(character) and character.isascii():
         return character
-    if character in " \t":
-        return _SPACE
-    if character == "\n":
-        return _BREAK
     raw = (r"\\{0,31}" if escapable else "") + re.escape(character)
     from html.entities import codepoint2name
 

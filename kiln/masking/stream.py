@@ -167,7 +167,7 @@ class _MultilineSecret:
         """Return the lines of a secret; the margin of those after the first is not part of it."""
         lines = _split(secret)
         patterns = [f"(?:{forms.expression(line)})" for line in lines]
-        margin = r"[ \t]{0,64}(?:[|>+#] ?)?"
+        margin = r"[ \t]{0,64}(?:[|>+#] ?)?\\{0,31}"
         first, *between, last = patterns
         return cls(
             trigger=forms.trigger(lines[0]),

@@ -70,6 +70,8 @@ def test_the_borders_of_chunks_make_no_difference(data: st.DataObject) -> None:
 @example("0000000000\t0", "unquoted")
 @example(" 0000  \n0000\t0 ", "unquoted")
 @example("0000\t\t{00000", "backslashed")
+@example("00;\x1b\t\t\x1b\n\x08", "backslashed")
+@example("a \\nb cdefgh", "backslashed")
 def test_any_secret_is_masked_in_every_form(secret: str, form: str) -> None:
     core = secret.strip("\r\n")
     if not masking.is_maskable(core) or len(core.strip()) < 8:
@@ -97,6 +99,13 @@ def test_lines_go_on_at_once_unless_they_may_begin_a_secret() -> None:
     assert Stream(Mask(["{\n'long enough': 1\n}"])).feed("{\n") == ["{"], "a line without a secret delays no output"
     assert stream.feed("end") == []
     assert stream.end() == ["end"]
+
+
+def test_a_secret_that_is_cut_off_is_searched_in_time_that_grows_with_its_lines() -> None:
+    lines = [f'  "name{number}": "value-{number}",' for number in range(40)]
+    secret = "\n".join(["{", *lines, "}"])
+    text = "\n".join(f"  {line}" for line in secret.splitlines())[:-9]
+    assert "value-38" not in Mask([secret]).text(text)
 
 
 def test_the_buffer_is_bounded() -> None:
