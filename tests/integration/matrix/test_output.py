@@ -45,8 +45,8 @@ def test_a_failed_build_is_read_again_by_its_run_and_its_log(small: Path, tmp_pa
     repeat, shell = (shlex.split(line.replace("try:", "")) for line in commands)
     assert repeat[0].rpartition("/")[2] == "kiln"
     assert repeat[1:] == ["-C", str(small), "build", "--failed", "--container", "none"]
-    assert shell == ["kiln", "-C", str(small), "build", CPU_312, "--debug", "--container", "none"]
-    again = subprocess.run((sys.executable, "-m", *repeat), cwd=ROOT, text=True, capture_output=True, check=False)
+    assert shell == [repeat[0], "-C", str(small), "build", CPU_312, "--debug", "--container", "none"]
+    again = subprocess.run(repeat, cwd=ROOT, text=True, capture_output=True, check=False)
     assert again.returncode == BuildFailed.exit_code
     assert "run 3 ended: 1 failed" in again.stderr
     _, second, first = json.loads(command(small, "runs", "--json"))
