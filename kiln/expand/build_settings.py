@@ -31,7 +31,6 @@ _HARMLESS = {
     "--gpus": True,
     "--hostname": True,
     "--init": False,
-    "--label": True,
     "--memory": True,
     "--memory-swap": True,
     "--rm": False,

@@ -115,6 +115,7 @@ def test_harmless_options_of_containers_hold(tmp_path: Path, arguments: str) -> 
     [
         ("-v /:/host", "-v"),
         ("--privileged", "--privileged"),
+        ("--label kiln.owner=me", "--label"),
         ("--init --volume=/:/host", "--volume=/:/host"),
         ("--env TOKEN", "--env TOKEN"),
         ("-e=TOKEN", "-e TOKEN"),
