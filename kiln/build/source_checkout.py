@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SETTINGS = {"HGPLAIN": "1", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", "LANGUAGE": ""}
 _NO_REVISION = re.compile(
     r"unknown revision|No such revision|Syntax error in revision|E205000|ambiguous identifier"
-    r"|invalid reference|reference is not a tree"
+    r"|invalid reference|reference is not a tree|unable to read tree"
 )
 _HINT = "see that the repository can be reached and read from here, then run the same command again"
 

@@ -498,6 +498,7 @@ def test_a_job_keeps_the_hash_over_what_it_builds(tmp_path: Path, monkeypatch: p
 def test_a_released_host_keeps_no_program_of_kiln() -> None:
     script = yaml.safe_load((ANSIBLE / "roles/kiln_static/vars/main.yml").read_text())["kiln_static_release_script"]
     removed = {word for line in script.splitlines() if line.startswith("rm ") for word in line.split()}
-    programs = [path.name for path in (ANSIBLE / "roles/kiln_prepare/files/root/usr/local/sbin").iterdir()]
+    folder = ANSIBLE / "roles/kiln_prepare/files/root/usr/local/sbin"
+    programs = [path.name for path in folder.iterdir() if path.is_file()]
     assert programs
     assert {f"/usr/local/sbin/{name}" for name in programs} <= removed
