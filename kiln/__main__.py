@@ -18,14 +18,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from kiln.cli.completion import complete
 
         complete()
-    from kiln.bootstrap import fallback_home
+    from kiln.bootstrap import user_environment
     from kiln.cli import run
     from kiln.cli.masked_streams import show_traceback
     from kiln.operating_system.shells import prepare_output
 
     prepare_output()
     sys.excepthook = show_traceback
-    fallback_home.provide()
+    user_environment.provide()
     code = run(sys.argv[1:] if arguments is None else arguments)
     leave(code)
 

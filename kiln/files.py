@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from kiln.errors import AlreadyRunning, DiskFull, NotWritable, SystemFault
-from kiln.operating_system import file_locks, open_files
+from kiln.operating_system import file_locks, file_operations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,9 +38,9 @@ def replacing(path: Path) -> Iterator[Path]:
     part = _part_of(path)
     try:
         yield part
-        open_files.flush_to_disk(part)
-        open_files.replace(part, path)
-        open_files.flush_to_disk(path.parent)
+        file_operations.flush_to_disk(part)
+        file_operations.replace(part, path)
+        file_operations.flush_to_disk(path.parent)
     finally:
         # Also after success: renaming onto another hard link of the same file leaves both names.
         remove(part)
@@ -76,7 +76,7 @@ def _linked(source: str, target: str) -> str:
     if os.path.basename(os.path.dirname(source)) == "conda-meta":  # noqa: PTH119, PTH120 - copytree passes texts
         return str(shutil.copy2(source, target))
     try:
-        open_files.link(source, target)
+        file_operations.link(source, target)
     except OSError:
         shutil.copy2(source, target, follow_symlinks=False)
     return target
@@ -85,7 +85,7 @@ def _linked(source: str, target: str) -> str:
 def _exchange(one: Path, other: Path) -> None:
     """Exchange two folders, atomically where the system can."""
     try:
-        open_files.exchange(one, other)
+        file_operations.exchange(one, other)
     except OSError as error:
         why, hint = error.strerror or str(error), "use a prefix on a local disk"
         raise NotWritable(f"{other} cannot be exchanged", why=why, hint=hint) from error
@@ -107,8 +107,8 @@ def create_empty(path: Path) -> None:
     """
     with full_disk_as_error(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        open_files.refuse_link(path)
-        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | open_files.NO_LINK, 0o666))
+        file_operations.refuse_link(path)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | file_operations.NO_LINK, 0o666))
 
 
 def write_text(path: Path, text: str, *, mode: int | None = None) -> None:
@@ -129,10 +129,10 @@ def write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
             for data, part in zip(contents.values(), parts.values(), strict=True):
                 part.write_bytes(data)
             for part in parts.values():
-                open_files.flush_to_disk(part)
+                file_operations.flush_to_disk(part)
             for path, part in parts.items():
-                open_files.replace(part, path)
-            open_files.flush_to_disk(folder)
+                file_operations.replace(part, path)
+            file_operations.flush_to_disk(folder)
         finally:
             for part in parts.values():
                 remove(part)
@@ -174,7 +174,7 @@ def remove(path: Path) -> None:
             else:
                 path.unlink(missing_ok=True)
         except PermissionError:
-            if attempts_left < _TRIES - 1 or not open_files.make_removable(path):
+            if attempts_left < _TRIES - 1 or not file_operations.make_removable(path):
                 raise
         except OSError as error:
             if error.errno not in {errno.ENOTEMPTY, errno.ENOENT} or not attempts_left:
@@ -260,7 +260,7 @@ def size_on_disk(folder: Path) -> int:
     for place, folders, names in os.walk(folder):
         for name in (*folders, *names):
             with contextlib.suppress(FileNotFoundError):
-                size += open_files.size_on_disk(os.lstat(os.path.join(place, name)))  # noqa: PTH118 - of many files
+                size += file_operations.size_on_disk(os.lstat(os.path.join(place, name)))  # noqa: PTH118 - of many files
     return size
 
 
@@ -285,7 +285,7 @@ class Reserve:
         folder.mkdir(parents=True, exist_ok=True)
         with full_disk_as_error(folder):
             self._file = tempfile.TemporaryFile(dir=folder, prefix=".", suffix=_PART)  # noqa: SIM115 - held
-            open_files.reserve_space(self._file.fileno(), size)
+            file_operations.reserve_space(self._file.fileno(), size)
 
     def release(self) -> None:
         """Free the space."""
@@ -295,7 +295,7 @@ class Reserve:
 def reserve(path: Path, size: int) -> None:
     """Reserve bytes of the disk by a file, which is removed when the space is needed; raises DiskFull."""
     with full_disk_as_error(path.parent), path.open("wb") as file:
-        open_files.reserve_space(file.fileno(), size)
+        file_operations.reserve_space(file.fileno(), size)
 
 
 @contextlib.contextmanager

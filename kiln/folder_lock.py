@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.errors import AlreadyRunning
-from kiln.operating_system import file_locks, open_files
+from kiln.operating_system import file_locks, file_operations
 from kiln.operating_system.child_processes import is_running
 
 if TYPE_CHECKING:
@@ -96,13 +96,13 @@ def _acquired(lock: Path, wait: float) -> tuple[int, bool]:
 
 def _opened(lock: Path) -> int:
     """Open a lock file, or create it; no link is followed, and a file without write permission is opened to be read."""
-    open_files.refuse_link(lock)
+    file_operations.refuse_link(lock)
     try:
-        return os.open(lock, os.O_RDWR | os.O_CREAT | open_files.NO_LINK, 0o644)
+        return os.open(lock, os.O_RDWR | os.O_CREAT | file_operations.NO_LINK, 0o644)
     except PermissionError:
         if not lock.is_file():
             raise
-        return os.open(lock, os.O_RDONLY | open_files.NO_LINK)
+        return os.open(lock, os.O_RDONLY | file_operations.NO_LINK)
 
 
 def _is_at(descriptor: int, lock: Path) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.operating_system import file_locks, open_files
+from kiln.operating_system import file_locks, file_operations
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -66,7 +66,7 @@ class DiskCaches:
     def _shared(self, key: str) -> int:
         """Open a key's note, locked against removal; retry if it was removed before it was locked."""
         while True:
-            note = os.open(self._note(key), os.O_RDWR | os.O_CREAT | open_files.PRIVATE, 0o666)
+            note = os.open(self._note(key), os.O_RDWR | os.O_CREAT | file_operations.PRIVATE, 0o666)
             file_locks.acquire(note, wait=True, shared=True)
             if os.fstat(note).st_nlink:
                 return note
@@ -127,7 +127,7 @@ class DiskCaches:
             for file in sorted(_files(self.folder(entry.key)), key=lambda path: path.lstat().st_mtime) if alone else ():
                 if freed >= excess:
                     break
-                freed += open_files.size_on_disk(file.lstat())
+                freed += file_operations.size_on_disk(file.lstat())
                 file.unlink()
         return freed
 

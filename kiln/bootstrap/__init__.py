@@ -13,7 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from kiln.bootstrap import clone, fallback_home
+from kiln.bootstrap import clone, user_environment
 from kiln.bootstrap.environment_state import COLLECTIONS, FLEET, FLEET_FOLDER, FOLDER, RUN, TEST, examine, python_of
 from kiln.errors import Interrupted, KilnError, UnsupportedPython
 from kiln.operating_system import child_processes
@@ -33,7 +33,7 @@ def enter(root: Path, *arguments: str, locks: Sequence[str] = (RUN,)) -> NoRetur
     The entry scripts call this before there is a command line, so failures are printed and mapped to exit codes here.
     The interpreter runs isolated: neither PYTHONPATH nor the current folder can replace one of kiln's modules.
     """
-    fallback_home.provide()
+    user_environment.provide()
     try:
         python = environment(root, locks=locks, say=_print_line)
     except KeyboardInterrupt:

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from kiln.bootstrap import collections, step
+from kiln.bootstrap import collections, setup_program
 from kiln.bootstrap.environment_state import (
     COLLECTIONS,
     LOCK,
@@ -188,7 +188,7 @@ def _progress(say: Say) -> Callable[[str], None]:
 
 def _call(job: _Job, arguments: Sequence[str], on_line: Say = lambda _: None) -> tuple[int, str]:
     """Run one step; return its exit code and the end of its output."""
-    return step.run(arguments, env=step_environment(os.environ), lock=job.lock, on_line=on_line)
+    return setup_program.run(arguments, env=step_environment(os.environ), lock=job.lock, on_line=on_line)
 
 
 def step_environment(env: Mapping[str, str]) -> dict[str, str]:

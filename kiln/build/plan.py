@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import credentials
 from kiln.build import (
-    about_files,
+    about_texts,
     post_install_script,
     rehearsal_exports,
     shared_workdir,
@@ -249,7 +249,7 @@ def _epilogue(output: Output, folder: Path, recipe_folder: Path, staging: Stagin
         *(shared_workdir.test_source_lines(patterns, test_sources(folder, output)) if patterns else ()),
         *post_install_script.recipes_licenses(licenses, recipe_folder),
         *(shared_workdir.copy_licenses_lines(licenses) if shared_work else ()),
-        *(() if output.settings.by_engine else about_files.copy_lines(output, recipe_folder, about)),
+        *(() if output.settings.by_engine else about_texts.copy_lines(output, recipe_folder, about)),
         *post_install_script.link_script_lines(output, recipe_folder),
         *post_install_script.forget_sources(output),
         *post_install_script.remove_left_out(output),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.cli import build, config_selection, fleet_prices, fleet_slurm
 from kiln.cli.command_hints import pasteable
 from kiln.cli.fleet_arguments import arguments, loss_limits, seconds
-from kiln.cli.fleet_plan import UP_TO_DATE, plan_of, sizes_of, worker_limit
+from kiln.cli.fleet_plan_inputs import UP_TO_DATE, plan_of, sizes_of, worker_limit
 from kiln.cli.fleet_playbook_vars import (
     PACKAGE_ROOT,
     build_options,

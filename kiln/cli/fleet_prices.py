@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Mapping
 
-    from kiln.fleet.prices import Price, PriceTable
+    from kiln.fleet.price_table import Price, PriceTable
 
 MACHINE_TYPES = ANSIBLE / "group_vars" / "all" / "machine_types.yml"
 DEFAULT_REGION = "us-east-1"  # that of the role kiln_aws
@@ -28,16 +28,16 @@ OVH_REGIONS = {"EU-WEST-PAR": "3AZ", "EU-SOUTH-MIL": "3AZ"}  # OVH's regions of 
 
 def run(options: argparse.Namespace) -> int:
     """Show the table, after price lists were read into it."""
-    from kiln.fleet import price_lists, prices
+    from kiln.fleet import price_lists, price_table
 
     if options.lists:
         path = options.prices or user_table(os.environ)
         lists = [price for name in options.lists for price in price_lists.read(name)]
-        table = prices.merged(prices.read(path) if path.exists() else (), lists)
-        prices.write(path, table)
+        table = price_table.merged(price_table.read(path) if path.exists() else (), lists)
+        price_table.write(path, table)
         print(f"{len(lists)} prices read, {len(table)} are in {path}", file=sys.stderr)
         return 0
-    shown = chosen(price_table(options.prices, os.environ).prices, options.provider)
+    shown = chosen(merged_table(options.prices, os.environ).prices, options.provider)
     print(as_json(shown) if options.json else as_text(shown))
     return 0
 
@@ -85,13 +85,13 @@ def user_table(environment: Mapping[str, str]) -> Path:
     return (Path(folder) if folder else Path.home() / ".config") / "kiln" / "prices.csv"
 
 
-def price_table(path: Path | None, environment: Mapping[str, str]) -> PriceTable:
+def merged_table(path: Path | None, environment: Mapping[str, str]) -> PriceTable:
     """Return kiln's prices, replaced by those of a table, or of the user's if there is one.
 
     Raises:
         UsageError: when the table that was named does not exist.
     """
-    from kiln.fleet.prices import PriceTable
+    from kiln.fleet.price_table import PriceTable
 
     if path is not None and not path.exists():
         raise UsageError(f"{path} not found", hint=f"kiln fleet prices --from FILE --prices {path} writes it")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.errors import BuildFailed
-from kiln.operating_system import open_files
+from kiln.operating_system import file_operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -100,11 +100,11 @@ def prepared(queue: Path) -> Iterator[Callable[[], None]]:
     """
     files.remove(queue)
     (queue / "bin").mkdir(parents=True)
-    open_files.make_named_pipe(queue / "bell")
+    file_operations.make_named_pipe(queue / "bell")
     files.write_text(queue / "bin" / "bash", SHELL)
     (queue / "bin" / "bash").chmod(0o755)
-    folder = os.open(queue, os.O_RDONLY | open_files.FOLDER | open_files.PRIVATE)
-    bell = os.open("bell", os.O_RDWR | open_files.NO_LINK, dir_fd=folder)
+    folder = os.open(queue, os.O_RDONLY | file_operations.FOLDER | file_operations.PRIVATE)
+    bell = os.open("bell", os.O_RDWR | file_operations.NO_LINK, dir_fd=folder)
     try:
         yield partial(_close, folder, bell)
     finally:
@@ -122,7 +122,7 @@ def _close(folder: int, bell: int) -> None:
     with contextlib.suppress(OSError):  # a script has removed the folder, and ends with its container
         with contextlib.suppress(FileNotFoundError):
             os.unlink(OVER, dir_fd=folder)
-        os.close(os.open(OVER, os.O_WRONLY | os.O_CREAT | os.O_EXCL | open_files.PRIVATE, 0o600, dir_fd=folder))
+        os.close(os.open(OVER, os.O_WRONLY | os.O_CREAT | os.O_EXCL | file_operations.PRIVATE, 0o600, dir_fd=folder))
     with contextlib.suppress(BlockingIOError):
         os.write(bell, b"\n")
 

@@ -1,4 +1,4 @@
-"""The table of machine types that providers offer; their prices are in `kiln.fleet.prices`."""
+"""The table of machine types that providers offer; their prices are in `kiln.fleet.price_table`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.errors import MalformedYaml
 from kiln.fleet.json_stream import members
-from kiln.fleet.prices import UNITS, Price
+from kiln.fleet.price_table import UNITS, Price
 from kiln.model.source_position import Place
 
 if TYPE_CHECKING:

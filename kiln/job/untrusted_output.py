@@ -19,14 +19,14 @@ from kiln import errors, files
 from kiln.conda_package import reader
 from kiln.errors import BuildFailed, KilnError
 from kiln.model.build_results import TestVerdict
-from kiln.operating_system import open_files
+from kiln.operating_system import file_operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 LARGEST_RESULT = 1 << 26  # bytes
 LARGEST_NUMBER = 1e15
-_BENEATH = os.O_RDONLY | open_files.NO_LINK
+_BENEATH = os.O_RDONLY | file_operations.NO_LINK
 
 
 def number(value: object) -> bool:
@@ -127,10 +127,10 @@ def _descriptor(folder: Path, path: PurePosixPath) -> int:
         raise OSError(errno.EINVAL, "not a path inside the folder")
     *parents, name = path.parts
     with contextlib.ExitStack() as stack:
-        place = os.open(folder, _BENEATH | open_files.FOLDER)
+        place = os.open(folder, _BENEATH | file_operations.FOLDER)
         stack.callback(os.close, place)
         for parent in parents:
-            place = os.open(parent, _BENEATH | open_files.FOLDER, dir_fd=place)
+            place = os.open(parent, _BENEATH | file_operations.FOLDER, dir_fd=place)
             stack.callback(os.close, place)
         return os.open(name, _BENEATH, dir_fd=place)
 

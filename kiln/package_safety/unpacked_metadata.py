@@ -7,7 +7,7 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from kiln.conda_package import reader
-from kiln.operating_system.open_files import NO_LINK, refuse_link
+from kiln.operating_system.file_operations import NO_LINK, refuse_link
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kiln.operating_system.open_files import readable_as_file
+from kiln.operating_system.file_operations import readable_as_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -15,7 +15,7 @@ from kiln.errors import DownloadFailed, KilnError, LimitExceeded
 from kiln.files import size_text
 from kiln.operating_system import resource_usage
 from kiln.operating_system.child_processes import parent_is
-from kiln.operating_system.open_files import own_descriptors
+from kiln.operating_system.file_operations import own_descriptors
 from kiln.operating_system.resource_usage import bytes_written, private_memory
 from kiln.rattler_process.client import VARIABLE, allow, doubled, out_of_memory
 

@@ -15,6 +15,7 @@ from kiln.rehearse import source_files, wheels
 from kiln.rehearse.empty_cuda_packages import cuda_packages
 from kiln.rehearse.general_plan import PACKAGED_PYTHONS, PlanRequest, general_plan
 from kiln.rehearse.general_plan import python_of as python_for
+from kiln.rehearse.host_program_package import stand_in_packages
 from kiln.rehearse.interpreter_facts import Interpreter, probe
 from kiln.rehearse.locked_wheels import PYTHONS, cuda_versions, has_upstream_wheel, plan
 from kiln.rehearse.processor_packages import processor_packages
@@ -26,7 +27,6 @@ from kiln.rehearse.pythons import find, newest
 from kiln.rehearse.rehearsal_plan import RehearsalPlan
 from kiln.rehearse.required_packages import outputs_for, required_packages
 from kiln.rehearse.source_files import SourceSearch
-from kiln.rehearse.stand_in_package import stand_in_packages
 from kiln.rehearse.wheel_gaps import of_outputs as wheel_gaps
 from kiln.rehearse.wheel_package import PackageTarget, convert_all
 

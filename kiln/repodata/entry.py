@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files, names
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
-from kiln.operating_system.open_files import readable_as_file
+from kiln.operating_system.file_operations import readable_as_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ import os
 from typing import IO, TYPE_CHECKING
 
 from kiln.console import one_line
-from kiln.operating_system.open_files import open_regular
+from kiln.operating_system.file_operations import open_regular
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from kiln.executor import conda_forge_env
 from kiln.job.job_files import ConfigJob
 from kiln.model.run import ConfigRun, ConfigState
 from kiln.operating_system import users
-from kiln.run import executor_choice, inputs, resource_check
+from kiln.run import executor_choice, plan_inputs, resource_check
 from kiln.run.options import HOST
 from kiln.scheduling import local
 from kiln.store import build_cache
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from kiln.model.build_config import BuildConfig
     from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
-    from kiln.run.inputs import RunInputs
     from kiln.run.options import RunOptions
+    from kiln.run.plan_inputs import RunInputs
     from kiln.run.resource_check import ResourceShare
     from kiln.scheduling.local import ScheduledConfig
     from kiln.store.build_cache import BuildInputs
@@ -78,7 +78,7 @@ def prepare(
             fetched, MissingTool for an engine.
     """
     resources = Resources.here()
-    run_inputs = inputs.look_up(feedstock, options, machine, resources, on_line)
+    run_inputs = plan_inputs.look_up(feedstock, options, machine, resources, on_line)
     finished = {} if options.build.builds_finished else _finished(run_inputs.inputs, ledger, layout)
     groups = {config.name: group_of(config) for config in run_inputs.configs if config.name not in finished}
     waiting = local.arrange(

@@ -18,7 +18,7 @@ import yaml
 from kiln import limits
 from kiln.errors import MalformedYaml, UnsafeTemplate
 from kiln.model.source_position import Place
-from kiln.operating_system.open_files import NO_WAIT
+from kiln.operating_system.file_operations import NO_WAIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from kiln.errors import PublicationPending, TokenRefused, UploadFailed, UsageErr
 from kiln.publish.journal import JournalFile
 from kiln.publish.provenance_records import CHAIN, add_records, chain_without, remove_bills
 from kiln.publish.servers.api_requests import ServerCredentials
-from kiln.publish.servers.client import ServerClient
+from kiln.publish.servers.retrying_client import ServerClient
 from kiln.publish.stores.folder import Folder
 
 if TYPE_CHECKING:

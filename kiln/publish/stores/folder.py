@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.names import channel_folders
-from kiln.operating_system import open_files
+from kiln.operating_system import file_operations
 from kiln.publish.stores.index_order import turn
 from kiln.repodata import PACKAGES, SHARDS
 
@@ -48,7 +48,7 @@ class Folder:
     @property
     def stepwise(self) -> bool:
         """True where no links can be made; else all subdirs change at one moment."""
-        return not open_files.links_can_be_made()
+        return not file_operations.links_can_be_made()
 
     @contextlib.contextmanager
     def exclusively(self) -> Iterator[None]:

@@ -18,8 +18,8 @@ from kiln.errors import (
     CredentialsRefused,
     UnsupportedPython,
 )
-from kiln.fleet import prices
-from kiln.fleet.prices import Price
+from kiln.fleet import price_table
+from kiln.fleet.price_table import Price
 from kiln.model.fleet import WorkerState
 from tests.integration.fleet.helpers import PLANTED, ROOT, assert_given_back, ledgered, words
 from tests.openstack_api import Cloud, serve
@@ -80,7 +80,7 @@ def test_a_wrong_password_of_openstack_is_told_as_such_and_leaves_nothing(
     region = region_of(argparse.Namespace(provider="openstack", vars=[]), environment)
     facts = {"unit": "hour", "currency": "EUR", "date": "2026-11-22", "source": "this test"}
     price = Price(provider="openstack", region=region, kind="on-demand", name="c3-32", price=0.1, **facts)
-    prices.write(tmp_path / "kiln" / "prices.csv", [price])
+    price_table.write(tmp_path / "kiln" / "prices.csv", [price])
     assert "HTTP 401" in refused_credentials(small, "openstack", {}, **environment)
     assert cloud.servers == {}
 

@@ -21,7 +21,7 @@ from kiln.errors import (
 from kiln.local_channel import install, solve
 from kiln.publish import transaction
 from kiln.publish.servers import ServerKind
-from kiln.publish.servers.client import ATTEMPTS
+from kiln.publish.servers.retrying_client import ATTEMPTS
 from kiln.publish.stores import maintenance
 from kiln.publish.stores.target import StoreTarget
 from kiln.publish.targets import target

@@ -13,8 +13,8 @@ from kiln.cli.command_hints import pasteable
 from kiln.cli.fleet_arguments import arguments, loss_limits, seconds
 from kiln.cli.fleet_prices import region_of
 from kiln.errors import UsageError
-from kiln.fleet import prices
-from kiln.fleet.prices import Price
+from kiln.fleet import price_table
+from kiln.fleet.price_table import Price
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import FleetRun
 
@@ -113,7 +113,7 @@ def test_a_plan_is_made_with_the_prices_of_its_region_or_not_at_all(
         date="2026-11-20",
         source="a test",
     )
-    prices.write(home / "kiln" / "prices.csv", [own])
+    price_table.write(home / "kiln" / "prices.csv", [own])
     assert cli.run(plan) == 0
     assert json.loads(capsys.readouterr().out)["chosen"]["machine_type"]["hourly"] == 0.765
     assert cli.run([*plan, "--spot"]) == UsageError.exit_code

@@ -13,13 +13,13 @@ import pytest
 
 from kiln.errors import MalformedYaml
 from kiln.fleet import price_lists
-from kiln.fleet import prices as price_tables
+from kiln.fleet import price_table as price_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from kiln.fleet.prices import Price
+    from kiln.fleet.price_table import Price
 
 PUBLISHED = "2026-08-17T20:36:27Z"
 LINUX = {

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.operating_system import file_locks, open_files
+from kiln.operating_system import file_locks, file_operations
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -108,7 +108,7 @@ def test_on_macos_numbers_of_this_process_are_plausible(monkeypatch: pytest.Monk
 
 
 def test_space_is_reserved_where_the_system_cannot_allocate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = loaded("open_files", "darwin", monkeypatch)
+    files = loaded("file_operations", "darwin", monkeypatch)
     with (tmp_path / "reserve").open("wb") as file:
         files.reserve_space(file.fileno(), 3 << 20)
     assert (tmp_path / "reserve").stat().st_blocks * 512 >= 3 << 20
@@ -122,11 +122,11 @@ def test_a_link_and_a_pipe_are_not_opened(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "link").symlink_to("file")
     os.mkfifo(tmp_path / "pipe")
-    with os.fdopen(open_files.open_regular(tmp_path / "file"), "rb") as file:
+    with os.fdopen(file_operations.open_regular(tmp_path / "file"), "rb") as file:
         assert file.read() == b"x"
     for name in ("link", "pipe", "missing"):
         with pytest.raises(OSError, match=name):
-            open_files.open_regular(tmp_path / name)
+            file_operations.open_regular(tmp_path / name)
 
 
 def test_a_lock_is_held_until_its_file_is_closed(tmp_path: Path) -> None:

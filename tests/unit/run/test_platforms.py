@@ -12,8 +12,8 @@ from kiln.errors import UnsupportedPlatform
 from kiln.job.options import BuildOptions
 from kiln.run import platforms
 from kiln.run.executor_choice import BuildLocation
-from kiln.run.inputs import _emulated, _inputs
 from kiln.run.options import RunOptions
+from kiln.run.plan_inputs import _emulated, _inputs
 from tests.feedstocks import written
 
 if TYPE_CHECKING:

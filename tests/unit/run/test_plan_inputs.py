@@ -8,7 +8,7 @@ import pytest
 
 from kiln import expand
 from kiln.errors import RecipeFault
-from kiln.run.inputs import _require_keys, _system_packages
+from kiln.run.plan_inputs import _require_keys, _system_packages
 from tests.feedstocks import written
 from tests.unit.render.test_v1 import feedstock as feedstock_v1
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kiln.errors import MalformedYaml, UsageError
-from kiln.fleet import machine_types, prices
-from kiln.fleet.prices import Price, PriceTable
+from kiln.fleet import machine_types, price_table
+from kiln.fleet.price_table import Price, PriceTable
 from kiln.model.fleet import MachineType
 
 TYPES = Path(__file__).parents[3] / "ansible" / "group_vars" / "all" / "machine_types.yml"
@@ -37,11 +37,11 @@ def test_every_machine_type_has_a_price_with_its_source_and_date() -> None:
     for machine_type in machine_types.read(TYPES):
         priced = table.apply(machine_type, region=regions[machine_type.provider])
         assert priced.source, machine_type
-        assert bool(priced.hourly and priced.date) == (machine_type.provider not in prices.FREE)
+        assert bool(priced.hourly and priced.date) == (machine_type.provider not in price_table.FREE)
 
 
 def test_kiln_s_own_table_is_written_as_it_would_be_written_again() -> None:
-    assert prices.as_csv(prices.read(prices.PRICES)) == prices.PRICES.read_text(encoding="utf-8")
+    assert price_table.as_csv(price_table.read(price_table.PRICES)) == price_table.PRICES.read_text(encoding="utf-8")
 
 
 def test_the_table_has_the_current_families_and_no_p3() -> None:
@@ -67,7 +67,7 @@ def test_a_region_without_prices_is_refused_and_the_user_s_table_adds_it(tmp_pat
         PriceTable.read().apply(TYPE, region="eu-west-1")
     assert "us-east-1" in refused.value.why
     path = tmp_path / "kiln" / "prices.csv"
-    prices.write(path, [PRICE])
+    price_table.write(path, [PRICE])
     priced = PriceTable.read(path).apply(TYPE, region="eu-west-1")
     assert (priced.hourly, priced.region, priced.source) == (0.765, "eu-west-1", "a list, with a comma")
     assert priced.not_counted == ("disk", "address", "egress")
@@ -79,7 +79,7 @@ def test_a_region_without_prices_is_refused_and_the_user_s_table_adds_it(tmp_pat
 
 def test_a_price_of_the_user_s_table_replaces_kiln_s(tmp_path: Path) -> None:
     path = tmp_path / "prices.csv"
-    prices.write(path, [row(region="us-east-1", price=0.7), row(region="us-east-1", kind="spot", price=0.25)])
+    price_table.write(path, [row(region="us-east-1", price=0.7), row(region="us-east-1", kind="spot", price=0.25)])
     priced = PriceTable.read(path).apply(TYPE, region="us-east-1")
     assert (priced.hourly, priced.spot_hourly, priced.address_hourly) == (0.7, 0.25, 0.005)
 
@@ -107,27 +107,27 @@ def test_prices_in_another_currency_are_not_added_up() -> None:
 )
 def test_an_invalid_table_is_refused_with_its_line(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = tmp_path / "prices.csv"
-    path.write_text(prices.as_csv([PRICE]).replace(old, new, 1))
+    path.write_text(price_table.as_csv([PRICE]).replace(old, new, 1))
     with pytest.raises(MalformedYaml) as refused:
-        prices.read(path)
+        price_table.read(path)
     assert message in str(refused.value)
     assert f"{path}:{1 if 'columns' in message else 2}" in str(refused.value)
 
 
 def test_prices_that_could_not_be_read_again_are_not_written(tmp_path: Path) -> None:
     path = tmp_path / "prices.csv"
-    prices.write(path, [PRICE])
+    price_table.write(path, [PRICE])
     with pytest.raises(MalformedYaml, match="invalid name"):
-        prices.write(path, [PRICE, row(name="c7i\x1b[31m")])
-    assert prices.read(path) == (PRICE,)
+        price_table.write(path, [PRICE, row(name="c7i\x1b[31m")])
+    assert price_table.read(path) == (PRICE,)
 
 
 def test_a_table_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "prices.csv"
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(MalformedYaml, match="is not a table of prices"):
-        prices.read(path)
+        price_table.read(path)
     with path.open("wb") as file:
-        file.truncate(prices.LARGEST + 1)
+        file.truncate(price_table.LARGEST + 1)
     with pytest.raises(MalformedYaml, match="bytes"):
-        prices.read(path)
+        price_table.read(path)

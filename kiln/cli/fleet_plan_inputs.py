@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import fleet_slurm
 from kiln.cli.fleet_arguments import DEFAULT_TYPE, seconds
-from kiln.cli.fleet_prices import MACHINE_TYPES, price_table, region_of
+from kiln.cli.fleet_prices import MACHINE_TYPES, merged_table, region_of
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def plan_of(
         names, types = ["job"], (fleet_slurm.machine_type(options),)
     else:
         table = machine_types.read(MACHINE_TYPES)
-        prices, region = price_table(options.prices, os.environ), region_of(options, os.environ)
+        prices, region = merged_table(options.prices, os.environ), region_of(options, os.environ)
         names = options.types or [default_type(table, options.provider, list(sizes.values()))]
         selection = machine_types.select(table, provider=options.provider, types=[*names, *cache])
         types = tuple(prices.apply(machine_type, region=region) for machine_type in selection)
