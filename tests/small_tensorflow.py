@@ -20,6 +20,7 @@ from kiln import files, image
 from kiln.image import apt_sources
 from kiln.image.build_base import KEYRING
 from kiln.local_channel import Channel
+from tests import shared_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -68,17 +69,11 @@ class Store:
 
 def ready(engine: Engine, folder: Path = STORE) -> Store:
     """Have the image in the engine and the downloads and packages in a folder; what is there is not made again."""
-    image.base(
-        engine,
-        image.recipe("trixie", (*BAZEL, *FINDERS)),
-        tag=IMAGE,
-        folder=ROOT / "build_artifacts" / "images",
-        env=os.environ,
-    )
+    shared_inputs.provide_image(engine, image.recipe("trixie", (*BAZEL, *FINDERS)), IMAGE)
     store = Store(downloads=folder / "downloads", channel=folder / "channel")
     made = files.sha256(FIXTURE / "toolkits.txt") + files.sha256(Path(__file__))
     complete = folder / "complete"
-    with files.locked(folder / ".lock"):
+    with shared_inputs.turn("small-tensorflow"):
         if not complete.exists() or complete.read_text() != made:
             with tempfile.TemporaryDirectory(prefix="small-tensorflow-") as scratch:
                 make(store, Path(scratch), engine)

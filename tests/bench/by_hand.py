@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import bootstrap, image
+from kiln import bootstrap
 from kiln.container import choose
-from kiln.model.feedstock import Feedstock
+from tests import shared_inputs
 from tests.bench.timing import ROOT, seconds
 
 if TYPE_CHECKING:
@@ -132,8 +132,7 @@ def machines(folder: Path) -> Iterator[Machines]:
     """Provide two machines that answer, and tear them down afterwards."""
     engine = choose("docker", env=os.environ).engine
     assert engine is not None
-    images = Feedstock(root=ROOT).artifacts / "images"
-    image.base(engine, image.worker_recipe(), tag=image.worker_tag("bookworm"), folder=images, env=os.environ)
+    shared_inputs.worker_image(engine)
     site = Machines(folder)
     try:
         site.play("provision")

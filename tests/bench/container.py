@@ -10,10 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import image
 from kiln.container import choose
 from kiln.errors import MissingTool
-from kiln.model.feedstock import Feedstock
+from tests import shared_inputs
 from tests.bench.timing import ROOT, build, seconds
 
 if TYPE_CHECKING:
@@ -58,8 +57,7 @@ def usable(name: str) -> bool:
     try:
         engine = choose(name, env=os.environ).engine
         assert engine is not None
-        tag = image.default_tag(image.SUITE)
-        image.base(engine, image.recipe(), tag=tag, folder=Feedstock(root=ROOT).artifacts / "images", env=os.environ)
+        shared_inputs.base_image(engine)
     except MissingTool:
         return False
     return True

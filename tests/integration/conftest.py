@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import bootstrap, image
+from kiln import bootstrap
 from kiln.container import Engine, choose
 from kiln.errors import MissingTool
-from kiln.model.feedstock import Feedstock
+from tests import shared_inputs
 from tests.conftest import lack_of
 
 if TYPE_CHECKING:
@@ -56,10 +56,8 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 @pytest.fixture(scope="session")
 def base_image(engine: Engine) -> str:
     """The base image in the engine: found there, or imported, or made first, which takes most of a minute."""
-    tag = image.default_tag("bookworm")
-    folder = Feedstock(root=ROOT).artifacts / "images"
     try:
-        return image.base(engine, image.recipe(), tag=tag, folder=folder, env=os.environ).tag
+        return shared_inputs.base_image(engine)
     except MissingTool:
         pytest.skip(lack_of("mmdebstrap"))
 

@@ -21,10 +21,11 @@ from botocore.exceptions import ClientError
 from moto import settings as moto_settings
 from moto.server import ThreadedMotoServer
 
-from kiln import files, image
+from kiln import files
 from kiln.container import choose
 from kiln.errors import MissingTool
 from kiln.model.feedstock import Feedstock
+from tests import shared_inputs
 from tests.openstack_api import Cloud, serve
 from tests.waiting import until
 
@@ -101,8 +102,7 @@ def local(tmp_path: Path) -> Iterator[dict[str, object]]:
     try:
         engine = choose("docker", env=os.environ).engine
         assert engine is not None
-        tag, folder = image.worker_tag("bookworm"), Feedstock(root=ROOT).artifacts / "images"
-        image.base(engine, image.worker_recipe(), tag=tag, folder=folder, env=os.environ)
+        shared_inputs.worker_image(engine)
     except MissingTool as missing:
         pytest.skip(missing.what)
     run = f"t{os.getpid()}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import feedstock_loader, image, rehearse, render
+from kiln import feedstock_loader, rehearse, render
 from kiln.builder.rehearsal_inputs import cpu_config
 from kiln.conda_package.reader import read_info
 from kiln.container import choose
@@ -21,8 +21,8 @@ from kiln.errors import AlreadyRunning, DiskFull, HashMismatch, Interrupted, Rel
 from kiln.expand import read
 from kiln.files import link_or_copy
 from kiln.local_channel import Channel
-from kiln.model.feedstock import Feedstock
 from kiln.rehearse import PYTHONS
+from tests import shared_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,14 +61,11 @@ def copy_of_feedstock(folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def report() -> dict[str, Any]:
     """This clone's rehearsal of the running Python's CPU config, made now or found."""
-    ended = kiln(ROOT, "build", "--rehearse", "--json")
-    assert ended.returncode == 0, ended.stderr
-    return config_of(ended.stdout)
+    return config_of(shared_inputs.own_rehearsal())
 
 
-def config_of(told: str) -> dict[str, Any]:
+def config_of(run: dict[str, Any]) -> dict[str, Any]:
     """The only config of a run, with its channel."""
-    run = json.loads(told)
     assert run["rehearsal"] is True
     (config,) = run["configs"]
     return {**config, "channel": str(Path(config["packages"][0]["artifact"]["path"]).parents[1])}
@@ -137,8 +134,9 @@ def test_a_fresh_prefix_from_the_channel_computes(report: dict[str, Any], tmp_pa
 
 
 def test_the_same_rehearsal_again_finds_everything(report: dict[str, Any]) -> None:
-    ended = kiln(ROOT, "build", "--rehearse", "--json", report["config"])
-    again = config_of(ended.stdout)
+    with shared_inputs.turn("rehearsal"):
+        ended = kiln(ROOT, "build", "--rehearse", "--json", report["config"])
+    again = config_of(json.loads(ended.stdout))
     assert again["state"] == "cached"
     assert all(package["reused"] for package in again["packages"])
     assert [package["artifact"] for package in again["packages"]] == [item["artifact"] for item in report["packages"]]
@@ -169,7 +167,7 @@ def test_a_rehearsal_in_a_container_continues_after_a_kill_and_a_stop(
     assert ended.returncode == 0, ended.stderr
     run = json.loads(ended.stdout)
     assert (run["container"], run["image"].partition("@")[0]) == ("docker", base_image)
-    config = config_of(ended.stdout)
+    config = config_of(json.loads(ended.stdout))
     steps = {step["title"]: step["reused"] for step in config["steps"]}
     assert (steps["build libtensorflow_framework"], steps["build libtensorflow_cc"]) == (True, True)
     assert steps["build tensorflow-base"] is False
@@ -191,9 +189,7 @@ def base_image() -> str:
     """The base image in Docker, found or made."""
     engine = choose("docker", env=os.environ).engine
     assert engine is not None
-    folder = Feedstock(root=ROOT).artifacts / "images"
-    tag = image.default_tag(image.SUITE)
-    return image.base(engine, image.recipe(), tag=tag, folder=folder, env=os.environ).tag
+    return shared_inputs.base_image(engine)
 
 
 def link_wheels(report: dict[str, Any], feedstock: Path) -> Path:

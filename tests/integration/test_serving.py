@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +20,7 @@ from kiln.package_test import PackageTester
 from kiln.rehearse import wheels
 from kiln.rehearse.locked_wheels import PYTHONS
 from kiln.rehearse.rehearsal_plan import LockedWheel
+from tests import shared_inputs
 
 if TYPE_CHECKING:
     from kiln.model.rendered import Output
@@ -49,10 +48,7 @@ STAND_IN = ROOT / "tests" / "fixtures" / "model_server.py"
 @pytest.fixture(scope="session")
 def tensorflow() -> Path:
     """A channel with this Python and TensorFlow: that of this clone's rehearsal, made now or found."""
-    words = (sys.executable, "-m", "kiln", "-C", str(ROOT), "build", "--rehearse", "--json")
-    ended = subprocess.run(words, cwd=ROOT, text=True, capture_output=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    (config,) = json.loads(ended.stdout)["configs"]
+    (config,) = shared_inputs.own_rehearsal()["configs"]
     return Path(config["packages"][0]["artifact"]["path"]).parents[1]
 
 

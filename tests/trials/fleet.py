@@ -23,12 +23,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import image
 from kiln.conda_package.reader import read_info
 from kiln.container import choose
 from kiln.fleet import stale_processes
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.feedstock import Feedstock
+from tests import shared_inputs
 from tests.trials.kills import CONFIGS, ENVIRONMENT, ROOT, SMALL, VICTIMS, Tally, killed, show
 
 if TYPE_CHECKING:
@@ -57,8 +56,7 @@ def make_image() -> None:
     """Make the image of the workers where it is not there."""
     engine = choose("docker", env=os.environ).engine
     assert engine is not None
-    place = Feedstock(root=ROOT).artifacts / "images"
-    image.base(engine, image.worker_recipe(), tag=image.worker_tag("bookworm"), folder=place, env=os.environ)
+    shared_inputs.worker_image(engine)
 
 
 def trials(folder: Path, options: argparse.Namespace) -> Tally:

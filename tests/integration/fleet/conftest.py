@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import image
 from kiln.container import choose
-from kiln.model.feedstock import Feedstock
-from tests.integration.fleet.helpers import ROOT, SMALL, containers, docker
+from tests import shared_inputs
+from tests.integration.fleet.helpers import SMALL, containers, docker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +22,7 @@ def workers() -> None:
     """The image of the machines, made where it is not there."""
     engine = choose("docker", env=os.environ).engine
     assert engine is not None
-    folder = Feedstock(root=ROOT).artifacts / "images"
-    image.base(engine, image.worker_recipe(), tag=image.worker_tag("bookworm"), folder=folder, env=os.environ)
+    shared_inputs.worker_image(engine)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from kiln.container import choose
 from kiln.errors import MissingTool
 from kiln.ledger import Ledger
 from kiln.local_channel import Channel
-from kiln.model.feedstock import Feedstock
+from tests import shared_inputs
 from tests.waiting import CEILING
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ def usable(name: str) -> str:
     try:
         engine = choose(name, env=os.environ).engine
         if engine is not None:
-            folder = Feedstock(root=ROOT).artifacts / "images"
-            image.base(engine, image.recipe(), tag=BASE, folder=folder, env=os.environ)
+            shared_inputs.base_image(engine)
     except MissingTool as missing:
         pytest.skip(missing.what)
     return name

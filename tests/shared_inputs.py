@@ -1,0 +1,66 @@
+"""What many integration tests use and is made once for a clone: images, and the rehearsal of its own feedstock.
+
+Tests in several processes come to it at the same moment, where kiln itself refuses the second: here it waits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln import image
+from kiln.operating_system import file_locks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kiln.container import Engine
+    from kiln.image.build_base import ImageRecipe
+
+ROOT = Path(__file__).parents[1]
+ARTIFACTS = ROOT / "build_artifacts"
+IMAGES = ARTIFACTS / "images"
+
+
+@contextmanager
+def turn(name: str) -> Iterator[None]:
+    """Wait for other processes of the tests that make the same input, and keep them waiting during the block."""
+    ARTIFACTS.mkdir(exist_ok=True)
+    with (ARTIFACTS / f".tests-{name}.lock").open("a") as file:
+        file_locks.acquire(file.fileno(), wait=True)
+        yield
+
+
+def provide_image(engine: Engine, recipe: ImageRecipe, tag: str) -> str:
+    """Have an image in an engine: found there, or imported, or made first, which takes most of a minute.
+
+    Raises:
+        MissingTool: when it has to be made and mmdebstrap is missing.
+    """
+    with turn("images"):
+        return image.base(engine, recipe, tag=tag, folder=IMAGES, env=os.environ).tag
+
+
+def base_image(engine: Engine) -> str:
+    """Have the base image in an engine, and return its name."""
+    return provide_image(engine, image.recipe(), image.default_tag(image.SUITE))
+
+
+def worker_image(engine: Engine) -> str:
+    """Have the image of the fleet's workers in an engine, and return its name."""
+    return provide_image(engine, image.worker_recipe(), image.worker_tag(image.SUITE))
+
+
+def own_rehearsal() -> dict[str, Any]:
+    """Return the report on this clone's rehearsal of the CPU config of this Python, made now or found."""
+    with turn("rehearsal"):
+        argv = (sys.executable, "-m", "kiln", "-C", str(ROOT), "build", "--rehearse", "--json")
+        ended = subprocess.run(argv, cwd=ROOT, text=True, capture_output=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    report: dict[str, Any] = json.loads(ended.stdout)
+    return report
