@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.recipe_v1.expression import Malformed, expression, is_template, needed, script_names
+from kiln.recipe_v1.evaluation import Malformed
+from kiln.recipe_v1.expression import expression, is_template, needed, script_names
 from kiln.recipe_v1.requirement import canonical, free_name
 from kiln.recipe_v1.scope import LATE, platform_names
 from kiln.recipe_v1.scope import normalized as normalized_name

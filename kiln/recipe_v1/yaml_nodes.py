@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from kiln import limits
 from kiln.errors import KilnError, RecipeFault, TemplateFault, nearest
 from kiln.model.source_position import Place
-from kiln.recipe_v1.expression import Malformed, expression, is_template, script_names, template
+from kiln.recipe_v1.evaluation import Malformed
+from kiln.recipe_v1.expression import expression, is_template, script_names, template
 from kiln.recipe_v1.values import NOTHING, Invalid, defined, is_true, text
 from kiln.yamltext import PlacedText
 

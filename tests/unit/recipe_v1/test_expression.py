@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.recipe_v1.expression import Malformed, expression, template
+from kiln.recipe_v1.evaluation import Malformed
+from kiln.recipe_v1.expression import expression, template
 from kiln.recipe_v1.scope import VariantScope
 from kiln.recipe_v1.values import Invalid, text
 from kiln.yamltext.typed_text import TypedText
