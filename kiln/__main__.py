@@ -18,9 +18,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from kiln.cli.completion import complete
 
         complete()
-    from kiln.bootstrap import user_environment
     from kiln.cli import run
     from kiln.cli.masked_streams import show_traceback
+    from kiln.operating_system import user_environment
     from kiln.operating_system.shells import prepare_output
 
     prepare_output()

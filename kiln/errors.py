@@ -5,7 +5,6 @@ A message says what happened, where, why, and what to try. Only the command line
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, ClassVar
 
 from kiln.masking import masked
@@ -343,6 +342,8 @@ def kind_of(exit_code: int) -> type[KilnError]:
 
 def nearest(word: str, candidates: Iterable[str], *, most: int = 3, similarity: float = 0.6) -> str:
     """Return 'did you mean ...?' with the names most similar to ``word``, or an empty text. Case is ignored."""
+    import difflib
+
     names = {name.lower(): name for name in candidates}
     matches = difflib.get_close_matches(word.lower(), list(names), n=most, cutoff=similarity)
     return f"did you mean {' or '.join(repr(names[name]) for name in matches)}?" if matches else ""

@@ -7,10 +7,8 @@ import errno
 import hashlib
 import os
 import re
-import secrets
 import shutil
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -63,7 +61,7 @@ def changing(folder: Path) -> Iterator[Path]:
 
 
 def _part_of(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{_PART}")
+    return path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}{_PART}")
 
 
 def part_files(path: Path) -> tuple[Path, ...]:
@@ -122,7 +120,7 @@ def write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
     With ``write_bytes``, a thousand small files would wait a thousand times for the disk.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    ending = f".{os.getpid()}-{secrets.token_hex(4)}{_PART}"
+    ending = f".{os.getpid()}-{os.urandom(4).hex()}{_PART}"
     parts = {folder / name: folder / f".{name}{ending}" for name in contents}
     with full_disk_as_error(folder):
         try:
@@ -221,6 +219,8 @@ def sha256_of(file: IO[bytes]) -> str:
 
 def digests(path: Path) -> dict[str, str]:
     """Return the SHA-256 and the MD5 of a file's content, in hexadecimal, read once; indexes have both."""
+    from concurrent.futures import ThreadPoolExecutor
+
     hashes = {"sha256": hashlib.sha256(), "md5": hashlib.md5(usedforsecurity=False)}
     with path.open("rb") as file, ThreadPoolExecutor(len(hashes)) as pool:
         for chunk in chunks(file, 4 * _CHUNK):

@@ -7,7 +7,6 @@ and those that only rattler knows.
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -54,6 +53,8 @@ def is_subdir(name: str) -> bool:
     """
     if name in PLATFORMS:
         return True
+    from difflib import get_close_matches
+
     system = name.partition("-")[0]
     like = get_close_matches(name, PLATFORMS, n=1, cutoff=_MISSPELT)
     return len(name) <= MAX_LENGTH and system in _SYSTEMS and _SUBDIR.fullmatch(name) is not None and not like

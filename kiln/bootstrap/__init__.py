@@ -13,10 +13,10 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from kiln.bootstrap import clone, user_environment
+from kiln.bootstrap import clone
 from kiln.bootstrap.environment_state import COLLECTIONS, FLEET, FLEET_FOLDER, FOLDER, RUN, TEST, examine, python_of
 from kiln.errors import Interrupted, KilnError, UnsupportedPython
-from kiln.operating_system import child_processes
+from kiln.operating_system import child_processes, user_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,9 +6,7 @@ import argparse
 import contextlib
 import importlib
 import os
-import shutil
 import sys
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
@@ -76,6 +74,25 @@ class Parser(argparse.ArgumentParser):
         return nearest(word, self._option_string_actions) if word.startswith("--") else ""
 
 
+class TopParser(Parser):
+    """The parser of the options before the command; it lists the commands when its help is asked for."""
+
+    def format_help(self) -> str:
+        """Return the help, with the commands."""
+        import shutil
+        import textwrap
+
+        width = max(map(len, COMMANDS)) + 2
+        lead = " " * (width + 2)
+        columns = max(_LEAST_COLUMNS, shutil.get_terminal_size().columns - 2)  # as argparse
+        listing = "\n".join(
+            textwrap.fill(summary, columns, initial_indent=f"  {name:<{width}}", subsequent_indent=lead)
+            for name, summary in COMMANDS.items()
+        )
+        self.epilog = f"commands:\n{listing}\n\nRun 'kiln COMMAND --help' for the options of a command."
+        return super().format_help()
+
+
 def parser_for(name: str, called: str | None = None) -> tuple[Parser, Command]:
     """Return the parser and the module of a command; ``called`` is the entry script's name if it is not kiln."""
     command = cast("Command", importlib.import_module(f"kiln.cli.{name}"))
@@ -86,18 +103,10 @@ def parser_for(name: str, called: str | None = None) -> tuple[Parser, Command]:
 
 def top_parser() -> Parser:
     """Return the parser of the options before the command."""
-    width = max(map(len, COMMANDS)) + 2
-    lead = " " * (width + 2)
-    columns = max(_LEAST_COLUMNS, shutil.get_terminal_size().columns - 2)  # as argparse
-    listing = "\n".join(
-        textwrap.fill(summary, columns, initial_indent=f"  {name:<{width}}", subsequent_indent=lead)
-        for name, summary in COMMANDS.items()
-    )
-    parser = Parser(
+    parser = TopParser(
         prog="kiln",
         usage="kiln [-C DIR] COMMAND ...",
         description="Build a conda feedstock: its matrix, its packages, its tests.",
-        epilog=f"commands:\n{listing}\n\nRun 'kiln COMMAND --help' for the options of a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(

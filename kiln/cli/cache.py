@@ -65,7 +65,7 @@ def as_text(entries: list[DiskCache], root: Path, freed: int) -> str:
     """Return the caches as a table with their total size."""
     from kiln import files
     from kiln.cli.run_view import terminal_width
-    from kiln.console import table
+    from kiln.console.text import table
 
     rows = [
         (

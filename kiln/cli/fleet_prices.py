@@ -60,7 +60,7 @@ def chosen(prices: Iterable[Price], provider: str | None) -> list[Price]:
 
 def as_text(prices: Iterable[Price]) -> str:
     """Return prices as a table."""
-    from kiln.console import table
+    from kiln.console.text import table
 
     rows = [
         (

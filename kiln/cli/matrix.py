@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import pinning
 from kiln.cli.command_hints import pasteable
-from kiln.errors import KilnError, MalformedYaml, UnsafeTemplate, UnsupportedPython, UsageError
+from kiln.errors import KilnError, MalformedYaml, PinningNeeded, UnsafeTemplate, UnsupportedPython, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -53,9 +53,12 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.was and not options.diff:
         raise UsageError("--was requires --diff", hint="kiln matrix --diff HEAD --was OLD -e NEW")
     if options.diff is None:
-        variant_file, notes = pinning.available(options, root)
-        lacks_pinning = variant_file is None and bool(notes)
-        text, note = limits.bounded(lambda: matrix(options, root, variant_file, or_existing=lacks_pinning))
+        notes: list[str] = []
+        try:
+            text, note = pinning.used(options, root, lambda file: matrix(options, root, file, or_existing=False))
+        except PinningNeeded as error:
+            notes = pinning.without(root, error)
+            text, note = limits.bounded(lambda: matrix(options, root, None, or_existing=True))
         notes += [note] if note else []
     else:
         with tree_of(root, options.diff) as before:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from kiln.cli import environment_passthrough, values
 from kiln.errors import PinningNeeded, UsageError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
+    from typing import TypeVar
 
     from kiln.expand import Need
     from kiln.expand.pinning_package import Pinning
+
+    Result = TypeVar("Result")
 
 DEFAULT_CHANNEL = "conda-forge"
 _FILE = "conda_build_config.yaml"
@@ -53,17 +57,37 @@ def required(options: argparse.Namespace, root: Path) -> Path | None:
         PinningNeeded: keys have no value without a pinning, and none can be fetched; it lists them.
         UsageError: the given file does not exist.
     """
-    from kiln import expand
+    return used(options, root, lambda variant_file: variant_file)
 
-    value = _given(options, root)
-    needs = () if value or options.no_pinning else _lacking(root)
+
+def used(options: argparse.Namespace, root: Path, work: Callable[[Path | None], Result]) -> Result:
+    """Return the result of bounded work with the variant file of the pinning; None for a feedstock that needs none.
+
+    The question whether one is needed and the work share a process, and what it has read, where none has to be fetched.
+
+    Raises:
+        PinningNeeded: keys have no value without a pinning, and none can be fetched; it lists them.
+        UsageError: the given file does not exist.
+    """
+    from kiln import expand, limits
+
+    if options.pinning:
+        given = named(options.pinning, options.pinning_channel)
+        return limits.bounded(lambda: work(given))
+
+    def unless_lacking() -> tuple[tuple[Need, ...], Result | None]:
+        variant_file, needs = _needed(options, root)
+        return needs, None if needs else work(variant_file)
+
+    needs, result = limits.bounded(unless_lacking)
     if not needs:
-        return value
+        return cast("Result", result)
     try:
-        return _newest(options)
+        newest = _newest(options)
     except PinningNeeded as error:
         why = ": ".join(filter(None, (error.what, error.why)))
         raise expand.missing_values(needs, why=why, hint=error.hint) from error
+    return limits.bounded(lambda: work(newest))
 
 
 def available(options: argparse.Namespace, root: Path) -> tuple[Path | None, list[str]]:
@@ -71,8 +95,13 @@ def available(options: argparse.Namespace, root: Path) -> tuple[Path | None, lis
     try:
         return required(options, root), []
     except PinningNeeded as error:
-        reason = f" ({error.why})" if error.why else ""
-        return None, [f"{note}{reason}" for note in missing(root)] or [f"note: {error.what}{reason}"]
+        return None, without(root, error)
+
+
+def without(root: Path, error: PinningNeeded) -> list[str]:
+    """Return the notes about keys without a value, since the pinning cannot be fetched."""
+    reason = f" ({error.why})" if error.why else ""
+    return [f"{note}{reason}" for note in missing(root)] or [f"note: {error.what}{reason}"]
 
 
 def named(name: str, channel: str = DEFAULT_CHANNEL) -> Path:
@@ -105,15 +134,15 @@ def missing(root: Path, where: str = "") -> list[str]:
     return [f"note: no value{where} without a pinning (-e): {keys}{more}"]
 
 
-def _given(options: argparse.Namespace, root: Path) -> Path | None:
-    """Return the pinning that is given, or set in conda-forge.yml."""
-    from kiln import expand, feedstock_loader, limits
+def _needed(options: argparse.Namespace, root: Path) -> tuple[Path | None, tuple[Need, ...]]:
+    """Return the variant file that conda-forge.yml sets, or the keys that have no value without one."""
+    from kiln import expand, feedstock_loader
 
-    if options.pinning:
-        return named(options.pinning, options.pinning_channel)
     if options.no_pinning:
-        return None
-    return limits.bounded(lambda: expand.exclusive_config_file(feedstock_loader.find(root)))
+        return None, ()
+    feedstock = feedstock_loader.find(root)
+    exclusive = expand.exclusive_config_file(feedstock)
+    return exclusive, () if exclusive else expand.keys_without_value(feedstock)
 
 
 def _lacking(root: Path) -> tuple[Need, ...]:

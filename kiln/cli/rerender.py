@@ -33,10 +33,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         MatrixDrift: if the checked files differ.
         PinningNeeded: if keys have no value without a pinning, and none can be fetched.
     """
-    from kiln import limits
-
-    variant_file = pinning.required(options, root)
-    notes, lines, fault = limits.bounded(lambda: rerender(options, root, variant_file))
+    notes, lines, fault = pinning.used(options, root, lambda variant_file: rerender(options, root, variant_file))
     print("".join(f"{pasteable(line, root)}\n" for line in notes), end="", file=sys.stderr)
     print("\n".join(lines))
     if fault:

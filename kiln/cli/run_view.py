@@ -10,7 +10,9 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.console import GitHubView, LiveView, PlainView
+    from kiln.console.github import GitHubView
+    from kiln.console.live import LiveView
+    from kiln.console.plain import PlainView
     from kiln.console.steps import Steps
     from kiln.model.run import MatrixReport
     from kiln.variants.axes import Variants
@@ -23,17 +25,19 @@ def view(
 
     ``verbosity`` is the value of a `kiln.console.Verbosity`.
     """
-    from kiln import console
     from kiln.cli.masked_streams import unchanged
+    from kiln.console.github import GitHubView
+    from kiln.console.live import LiveView
+    from kiln.console.plain import PlainView, Verbosity
 
     stream = unchanged(stream)
     if verbosity != "normal":
-        return console.PlainView(stream, labels=labels, verbosity=console.Verbosity(verbosity))
+        return PlainView(stream, labels=labels, verbosity=Verbosity(verbosity))
     if environment.get("GITHUB_ACTIONS") == "true":
-        return console.GitHubView(stream, labels=labels)
+        return GitHubView(stream, labels=labels)
     if stream.isatty() and environment.get("TERM", "dumb") != "dumb":
-        return console.LiveView(stream, labels=labels, color=has_color(environment))
-    return console.PlainView(stream, labels=labels)
+        return LiveView(stream, labels=labels, color=has_color(environment))
+    return PlainView(stream, labels=labels)
 
 
 def steps() -> Steps:

@@ -82,7 +82,8 @@ def as_json(report: MatrixReport, now: float) -> dict[str, Any]:
 def as_text(reports: Sequence[MatrixReport], now: float) -> str:
     """Return the runs as a table."""
     from kiln.cli.run_view import terminal_width
-    from kiln.console import count_text, duration, table
+    from kiln.console.progress import count_text
+    from kiln.console.text import duration, table
     from kiln.report import totals
 
     rows = [

@@ -13,10 +13,9 @@ from kiln.model.build_config import BuildConfig
 from kiln.model.source_position import Place
 from kiln.names import PLATFORMS, is_config
 from kiln.recipe_v1.recipe_format import is_v1
-from kiln.recipe_v1.yaml_nodes import typed as typed_value
 from kiln.variants.files import VariantSource, as_list, check, zip_groups
 from kiln.yamltext import PlacedText, Scalars, mapping_text, parse, read_text
-from kiln.yamltext.typed_text import TypedText
+from kiln.yamltext.typed_text import TypedText, scalar_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -102,7 +101,7 @@ def _typed(value: Any) -> Any:
         return {str(key): _typed(item) if isinstance(item, (dict, list)) else str(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_typed(item) for item in value]
-    result = typed_value(value) if isinstance(value, PlacedText) else value
+    result = scalar_value(value) if isinstance(value, PlacedText) else value
     return TypedText(result) if isinstance(result, int) else str(value)
 
 

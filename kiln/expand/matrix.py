@@ -14,10 +14,7 @@ from kiln.expand.unpinned_keys import HINT
 from kiln.model.build_config import BuildConfig
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.recipe_text import RecipeSource
-from kiln.recipe_v1.recipe import RecipeV1
 from kiln.recipe_v1.recipe_format import is_v1
-from kiln.recipe_v1.variant_exploration import packages
-from kiln.recipe_v1.variant_file import VariantFileV1
 from kiln.variants.combine import combine
 from kiln.variants.files import VariantSource, check, load_variant_file
 from kiln.variants.migrations import MISFIT, Migration, applicable, migrate
@@ -32,6 +29,8 @@ if TYPE_CHECKING:
 
     from kiln.expand.forge_settings import ForgeSettings, PlatformJob
     from kiln.model.feedstock import Feedstock
+    from kiln.recipe_v1.recipe import RecipeV1
+    from kiln.recipe_v1.variant_file import VariantFileV1
     from kiln.template.namespace import Doubts
     from kiln.variants.combine import Spec
     from kiln.variants.files import VariantFile
@@ -91,11 +90,15 @@ class _Expansion:
         ]
         self.v1 = is_v1(feedstock)
         if self.v1 and (beside := feedstock.recipe / "variants.yaml").is_file():
+            from kiln.recipe_v1.variant_file import VariantFileV1
+
             self.files.append(VariantFileV1(beside, "recipe/variants.yaml"))
         keys = [file.keys for file in (*self.files, *(migration.file for migration in self.migrations))]
         self.known = frozenset[str]().union(*keys)
         self.recipe: RecipeSource | RecipeV1
         if self.v1:
+            from kiln.recipe_v1.recipe import RecipeV1
+
             self.recipe = RecipeV1.read(feedstock.recipe_v1)
             self.text = self.recipe.text
         else:
@@ -134,7 +137,9 @@ class _Expansion:
 
     def _packages(self, job: PlatformJob, platform: Platform, space: Space) -> Packages:
         """Return the packages of one platform."""
-        if isinstance(self.recipe, RecipeV1):
+        if not isinstance(self.recipe, RecipeSource):
+            from kiln.recipe_v1.variant_exploration import packages
+
             result = (Package.of_v1(part, package) for part, package in packages(self.recipe, space, platform.subdir))
             kept = [package for package in result if job.keep_noarch or not package.noarch]
             return Packages(space=space, packages=kept, recipe_text=self.text)

@@ -22,10 +22,7 @@ from kiln.model.source_position import Place
 from kiln.recipe.recipe import BUILT_IN, Scripts
 from kiln.recipe.recipe_text import GIT_NAME
 from kiln.recipe.usage import Usage
-from kiln.recipe_v1.recipe import RecipeV1
 from kiln.recipe_v1.recipe_format import is_v1
-from kiln.recipe_v1.used_variables import names, required
-from kiln.recipe_v1.variant_file import VariantFileV1
 from kiln.variants.files import as_list, load_variant_file
 from kiln.variants.platform import Platform
 from kiln.yamltext import Scalars, parse, read_text
@@ -98,6 +95,10 @@ def keys_without_value(feedstock: Feedstock) -> tuple[Need, ...]:
 
 def _lacking_v1(feedstock: Feedstock, defined: frozenset[str]) -> tuple[Need, ...]:
     """Return the same for a recipe.yaml, whose names need no search in a text."""
+    from kiln.recipe_v1.recipe import RecipeV1
+    from kiln.recipe_v1.used_variables import names, required
+    from kiln.recipe_v1.variant_file import VariantFileV1
+
     recipe = RecipeV1.read(feedstock.recipe_v1)
     variants = feedstock.recipe / "variants.yaml"
     defined |= VariantFileV1(variants, "recipe/variants.yaml").keys if variants.is_file() else frozenset()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.console import cost_text, duration, table
+from kiln.console.text import cost_text, duration, table
 from kiln.fleet.leases import bound
 from kiln.scheduling.estimates import DEFAULT
 from kiln.serialization import to_json

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from kiln import json_lines
-from kiln.console import ProgressLog
+from kiln.console.progress import ProgressLog
 from kiln.job.messages import MARK, parse_message, send
 from kiln.job.untrusted_output import is_message
 from kiln.ledger import records

@@ -7,7 +7,6 @@ encodes all of it (base64, hexadecimal) is found by windows of the encoded text,
 
 from __future__ import annotations
 
-import base64
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -127,9 +126,11 @@ def spellings(secret: str) -> tuple[bytes, ...]:
 
 def cores(octets: bytes) -> tuple[str, ...]:
     """Return the base64 of bytes at each of the three offsets in a text, as far as the bytes determine it."""
+    from binascii import b2a_base64
+
     texts = []
     for shift in range(3):
-        text = base64.b64encode(bytes(shift) + octets).decode()
+        text = b2a_base64(bytes(shift) + octets, newline=False).decode()
         first, last = -(-8 * shift // 6), 8 * (shift + len(octets)) // 6
         texts.append(text[first:last])
     return (*texts, *(text.translate(URL_SAFE) for text in texts if not text.isalnum()))

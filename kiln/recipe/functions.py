@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate
 from kiln.matchspec_notation import with_star
-from kiln.recipe.setup_py import setup_data
 from kiln.yamltext import Scalars, parse, read_text
 
 if TYPE_CHECKING:
@@ -207,6 +206,8 @@ class _Files:
                 place = (self._sources.recipe / name).resolve()
                 return self.text(name) if place.exists() or not place.is_relative_to(self._sources.recipe) else None
             return self._sources.text(name, optional=True)
+
+        from kiln.recipe.setup_py import setup_data
 
         try:
             data = setup_data(str(setup_file), read, self._os)

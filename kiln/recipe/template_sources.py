@@ -15,8 +15,6 @@ from kiln import files
 from kiln.archive_names import file_of, is_archive
 from kiln.errors import KilnError, RecipeFault, TemplateFault, UnsafeTemplate
 from kiln.model.source_position import Place
-from kiln.recipe import git_repository
-from kiln.recipe.source_archive import archived_text
 from kiln.variants.files import as_list
 from kiln.yamltext import read_text
 
@@ -86,6 +84,10 @@ class SourceFiles:
 
     def _git_names(self) -> Mapping[str, str]:
         entry = self.entries[0] if self.entries else {}
+        if not (entry.get("path") is not None or entry.get("git_url")):
+            return {}
+        from kiln.recipe import git_repository
+
         if entry.get("path") is not None:
             place = self._local(str(entry["path"]))
             return git_repository.names(place, "HEAD", self.recipe.parent) if (place / ".git").exists() else {}
@@ -97,6 +99,8 @@ class SourceFiles:
         if entry.get("url"):
             return self._of_url(entry, name)
         if entry.get("git_url"):
+            from kiln.recipe import git_repository
+
             repository = self._repository(str(entry["git_url"]))
             if repository is None:
                 return self._remote(entry, name)
@@ -128,6 +132,8 @@ class SourceFiles:
         self._require_inside(archive.resolve(), _address(entry))
         title = str(entry.get("fn") or file_of(_address(entry)))
         if is_archive(title):
+            from kiln.recipe.source_archive import archived_text
+
             return archived_text(archive, name, title, hoists="no_hoist" not in entry)
         return read_text(archive, name) if name == title else None
 

@@ -26,9 +26,9 @@ from kiln.recipe_v1.yaml_nodes import (
     scalar,
     text_of,
     texts,
-    typed,
 )
 from kiln.yamltext import PlacedText
+from kiln.yamltext.typed_text import scalar_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -105,7 +105,7 @@ def flag(node: Any, scope: VariantScope) -> bool | None:
 
 def flag_or_texts(node: Any, scope: VariantScope) -> Any:
     """Evaluate a truth value, or a list of globs in its place."""
-    if isinstance(node, PlacedText) and (is_template(node) or isinstance(typed(node), bool)):
+    if isinstance(node, PlacedText) and (is_template(node) or isinstance(scalar_value(node), bool)):
         return flag(node, scope)
     return texts(node, scope)
 
@@ -225,7 +225,7 @@ def rendered(node: Any, scope: VariantScope) -> Any:
         return {str(key): rendered(value, scope) for key, value in node.items()}
     if isinstance(node, list):
         return [rendered(item, scope) for item in node]
-    return text_of(node, scope) if is_template(node) else typed(node)
+    return text_of(node, scope) if is_template(node) else scalar_value(node)
 
 
 # Sections

@@ -14,7 +14,7 @@ from kiln.template.expression import Invalid, MissingName, NotAllowed, compile_e
 from kiln.template.namespace import Names
 from kiln.variants.files import VariantSource, check, without_empty, zip_groups
 from kiln.yamltext import Document, PlacedText, Scalars, parse, read_text
-from kiln.yamltext.typed_text import TypedText
+from kiln.yamltext.typed_text import TypedText, scalar_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,7 @@ class VariantFileV1:
     def _typed(self, key: str, item: Any) -> str:
         if not isinstance(item, PlacedText):
             raise VariantFault(f"{key} has a value that is neither text nor number", at=self._place(item))
-        value = yaml_nodes.typed(item)
+        value = scalar_value(item)
         return TypedText(value) if isinstance(value, int) else str(item)
 
     def _items(self, node: Any, names: Names) -> Iterator[Any]:

@@ -11,6 +11,7 @@ from kiln.recipe_v1.evaluation import Malformed
 from kiln.recipe_v1.expression import expression, is_template, script_names, template
 from kiln.recipe_v1.values import NOTHING, Invalid, defined, is_true, text
 from kiln.yamltext import PlacedText
+from kiln.yamltext.typed_text import NULLS, is_integer, scalar_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -41,10 +42,7 @@ def fault(node: Any, what: str, why: str = "", hint: str = "") -> RecipeFault:
 
 def is_empty(node: Any) -> bool:
     """Return whether a node says nothing: YAML's null, an empty list, nothing at all."""
-    return node is None or node in ([], {}) or (isinstance(node, PlacedText) and node.plain and node in _NULL)
-
-
-_NULL = frozenset({"", "~", "null", "Null", "NULL"})
+    return node is None or node in ([], {}) or (isinstance(node, PlacedText) and node.plain and node in NULLS)
 
 
 # Scalars
@@ -126,7 +124,7 @@ def value_of_context(node: Any, scope: VariantScope) -> Any:
         return [value_of_context(item, scope) for item in node]
     source = scalar(node)
     if not is_template(source):
-        return typed(source)
+        return scalar_value(source)
     what = compiled(_trimmed(source), template)
     value = evaluated(source, what, scope)
     try:
@@ -148,26 +146,7 @@ def _detected(value: str) -> Any:
     word = value.strip()
     if word.lower() in {"true", "false"}:
         return word.lower() == "true"
-    return int(word) if _is_integer(word) else value
-
-
-def typed(source: PlacedText) -> Any:
-    """Return a scalar without expressions as the value that YAML 1.2 gives it; a version such as 1.10 stays text."""
-    if not source.plain:
-        return str(source)
-    if source in _TRUTH:
-        return _TRUTH[str(source)]
-    if source in _NULL:
-        return None
-    return int(source) if _is_integer(source) else str(source)
-
-
-_TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-
-
-def _is_integer(word: str) -> bool:
-    digits = word[1:] if word[:1] in {"-", "+"} else word
-    return digits.isascii() and digits.isdigit() and len(digits) < 19
+    return int(word) if is_integer(word) else value
 
 
 # Lists

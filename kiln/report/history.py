@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.console import BAD, GOOD
+from kiln.console.progress import BAD, GOOD
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:

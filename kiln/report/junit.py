@@ -6,8 +6,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from kiln.console import BAD, one_line
-from kiln.console.text import plain
+from kiln.console.progress import BAD
+from kiln.console.text import one_line, plain
 from kiln.model.build_results import TestVerdict
 from kiln.model.run import ConfigState
 from kiln.report import totals

@@ -7,7 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.console import SIGNS, cost_text, count_text, duration, one_line, table
+from kiln.console.progress import SIGNS, count_text
+from kiln.console.text import cost_text, duration, one_line, table
 from kiln.report import totals
 from kiln.report.tail import cut
 from kiln.variants.axes import labels

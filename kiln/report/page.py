@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln import __version__, files
-from kiln.console import BAD, count_text
+from kiln.console.progress import BAD, count_text
 from kiln.report import template, totals
 from kiln.report.grid import grid
 from kiln.report.history import history

@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import IO, TYPE_CHECKING
 
-from kiln.console import one_line
+from kiln.console.text import one_line
 from kiln.operating_system.file_operations import open_regular
 
 if TYPE_CHECKING:

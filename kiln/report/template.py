@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from kiln import files
-from kiln.console import SIGNS, clock, duration, one_line
+from kiln.console.progress import SIGNS
+from kiln.console.text import clock, duration, one_line
 from kiln.report import totals
 from kiln.report.tail import cut, tail
 

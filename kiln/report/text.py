@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kiln import files
-from kiln.console import duration, table
-from kiln.console.text import folded
+from kiln.console.text import duration, folded, table
 from kiln.model.build_results import TestVerdict
 from kiln.model.run import ConfigState
 from kiln.serialization import to_json

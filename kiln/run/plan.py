@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, render
-from kiln.console import duration
+from kiln.console.text import duration
 from kiln.cpu_memory import Resources
 from kiln.executor import conda_forge_env
 from kiln.job.job_files import ConfigJob

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any
 
+    from kiln.yamltext.reader import PlacedText
+
 
 class TypedText(str):
     """The text of a number or a truth value, as Python prints it, together with the value; numbers sort as such."""
@@ -47,4 +49,23 @@ def with_truth(value: Any) -> Any:
     return _TRUTH.get(value, value) if type(value) is str else value_of(value)
 
 
+def scalar_value(source: PlacedText) -> Any:
+    """Return the value that YAML 1.2 gives a scalar of recipe.yaml; a version such as 1.10 stays text."""
+    if not source.plain:
+        return str(source)
+    if source in _SPELLINGS_OF_TRUTH:
+        return _SPELLINGS_OF_TRUTH[str(source)]
+    if source in NULLS:
+        return None
+    return int(source) if is_integer(source) else str(source)
+
+
+def is_integer(word: str) -> bool:
+    """Return whether a text is a decimal integer that fits into 64 bits."""
+    digits = word[1:] if word[:1] in {"-", "+"} else word
+    return digits.isascii() and digits.isdigit() and len(digits) < 19
+
+
 _TRUTH = {"true": True, "false": False}
+_SPELLINGS_OF_TRUTH = {spelling: word == "true" for word in _TRUTH for spelling in (word, word.title(), word.upper())}
+NULLS = frozenset({"", "~", "null", "Null", "NULL"})

@@ -9,7 +9,7 @@ import platform
 from importlib import import_module
 
 from kiln.__main__ import leave
-from kiln.console import table
+from kiln.console.text import table
 from kiln.job.machine import processor
 
 SECTIONS = (

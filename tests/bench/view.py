@@ -8,7 +8,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from kiln.console import LiveView
+from kiln.console.live import LiveView
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from tests.fleets import NullObserver
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.cli.run_view import add_to_summary, terminal_width, view
-from kiln.console import GitHubView, LiveView, PlainView
+from kiln.console.github import GitHubView
+from kiln.console.live import LiveView
+from kiln.console.plain import PlainView
 from kiln.model.run import ConfigState
 from tests import runs
 

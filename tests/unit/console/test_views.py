@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.console import GitHubView, LiveView, PlainView, Verbosity
+from kiln.console.github import GitHubView
+from kiln.console.live import LiveView
+from kiln.console.plain import PlainView, Verbosity
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
 from tests.unit.console.run import BEGAN, LOG, a_config, a_run
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.bootstrap.user_environment import missing_variables
+from kiln.operating_system.user_environment import missing_variables
 
 NOBODY = 4_000_000_000  # a number that no system gives to a user
 
