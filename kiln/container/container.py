@@ -16,7 +16,7 @@ from kiln.errors import ContainerFault, excerpt
 from kiln.model.container import ContainerResult, ContainerRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 # Messages of an engine that is only half installed, and Debian's name of the missing half.
@@ -116,6 +116,23 @@ class Container:
         """Kill the container's programs; their files stay until the container is removed."""
         with contextlib.suppress(ContainerFault):  # it may just have ended
             self._must("kill", self._ask("kill", self.name))
+
+    def variables(self) -> tuple[str, ...]:
+        """Return the names of the container's variables, with those that the engine's client sets."""
+        result = self._ask("inspect", "--type", "container", "--format", "{{json .Config.Env}}", self.name)
+        self._must("inspect", result)
+        return tuple(entry.partition("=")[0] for entry in json.loads(result.stdout) or ())
+
+    def commit(self, tag: str, *, changes: Iterable[str]) -> None:
+        """Make an image of the container's files; ``changes`` are instructions of a Dockerfile.
+
+        Raises:
+            ContainerFault: when the engine refuses.
+        """
+        quiet = ["--quiet"] if self.engine.kind is EngineKind.PODMAN else []
+        options = [word for change in changes for word in ("--change", change)]
+        words = (self.engine.executable, "commit", *quiet, *options, self.name, tag)
+        self._must("make an image of", self._command(words))
 
     def remove(self) -> None:
         """Remove the container with its programs, if it exists."""

@@ -26,16 +26,20 @@ if TYPE_CHECKING:
 class BuildLocation:
     """The location of a config's build: its image's name, and its digest if known; no name on the host.
 
-    ``platform`` is the image's, where programs are emulated: ``linux/arm64``.
+    ``platform`` is the image's, where programs are emulated: ``linux/arm64``. ``origin`` describes the image from which
+    kiln has made this one; the digest is then a hash of what it was made from.
     """
 
     image: str | None = None
     digest: str = "host"
     platform: str | None = None
+    origin: str = ""
 
     @property
     def pinned(self) -> str:
-        """The image's name with its digest, as far as known."""
+        """The image's name with its digest, as far as known; for an image that kiln has made, its origin."""
+        if self.origin:
+            return self.origin
         name = self.image or ""
         return f"{name}@{self.digest}" if name and "@" not in name and ":" in self.digest else name
 

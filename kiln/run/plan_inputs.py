@@ -9,13 +9,12 @@ from kiln import conda_forge_yml, expand, limits, render
 from kiln.builder import rehearsal_inputs
 from kiln.builder.rehearsal_planning import RehearsalPlanner
 from kiln.job.output_lookup import channel_sources, require_step
-from kiln.run import compatibility, executor_choice, platforms, recipe_files, resource_check
+from kiln.run import compatibility, executor_choice, platforms, recipe_files, resource_check, yum_requirements
 from kiln.run.options import HOST
 from kiln.store import build_cache
 from kiln.store.compile_cache_key import cache_key
 from kiln.store.layout import ArtifactLayout
 from kiln.store.rehearsal_layout import RehearsalLayout
-from kiln.yamltext import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -95,6 +94,9 @@ def look_up(
         choice.engine,
         on_line and (lambda line: on_line(f"image: {line}")),
     )
+    places, notes_on_packages = yum_requirements.install(
+        feedstock, places, options, choice.engine, on_line and (lambda line: on_line(f"image: {line}"))
+    )
     on_host = options.container in {None, HOST}
     pythons = rehearsal_inputs.Pythons(
         machine=machine,
@@ -133,7 +135,7 @@ def look_up(
             *choice.notes,
             *notes,
             *notes_on_rehearsals,
-            *_system_packages(feedstock),
+            *notes_on_packages,
         ),
     )
 
@@ -167,17 +169,6 @@ def _without_effect(feedstock: Feedstock, options: RunOptions) -> tuple[str, ...
             for name in expand.conda_build_only(feedstock.settings)
         ]
     return tuple(lines)
-
-
-def _system_packages(feedstock: Feedstock) -> tuple[str, ...]:
-    """Return a note on the system packages that conda-forge's images install before a build, and kiln does not."""
-    file = feedstock.recipe / "yum_requirements.txt"
-    lines = read_text(file, f"recipe/{file.name}").splitlines() if file.is_file() else []
-    names = [name for line in lines if (name := line.partition("#")[0].strip())]
-    if not names:
-        return ()
-    missing = f"recipe/{file.name} is not installed; the image or this machine must have {', '.join(names)}"
-    return (f"{missing}: builds run as your user; DOCKER_IMAGE names an image that has them",)
 
 
 def _require_keys(feedstock: Feedstock, configs: tuple[BuildConfig, ...], *, engine: str) -> None:

@@ -14,6 +14,7 @@ from kiln.run.executor_choice import BuildLocation, _platforms, choose, images_o
 from kiln.run.options import RunOptions
 
 DIGEST = f"sha256:{'5' * 64}"
+HERE = HostMachine(environment={}, python=Path("python3"))
 IMAGE = BuildLocation(image="localhost/i:1", digest=DIGEST)
 
 
@@ -22,6 +23,8 @@ def test_an_image_is_named_with_its_digest_once() -> None:
     assert IMAGE.pinned == f"localhost/i:1@{DIGEST}"
     assert pinned.pinned == pinned.image
     assert dataclasses.replace(IMAGE, digest="unknown").pinned == "localhost/i:1"
+    derived = dataclasses.replace(IMAGE, image="localhost/d:1", origin=f"{IMAGE.pinned} with libX11")
+    assert (derived.pinned, derived.compilers(HERE)) == (f"localhost/i:1@{DIGEST} with libX11", DIGEST)
 
 
 def test_a_run_names_each_image_once_and_none_on_the_host() -> None:

@@ -1,4 +1,4 @@
-"""A run says what it does not install, and refuses a recipe with keys at fault before it starts."""
+"""A run refuses a recipe with keys at fault before it starts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from kiln import expand
 from kiln.errors import RecipeFault
-from kiln.run.plan_inputs import _require_keys, _system_packages
+from kiln.run.plan_inputs import _require_keys
 from tests.feedstocks import written
 from tests.unit.render.test_v1 import feedstock as feedstock_v1
 
@@ -16,22 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 META = "package:\n  name: a\n  version: 1\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("# none\n\n", ""),
-        (
-            "mesa-libGL  # for tests\nlibX11\n",
-            "must have mesa-libGL, libX11: builds run as your user; DOCKER_IMAGE names",
-        ),
-    ],
-)
-def test_system_packages_are_noted(tmp_path: Path, text: str, named: str) -> None:
-    notes = _system_packages(written(tmp_path, META, files={"recipe/yum_requirements.txt": text}))
-    assert [named in note for note in notes] == ([True] if named else [])
-    assert _system_packages(written(tmp_path / "without", META)) == ()
 
 
 def test_a_key_of_another_engine_is_refused_with_the_own_alone(tmp_path: Path) -> None:

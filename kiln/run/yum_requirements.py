@@ -1,0 +1,166 @@
+"""The system packages of ``recipe/yum_requirements.txt``, installed into the image of a build as conda-forge's CI does.
+
+conda-smithy writes ``yum install -y`` with all names of the file into the build script, which runs it as root. kiln
+derives an image before the build instead, so that the build itself has neither root's rights nor the network.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING
+
+from kiln import system_packages
+from kiln.container import derived_image
+from kiln.container.derived_image import DerivedImage
+from kiln.errors import RecipeFault, UsageError
+from kiln.model.source_position import Place
+from kiln.store import build_cache
+from kiln.store.layout import ArtifactLayout
+from kiln.yamltext import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from kiln.container import Engine
+    from kiln.model.feedstock import Feedstock
+    from kiln.run.executor_choice import BuildLocation
+    from kiln.run.options import RunOptions
+
+FILE = "recipe/yum_requirements.txt"
+MOST = 500  # names
+
+# What rpm allows in a name, with an architecture, version and release: no option, path, glob, URL or group.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+~^:-]{0,199}", re.ASCII)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RequiredPackage:
+    """A name in the file, with its place there."""
+
+    name: str
+    at: Place
+
+
+def read(feedstock: Feedstock) -> tuple[RequiredPackage, ...]:
+    """Return the packages of the file in its order, each once; empty without the file.
+
+    A comment ends with its line. conda-smithy joins the lines with spaces, so a line may have several names.
+
+    Raises:
+        RecipeFault: with all names that are invalid.
+    """
+    path = feedstock.recipe / "yum_requirements.txt"
+    if not path.is_file():
+        return ()
+    packages: dict[str, RequiredPackage] = {}
+    for package in _words(read_text(path, FILE)):
+        packages.setdefault(package.name, package)
+    faults = [_invalid(package) for package in packages.values() if not _NAME.fullmatch(package.name)]
+    if len(packages) > MOST:
+        faults.append(RecipeFault(f"more than {MOST} packages", at=Place(file=FILE)))
+    if faults:
+        first, *others = faults
+        raise RecipeFault(first.what, at=first.at, why=first.why, hint=first.hint, others=others)
+    return tuple(packages.values())
+
+
+def _words(text: str) -> Iterator[RequiredPackage]:
+    for number, line in enumerate(text.splitlines(), 1):
+        for match in re.finditer(r"\S+", line.partition("#")[0]):
+            yield RequiredPackage(name=match[0], at=Place(file=FILE, line=number, column=match.start() + 1))
+
+
+def _invalid(package: RequiredPackage) -> RecipeFault:
+    return RecipeFault(
+        f"invalid package name {package.name!r}",
+        at=package.at,
+        why="the package manager runs as root, and the file may name packages only: no options, files or patterns",
+        hint="one name for each line, such as mesa-libGL",
+    )
+
+
+def install(
+    feedstock: Feedstock,
+    places: Mapping[str, BuildLocation],
+    options: RunOptions,
+    engine: Engine | None,
+    on_line: Callable[[str], None] | None,
+) -> tuple[dict[str, BuildLocation], tuple[str, ...]]:
+    """Return the locations of builds with images that have the packages, and notes; missing images are made.
+
+    On the host, and in a rehearsal, nothing is installed, which a note says; so does an image without a package manager
+    for RPM packages, if the caller has chosen it.
+
+    Raises:
+        RecipeFault: for an invalid name, or one that the image's repositories lack.
+        UsageError: for an image of the recipe's without such a package manager.
+        DownloadFailed: when the packages cannot be installed.
+    """
+    packages = read(feedstock)
+    names = tuple(sorted(package.name for package in packages))
+    if not packages:
+        return dict(places), ()
+    if engine is None or options.build.rehearsal:
+        return dict(places), (note_on_host(names, system_packages.manager()),)
+    made: dict[BuildLocation, BuildLocation] = {}
+    notes = []
+    with build_cache.waiting(ArtifactLayout.of(feedstock).lock("images"), seconds=derived_image.SECONDS):
+        for place in dict.fromkeys(places.values()):
+            made[place], note = _with_packages(place, packages, names, options, engine, on_line)
+            notes += [note] if note else []
+    return {config: made[place] for config, place in places.items()}, tuple(notes)
+
+
+def note_on_host(names: tuple[str, ...], manager: str | None) -> str:
+    """Return the note on packages that this machine must have, with the command if it has such a package manager."""
+    command = f": {system_packages.command(names, 'dnf')}" if manager == "dnf" else ""
+    return f"{FILE} is installed into images only; this machine must have {', '.join(names)}{command}"
+
+
+def _with_packages(
+    place: BuildLocation,
+    packages: tuple[RequiredPackage, ...],
+    names: tuple[str, ...],
+    options: RunOptions,
+    engine: Engine,
+    on_line: Callable[[str], None] | None,
+) -> tuple[BuildLocation, str]:
+    """Return a location with the packages, and a note; empty if they are installed."""
+    assert place.image is not None, "a build in a container has an image"
+    derived = DerivedImage(image=place.image, digest=place.digest, packages=names, platform=place.platform)
+    location = dataclasses.replace(
+        place, image=derived.tag, digest=derived.key, origin=f"{place.pinned} with {' '.join(names)}"
+    )
+    if not options.fetch:
+        return location, "" if derived_image.exists(
+            engine, derived
+        ) else f"{FILE} would be installed: {', '.join(names)}"
+    refusal = derived_image.provide(engine, derived, on_line=on_line)
+    if refusal is None:
+        return location, ""
+    if refusal.unknown:
+        raise _unknown(packages, refusal.unknown, place.image)
+    if options.image is None:
+        raise UsageError(
+            f"{FILE} cannot be installed into {place.image}",
+            why="it has no yum, dnf or microdnf; packages of other systems have other names",
+            hint=f"DOCKER_IMAGE={place.image} uses it as it is; it must have {', '.join(names)}",
+        )
+    return place, f"{FILE} is not installed: {place.image} has no yum or dnf; it must have {', '.join(names)}"
+
+
+def _unknown(packages: tuple[RequiredPackage, ...], unknown: tuple[str, ...], image: str) -> RecipeFault:
+    """Return the error of names that the image's repositories lack, at their places in the file."""
+    places = {package.name: package.at for package in packages}
+    faults = [
+        RecipeFault(
+            f"the image {image} has no package {name}",
+            at=places.get(name, Place(file=FILE)),
+            why="no repository that is set up in the image has it",
+            hint="correct the name, or choose another image (docker_image, DOCKER_IMAGE)",
+        )
+        for name in unknown
+    ]
+    first, *others = faults
+    return RecipeFault(first.what, at=first.at, why=first.why, hint=first.hint, others=others)
