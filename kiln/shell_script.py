@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from kiln.model.rendered import Script
@@ -26,11 +26,19 @@ COMMANDS = {
 }
 SUFFIXES = {".py": "python", ".pl": "perl", ".r": "rscript", ".rb": "ruby", ".js": "nodejs", ".nu": "nushell"}
 _INLINE, _END = ".kiln-script", "KILN_END_OF_SCRIPT"
+_UNTRACE = "{ case $- in *x*) kiln_trace=-x ;; *) kiln_trace=+x ;; esac; set +x; } 2>/dev/null"
+_TRACE = 'set "$kiln_trace"; { unset kiln_trace; } 2>/dev/null'
 
 
 def exports(environment: Mapping[str, str]) -> list[str]:
     """Return the shell lines that set variables."""
     return [f"export {name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
+
+
+def untraced(lines: Iterable[str]) -> tuple[str, ...]:
+    """Return shell lines that leave no trace of `set -x` in a build's output, which is the recipe's script alone."""
+    content = tuple(lines)
+    return (_UNTRACE, *content, _TRACE) if content else ()
 
 
 def in_bash(script: Script, recipe_folder: Path) -> tuple[str, ...]:
@@ -50,7 +58,7 @@ def _run(script: Script, recipe_folder: Path) -> tuple[str, ...]:
     if interpreter == "bash" or not script.lines:
         return script.lines
     inline = "\n".join((f"cat >{_INLINE} <<'{_END}'", *script.lines, _END))
-    return (inline, f"{command} {_INLINE}", f"rm {_INLINE}")
+    return (*untraced((inline,)), f"{command} {_INLINE}", *untraced((f"rm {_INLINE}",)))
 
 
 def interpreter_of(file: str | None) -> str:

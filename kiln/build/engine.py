@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kiln import command, credentials, files, masking, rattler_process
-from kiln.build import diagnosis, special_files
+from kiln.build import diagnosis, license_files, special_files
 from kiln.build.engine_folder import host_prefixes
 from kiln.build.source_fetch import SourceFetch
 from kiln.build.source_mirrors import SourceMirrors, with_mirrors
@@ -19,7 +19,7 @@ from kiln.errors import DownloadFailed, excerpt
 from kiln.model.plan import BuildStep, CompileStep
 from kiln.model.rendered import COMPILE
 from kiln.serialization import to_json
-from kiln.shell_script import exports
+from kiln.shell_script import exports, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 DIRECT = SourceMirrors()
 HANDED_OVER = "KILN_HANDED_OVER"
 # Lines before a script's own, untraced. The engine's own copy of the script's output is not masked, so it is removed.
-UNPACK = (
-    "{ case $- in *x*) kiln_trace=-x ;; *) kiln_trace=+x ;; esac; set +x; } 2>/dev/null",
-    f'eval "${{{HANDED_OVER}-}}"; unset {HANDED_OVER}; rm -f conda_build.log',
-    'set "$kiln_trace"; { unset kiln_trace; } 2>/dev/null',
-)
+UNPACK = untraced((f'eval "${{{HANDED_OVER}-}}"; unset {HANDED_OVER}; rm -f conda_build.log',))
 _NAMES = {COMPILE: "the recipe's own build step"}
 PACKAGE_ROOT = Path(__file__).parents[2]  # the folder that holds the kiln package, for `python -m`
 
@@ -198,4 +194,6 @@ def failure(step: BuildStep | CompileStep, reason: str, tail: str, log: Path | N
     kind = diagnosis.kind(reason, tail)
     hint = kind.hint or f"what the script left is in {step.folder}" + (f"; read {log}" if log else "")
     message = diagnosis.in_words(reason, tail)
+    if kind is diagnosis.LICENSES and isinstance(step, BuildStep):
+        message = license_files.message(step) or message
     return kind.error(f"{name} could not be built: {message}", why=f"the log ends with\n{excerpt(tail)}", hint=hint)

@@ -10,3 +10,8 @@ ENGINE_FOLDER = Path("output", "bld")
 def host_prefixes(step_folder: Path) -> tuple[Path, ...]:
     """Return the prefixes of the host, which become packages, in a step's folder."""
     return tuple((step_folder / ENGINE_FOLDER).glob("*/host_env*"))
+
+
+def work_folders(step_folder: Path) -> tuple[Path, ...]:
+    """Return the folders of the sources, in which scripts run, in a step's folder."""
+    return tuple((step_folder / ENGINE_FOLDER).glob("*/work"))

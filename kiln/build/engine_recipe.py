@@ -15,7 +15,7 @@ from kiln.build.engine_settings import (
 from kiln.build.post_install_script import in_recipe
 from kiln.build.solved_pins import engine_requirement
 from kiln.matchspec_notation import package_name, strict
-from kiln.shell_script import exports, in_bash
+from kiln.shell_script import exports, in_bash, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
@@ -64,9 +64,9 @@ def concrete(
     left_out = set(without)
     script = [
         *exports({**environment, **literal_variables(output.script_env)}),
-        *prologue,
+        *untraced(prologue),
         *in_bash(output.script, recipe_folder),
-        *epilogue,
+        *untraced(epilogue),
     ]
     source_entries = [source(entry, recipe_folder) for entry in sources if not entry.linked]
     requirements = _requirements(output, left_out)

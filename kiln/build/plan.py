@@ -23,7 +23,7 @@ from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
 from kiln.model.package_settings import PackageSettings
 from kiln.model.plan import BuildStep, CompileStep, Platforms
-from kiln.shell_script import exports, in_bash
+from kiln.shell_script import exports, in_bash, untraced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -131,13 +131,21 @@ def plan_compile(
         *exports(environment),
         *(() if staging.package else (NO_PACKAGE,)),
         f". {shlex.quote(str(settings))}",
-        *source_kinds.link_lines(staging.sources, recipe_folder),
-        *post_install_script.prepare_sources(staging.sources),
-        *shared_workdir.before_compile(folder),
+        *untraced(
+            (
+                *source_kinds.link_lines(staging.sources, recipe_folder),
+                *post_install_script.prepare_sources(staging.sources),
+                *shared_workdir.before_compile(folder),
+            )
+        ),
         *in_bash(staging.script, recipe_folder),
-        'cd "$SRC_DIR"',
-        *special_files.refusal_lines(folder),
-        *shared_workdir.after_compile(folder),
+        *untraced(
+            (
+                'cd "$SRC_DIR"',
+                *special_files.refusal_lines(folder),
+                *shared_workdir.after_compile(folder),
+            )
+        ),
     )
     return CompileStep(
         title=staging.title,

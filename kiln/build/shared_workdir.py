@@ -76,7 +76,7 @@ def staging_copy_lines(folder: Path, output: Output, licenses: Iterable[str]) ->
         copies = (f"for kiln_file in {pattern}; do {_COPY_ONE}; done" for pattern in patterns)
         return (*enter, 'cd "$kiln_work"', *copies, 'cd "$SRC_DIR"')
     copied = _COPY_BESIDE if output.sources else _COPY
-    return (*enter, "{ set +x; } 2>/dev/null", copied, *_RELOCATE, "set -x")
+    return (*enter, copied, *_RELOCATE)
 
 
 # The engine's own files in each work directory.

@@ -124,6 +124,13 @@ def named(name: str, channel: str = DEFAULT_CHANNEL) -> Path:
     return _shown(pinning_package.of_version(_folder(), channel, name)).file
 
 
+def version_of(variant_file: Path | None) -> str:
+    """Return the version of the package conda-forge-pinning that a variant file is from; empty for any other file."""
+    from kiln.expand import pinning_package
+
+    return "" if variant_file is None else pinning_package.version_of(variant_file)
+
+
 def missing(root: Path, where: str = "") -> list[str]:
     """Return a note about keys without a value when no pinning is used; the matrix of a CI with one differs."""
     needs = _lacking(root)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from kiln.cli import pinning
+from kiln.cli import pinning, rerender_commit
 from kiln.cli.command_hints import pasteable
 from kiln.errors import MatrixDrift
 
@@ -20,8 +20,17 @@ _SHOWN = 200  # lines of a difference that are shown; the rest is counted
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln rerender``."""
-    parser.add_argument(
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
         "--check", action="store_true", help="write nothing; show the differences, and fail if there are any"
+    )
+    group.add_argument(
+        "--commit",
+        nargs="?",
+        const=rerender_commit.AUTO,
+        choices=(rerender_commit.AUTO, rerender_commit.EDIT),
+        help="commit the written files with conda-smithy's message, which names the version of conda-forge-pinning; "
+        "edit opens git's editor with it (default with --commit: auto)",
     )
     pinning.arguments(parser)
 
@@ -32,12 +41,20 @@ def run(options: argparse.Namespace, root: Path) -> int:
     Raises:
         MatrixDrift: if the checked files differ.
         PinningNeeded: if keys have no value without a pinning, and none can be fetched.
+        UsageError: if git refuses the commit.
     """
-    notes, lines, fault = pinning.used(options, root, lambda variant_file: rerender(options, root, variant_file))
+    from kiln import feedstock_loader, limits
+
+    (notes, lines, fault), variant_file = pinning.used(
+        options, root, lambda variant_file: (rerender(options, root, variant_file), variant_file)
+    )
     print("".join(f"{pasteable(line, root)}\n" for line in notes), end="", file=sys.stderr)
     print("\n".join(lines))
     if fault:
         raise fault
+    if options.commit:
+        feedstock = limits.bounded(lambda: feedstock_loader.find(root))
+        print(rerender_commit.commit(feedstock, pinning.version_of(variant_file), options.commit))
     return 0
 
 

@@ -27,14 +27,24 @@ _TRACED_SCRIPT = re.compile(r"\+ bash -e /\S+$")
 class ConfigOutput:
     """The output of a config: its step, the step's last lines, unescaped, and the progress of its compile.
 
-    ``preamble`` are the lines before the trace of the script's environment, None until it begins.
+    ``preamble`` are the lines before the trace of the script's environment, None until it begins; it ends with the
+    first traced line that sets no variable.
     """
 
     step: str = ""
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL))
     preamble: frozenset[str] | None = None
+    is_in_preamble: bool = False
     progress: Progress | None = None
     progress_log: ProgressLog = field(default_factory=ProgressLog)
+
+    def drop_preamble(self) -> None:
+        """Drop what came before the recipe's script, except its own lines that overtook the trace."""
+        dropped = frozenset(self.lines) if self.preamble is None else self.preamble
+        early = [line for line in self.lines if line not in dropped and not line.startswith("+")]
+        self.lines.clear()
+        self.lines.extend(early)
+        self.is_in_preamble = False
 
 
 class RunState:
@@ -67,13 +77,11 @@ class RunState:
         if output is None or output.step != step:
             output = self.outputs[config] = ConfigOutput(step)
         if _TRACED_VARIABLE.match(line):
-            output.preamble = frozenset(output.lines) if output.preamble is None else output.preamble
+            if output.preamble is None:
+                output.preamble, output.is_in_preamble = frozenset(output.lines), True
         elif line:
-            if _TRACED_SCRIPT.match(line):
-                dropped = frozenset(output.lines) if output.preamble is None else output.preamble
-                early = [old for old in output.lines if old not in dropped and not old.startswith("+")]
-                output.lines.clear()
-                output.lines.extend(early)
+            if _TRACED_SCRIPT.match(line) or (output.is_in_preamble and line.startswith("+ ")):
+                output.drop_preamble()
             output.lines.append(line)
 
     def update_progress(self, config: str, progress: Progress) -> str:

@@ -150,6 +150,7 @@ def container_settings(
     """Return the settings of containers, without those that the caller replaces.
 
     A feedstock is untrusted: it cannot name a program of this machine, nor options that show the build more of it.
+    ``docker`` is conda-smithy's default, which selects what no setting does: Docker, or Podman where Docker is missing.
 
     Raises:
         KilnError: the file is malformed, or has such a setting.
@@ -165,7 +166,9 @@ def container_settings(
             hint=f"{' or '.join(_ENGINES)}, or the variable DOCKER_EXECUTABLE",
         )
     arguments = "" if run_arguments_replaced else docker.text("run_args", "")
-    return ContainerSettings(engine=engine, run_arguments=_run_arguments(settings, arguments))
+    return ContainerSettings(
+        engine=None if engine == _ENGINES[0] else engine, run_arguments=_run_arguments(settings, arguments)
+    )
 
 
 def runs_emulated_tests(path: Path) -> bool:

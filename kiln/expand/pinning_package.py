@@ -70,6 +70,20 @@ def of_version(folder: Path, channel: str, version: str) -> Pinning:
         raise _unavailable(f"{PACKAGE} {version}", channel, error, home) from error
 
 
+def version_of(file: Path) -> str:
+    """Return the version of the installed or unpacked package that has a variant file; empty where none is recorded."""
+    folder = file.parent
+    for record in (*folder.glob(f"conda-meta/{PACKAGE}-*.json"), folder / "info" / "index.json"):
+        try:
+            content = json.loads(record.read_bytes())
+            name, version = content["name"], content["version"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if name == PACKAGE and isinstance(version, str) and VERSION.fullmatch(version):
+            return version
+    return ""
+
+
 def _home(folder: Path, channel: str) -> Path:
     """Return the folder of a channel's pinnings, whose name contains nothing of the channel's URL."""
     return folder / hashlib.sha256(channel.encode()).hexdigest()[:12]

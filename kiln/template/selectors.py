@@ -127,9 +127,18 @@ def holds(line: SelectorLine, names: Names, file: str) -> bool:
                     _check_known(missing.name, line, names, at)
                 text = text.replace(missing.name, "False")
     except Invalid as error:
-        raise SelectorFault(f"the selector [{line.selector}] is not an expression", at=at, why=str(error)) from error
+        what = f"the selector [{line.selector}] is not an expression"
+        raise SelectorFault(what, at=at, why=str(error), hint=_flow_list_hint(line)) from error
     except NotAllowed as error:
-        raise UnsafeTemplate(f"the selector [{line.selector}] is not allowed", at=at, why=str(error)) from error
+        what = f"the selector [{line.selector}] is not allowed"
+        raise UnsafeTemplate(what, at=at, why=str(error), hint=_flow_list_hint(line)) from error
+
+
+def _flow_list_hint(line: SelectorLine) -> str:
+    """Return a hint for a bare ``key: [a.txt, b.txt]``, which is meant as a list of YAML."""
+    if line.commented or not (key := _KEY.match(line.text)):
+        return ""
+    return f"brackets at a line's end are a selector: give each item of {key[1]} a line of its own, '- ITEM'"
 
 
 def _check_known(name: str, line: SelectorLine, names: Names, at: Place) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln import __version__
 from kiln.cli import run
 from kiln.errors import PinningNeeded, RecipeFault, UsageError
 from kiln.expand import pinning_package
@@ -152,3 +154,32 @@ def test_a_file_outside_of_the_feedstock_is_refused(
     (feedstock.root / "conda-forge.yml").write_text("exclusive_config_file: ../secret.yaml\n")
     assert rerendered(feedstock) == RecipeFault.exit_code
     assert "conda-forge.yml:1:1: exclusive_config_file is '../secret.yaml'" in capsys.readouterr().err
+
+
+def test_a_commit_names_the_version_of_the_pinning_and_has_the_written_files_alone(
+    feedstock: Feedstock, channel: Channel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def git(*words: str) -> str:
+        name = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        return subprocess.run(
+            ("git", *name, *words), cwd=feedstock.root, check=True, text=True, capture_output=True
+        ).stdout
+
+    for words in (("init", "-q"), ("add", "recipe"), ("commit", "-qm", "begin")):
+        git(*words)
+    for key in ("user.name", "user.email"):
+        git("config", key, "a@example.org")
+    (feedstock.root / "notes.txt").write_text("mine\n")
+    git("add", "notes.txt")
+    assert rerendered(feedstock, "--pinning-channel", str(channel.root), "--commit") == 0
+    subject, _, body = git("log", "-1", "--format=%B").partition("\n\n")
+    assert subject == f"MNT: Re-rendered with kiln {__version__} and conda-forge-pinning {NEW}"
+    assert body.startswith("Other tools:\n- py-rattler-build ")
+    assert git("show", "--format=", "--name-only").split() == [".ci_support/linux_64_.yaml"]
+    assert git("status", "--porcelain", "notes.txt") == "A  notes.txt\n"
+    capsys.readouterr()
+    assert rerendered(feedstock, "--pinning-channel", str(channel.root), "--commit") == 0
+    assert "nothing to commit" in capsys.readouterr().out
+    (file := feedstock.root.parent / "pinning.yaml").write_text("alpha:\n  - '5'\n")
+    assert rerendered(feedstock, "-e", str(file), "--commit") == 0
+    assert git("log", "-1", "--format=%s") == f"MNT: Re-rendered with kiln {__version__}\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kiln.model.rendered import Script
-from kiln.shell_script import in_bash
+from kiln.shell_script import in_bash, untraced
 
 RECIPE = Path("/recipe folder")
 
@@ -49,3 +49,20 @@ def test_lines_of_another_interpreter_run_as_they_are(tmp_path: Path) -> None:
     )
     assert ended.stdout == "$HOME `ls` ' 3\n"
     assert [path.name for path in tmp_path.iterdir()] == ["python"], "the file of the script is removed"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("options", ["-ex", "-e"])
+def test_lines_of_kilns_own_leave_no_trace_and_do_not_change_the_scripts(options: str) -> None:
+    script = Script(lines=("print(1)",), interpreter="python", program=f"{sys.executable} -")
+    lines = (*untraced(("kiln=1",)), "echo recipe", *untraced(("test $kiln = 1", "echo untraced >&2")), "true last")
+    ended = subprocess.run(("bash", options, "-c", "\n".join(lines)), text=True, capture_output=True, check=True)
+    traced = ["+ echo recipe", "+ true last"] if "x" in options else []
+    assert [line for line in ended.stderr.splitlines() if line != "untraced"] == traced
+    heredoc, command, removal = in_bash(script, RECIPE)[1], in_bash(script, RECIPE)[3], in_bash(script, RECIPE)[5]
+    assert (heredoc.startswith("cat >"), command, removal) == (
+        True,
+        f"{sys.executable} - .kiln-script",
+        "rm .kiln-script",
+    )
+    assert untraced(()) == ()

@@ -86,6 +86,6 @@ def test_output_of_a_script_that_overtakes_its_trace_is_in_the_last_lines() -> N
 def test_the_trace_of_a_script_in_the_recipe_itself_is_in_the_last_lines() -> None:
     state = RunState()
     state.set_report(a_run(a_config("a", ConfigState.RUNNING)))
-    for line in ("+ export PREFIX=/p", "+ make all", "+ bash -e helper.sh"):
+    for line in ("solved", "+ export PREFIX=/p", "+ make all", "+ export CC=cc", "+ make check", "+ bash -e helper.sh"):
         state.add_line("a", "build x", line)
-    assert state.tail("a") == ["+ make all", "+ bash -e helper.sh"]
+    assert state.tail("a") == ["+ make all", "+ make check", "+ bash -e helper.sh"]

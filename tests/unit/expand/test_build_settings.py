@@ -133,6 +133,11 @@ def test_a_feedstock_cannot_open_the_machine_to_its_build(tmp_path: Path, argume
     assert f"CONDA_FORGE_DOCKER_RUN_ARGS={shlex.quote(arguments)} " in caught.value.hint
 
 
+def test_the_default_engine_of_conda_smithy_leaves_the_choice(tmp_path: Path) -> None:
+    assert container_settings(written(tmp_path, "docker: {executable: docker}\n")).engine is None
+    assert container_settings(written(tmp_path, "docker: {executable: podman}\n")).engine == "podman"
+
+
 def test_a_feedstock_cannot_choose_a_program(tmp_path: Path) -> None:
     with pytest.raises(RecipeFault, match=r"docker\.executable is './evil'"):
         container_settings(written(tmp_path, "docker: {executable: ./evil}\n"))

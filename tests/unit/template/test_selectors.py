@@ -108,3 +108,13 @@ def test_long_lines_cost_little(line: str) -> None:
     begin = time.process_time()
     lines_of(f"a {line}\n")
     assert time.process_time() - begin < 0.5
+
+
+@pytest.mark.parametrize("items", ["a.txt, b.txt", "COPYING LICENSE"])
+def test_a_list_in_brackets_is_explained_as_the_selector_that_it_is(items: str) -> None:
+    with pytest.raises((SelectorFault, UnsafeTemplate)) as caught:
+        kept(f"  license_file: [{items}]")
+    assert "give each item of license_file a line of its own" in caught.value.hint
+    with pytest.raises((SelectorFault, UnsafeTemplate)) as caught:
+        kept(f"  license_file: a.txt  # [{items}]")
+    assert not caught.value.hint
