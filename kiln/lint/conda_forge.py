@@ -100,7 +100,7 @@ def repeated_settings(subject: LintedFeedstock) -> Iterator[Problem]:
 def repeated_recipe_keys(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield keys that a mapping of a recipe.yaml has twice, so that parsers refuse the recipe."""
     recipe = subject.recipe
-    for key in repeated_keys(recipe.text, recipe.file) if recipe.version else ():
+    for key in recipe.repeated_keys if recipe.version else ():
         yield Problem(text=f"{str(key)!r} stands there twice", at=recipe.at(key))
 
 

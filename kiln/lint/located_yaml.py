@@ -31,13 +31,13 @@ def read_values(text: str, file: str, line_of: Callable[[int], int] | None = Non
     return _typed(parse(text, file, Scalars.PLACED, line_of, first_counts=True).value)
 
 
-def repeated_keys(text: str, file: str) -> tuple[PlacedText, ...]:
+def repeated_keys(text: str, file: str, line_of: Callable[[int], int] | None = None) -> tuple[PlacedText, ...]:
     """Return the keys of a YAML document that stand in their mapping for a second time.
 
     Raises:
         MalformedYaml, UnsafeTemplate: as for `kiln.yamltext.parse`.
     """
-    return parse(text, file, Scalars.PLACED, first_counts=True).repeated
+    return parse(text, file, Scalars.PLACED, line_of, first_counts=True).repeated
 
 
 def _typed(node: Any) -> Any:

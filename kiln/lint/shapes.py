@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from kiln.lint.located_yaml import branches, items, mapping
 from kiln.lint.model import Problem, lint
+from kiln.recipe_v1.expression import Malformed, is_template, template
 from kiln.recipe_v1.unknown_keys import unknown_keys
+from kiln.yamltext import PlacedText
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,6 +23,7 @@ _RECIPE_SECTIONS = ("context", "package", "recipe", "build", "requirements", "ab
 _RECIPE_LISTS = ("outputs", "tests")
 _OUTPUT_SECTIONS = ("build", "about")
 _KINDS = ("build", "host", "run", "run_constrained", "run_constraints")
+_SCRIPTS = ("script", "content")
 _LISTS = "write one '- item' a line"
 
 
@@ -93,5 +96,38 @@ def unknown_v1_keys(subject: LintedFeedstock) -> Iterator[Problem]:
         yield Problem(text=text, at=recipe.at(unknown.key), cure=unknown.near)
 
 
+def repeated_keys(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield keys that a mapping has twice, with which a recipe is not built."""
+    recipe = subject.recipe
+    for key in recipe.repeated_keys:
+        yield Problem(
+            text=f"duplicate key {str(key)!r}: the later value would override the earlier one", at=recipe.at(key)
+        )
+
+
+def malformed_expressions(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield texts of a recipe.yaml whose expressions rattler-build cannot read; scripts are rendered by the build."""
+    recipe = subject.recipe
+    for text in _templates(recipe.root) if recipe.version else ():
+        try:
+            template(str(text))
+        except Malformed as error:
+            at = recipe.at_line(text.line + error.line, text.column)
+            yield Problem(text=f"malformed expression {str(text)[:80]!r}: {error}", at=at)
+
+
+def _templates(node: Any) -> Iterator[PlacedText]:
+    if isinstance(node, PlacedText) and is_template(node):
+        yield node
+    for name, child in node.items() if isinstance(node, dict) else ():
+        yield from _templates(child) if name not in _SCRIPTS else ()
+    for child in items(node):
+        yield from _templates(child)
+
+
 RULES = (lint("kiln-type", wrong_types, "write a mapping"),)
-KEY_RULES = (lint("kiln-key", unknown_v1_keys, "remove the key"),)
+KEY_RULES = (
+    lint("kiln-key", unknown_v1_keys, "remove the key"),
+    lint("kiln-duplicate", repeated_keys, "keep one of them, or put them under selectors that exclude each other"),
+    lint("kiln-template", malformed_expressions, "an expression is ${{ NAME }}, on one line and closed"),
+)

@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import FeedstockNotFound, MalformedYaml, RecipeFault, TemplateFault, UnsafeTemplate
 from kiln.lint import stub_template
-from kiln.lint.located_yaml import branch_texts, branches, first_placed, items, key_of, mapping, read_values, texts
+from kiln.lint.located_yaml import (
+    branch_texts,
+    branches,
+    first_placed,
+    items,
+    key_of,
+    mapping,
+    read_values,
+    repeated_keys,
+    texts,
+)
 from kiln.model.source_position import Place
+from kiln.template.selectors import Selectable
 from kiln.yamltext import PlacedText, read_text
 
 if TYPE_CHECKING:
@@ -25,6 +36,7 @@ META, RECIPE_YAML = "recipe/meta.yaml", "recipe/recipe.yaml"
 SETTINGS = "conda-forge.yml"
 VARIANT_FILES = ("conda_build_config.yaml", "variants.yaml")
 _JINJA = re.compile(r"\{\{|\{%")
+_BRANCH = re.compile(r"\{%-?\s*(?:if|for)\b")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +105,17 @@ class LintedRecipe:
             if name in values:
                 return self.at(key_of(dict(values), name))
         return Place(file=self.file) if values is self.root else self.at(values)
+
+    @cached_property
+    def repeated_keys(self) -> tuple[PlacedText, ...]:
+        """The keys that are twice in their mapping for every variant; in a meta.yaml, selectors may exclude them."""
+        if self.version:
+            return repeated_keys(self.text, self.file)
+        if _BRANCH.search(self.text):
+            return ()
+        rendered, lines = _rendered(self.text, self.file), Selectable(self.text, self.file)
+        keys = repeated_keys(rendered.text, self.file, rendered.line_of)
+        return tuple(key for key in keys if not lines.is_selected(str(key)))
 
     # -- sections -------------------------------------------------------------------------------------------
 

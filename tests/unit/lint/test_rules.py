@@ -30,11 +30,14 @@ URL = "https://example.org/{{ name }}-{{ version }}.tar.gz"
 CHANGES: list[tuple[str, str, str, set[str], str]] = [
     (META, "about:\n", "foo: 1\n\nabout:\n", {"R-000"}, "recipe/meta.yaml:29:1"),
     (RECIPE, "about:\n", "foo: 1\n\nabout:\n", {"R-000"}, "recipe/recipe.yaml:30:1"),
-    (META, "package:\n", "about:\n  home: x\npackage:\n", {"R-001", "R-002"}, "recipe/meta.yaml:4:1"),
+    (META, "package:\n", "about:\n  home: x\npackage:\n", {"R-001", "R-002", "kiln-duplicate"}, "recipe/meta.yaml:4:1"),
     (META, "  home: https://example.org\n", "", {"R-002"}, "recipe/meta.yaml:30:3"),
     (META, "  license: MIT\n", "", {"R-002"}, "recipe/meta.yaml:30:3"),
     (META, "  summary: A small program", "  summary:", {"R-002"}, "recipe/meta.yaml:33:3"),
     (RECIPE, "homepage", "home", {"R-002", "kiln-key"}, "recipe/recipe.yaml:31:3"),
+    (META, "  summary:", "  license: MIT\n  summary:", {"kiln-duplicate"}, "recipe/meta.yaml:33:3"),
+    (RECIPE, "  summary:", "  license: MIT\n  summary:", {"kiln-duplicate"}, "recipe/recipe.yaml:34:3"),
+    (RECIPE, "  summary:", "  description: ${{ version\n  summary:", {"kiln-template"}, "recipe/recipe.yaml:34:16"),
     (META, "extra:\n  recipe-maintainers:\n    - somebody\n", "", {"R-003", "R-011"}, "recipe/meta.yaml"),
     (META, "    - somebody\n", "", {"R-003", "R-004"}, "recipe/meta.yaml:36:3"),
     (META, "\n    - somebody", " somebody", {"R-004"}, "recipe/meta.yaml:36:3"),
@@ -344,6 +347,21 @@ TYPES = [
         "an entry of requirements/run is a mapping, expected text",
     ),
 ]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "old", "new"),
+    [
+        (META, "  summary:", "  license: MIT  # [win]\n  summary:"),
+        (META, "extra:\n", "  {% if noarch %}\n  license: MIT\n  {% endif %}\nextra:\n"),
+        (RECIPE, "  number: 0\n", "  number: 0\n  script: echo ${{ x\n"),
+    ],
+)
+def test_keys_that_exclude_each_other_and_scripts_are_left_alone(
+    tmp_path: Path, recipe: str, old: str, new: str
+) -> None:
+    ids = {message.id for message in messages(tmp_path, changed(recipe, old, new))}
+    assert not ids & {"kiln-duplicate", "kiln-template"}
 
 
 @pytest.mark.parametrize(("recipe", "old", "new", "text"), TYPES)
