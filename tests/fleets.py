@@ -108,7 +108,8 @@ class Faults:
     """The injected faults: by the name of a worker or a config, with a count or a second of the run.
 
     ``preemption`` is the share of workers that die in an hour; ``codes`` are the exit codes of configs that fail
-    in their ``failing_step``, ``unprepared`` the workers whose preparation fails, ``hiccups`` those for which it fails
+    in their ``failing_step``; ``scarce`` are the spans in which the provider has no workers of an offer, ``unprepared``
+    the workers whose preparation fails, ``hiccups`` those for which it fails
     so many times,
     ``foreign`` configs whose first results have other inputs, ``full`` the workers whose disk is full, ``no_room`` the
     span in which the controller's is, ``no_capacity`` that in which the provider refuses all; ``stopped`` are the times
@@ -121,6 +122,7 @@ class Faults:
     dies: Mapping[str, float] = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
     no_capacity: tuple[float, float] = (NEVER, NEVER)
+    scarce: Mapping[tuple[str, bool, str], tuple[float, float]] = field(default_factory=dict)
     credentials: bool = False
     unprepared: frozenset[str] = frozenset()
     hiccups: Mapping[str, int] = field(default_factory=dict)
@@ -209,7 +211,7 @@ class Simulation:
         self.commands.append(command)
         if isinstance(command, messages.Provision):
             for name in command.workers:
-                self._bring(name)
+                self._bring(name, command)
         elif isinstance(command, messages.WatchCache):
             self._soon(0.0, lambda: self._attended(command.worker))
         elif isinstance(command, messages.TearDown):
@@ -305,11 +307,13 @@ class Simulation:
         worker = self.workers.pop(name)
         self.paid.append((name, worker.born, when))
 
-    def _bring(self, name: str) -> None:
+    def _bring(self, name: str, command: messages.Provision) -> None:
         if self._within(self.faults.offline):
             self._soon(
                 20.0,
-                messages.Unreached(command=messages.Provision(workers=(name,)), reason="could not connect"),
+                messages.Unreached(
+                    command=messages.Provision(workers=(name,), offers=command.offers), reason="could not connect"
+                ),
             )
         elif self._alive(name) is not None:
             self._soon(5.0, messages.Provisioned(worker=name, id=str(self.workers[name].serial)))
@@ -317,6 +321,8 @@ class Simulation:
             self._soon(2.0, messages.ProvisionFailed(worker=name, reason="not authorized", credentials=True))
         elif name in self.faults.refused or self._within([self.faults.no_capacity]):
             self._soon(10.0, messages.ProvisionFailed(worker=name, reason="quota exceeded"))
+        elif self._within([self.faults.scarce.get(command.offers[name], (NEVER, NEVER))]):
+            self._soon(10.0, messages.ProvisionFailed(worker=name, reason="no capacity", scarce=True))
         else:
             rate = self.faults.preemption
             life = self.random.expovariate(rate / HOUR) if rate else NEVER

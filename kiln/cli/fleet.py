@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import build, config_selection, fleet_prices, fleet_slurm
+from kiln.cli import build, config_selection, fleet_offers, fleet_prices, fleet_slurm
 from kiln.cli.command_hints import pasteable
 from kiln.cli.fleet_arguments import arguments, loss_limits, seconds
 from kiln.cli.fleet_plan_inputs import UP_TO_DATE, plan_of, sizes_of, worker_limit
@@ -53,6 +53,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         return fleet_prices.run(options)
     if options.action in {"plan", "run"}:
         fleet_slurm.check_options(options)
+        fleet_offers.check_options(options)
     feedstock = feedstock_loader.find(root)
     actions = {"plan": show_plan, "run": run_fleet, "status": show_status, "down": tear_down_runs, "sweep": sweep}
     return actions[options.action](options, feedstock)
@@ -68,7 +69,8 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
 
     with FleetLedger(layout_of(feedstock).ledger) as ledger:
         plan = plan_of(options, feedstock, select(options, feedstock).configs, ledger)
-    print(json.dumps(formatting.as_json(plan), indent=2) if options.json else formatting.as_text(plan))
+    terms = None if options.provider == fleet_slurm.SLURM else fleet_offers.terms_of(options, plan)
+    print(json.dumps(formatting.as_json(plan, terms), indent=2) if options.json else formatting.as_text(plan, terms))
     return 0
 
 
@@ -177,18 +179,23 @@ def prepare(
     plan = plan_of(options, feedstock, selection.configs, ledger)
     run_id = secrets.token_hex(4) if previous is None else previous.id
     assumptions, n = Assumptions.read(), len(selection.configs)
-    attempts, replacements = loss_limits(options, plan.selection.workers)
+    worker_seconds = sum(plan.selection.worker_seconds)
+    attempts, replacements = loss_limits(options, workers=plan.selection.workers, worker_seconds=worker_seconds)
     run_config = FleetRunConfig(
         id=run_id,
         command=shlex.join(("kiln", *sys.argv[1:])),
         machine_type=plan.selection.machine_type,
         estimates=plan.estimates,
         max_workers=min(worker_limit(options, n), n) if is_slurm else plan.selection.workers,
+        offers=() if is_slurm else fleet_offers.offers_of(options, plan),
+        capacity_timeout=seconds(options.capacity_timeout),
+        lifetime=fleet_offers.lifetime_of(options, plan),
         is_scheduled=is_slurm,
         spot=options.spot,
         cache=plan.selection.cache,
         wait_for_cold=plan.selection.wait_for_cold,
         attempts=attempts,
+        is_strict=options.attempts is not None,
         keep_going=options.keep_going,
         replacements=replacements,
         lease=seconds(options.lease),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,10 +51,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 VARS_HELP = "read variables for the playbooks, as ansible-playbook -e @FILE; Ansible Vault may encrypt the file"
 
-LOSSES = 3  # workers that a config, and a run, may lose; spot workers are lost as a matter of course:
-SPOT_LOSSES = 10  # of a config, and for each worker of a run
-ATTEMPTS_HELP = f"try each config on N workers (default: {LOSSES}, with --spot {SPOT_LOSSES})"
-REPLACEMENTS_HELP = f"replace N lost workers at most (default: {LOSSES}, with --spot {SPOT_LOSSES} for each worker)"
+LOSSES = 3  # workers that a config may lose; spot workers are lost as a matter of course:
+SPOT_LOSSES = 10  # of a config, and for each worker of a run; and the fewest that any run replaces
+ATTEMPTS_HELP = (
+    f"try each config on N workers (default: {LOSSES}, with --spot {SPOT_LOSSES}, more while others are lost as often)"
+)
+REPLACEMENTS_HELP = (
+    f"replace N lost workers at most (default: one for each planned hour of a worker, {SPOT_LOSSES} at least,"
+    f" with --spot {SPOT_LOSSES} for each worker)"
+)
 
 PRICES_HELP = "table of prices to use in addition to kiln's (default: prices.csv in ~/.config/kiln, if it exists)"
 
@@ -61,6 +67,11 @@ LEASE = f"{leases.LEASE / 60:.0f}min"
 TIMER_HELP = "print a shell script for '| sh' that makes systemd sweep from this computer; contact nobody"
 KEEP_GOING_HELP = "build the other configs of a group, too, after its first build failed in the compile that they share"
 SLURM_FOLDER_HELP = "folder on a filesystem that this computer and all nodes share, under the same path"
+ZONE_HELP = "request workers in these zones, the next one where one refuses (default: the provider's first)"
+FALLBACK_HELP = (
+    "machine types to take, in this order, where the provider refuses others; with --spot, the word on-demand"
+)
+CAPACITY_HELP = "end a run without workers whose requests are all refused for this long (default: %(default)s)"
 LEASE_HELP = "shut workers down after this long without a lease renewal (default: %(default)s)"
 TIMEOUT_HELP = "probe a worker that has not answered for this long (default: %(default)s)"
 
@@ -88,6 +99,8 @@ def _worker_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers", metavar="N", type=int, help="use this many workers at most (default: 4; slurm: all configs)"
     )
+    parser.add_argument("--zone", metavar="ZONE,...", action="append", default=[], help=ZONE_HELP)
+    parser.add_argument("--fallback", metavar="TYPE,...", action="append", default=[], help=FALLBACK_HELP)
     parser.add_argument("--spot", action="store_true", help="use spot workers, which are cheaper and can be reclaimed")
     parser.add_argument(
         "--optimize", choices=("time", "cost"), default="time", help="optimize for time or cost (default: %(default)s)"
@@ -132,6 +145,7 @@ def _slurm_arguments(parser: argparse.ArgumentParser) -> None:
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attempts", metavar="N", type=int, help=ATTEMPTS_HELP)
     parser.add_argument("--replacements", metavar="N", type=int, help=REPLACEMENTS_HELP)
+    parser.add_argument("--capacity-timeout", metavar="TIME", default="1h", help=CAPACITY_HELP)
     parser.add_argument("--keep-going", action="store_true", help=KEEP_GOING_HELP)
     parser.add_argument("--lease", metavar="TIME", default=LEASE, help=LEASE_HELP)
     parser.add_argument("--unreachable-timeout", metavar="TIME", default="3min", help=TIMEOUT_HELP)
@@ -147,12 +161,17 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def loss_limits(options: argparse.Namespace, workers: int) -> tuple[int, int]:
-    """Return on how many workers each config is tried, and how many lost workers a run of ``workers`` replaces."""
-    attempts, replacements = (SPOT_LOSSES, SPOT_LOSSES * workers) if options.spot else (LOSSES, LOSSES)
+def loss_limits(options: argparse.Namespace, *, workers: int, worker_seconds: float) -> tuple[int, int]:
+    """Return on how many workers each config is tried, and how many lost workers a run replaces.
+
+    By default as many as the run has workers and ``worker_seconds`` allow for: `SPOT_LOSSES` of each spot worker, one
+    in each hour of others.
+    """
+    each, hours = SPOT_LOSSES if options.spot else LOSSES, math.ceil(worker_seconds / 3600)
+    replacements = SPOT_LOSSES * workers if options.spot else max(SPOT_LOSSES, hours)
     return (
-        attempts if options.attempts is None else options.attempts,
-        replacements if options.replacements is None else options.replacements,
+        each if getattr(options, "attempts", None) is None else options.attempts,
+        replacements if getattr(options, "replacements", None) is None else options.replacements,
     )
 
 

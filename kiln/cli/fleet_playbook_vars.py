@@ -77,6 +77,7 @@ def site_of(
     if run_config is not None:
         variables |= {
             "kiln_lease": int(run_config.lease),
+            "kiln_lifetime": int(run_config.lifetime),
             "kiln_images": [image_of(text) for text in options.image],
             "kiln_environment": contract_variables(feedstock),
         }
@@ -89,9 +90,6 @@ def site_of(
         environment=environment,
         secrets=masking.secrets_of_variables(environment),
         options=build_options(options) if run_config is not None else (),
-        type="" if run_config is None else run_config.machine_type.type,
-        cache_type="" if run_config is None or run_config.cache is None else run_config.cache.type,
-        spot=run_config is not None and run_config.spot,
         poll=seconds(options.poll) if run_config is not None else 5.0,
     )
 

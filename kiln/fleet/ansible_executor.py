@@ -51,7 +51,7 @@ class AnsibleExecutor(CommandThreads):
         session = self.session
         match command:
             case Provision():
-                provider.provision(session, command.workers)
+                provider.provision(session, command)
             case Prepare():
                 worker_commands.prepare(session, command)
             case WatchCache():

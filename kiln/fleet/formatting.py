@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.console.text import cost_text, duration, table
 from kiln.fleet.leases import bound
+from kiln.fleet.terms import lines
 from kiln.scheduling.estimates import DEFAULT
 from kiln.serialization import to_json
 
@@ -15,19 +16,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.plan import Arrangement, FleetPlan
-    from kiln.model.fleet import FleetRun, MachineType
+    from kiln.fleet.terms import RunTerms
+    from kiln.model.fleet import FleetRun, MachineType, WorkerRecord
     from kiln.model.run import RunCost
     from kiln.scheduling.simulation import Placement
 
 WIDTH = 48  # characters of the bars of the schedule
 
 
-def as_text(plan: FleetPlan) -> str:
-    """Return a plan as text: the schedule, the cost, the alternatives."""
-    return "\n".join([*_configs(plan), "", *_ways(plan), "", *_notes(plan)])
+def as_text(plan: FleetPlan, terms: RunTerms | None = None) -> str:
+    """Return a plan as text: the schedule, the cost, the alternatives, the terms."""
+    notes = [*_notes(plan), *(() if terms is None else lines(terms, plan.selection))]
+    return "\n".join([*_configs(plan), "", *_ways(plan), "", *notes])
 
 
-def as_json(plan: FleetPlan) -> dict[str, Any]:
+def as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, Any]:
     """Return a plan as plain JSON values: times in seconds, money in the given currency."""
     return {
         "estimates": to_json(plan.estimates),
@@ -37,6 +40,7 @@ def as_json(plan: FleetPlan) -> dict[str, Any]:
         "without_cache": None if plan.without_cache is None else _arrangement_as_json(plan.without_cache),
         "bounds": to_json(plan.bounds),
         "bound": bound(plan.selection),
+        "terms": to_json(terms),
     }
 
 
@@ -135,7 +139,10 @@ def _status(run: FleetRun, cost: RunCost | None) -> str:
     lines = [f"{run.id}: {run.provider}, {run.type}, run {run.number}, {state}"]
     lines += [] if cost is None else [_cost_line(run, cost)]
     workers = [
-        (worker.name, worker.state.value, f"{worker.hourly:.3f}", worker.id[:20], worker.reason.partition("\n")[0])
+        (
+            *(worker.name, worker.state.value, offer_text(worker), f"{worker.hourly:.3f}"),
+            *(worker.id[:20], worker.reason.partition("\n")[0]),
+        )
         for worker in run.workers
     ]
     ends = {} if cost is None else cost.config_ends
@@ -144,11 +151,16 @@ def _status(run: FleetRun, cost: RunCost | None) -> str:
     ]
     started = {job.config for job in run.jobs}
     jobs += [(config, "waiting", "", "", _time(end)) for config, end in ends.items() if config not in started]
-    lines += [table(("worker", "state", "hourly", "id", "reason"), workers, right=(2,))] if workers else []
+    lines += [table(("worker", "state", "type", "hourly", "id", "reason"), workers, right=(3,))] if workers else []
     lines += ["", table(("config", "state", "worker", "attempt", "expected"), jobs, right=(3,))] if jobs else []
     if run.finished is None and not run.lives:
         lines += ["", f"'kiln fleet run' resumes it, 'kiln fleet down {run.id}' terminates its workers"]
     return "\n".join(lines)
+
+
+def offer_text(worker: WorkerRecord) -> str:
+    """Return which machine a worker is: its type, spot or not, its zone."""
+    return worker.type + (" spot" if worker.spot else "") + (f" in {worker.zone}" if worker.zone else "")
 
 
 def _cost_line(run: FleetRun, cost: RunCost) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING
 
 from kiln.errors import BuildFailed, DiskFull, FleetLimit, HashMismatch, KilnError, OutOfMemory, WorkersLost, kind_of
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from kiln.fleet.state import FleetState
     from kiln.model.fleet import JobEstimate
 
+IMPROBABLE = 1e-5  # a chance of so many losses of any config of a run: rather, the config is at fault
+ASSUMED = 5 * 3600.0  # seconds of builds for each lost worker, before any is lost
 FULL_DISKS = 2  # workers whose disk a config may fill before the config itself is at fault
 
 
@@ -225,8 +228,9 @@ class JobManager:
         if job is not None and job.exit_code is not None:  # a build without one does not say why its group is held
             self.state.queue.release(estimate)
         attempts, full_disks = inventory.attempts(name), inventory.ended_with(name, DiskFull.exit_code)
-        inventory.keep_job(name, state=JobState.LOST, reason=reason)
-        if attempts >= self.state.run_config.attempts or full_disks >= FULL_DISKS:
+        end = job.finished if job is not None and job.finished is not None else self.state.executor.now()
+        inventory.keep_job(name, state=JobState.LOST, reason=reason, finished=end)
+        if (attempts >= self.state.run_config.attempts and self._is_at_fault(name)) or full_disks >= FULL_DISKS:
             what = f"{name} was started on {attempts} workers, and none of them built it"
             self._fail(name, error(what, why=f"{worker.name}: {reason}"))
             return
@@ -236,6 +240,21 @@ class JobManager:
         self.state.queue.add(estimate)
         config = dataclasses.replace(self.state.configs[name], state=ConfigState.WAITING, started=None)
         self.state.update_config(dataclasses.replace(config, reason=f"waiting again: {worker.name}: {reason}"))
+
+    def _is_at_fault(self, config: str) -> bool:
+        """Return whether a config loses its workers itself: more often than those of the other configs are lost.
+
+        Losses are taken for a Poisson process, whose rate is that of the others, and `ASSUMED` before there are any.
+        """
+        run_config, now = self.state.run_config, self.state.executor.now()
+        if run_config.is_strict:
+            return True
+        inventory, others = self.state.inventory, self.state.estimates.keys() - {config}
+        count, seconds = inventory.losses({config}, now)
+        others_count, others_seconds = inventory.losses(others, now)
+        mean = seconds * (others_count + 1) / (others_seconds + ASSUMED)
+        chance = math.exp(count * math.log(max(mean, 1e-9)) - mean - math.lgamma(count + 1)) if count > mean else 1.0
+        return chance * (len(others) + 1) < IMPROBABLE
 
     def _fail(self, config: str, error: KilnError) -> None:
         self.state.queue.release(self.state.estimates[config])

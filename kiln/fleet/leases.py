@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from kiln.fleet.plan import Arrangement
 
 LEASE = 5400.0  # seconds: an hour without a network loses no build, with some minutes to spare
+LIFETIME = 86400.0  # seconds after which a worker ends itself, renewed or not, unless its plan takes longer
 FREE = ("local", "static", "slurm")
 ENDS_ITSELF = ("aws",)  # a worker that shuts down is terminated; elsewhere it has to delete itself, or be deleted
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=@+-]+")

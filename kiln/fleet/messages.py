@@ -32,9 +32,13 @@ class _BuildMessage(_WorkerMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provision:
-    """Create workers, or find existing ones again: `Provisioned` or `ProvisionFailed` for each."""
+    """Create workers, or find existing ones again: `Provisioned` or `ProvisionFailed` for each.
+
+    ``offers`` are the type, spot and zone of each.
+    """
 
     workers: tuple[str, ...]
+    offers: Mapping[str, tuple[str, bool, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,10 +150,14 @@ class Provisioned(_WorkerMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvisionFailed(_WorkerMessage):
-    """The provider refuses a worker; ``credentials`` when it does not accept the credentials."""
+    """The provider refuses a worker.
+
+    ``credentials`` when it does not accept the credentials, ``scarce`` when it has no such worker at the moment.
+    """
 
     reason: str
     credentials: bool = False
+    scarce: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

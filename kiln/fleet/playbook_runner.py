@@ -26,8 +26,8 @@ class PlaybookSite:
     """The files and settings of a run's playbooks: ``folder`` is the run's, ``python`` the fleet environment's.
 
     Every playbook gets ``variables`` and the files of variables in ``variable_files``; ``environment`` is that of its
-    process, of which ``secrets`` are masked in all output. ``options`` are those of ``kiln build`` on the workers,
-    which are of ``type``; builds are polled every ``poll`` seconds.
+    process, of which ``secrets`` are masked in all output. ``options`` are those of ``kiln build`` on the workers;
+    builds are polled every ``poll`` seconds.
     """
 
     folder: Path
@@ -38,9 +38,6 @@ class PlaybookSite:
     secrets: tuple[str, ...] = field(repr=False, default=())
     options: tuple[str, ...] = ()
     variable_files: tuple[Path, ...] = ()
-    type: str = ""
-    cache_type: str = ""
-    spot: bool = False
     poll: float = 5.0
 
     @property

@@ -19,7 +19,6 @@ from kiln.fleet.messages import (
     Unreached,
 )
 from kiln.fleet.playbook_runner import NOT_ENDED, failure_of_removal, nothing_left, read_json
-from kiln.fleet.run_config import CACHE
 
 if TYPE_CHECKING:
     from kiln.fleet.executor_session import ExecutorSession
@@ -39,24 +38,33 @@ CREDENTIALS = re.compile(
     r"|requires authentication|[Uu]nauthorized|not authorized|Missing value auth",
 )
 
+# Messages of a provider that has no such worker at the moment. AWS: error codes of its API reference; OpenStack: the
+# fault of a server for which its scheduler found no host.
+SCARCE = re.compile(
+    r"Insufficient(Instance|Host|ReservedInstance)?Capacity|SpotMaxPriceTooLow|MaxSpotInstanceCountExceeded"
+    r"|RequestLimitExceeded|No valid host|not enough hosts available",
+    re.IGNORECASE,
+)
 
-def provision(session: ExecutorSession, workers: tuple[str, ...]) -> None:
+
+def provision(session: ExecutorSession, command: Provision) -> None:
     """Create workers, or find existing ones."""
+    workers = command.workers
     for name in workers:
         files.remove(session.site.folder / "refused" / f"{name}.json")  # of an earlier attempt
     with session.provider_lock:
         result = session.playbooks.play(
             "provision.yml",
             on_task=session.task_reporter(*workers),
-            variables={"kiln_machines": [_request_of(session, name) for name in workers]},
+            variables={"kiln_machines": [_request_of(command, name) for name in workers]},
         )
     names = () if result.answer is None else result.answer["up"]
     for note in () if result.answer is None else result.answer.get("notes", ()):
         session.note(note)
     unreached = [name for name in workers if not _report_worker(session, name, result, provisioned=name in names)]
     if unreached:
-        command = Provision(workers=tuple(unreached))
-        session.events.put(Unreached(command=command, reason=result.reason("localhost")))
+        again = Provision(workers=tuple(unreached), offers=command.offers)
+        session.events.put(Unreached(command=again, reason=result.reason("localhost")))
 
 
 def _report_worker(session: ExecutorSession, name: str, result: PlaybookResult, *, provisioned: bool) -> bool:
@@ -71,14 +79,14 @@ def _report_worker(session: ExecutorSession, name: str, result: PlaybookResult, 
     credentials = CREDENTIALS.search(reason) is not None
     if not credentials and not refusal and UNREACHABLE.search(reason):
         return False
-    session.events.put(ProvisionFailed(worker=name, reason=reason, credentials=credentials))
+    scarce = SCARCE.search(reason) is not None
+    session.events.put(ProvisionFailed(worker=name, reason=reason, credentials=credentials, scarce=scarce))
     return True
 
 
-def _request_of(session: ExecutorSession, name: str) -> dict[str, Any]:
-    if name.endswith(CACHE):
-        return {"name": name, "type": session.site.cache_type, "spot": False}
-    return {"name": name, "type": session.site.type, "spot": session.site.spot}
+def _request_of(command: Provision, name: str) -> dict[str, Any]:
+    kind, spot, zone = command.offers[name]
+    return {"name": name, "type": kind, "spot": spot, "zone": zone}
 
 
 def _provider_id(session: ExecutorSession, name: str) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.fleet.leases import LEASE
+from kiln.fleet.leases import LEASE, LIFETIME
 from kiln.model.fleet import WorkerState
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.fleet import FleetRun, JobEstimate, MachineType
+    from kiln.model.fleet import FleetRun, JobEstimate, MachineType, Offer
     from kiln.model.run import ConfigRun
 
 CACHE = "cache"  # the end of the name of the worker that holds the shared cache
@@ -28,13 +28,16 @@ def cache_of(run: FleetRun) -> str | None:
 class FleetRunConfig:
     """The configuration of a fleet run: money is in the provider's currency, times are in seconds.
 
-    ``max_workers`` run at a time. Each config is tried on up to ``attempts`` workers; up to ``replacements`` workers
-    are provisioned for lost ones. A worker shuts down ``lease`` seconds after its last lease renewal; one that has not
+    ``max_workers`` run at a time. Each config is tried on up to ``attempts`` workers, or unless it ``is_strict``
+    until its losses are more than those of the others explain; up to ``replacements`` workers are provisioned for lost
+    ones. A worker shuts down ``lease`` seconds after its last lease renewal; one that has not
     answered for ``unreachable_timeout`` is probed. ``budget`` and ``time_limit`` stop the run. ``startup`` and
     ``teardown`` are the time that a worker takes to become ready and to be terminated, ``collect`` the time and
     ``packages`` the GB that a config takes to be collected. ``wait_for_cold`` makes warm builds wait for a cold build
     of their group; with ``is_scheduled`` they do so in the provider's own queue. ``key`` is a hash over the recipe and
     the options of the builds. With ``keep_going`` the others of a group are built after its compile has failed, too.
+    Workers are requested by the first of ``offers`` that is not refused, by default of ``machine_type``; when all are
+    refused and no worker is left, for ``capacity_timeout``. A worker ends ``lifetime`` after its request at the latest.
     ``cached_configs`` need no building, ``previous_run`` is the record of an earlier process of the same run, ``logs``
     the folder of the configs' logs.
     """
@@ -49,6 +52,7 @@ class FleetRunConfig:
     wait_for_cold: bool = True
     is_scheduled: bool = False
     attempts: int = 3
+    is_strict: bool = True
     replacements: int = 3
     lease: float = LEASE
     unreachable_timeout: float = 180.0
@@ -60,6 +64,9 @@ class FleetRunConfig:
     packages: float = 0.0
     key: str = ""
     keep_going: bool = False
+    offers: tuple[Offer, ...] = ()
+    capacity_timeout: float = 3600.0
+    lifetime: float = LIFETIME
     cached_configs: tuple[ConfigRun, ...] = ()
     previous_run: FleetRun | None = None
     logs: Path | None = None

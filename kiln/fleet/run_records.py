@@ -7,17 +7,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from kiln.fleet import costs
+from kiln.fleet.messages import Provision
 from kiln.fleet.run_config import CACHE
 from kiln.model.fleet import JobRecord, JobState, WorkerRecord, WorkerState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterable, Iterator
 
     from kiln.fleet.run_config import FleetRunConfig
-    from kiln.model.fleet import FleetRun, JobEstimate, MachineType
+    from kiln.model.fleet import FleetRun, JobEstimate, Offer
     from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 ALIVE = frozenset({WorkerState.REQUESTED, WorkerState.PREPARING, WorkerState.READY})
+RUNNING = frozenset({JobState.REQUESTED, JobState.RUNNING})
 OVER = frozenset({JobState.COLLECTED, JobState.FAILED, JobState.LOST})
 
 
@@ -124,14 +126,17 @@ class Inventory:
 
     # Workers
 
-    def add(self, name: str, kind: MachineType, *, spot: bool, now: float) -> Worker:
+    def add(self, name: str, offer: Offer, *, now: float) -> Worker:
         """Add and store a worker that is about to be requested."""
+        kind = offer.machine_type
         record = WorkerRecord(
             name=name,
             type=kind.type,
             state=WorkerState.REQUESTED,
             requested=now,
-            hourly=kind.price(spot=spot),
+            spot=offer.spot,
+            zone=offer.zone,
+            hourly=offer.hourly,
             egress=kind.egress,
             billed=kind.billed,
             currency=kind.currency,
@@ -139,6 +144,11 @@ class Inventory:
         worker = self.workers[name] = Worker(record=record, renewed_at=now)
         self.keep(worker)
         return worker
+
+    def request(self, names: Iterable[str]) -> Provision:
+        """Return the command that creates workers as they were requested, or finds them again."""
+        workers = tuple(names)
+        return Provision(workers=workers, offers={name: self.workers[name].record.offer for name in workers})
 
     def resume(self, previous: FleetRun, now: float) -> None:
         """Take over the workers and jobs of an earlier process of the run."""
@@ -160,6 +170,13 @@ class Inventory:
     def attempts(self, config: str) -> int:
         """Return the number of builds of a config that were begun."""
         return self._attempts.get(config, 0)
+
+    def losses(self, configs: Container[str], now: float) -> tuple[int, float]:
+        """Return how many builds of configs were lost, and the seconds that all their builds have taken."""
+        jobs = [job for job in self._jobs.values() if job.config in configs]
+        ends = [now if job.state in RUNNING else job.finished or job.started for job in jobs]
+        seconds = sum(end - job.started for job, end in zip(jobs, ends, strict=True))
+        return sum(job.state is JobState.LOST for job in jobs), seconds
 
     def ended_with(self, config: str, exit_code: int) -> int:
         """Return the number of a config's builds that ended with an exit code."""

@@ -6,6 +6,7 @@ ledger before it is sent, so a run that was killed can be resumed from there.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from kiln import __version__
@@ -69,7 +70,7 @@ class FleetState:
             command=self.run_config.command,
             started=self.started,
             finished=finished,
-            machine=f"{workers} x {kind.name} ({kind.provider})",
+            machine=self._machines(),
             cores=kind.cores * workers,
             jobs=workers,
             engine="rattler-build",
@@ -78,6 +79,16 @@ class FleetState:
             cost=self.cost,
             configs=tuple(self.configs.values()),
         )
+
+    def _machines(self) -> str:
+        """Return which machines were taken, how many of each kind at a time if all are of the planned one."""
+        kind, workers = self.run_config.machine_type, self.run_config.max_workers
+        taken = Counter(worker.record.offer for worker in self.inventory if worker.record.provisioned is not None)
+        if set(taken) <= {(kind.type, self.run_config.spot, "")}:
+            return f"{workers} x {kind.name} ({kind.provider})"
+        names = {offer.key: str(offer) for offer in self.run_config.offers}
+        counts = [f"{count} x {names.get(offer, offer[0])}" for offer, count in taken.most_common()]
+        return f"{', '.join(counts)} ({kind.provider})"
 
     def fleet(self) -> FleetRun:
         """Return the run as the ledger begins it."""

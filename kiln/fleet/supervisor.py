@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kiln.model.run import ConfigState, MatrixReport
 
 LOOK = 30.0  # seconds between two checks of the money spent
+AT_ONCE = 100  # events that are handled before the next decision, such as the refusals of all workers of a request
 FORECAST = 60.0  # seconds between two forecasts of the cost, unless a config has changed
 
 
@@ -67,9 +68,7 @@ class Supervisor:
             self._resume()
             self._advance()
             while not self._is_over():
-                event = state.executor.next_event(self._alarm())
-                if event is not None:
-                    self._handle(event)
+                self._handle_events()
                 self._advance()
         finally:
             self.teardown.finish()
@@ -81,6 +80,16 @@ class Supervisor:
         return self.state.stop is not None or not (
             self.state.queue or any(worker.assignment or worker.uncollected for worker in self.state.inventory)
         )
+
+    def _handle_events(self) -> None:
+        """Wait for the next event, and handle it with those that have arrived at the same time."""
+        until = self._alarm()
+        for _ in range(AT_ONCE):
+            event = self.state.executor.next_event(until)
+            if event is None:
+                return
+            self._handle(event)
+            until = self.state.executor.now()
 
     def _resume(self) -> None:
         """Queue the configs, and take over the workers and jobs of an earlier process of the run."""
@@ -95,7 +104,7 @@ class Supervisor:
         for worker in inventory.builders:
             if worker.assignment is None:
                 self.jobs.reserve(worker, now)
-        self.state.submit(messages.Provision(workers=tuple(worker.name for worker in inventory if worker.alive)))
+        self.state.submit(inventory.request(worker.name for worker in inventory if worker.alive))
         for worker in inventory:
             worker.retries |= {} if worker.alive else {"": now}
 
@@ -165,7 +174,7 @@ class Supervisor:
             if now >= worker.renewed_at + run_config.lease or (never and worker.unreached_requests >= TRIES):
                 self.workers.on_refused(worker, messages.ProvisionFailed(worker=worker.name, reason=reason))
             else:
-                self.state.postponed.append((now + RETRY, messages.Provision(workers=(worker.name,))))
+                self.state.postponed.append((now + RETRY, inventory.request([worker.name])))
 
     def _handle_worker_event(self, worker: Worker, event: messages.WorkerEvent) -> None:
         match event:
@@ -224,7 +233,7 @@ class Supervisor:
         configs = [(config.config, config.state, config.worker) for config in state.configs.values()]
         if configs != self._forecast_for or now >= self._forecast_at + FORECAST:
             self._forecast_at, self._forecast_for = now, configs
-            most = self.workers.max_workers
+            most = self.workers.expected_workers(now)
             state.update_cost(costs.forecast(state.run_config, state.inventory, state.queue, max_workers=most, now=now))
 
     def _resubmit(self, now: float) -> None:

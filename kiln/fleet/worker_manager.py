@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.errors import CredentialsRefused, ProvisionRefused, WorkersLost
-from kiln.fleet.messages import Prepare, Provision, QueryJobs, Renew, Terminate, WatchCache
+from kiln.fleet.messages import Prepare, QueryJobs, Renew, Terminate, WatchCache
+from kiln.fleet.offers import OfferList
 from kiln.fleet.state import RETRY, TRIES
-from kiln.model.fleet import JobState, WorkerState
+from kiln.model.fleet import JobState, Offer, WorkerState
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
@@ -18,17 +19,17 @@ if TYPE_CHECKING:
     from kiln.fleet.run_records import Worker
     from kiln.fleet.state import FleetState
 
-BACKOFF = (60.0, 120.0, 240.0, 480.0, 900.0, 900.0, 900.0)  # seconds between requests that are all refused
 RENEWALS = 12  # of a lease during its length: the controller may be cut off for nearly all of it
+MARGIN = 1.25  # of the expected time of a build, which has to fit into its worker's lifetime
 
 
 class WorkerManager:
     """Decides about the workers of a run.
 
     Up to ``max_workers`` build at a time; ``request_count`` were requested so far, ``loss_count`` were lost. ``cache``
-    is the URL of the shared cache: None until it is known, empty without a cache. ``refused_count`` counts the workers
-    that were refused and not requested again, ``backoffs`` the repetitions of a request since a worker was provisioned;
-    ``next_request`` is the time of the next one.
+    is the URL of the shared cache: None until it is known, empty without a cache. ``offers`` are those by which workers
+    are requested; while all of them are refused, ``next_request`` is the time of the next request, and
+    ``refused_since`` the time since when there is no worker either.
     """
 
     def __init__(self, state: FleetState, jobs: JobManager) -> None:
@@ -37,9 +38,12 @@ class WorkerManager:
         self.max_workers = state.run_config.max_workers
         self.request_count = 0
         self.loss_count = 0
-        self.refused_count = 0
-        self.backoffs = 0
+        run_config = state.run_config
+        self.offers = OfferList(
+            run_config.offers or (Offer(machine_type=run_config.machine_type, spot=run_config.spot),)
+        )
         self.next_request = 0.0
+        self.refused_since: float | None = None
         self.cache: str | None = None if state.run_config.cache is not None else ""
 
     def on_provisioned(self, worker: Worker, identity: str) -> None:
@@ -53,7 +57,8 @@ class WorkerManager:
                 self.jobs.requeue(self.state.estimates[config], worker, "the worker was gone")
             worker.uncollected.clear()
         now = self.state.executor.now()
-        self.backoffs = 0
+        self.offers.accept(worker.record.offer)
+        self.refused_since = None
         self.state.inventory.keep(worker, state=WorkerState.PREPARING, id=identity, provisioned=now)
         queries = worker.is_prepared and not worker.is_cache
         # The time of an earlier process's last renewal is unknown.
@@ -69,38 +74,57 @@ class WorkerManager:
         if worker.is_cache:
             self.drop_cache()
             return
-        self.max_workers -= 1
-        self.refused_count += 1
         if event.credentials:
             hint = "see that the provider's variables or files hold valid ones, then run the same command again"
             self.state.stop = CredentialsRefused(
                 "the provider does not accept the credentials", why=event.reason, hint=hint
             )
-        elif not self.state.inventory.builders and not self._will_request_again(worker, event.reason, now):
+            return
+        if self._asks_again(worker):
+            self.offers.refuse(worker.record.offer, now)
+        else:
+            self.max_workers -= 1
+        if not self.state.inventory.builders and not self._waits_for_capacity(worker, event, now):
             self.state.stop = ProvisionRefused(
                 "the provider refused all requested workers",
                 why=event.reason,
-                hint="choose another --type, have the quota raised, or try again later",
+                hint="choose another --type, allow others by --fallback and --zone, have the quota raised, or try again"
+                " later",
             )
 
-    def _will_request_again(self, worker: Worker, reason: str, now: float) -> bool:
-        """Return whether refused workers are requested again later: of a provider that had some for this run before.
+    def _asks_again(self, worker: Worker) -> bool:
+        """Return whether refused workers are requested again; a site of existing machines or a scheduler refuses again.
 
-        A site of existing machines or a scheduler says the same again.
+        Nor is a provider asked again that did not answer for too long.
         """
-        run_config, inventory = self.state.run_config, self.state.inventory
-        scarce = not run_config.is_scheduled and run_config.machine_type.provider != "static"
-        had_some = any(other.record.provisioned is not None for other in inventory if not other.is_cache)
-        if not (scarce and had_some and self.backoffs < len(BACKOFF)) or worker.unreached_requests:
+        run_config = self.state.run_config
+        changes = not run_config.is_scheduled and run_config.machine_type.provider != "static"
+        return changes and not worker.unreached_requests
+
+    def _waits_for_capacity(self, worker: Worker, event: ProvisionFailed, now: float) -> bool:
+        """Return whether a run without workers goes on: with another offer, or until one that was refused is not.
+
+        A new run waits for capacity only: other reasons, such as a quota, do not go away.
+        """
+        if not self._asks_again(worker):
             return False
-        seconds = BACKOFF[self.backoffs]
-        self.next_request, self.backoffs = now + seconds, self.backoffs + 1
-        self.max_workers, self.refused_count = self.max_workers + self.refused_count, 0
+        if self.offers.first(now) is not None:
+            return True
+        had_some = any(other.record.provisioned is not None for other in self.state.inventory if not other.is_cache)
+        self.refused_since = now if self.refused_since is None else self.refused_since
+        if not (event.scarce or had_some) or now >= self.refused_since + self.state.run_config.capacity_timeout:
+            return False
+        seconds = self.offers.next_time() - now
         for config in self.state.configs.values():
             if config.state is ConfigState.WAITING:
                 text = f"no worker is left, and the provider refuses others; asking again in {seconds / 60:.0f} min"
-                self.state.observer.config_line(config.config, f"{text}: {reason}", "")
+                self.state.observer.config_line(config.config, f"{text}: {event.reason}", "")
         return True
+
+    def expected_workers(self, now: float) -> int:
+        """Return how many workers build at a time, unless the provider refuses more."""
+        builders = len(self.state.inventory.builders)
+        return builders if builders and self.offers.first(now) is None else self.max_workers
 
     def on_prepared(self, worker: Worker, cache: str) -> None:
         """Let a worker build, or a cache be used."""
@@ -176,15 +200,30 @@ class WorkerManager:
                 self._terminate(worker)
             return
         queue = self.state.queue
-        if worker.assignment is None and not worker.is_retired and (estimate := queue.next(worker.name, now)):
-            worker.assignment = estimate
-            queue.begin(worker.name, estimate, now)
+        self._assign(worker, now)
         if worker.assignment is not None:
             # A cache is ready, or there is none; and no failed compile is being looked into.
             if self.cache is not None and not queue.is_held(worker.assignment):
                 self.jobs.start(worker, worker.assignment, now, cache=self.cache)
         elif not worker.uncollected and (worker.is_retired or not (queue or self._is_only_collecting())):
             self._terminate(worker)
+
+    def _assign(self, worker: Worker, now: float) -> None:
+        """Assign the next config to a free worker, or retire one whose lifetime would end before the build."""
+        queue = self.state.queue
+        if worker.assignment is not None or worker.is_retired or (estimate := queue.next(worker.name, now)) is None:
+            return
+        if self._ends_before(worker, now + MARGIN * queue.seconds(worker.name, estimate)):
+            worker.is_retired = True
+            return
+        worker.assignment = estimate
+        queue.begin(worker.name, estimate, now)
+
+    def _ends_before(self, worker: Worker, time: float) -> bool:
+        """Return whether the lifetime of a worker is over before a time; a new worker's cannot be longer."""
+        run_config, since = self.state.run_config, worker.record.requested
+        is_new = self.state.executor.now() < since + run_config.lifetime / 4
+        return not is_new and time + run_config.collect > since + run_config.lifetime
 
     def _terminate(self, worker: Worker) -> None:
         self.state.inventory.keep(worker, state=WorkerState.TERMINATING)
@@ -207,21 +246,21 @@ class WorkerManager:
     def request_workers(self, now: float) -> None:
         """Request workers for configs that no existing worker can take."""
         run_config, inventory = self.state.run_config, self.state.inventory
-        if now < self.next_request:
-            return
         names: list[str] = []
         name, cache = run_config.worker_name(None), run_config.cache
         if cache is not None and self.cache is None and name not in inventory.workers:
-            names.append(inventory.add(name, cache, spot=False, now=now).name)
-        while len(inventory.builders) < self.max_workers:
+            names.append(inventory.add(name, Offer(machine_type=cache, zone=self.offers.zone(now)), now=now).name)
+        offer = self.offers.first(now)
+        self.next_request = self.offers.next_time() if offer is None else 0.0
+        while offer is not None and len(inventory.builders) < self.max_workers:
             name = run_config.worker_name(self.request_count + 1)
             if self.state.queue.next(name, now + run_config.startup) is None:
                 break
             self.request_count += 1
-            worker = inventory.add(name, run_config.machine_type, spot=run_config.spot, now=now)
+            worker = inventory.add(name, offer, now=now)
             self.jobs.reserve(worker, now)
             names.append(name)
-        self.state.submit(Provision(workers=tuple(names)))
+        self.state.submit(inventory.request(names))
 
     def on_renewed(self, worker: Worker) -> None:
         """Record that a lease was renewed; it began when that was requested, at the earliest."""

@@ -80,6 +80,30 @@ class MachineType:
         return machine + self.disk_hourly + self.address_hourly
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A machine type as a provider offers it: as a spot worker or on demand, in a zone, or with '' in its usual one."""
+
+    machine_type: MachineType
+    spot: bool = False
+    zone: str = ""
+
+    @property
+    def key(self) -> tuple[str, bool, str]:
+        """The offer as its workers' records have it: type, spot, zone."""
+        return self.machine_type.type, self.spot, self.zone
+
+    @property
+    def hourly(self) -> float:
+        """The price of an hour of a worker."""
+        return self.machine_type.price(spot=self.spot)
+
+    def __str__(self) -> str:
+        kind = self.machine_type
+        names = kind.type if kind.name == kind.type else f"{kind.type} ({kind.name})"
+        return names + (" spot" if self.spot else "") + (f" in {self.zone}" if self.zone else "")
+
+
 class WorkerState(str, Enum):
     """The state of a worker; ``REQUESTED`` is stored before the provider is asked."""
 
@@ -96,6 +120,7 @@ class WorkerState(str, Enum):
 class WorkerRecord:
     """A worker of a fleet run: ``id`` is the provider's.
 
+    It is a ``spot`` worker or on demand, in a ``zone`` where one was requested.
     ``hourly`` is its price, with its disk and its address, ``egress`` that of a GB that is fetched from it, ``billed``
     the billing increment in seconds.
 
@@ -106,6 +131,8 @@ class WorkerRecord:
     type: str
     state: WorkerState
     requested: float
+    spot: bool = False
+    zone: str = ""
     hourly: float = 0.0
     egress: float = 0.0
     billed: float = 1.0
@@ -114,6 +141,11 @@ class WorkerRecord:
     provisioned: float | None = None
     terminated: float | None = None
     reason: str = ""
+
+    @property
+    def offer(self) -> tuple[str, bool, str]:
+        """The offer by which it was requested: type, spot, zone."""
+        return self.type, self.spot, self.zone
 
 
 class JobState(str, Enum):

@@ -19,11 +19,14 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 from moto import settings as moto_settings
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models.instances import InstanceBackend
 from moto.server import ThreadedMotoServer
 
 from kiln import files
 from kiln.container import choose
 from kiln.errors import MissingTool
+from kiln.fleet.provider import SCARCE
 from kiln.model.feedstock import Feedstock
 from tests import shared_inputs
 from tests.openstack_api import Cloud, serve
@@ -374,6 +377,38 @@ def test_machines_on_aws_end_themselves_and_are_given_back(
     assert [group["GroupName"] for group in client.describe_security_groups()["SecurityGroups"]] == ["default"]
     written = b"".join(file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file())
     assert SECRET.encode() not in written
+
+
+@pytest.mark.needs("ssh-keygen")
+def test_a_machine_on_aws_is_in_its_zone_and_scarce_capacity_is_told_from_other_refusals(
+    play: Callable[..., subprocess.CompletedProcess[str]],
+    moto: dict[str, object],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    client, run_instances = ec2(moto), InstanceBackend.run_instances
+
+    def run(backend: InstanceBackend, *words: Any, **more: Any) -> Any:
+        if (
+            client.describe_subnets(SubnetIds=[more["nics"][0]["SubnetId"]])["Subnets"][0]["AvailabilityZone"][-1]
+            == "c"
+        ):
+            raise EC2ClientError("InsufficientInstanceCapacity", "There is no capacity in the zone you requested.")
+        return run_instances(backend, *words, **more)
+
+    monkeypatch.setattr(InstanceBackend, "run_instances", run)
+    some = client.describe_images(Filters=[{"Name": "architecture", "Values": ["x86_64"]}])["Images"][0]["ImageId"]
+    zones = {"kiln-one-1": "us-east-1b", "kiln-one-2": "us-east-1c"}
+    machines = [{"name": name, "type": "compute-8", "spot": True, "zone": zone} for name, zone in zones.items()]
+    done = play("provision", **moto, kiln_aws_image=some, kiln_machines=machines)
+    assert done.returncode == 2
+    assert {name: each["Placement"]["AvailabilityZone"] for name, each in running(client).items()} == {
+        "kiln-one-1": "us-east-1b"
+    }
+    refused = json.loads((tmp_path / "run" / "refused" / "kiln-one-2.json").read_text())
+    assert SCARCE.search(refused["reason"]), refused
+    done = play("provision", **moto, kiln_machines=[{**machines[0], "name": "kiln-one-3", "zone": "us-east-1z"}])
+    assert "no subnet for zone us-east-1z; there are subnets in us-east-1a, us-east-1b" in done.stdout
 
 
 @pytest.fixture

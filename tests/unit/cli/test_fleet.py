@@ -41,19 +41,22 @@ def test_an_invalid_time_is_refused_with_examples() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "limits"),
+    ("words", "hours", "limits"),
     [
-        ((), (3, 3)),
-        (("--spot",), (10, 60)),
-        (("--spot", "--attempts", "2", "--replacements", "0"), (2, 0)),
-        (("--attempts", "5"), (5, 3)),
+        ((), 3, (3, 10)),
+        ((), 600, (3, 600)),
+        (("--spot",), 600, (10, 60)),
+        (("--spot", "--attempts", "2", "--replacements", "0"), 600, (2, 0)),
+        (("--attempts", "5"), 3, (5, 10)),
     ],
 )
-def test_more_spot_workers_may_be_lost_than_others(words: tuple[str, ...], limits: tuple[int, int]) -> None:
+def test_the_losses_of_a_run_are_limited_by_its_size(
+    words: tuple[str, ...], hours: int, limits: tuple[int, int]
+) -> None:
     parser = ArgumentParser()
     arguments(parser)
     options = parser.parse_args(("run", "--provider", "aws", "--all", *words))
-    assert loss_limits(options, workers=6) == limits
+    assert loss_limits(options, workers=6, worker_seconds=hours * 3600.0) == limits
 
 
 def test_an_unknown_run_is_an_error(feedstock: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,6 +185,35 @@ def test_a_plan_takes_a_type_that_is_large_enough_for_every_config(
     assert "needs 100 GB of memory, and compute-16 has 16 cores, 32 GB" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("home")
+def test_a_plan_names_what_is_taken_where_the_provider_refuses_and_what_losses_cost(
+    feedstock: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "aws", "--all"]
+    words = ["--zone", "us-east-1b,us-east-1c", "--fallback", "c6i.4xlarge,c7a.4xlarge"]
+    assert cli.run([*plan, *words, "--json"]) == 0
+    terms = json.loads(capsys.readouterr().out)["terms"]
+    offers = [(offer["machine_type"]["name"], offer["zone"]) for offer in terms["offers"]]
+    assert offers == [(f"{kind}.4xlarge", f"us-east-1{zone}") for kind in ("c7i", "c6i", "c7a") for zone in "bc"]
+    assert terms["lifetime"] == 86400.0
+    assert cli.run([*plan, *words]) == 0
+    output = capsys.readouterr().out
+    assert "first   compute-16 (c7i.4xlarge) in us-east-1b" in output
+    assert "else    c7a.4xlarge in us-east-1c, " in output
+    hours = terms["replacements"]
+    assert f"losses  {hours} lost workers are replaced, which costs {terms['losses']:.2f} USD more at most" in output
+    assert cli.run([*plan, "--workers", "1", "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert alone["terms"]["lifetime"] == 2 * alone["chosen"]["seconds"] > 86400.0, "it would end in the last builds"
+
+    (feedstock / "fleet-sizes.yml").write_text("- memory: 20\n")
+    assert cli.run([*plan, "--fallback", "compute-8"]) == UsageError.exit_code
+    assert "the fall-back compute-8 is too small for" in capsys.readouterr().err
+    (tmp_path / "vars.yml").write_text("kiln_lifetime: 3600\n")
+    assert cli.run([*plan, "--vars", str(tmp_path / "vars.yml")]) == UsageError.exit_code
+    assert "invalid kiln_lifetime '3600'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "error"),
     [
@@ -192,6 +224,10 @@ def test_a_plan_takes_a_type_that_is_large_enough_for_every_config(
         (("--provider", "slurm", "--slurm-partition", "a b"), "invalid name 'a b' in --slurm-partition"),
         (("--provider", "slurm", "--slurm-option=--wrap=id"), "--wrap of sbatch is set by kiln"),
         (("--provider", "aws", "--slurm-folder", "/s"), "--slurm-folder is no option of --provider aws"),
+        (("--provider", "local", "--zone", "a"), "--zone is no option of --provider local"),
+        (("--provider", "slurm", "--fallback", "job"), "--fallback is no option of --provider slurm"),
+        (("--provider", "aws", "--fallback", "on-demand"), "--fallback on-demand needs --spot"),
+        (("--provider", "aws", "--fallback", "c7.huge"), "aws has no machine type 'c7.huge'"),
     ],
 )
 def test_options_of_another_provider_are_refused(

@@ -8,15 +8,15 @@ import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import pytest
+
 from kiln.fleet.executor_session import ExecutorSession
-from kiln.fleet.messages import Provisioned, Terminated
+from kiln.fleet.messages import Provision, Provisioned, ProvisionFailed, Terminated
 from kiln.fleet.playbook_runner import PlaybookResult
 from kiln.fleet.provider import probe, provision, terminate
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from kiln.fleet.messages import Probed
 
@@ -46,6 +46,10 @@ def probed(machines: list[dict[str, Any]] | None) -> tuple[Probed, list[str]]:
     provider = Provider(machines)
     probe(cast("ExecutorSession", provider), WORKERS)
     return provider.events.get_nowait(), provider.played
+
+
+def requested(*names: str, zone: str = "") -> Provision:
+    return Provision(workers=names, offers=dict.fromkeys(names, ("compute-8", True, zone)))
 
 
 def listed(*names: str, ended: bool = False) -> list[dict[str, Any]]:
@@ -80,11 +84,10 @@ def test_workers_are_removed_side_by_side_and_none_is_created_meanwhile(tmp_path
             played.append(name)
             return PlaybookResult(ok=True, reasons={}, answer={"up": [], "left": []})
 
-    site = SimpleNamespace(folder=tmp_path, type="compute-8", cache_type="", spot=False)
-    session = ExecutorSession(site=cast("Any", site), playbooks=cast("Any", Playbooks()))
+    session = ExecutorSession(site=cast("Any", SimpleNamespace(folder=tmp_path)), playbooks=cast("Any", Playbooks()))
     with session.removal():  # holds back the creation until the first removal has begun
         removals = [threading.Thread(target=terminate, args=(session, name), daemon=True) for name in WORKERS[:2]]
-        creation = threading.Thread(target=provision, args=(session, WORKERS[2:]), daemon=True)
+        creation = threading.Thread(target=provision, args=(session, requested(*WORKERS[2:])), daemon=True)
         creation.start()
         for removal in removals:
             removal.start()
@@ -108,9 +111,38 @@ def test_a_note_of_the_provisioning_is_shown_once(tmp_path: Path, caplog: pytest
     hosts = {"kiln_machines": {"hosts": {"f-1": {"kiln_machine": {"id": "5ff7"}}}}}
     (tmp_path / "inventory").mkdir()
     (tmp_path / "inventory" / "f-1.json").write_text(json.dumps(hosts))
-    site = SimpleNamespace(folder=tmp_path, type="compute-8", cache_type="", spot=False)
+    site = SimpleNamespace(folder=tmp_path)
     session = ExecutorSession(site=cast("Any", site), playbooks=cast("Any", Playbooks()))
     for _ in range(2):
-        provision(session, ("f-1",))
+        provision(session, requested("f-1"))
     assert [record.getMessage() for record in caplog.records] == [f"note: {note}"]
     assert isinstance(session.events.get_nowait(), Provisioned)
+
+
+@pytest.mark.parametrize(
+    ("reason", "scarce"),
+    [
+        ("An error occurred (InsufficientInstanceCapacity) when calling the RunInstances operation", True),
+        ("An error occurred (MaxSpotInstanceCountExceeded) when calling the RunInstances operation", True),
+        ("No valid host was found. There are not enough hosts available.", True),
+        ("An error occurred (VcpuLimitExceeded) when calling the RunInstances operation", False),
+        ("Quota exceeded for cores: Requested 32, but already used 0 of 20 cores", False),
+    ],
+)
+def test_a_worker_is_requested_by_its_offer_and_a_refusal_says_whether_capacity_is_scarce(
+    tmp_path: Path, reason: str, scarce: bool
+) -> None:
+    requests: list[dict[str, object]] = []
+
+    class Playbooks:
+        def play(self, _: str, *, variables: dict[str, Any], **__: object) -> PlaybookResult:
+            requests.extend(variables["kiln_machines"])
+            (tmp_path / "refused").mkdir()
+            (tmp_path / "refused" / "f-1.json").write_text(json.dumps({"reason": reason}))
+            return PlaybookResult(ok=False, reasons={}, answer={"up": []})
+
+    site = SimpleNamespace(folder=tmp_path)
+    session = ExecutorSession(site=cast("Any", site), playbooks=cast("Any", Playbooks()))
+    provision(session, requested("f-1", zone="us-east-1b"))
+    assert requests == [{"name": "f-1", "type": "compute-8", "spot": True, "zone": "us-east-1b"}]
+    assert session.events.get_nowait() == ProvisionFailed(worker="f-1", reason=reason, scarce=scarce)

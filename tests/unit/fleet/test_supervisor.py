@@ -39,7 +39,7 @@ from kiln.fleet.messages import (
 from kiln.fleet.run_config import FleetRunConfig, cache_of
 from kiln.fleet.supervisor import Supervisor
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import FleetRun, JobSize, JobState, WorkerState
+from kiln.model.fleet import FleetRun, JobSize, JobState, Offer, WorkerState
 from kiln.model.run import ConfigState
 from tests.fleets import HOUR, MACHINE, NEVER, Faults, Killed, NullObserver, NullStore, Simulation, estimates
 
@@ -182,13 +182,102 @@ def test_a_preparation_that_fails_for_a_moment_is_tried_again() -> None:
     assert_nothing_left(run, simulation)
 
 
-def test_a_refused_worker_leaves_its_config_to_the_others() -> None:
+def test_a_refused_worker_leaves_its_config_to_the_others_and_is_requested_again() -> None:
+    """Three of six machines that are refused for a minute cost minutes, not another round of builds."""
+    refused = frozenset(f"kiln-r1-{number}" for number in (4, 5, 6))
+    simulation = Simulation(estimates(12, groups=12), faults=Faults(refused=refused))
+    run = supervisor(simulation, max_workers=6)
+    report = run.execute()
+    assert all_done(report)
+    assert report.finished is not None
+    assert report.finished - report.started < 6.2 * HOUR
+    assert len({worker for _, worker in simulation.built}) == 6
+    assert len(commands(simulation, Provision)) == 2
+    assert_nothing_left(run, simulation)
+
+
+def test_a_refused_machine_that_exists_is_not_requested_again() -> None:
     simulation = Simulation(FOUR, faults=Faults(refused=frozenset({TWO})))
-    run = supervisor(simulation)
+    run = supervisor(simulation, machine_type=dataclasses.replace(MACHINE, provider="static"))
     assert all_done(run.execute())
     assert {worker for _, worker in simulation.built} == {ONE}
     assert len(commands(simulation, Provision)) == 1
+
+
+SPOT, ZONE_B = ("compute-16", True, "a"), ("compute-16", True, "b")
+ON_DEMAND = ("compute-16", False, "a")
+OFFERS = tuple(Offer(machine_type=MACHINE, spot=spot, zone=zone) for _, spot, zone in (SPOT, ZONE_B, ON_DEMAND))
+
+
+def test_what_one_zone_refuses_is_taken_in_the_next_or_on_demand() -> None:
+    faults = Faults(scarce={SPOT: (0.0, NEVER), ZONE_B: (0.0, NEVER)})
+    simulation = Simulation(FOUR, faults=faults)
+    run = supervisor(simulation, offers=OFFERS, spot=True)
+    report = run.execute()
+    assert all_done(report)
+    requests = [command.offers for command in commands(simulation, Provision)]
+    assert [set(offers.values()) for offers in requests[:3]] == [{SPOT}, {ZONE_B}, {ON_DEMAND}]
+    used = [worker.record for worker in run.state.inventory if worker.record.provisioned is not None]
+    assert {(worker.offer, worker.hourly) for worker in used} == {(ON_DEMAND, MACHINE.hourly)}
+    assert report.machine == "2 x compute-16 (made-up.16) in a (local)"
+    assert report.finished is not None
+    assert report.finished - report.started < 2.2 * HOUR, "nothing waits while an offer is left"
     assert_nothing_left(run, simulation)
+
+
+def test_a_new_run_waits_for_capacity_until_its_patience_is_over() -> None:
+    """Another reason than capacity, such as a quota, ends it at once, as before."""
+    scarce = {offer.key: (0.0, HOUR / 2) for offer in OFFERS}
+    run = supervisor(Simulation(FOUR, faults=Faults(scarce=scarce)), offers=OFFERS)
+    assert all_done(run.execute())
+    simulation = Simulation(FOUR, faults=Faults(scarce=scarce))
+    run = supervisor(simulation, offers=OFFERS, capacity_timeout=600.0)
+    with pytest.raises(ProvisionRefused, match="refused all"):
+        run.execute()
+    assert 600.0 <= simulation.clock - simulation.began < 1800.0
+    assert_nothing_left(run, simulation)
+
+
+def test_a_lost_worker_is_replaced_by_the_first_offer_again() -> None:
+    faults = Faults(scarce={SPOT: (0.0, 600.0)}, dies={"kiln-r1-3": HOUR / 2})
+    simulation = Simulation(FOUR, faults=faults)
+    run = supervisor(simulation, offers=OFFERS)
+    assert all_done(run.execute())
+    offers = [worker.record.offer for worker in run.state.inventory]
+    assert offers == [SPOT, SPOT, ZONE_B, ZONE_B, SPOT]
+
+
+def test_a_worker_gets_no_build_that_its_lifetime_is_too_short_for() -> None:
+    simulation = Simulation(estimates(6, hours=3.0, groups=6))
+    run = supervisor(simulation, max_workers=1, lifetime=8 * HOUR)
+    assert all_done(run.execute())
+    assert Counter(worker for _, worker in simulation.built) == {ONE: 2, TWO: 2, "kiln-r1-3": 2}
+    assert run.workers.loss_count == 0
+    assert_nothing_left(run, simulation)
+
+
+def test_a_config_that_kills_its_workers_fails_though_it_is_tried_while_others_are_lost_as_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By itself it fails; where all workers die as often, none does."""
+    for rate, expected in ((0.0, {ConfigState.FAILED}), (0.6, {ConfigState.DONE})):
+        jobs = estimates(30, groups=30)
+        simulation = Simulation(jobs, faults=Faults(preemption=rate), seed=5)
+        run = supervisor(simulation, max_workers=10, is_strict=False, replacements=1000)
+        started = simulation._started
+
+        def start(worker: str, config: str, rate: float = rate, started: Any = started, fleet: Any = simulation) -> Any:
+            event = started(worker, config)
+            if config == "config00" and not rate:
+                fleet.workers[worker].dies = fleet.clock + 600
+            return event
+
+        monkeypatch.setattr(simulation, "_started", start)
+        report = run.execute()
+        assert {config.state for config in report.configs if config.config == "config00"} == expected
+        assert {config.state for config in report.configs if config.config != "config00"} == {ConfigState.DONE}
+        attempts = [run.state.inventory.attempts(job.config) for job in jobs]
+        assert (3 <= attempts[0] <= 8, max(attempts[1:])) == (True, 1) if not rate else max(attempts) > 3
 
 
 def test_the_refusal_of_all_workers_is_an_error_with_the_reason() -> None:
@@ -227,7 +316,7 @@ def test_a_run_on_spot_workers_outlives_frequent_preemption(seed: int) -> None:
     """With the limits for other workers, three and three, four of five such runs ended without all configs."""
     workers = 6
     options = Namespace(spot=True, attempts=None, replacements=None)
-    attempts, replacements = loss_limits(options, workers)
+    attempts, replacements = loss_limits(options, workers=workers, worker_seconds=45 * HOUR)
     simulation = Simulation(estimates(15), faults=Faults(preemption=0.2), seed=seed)
     run = supervisor(simulation, max_workers=workers, attempts=attempts, replacements=replacements)
     assert all_done(run.execute())

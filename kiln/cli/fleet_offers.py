@@ -1,0 +1,114 @@
+"""The offers of a provider that a fleet run may take, in order: types, spot or on demand, zones."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from kiln.cli.fleet_arguments import loss_limits
+from kiln.cli.fleet_prices import MACHINE_TYPES, playbook_variable, price_table, region_of
+from kiln.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from kiln.fleet.plan import FleetPlan
+    from kiln.fleet.terms import RunTerms
+    from kiln.model.fleet import MachineType, Offer
+
+CLOUDS = ("aws", "openstack")  # whose capacity changes, and which have zones
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Refuse zones and fall-backs of a provider that has none.
+
+    Raises:
+        UsageError: with the option.
+    """
+    for name in ("zone", "fallback"):
+        if getattr(options, name) and options.provider not in CLOUDS:
+            hint = f"those of {' and '.join(CLOUDS)} take it"
+            raise UsageError(f"--{name} is no option of --provider {options.provider}", hint=hint)
+
+
+def offers_of(options: argparse.Namespace, plan: FleetPlan) -> tuple[Offer, ...]:
+    """Return the offers of a run: the planned machine type first.
+
+    Raises:
+        UsageError: when a type is unknown, too small, or has no known spot price.
+    """
+    from kiln.fleet import offers
+
+    kind, words = plan.selection.machine_type, [word for text in options.fallback for word in _split(text)]
+    zones = [zone for text in options.zone for zone in _split(text)]
+    types = _types(options, [word for word in words if word != offers.ON_DEMAND]) if words else {}
+    if offers.ON_DEMAND in words and not options.spot:
+        raise UsageError(f"--fallback {offers.ON_DEMAND} needs --spot", hint="workers are on demand already")
+    fallbacks = [types.get(word, word) for word in words]
+    result = offers.combine(kind, fallbacks, zones=zones, spot=options.spot)
+    for offer in result:
+        _check(offer, plan)
+    return result
+
+
+def _split(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _types(options: argparse.Namespace, names: list[str]) -> dict[str, MachineType]:
+    from kiln.fleet import machine_types
+
+    table = machine_types.read(MACHINE_TYPES)
+    prices, region = price_table(options.prices, os.environ), region_of(options, os.environ)
+    selection = machine_types.select(table, provider=options.provider, types=names)
+    return {name: prices.apply(kind, region=region) for name, kind in zip(names, selection, strict=True)}
+
+
+def _check(offer: Offer, plan: FleetPlan) -> None:
+    kind = offer.machine_type
+    if offer.spot and kind.spot_hourly is None:
+        raise UsageError(
+            f"no spot price of {kind.name} is known, so it is no fall-back for --spot",
+            hint=f"--fallback on-demand,{kind.type} takes it on demand; kiln fleet prices --from reads spot prices",
+        )
+    job = next((job for job in plan.estimates if not job.size.fits(kind)), None)
+    if job is not None:
+        raise UsageError(
+            f"the fall-back {kind.type} is too small for {job.config}",
+            why=f"it needs {job.size}",
+            hint="choose a larger type, or change fleet-sizes.yml",
+        )
+
+
+def lifetime_of(options: argparse.Namespace, plan: FleetPlan) -> float:
+    """Return the seconds after which workers end themselves: a day, or twice the plan if that is longer.
+
+    Raises:
+        UsageError: when the playbooks' variable ``kiln_lifetime`` is too short for a build.
+    """
+    from kiln.fleet.leases import LIFETIME
+
+    text = playbook_variable("kiln_lifetime", options.vars)
+    if not text:
+        return max(LIFETIME, 2 * plan.selection.seconds)
+    longest = max(job.cold for job in plan.estimates)
+    if not text.isdecimal() or int(text) <= longest:
+        why = f"the longest build takes {longest:.0f} s, and a worker ends itself at the end of its lifetime"
+        raise UsageError(f"invalid kiln_lifetime {text!r}", why=why, hint="leave it out: it follows from the plan")
+    return float(text)
+
+
+def terms_of(options: argparse.Namespace, plan: FleetPlan) -> RunTerms:
+    """Return the terms of a run by a plan."""
+    from kiln.fleet.assumptions import Assumptions
+    from kiln.fleet.terms import RunTerms, most_lost
+
+    way, offers = plan.selection, offers_of(options, plan)
+    attempts, replacements = loss_limits(options, workers=way.workers, worker_seconds=sum(way.worker_seconds))
+    return RunTerms(
+        offers=offers,
+        attempts=attempts,
+        replacements=replacements,
+        losses=most_lost(plan, offers, replacements, Assumptions.read().startup),
+        lifetime=lifetime_of(options, plan),
+    )

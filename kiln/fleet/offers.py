@@ -1,0 +1,68 @@
+"""The offers of a provider that a run's workers are requested by, in order: refused ones are asked for again later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiln.model.fleet import Offer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kiln.model.fleet import MachineType
+
+BACKOFF = (60.0, 120.0, 240.0, 480.0, 900.0)  # seconds until a refused offer is asked for again; the last one repeats
+ON_DEMAND = "on-demand"
+
+
+def combine(
+    machine_type: MachineType, fallbacks: Sequence[MachineType | str], *, zones: Sequence[str] = (), spot: bool = False
+) -> tuple[Offer, ...]:
+    """Return the offers of a run in the order in which they are asked for, each in all zones.
+
+    ``fallbacks`` are machine types, or the word `ON_DEMAND`: from there on workers are on demand, beginning with the
+    types before it.
+    """
+    types, kinds = [machine_type], [(machine_type, spot)]
+    for fallback in fallbacks:
+        if isinstance(fallback, str):
+            spot = False
+            kinds += [(kind, spot) for kind in types]
+        else:
+            types.append(fallback)
+            kinds.append((fallback, spot))
+    offers = (Offer(machine_type=kind, spot=is_spot, zone=zone) for kind, is_spot in kinds for zone in zones or ("",))
+    return tuple(dict.fromkeys(offers))
+
+
+class OfferList:
+    """The offers of a run with their refusals."""
+
+    def __init__(self, offers: Sequence[Offer]) -> None:
+        self._offers = tuple(offers)
+        self._refusals: dict[tuple[str, bool, str], int] = {}
+        self._blocked_until: dict[tuple[str, bool, str], float] = {}
+
+    def first(self, now: float) -> Offer | None:
+        """Return the first offer that may be asked for now, None when all were refused recently."""
+        return next((offer for offer in self._offers if now >= self._blocked_until.get(offer.key, 0.0)), None)
+
+    def zone(self, now: float) -> str:
+        """Return the zone of a worker of another type, such as the cache's, that is requested now."""
+        return (self.first(now) or self._offers[0]).zone
+
+    def next_time(self) -> float:
+        """Return the time from which some offer may be asked for."""
+        return min(self._blocked_until.get(offer.key, 0.0) for offer in self._offers)
+
+    def refuse(self, key: tuple[str, bool, str], now: float) -> None:
+        """Record that an offer was refused; refusals of several workers at once count as one."""
+        if now < self._blocked_until.get(key, 0.0):
+            return
+        count = self._refusals.get(key, 0)
+        self._refusals[key] = count + 1
+        self._blocked_until[key] = now + BACKOFF[min(count, len(BACKOFF) - 1)]
+
+    def accept(self, key: tuple[str, bool, str]) -> None:
+        """Record that an offer was accepted: its next refusal is the first one again."""
+        self._refusals.pop(key, None)

@@ -1,0 +1,48 @@
+"""The terms of a fleet run besides its plan: the machines to take where a provider refuses, the cost of losses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kiln.fleet.plan import Arrangement, FleetPlan
+    from kiln.model.fleet import Offer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTerms:
+    """The terms of a run: ``offers`` in the order in which they are asked for, ``lifetime`` of a worker in seconds.
+
+    ``replacements`` lost workers are replaced, and a config is tried on ``attempts``; ``losses`` is what the lost ones
+    cost at most.
+    """
+
+    offers: tuple[Offer, ...]
+    attempts: int
+    replacements: int
+    losses: float
+    lifetime: float
+
+
+def most_lost(plan: FleetPlan, offers: tuple[Offer, ...], replacements: int, startup: float) -> float:
+    """Return what lost workers cost at most: each the longest build by the dearest offer, lost at its end."""
+    hourly = max(offer.hourly for offer in offers)
+    return replacements * hourly * (startup + max(job.cold for job in plan.estimates)) / 3600
+
+
+def lines(terms: RunTerms, way: Arrangement) -> Iterator[str]:
+    """Yield the lines of the plan about the terms."""
+    currency = way.machine_type.currency
+    if len(terms.offers) > 1:
+        first, *others = terms.offers
+        yield f"first   {first}"
+        yield from (f"else    {offer}, {offer.hourly:.3f} {currency} an hour" for offer in others)
+    if way.cost:
+        yield (
+            f"losses  {terms.replacements} lost workers are replaced, which costs {terms.losses:.2f} {currency} more at"
+            " most (--replacements, --budget)"
+        )
+    yield f"life    workers end themselves after {terms.lifetime / 3600:.0f} h, even in the middle of a build"
