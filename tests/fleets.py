@@ -254,7 +254,7 @@ class Simulation:
         """Return for how long neither a worker nor its network will change."""
         changes = [*self.faults.offline, *self.faults.blocked, *((since, NEVER) for since in self.faults.cut.values())]
         turns = [self.began + item for item in itertools.chain(*changes) if self.began + item > self.clock]
-        return max(min(worker.dies, worker.lease, self.clock + HOUR / 4, *turns) - self.clock, 0.001)
+        return max(min(worker.dies, worker.lease, self.clock + HOUR, *turns) - self.clock, 0.001)
 
     def _carried_out(  # noqa: C901, PLR0911 - one return for each command
         self,

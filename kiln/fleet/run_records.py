@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from kiln.model.fleet import FleetRun, JobEstimate, Offer
     from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
-ALIVE = frozenset({WorkerState.REQUESTED, WorkerState.PREPARING, WorkerState.READY})
 RUNNING = frozenset({JobState.REQUESTED, JobState.RUNNING})
 OVER = frozenset({JobState.COLLECTED, JobState.FAILED, JobState.LOST})
 
@@ -59,6 +58,7 @@ class Worker:
     packages it still holds, each with the number of failed collections; ``retries`` are the times of the next attempts
     to collect them, with the key '' for the next attempt to terminate the worker. ``silent_since`` is set while it does
     not answer. ``renewed_at`` and ``renewal_tried_at`` are the times of its last lease renewal and of the last attempt.
+    ``next_check`` is the time until which nothing is due for it while it builds.
     ``unreached_requests`` counts the requests for it that did not reach the provider, ``failed_preparations`` the
     preparations that failed. ``is_prepared`` marks a worker that an earlier process of the run prepared, ``is_retired``
     one that gets no more configs.
@@ -72,6 +72,7 @@ class Worker:
     silent_since: float | None = None
     renewed_at: float = 0.0
     renewal_tried_at: float = 0.0
+    next_check: float = 0.0
     unreached_requests: int = 0
     failed_preparations: int = 0
     is_prepared: bool = False
@@ -85,7 +86,8 @@ class Worker:
     @property
     def alive(self) -> bool:
         """True while the worker exists or is being provisioned, and is not given up."""
-        return self.record.state in ALIVE
+        state = self.record.state  # compared by identity, as this is asked for every worker after every event
+        return state is WorkerState.READY or state is WorkerState.PREPARING or state is WorkerState.REQUESTED
 
     @property
     def is_cache(self) -> bool:
@@ -94,6 +96,8 @@ class Worker:
 
     def pop_due(self, now: float) -> list[str]:
         """Remove and return the keys of the retries that are due."""
+        if not self.retries:
+            return []
         keys = [key for key, time in self.retries.items() if time <= now]
         for key in keys:
             del self.retries[key]
@@ -107,6 +111,7 @@ class Inventory:
         self._run_config = run_config
         self._store = store
         self.workers: dict[str, Worker] = {}
+        self._present: dict[str, Worker] = {}
         self._terminated: tuple[WorkerRecord, ...] = ()  # by an earlier process of the run
         self._jobs: dict[tuple[str, int], JobRecord] = {}
         self._attempts: dict[str, int] = {}
@@ -115,9 +120,14 @@ class Inventory:
         return iter(tuple(self.workers.values()))
 
     @property
+    def present(self) -> tuple[Worker, ...]:
+        """The workers that exist or may exist: neither terminated nor refused."""
+        return tuple(self._present.values())
+
+    @property
     def builders(self) -> list[Worker]:
         """The workers that are alive and build."""
-        return [worker for worker in self if worker.alive and not worker.is_cache]
+        return [worker for worker in self._present.values() if worker.alive and not worker.is_cache]
 
     def spent(self, now: float) -> float:
         """Return the cost of all workers, and of what was fetched from them, until ``now``."""
@@ -141,7 +151,7 @@ class Inventory:
             billed=kind.billed,
             currency=kind.currency,
         )
-        worker = self.workers[name] = Worker(record=record, renewed_at=now)
+        worker = self.workers[name] = self._present[name] = Worker(record=record, renewed_at=now)
         self.keep(worker)
         return worker
 
@@ -156,7 +166,8 @@ class Inventory:
         for record in previous.workers:
             if record.state not in {WorkerState.TERMINATED, WorkerState.REFUSED}:
                 is_prepared = record.state is WorkerState.READY
-                self.workers[record.name] = Worker(record=record, is_prepared=is_prepared, renewed_at=now)
+                worker = Worker(record=record, is_prepared=is_prepared, renewed_at=now)
+                self.workers[record.name] = self._present[record.name] = worker
         for job in previous.jobs:
             self._add_job(job)
 
@@ -164,6 +175,8 @@ class Inventory:
         """Change and store the record of a worker."""
         worker.record = dataclasses.replace(worker.record, **changes)  # type: ignore[arg-type] # fields by name
         self._store.keep_worker(self._run_config.id, worker.record)
+        if worker.record.state in {WorkerState.TERMINATED, WorkerState.REFUSED}:
+            self._present.pop(worker.name, None)
 
     # Jobs
 

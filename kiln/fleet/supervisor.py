@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LOOK = 30.0  # seconds between two checks of the money spent
 AT_ONCE = 100  # events that are handled before the next decision, such as the refusals of all workers of a request
+NEVER = float("inf")
 FORECAST = 60.0  # seconds between two forecasts of the cost, unless a config has changed
 
 
@@ -78,7 +79,7 @@ class Supervisor:
 
     def _is_over(self) -> bool:
         return self.state.stop is not None or not (
-            self.state.queue or any(worker.assignment or worker.uncollected for worker in self.state.inventory)
+            self.state.queue or any(worker.assignment or worker.uncollected for worker in self.state.inventory.present)
         )
 
     def _handle_events(self) -> None:
@@ -215,17 +216,24 @@ class Supervisor:
         now = self.state.executor.now()
         self._check_limits(now)
         self._resubmit(now)
-        for worker in self.state.inventory:
+        for worker in self.state.inventory.present:
             if self.state.stop is not None:
                 return
             self.workers.retry_due(worker, now)
-            if worker.alive and worker.silent_since is None:
+            if worker.silent_since is None and not (worker.is_building and now < worker.next_check) and worker.alive:
                 self.jobs.stop_overdue(worker, now)
                 self.workers.advance(worker, now)
+                worker.next_check = self._next_check(worker)
         self.silence.probe_when_due(now)
         if self.state.stop is None and not self.silence.cut_off:
             self.workers.request_workers(now)
         self._forecast(now)
+
+    def _next_check(self, worker: Worker) -> float:
+        """Return when something is due for a worker that builds, should no event of it arrive."""
+        renewal = NEVER if worker.record.state is WorkerState.REQUESTED else self.workers.renewal_due(worker)
+        stop = self.jobs.stop_due(worker)
+        return renewal if stop is None else min(renewal, stop)
 
     def _forecast(self, now: float) -> None:
         """Store the cost so far and in the end, when it may have changed."""
@@ -275,23 +283,20 @@ class Supervisor:
     def _alarm(self) -> float:
         """Return when to act at the latest, should no event arrive."""
         state, now = self.state, self.state.executor.now()
-        due = [time for worker in state.inventory for time in worker.retries.values()]
-        due += [time for time, _ in state.postponed]
+        due = [time for time, _ in state.postponed]
         due += [] if state.disk_full_since is None else [state.disk_full_since + state.run_config.lease]
-        due += [
-            self.workers.renewal_due(worker)
-            for worker in state.inventory
-            if worker.alive and worker.silent_since is None and worker.record.state is not WorkerState.REQUESTED
-        ]
+        for worker in state.inventory.present:
+            due += worker.retries.values()
+            if worker.silent_since is None and worker.alive:
+                due.append(worker.next_check if worker.is_building else self._next_check(worker))
         due += self.silence.due(now)
         due += [self.workers.next_request] if now < self.workers.next_request else []
-        reachable = [worker for worker in state.inventory if worker.alive and worker.silent_since is None]
-        due += [time for worker in reachable if (time := self.jobs.stop_due(worker)) is not None]
         if state.run_config.time_limit is not None:
             due.append(state.started + state.run_config.time_limit - state.run_config.teardown)
         if state.run_config.budget is not None:
             due.append(now + LOOK)
-        return max(now, min(due, default=now + LOOK))
+        time = min(due, default=NEVER)
+        return max(now, time) if time < NEVER else now + LOOK
 
 
 def _builds(worker: Worker, config: str) -> bool:

@@ -33,7 +33,7 @@ class Silence:
         timeout = self.state.run_config.unreachable_timeout
         return [
             worker
-            for worker in self.state.inventory
+            for worker in self.state.inventory.present
             if worker.alive and worker.silent_since is not None and now >= worker.silent_since + timeout
         ]
 
@@ -44,7 +44,7 @@ class Silence:
         self._probing = True
         names = [
             worker.name
-            for worker in self.state.inventory
+            for worker in self.state.inventory.present
             if worker.alive and worker.record.state is not WorkerState.REQUESTED
         ]
         self.state.submit(Probe(workers=tuple(names)))
@@ -52,7 +52,7 @@ class Silence:
     def due(self, now: float) -> list[float]:
         """Return the times of the next probes."""
         timeout = self.state.run_config.unreachable_timeout
-        silent = [worker.silent_since for worker in self.state.inventory if worker.alive]
+        silent = [worker.silent_since for worker in self.state.inventory.present if worker.alive]
         times = [since + timeout for since in silent if since is not None]
         return [] if self._probing else [max(time, self._next) if time <= now else time for time in times]
 
@@ -70,7 +70,7 @@ class Silence:
         now = self.state.executor.now()
         self._probing = False
         self._next = now + min(BETWEEN, self.state.run_config.unreachable_timeout)
-        for worker in [worker for worker in self.state.inventory if worker.name in event.answers]:
+        for worker in [worker for worker in self.state.inventory.present if worker.name in event.answers]:
             self.on_answer(worker)
         lost = self._lost(event, now)
         for worker in lost:

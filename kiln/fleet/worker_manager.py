@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from kiln.errors import CredentialsRefused, ProvisionRefused, WorkersLost
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from kiln.fleet.state import FleetState
 
 RENEWALS = 12  # of a lease during its length: the controller may be cut off for nearly all of it
+TOGETHER = 10  # times in that interval at which leases are renewed: the controller wakes up for many workers at once
 MARGIN = 1.25  # of the expected time of a build, which has to fit into its worker's lifetime
 
 
@@ -233,7 +235,7 @@ class WorkerManager:
     def _is_only_collecting(self) -> bool:
         """Return whether only collections remain: the tear-down, soon, terminates all workers at once."""
         state = self.state
-        return not (state.queue or state.postponed or any(worker.assignment for worker in state.inventory))
+        return not (state.queue or state.postponed or any(worker.assignment for worker in state.inventory.present))
 
     def retry_due(self, worker: Worker, now: float) -> None:
         """Submit the failed commands again that are due."""
@@ -265,10 +267,14 @@ class WorkerManager:
     def on_renewed(self, worker: Worker) -> None:
         """Record that a lease was renewed; it began when that was requested, at the earliest."""
         worker.renewed_at = worker.renewal_tried_at
+        worker.next_check = min(self.renewal_due(worker), self.jobs.stop_due(worker) or math.inf)
 
     def renewal_due(self, worker: Worker) -> float:
-        """Return when a lease is to be renewed, or when that is to be tried again."""
-        return max(worker.renewed_at + self.state.run_config.lease / RENEWALS, worker.renewal_tried_at + RETRY)
+        """Return when a lease is to be renewed, or when that is to be tried again; those of many workers together."""
+        every = self.state.run_config.lease / RENEWALS
+        step = every / TOGETHER
+        due = (worker.renewed_at + every) // step * step
+        return max(worker.renewal_tried_at + RETRY, due)
 
     def _renew(self, worker: Worker, now: float) -> None:
         if worker.record.state is not WorkerState.REQUESTED and now >= self.renewal_due(worker):

@@ -23,6 +23,7 @@ SECTIONS = (
     "container",
     "rehearsal",
     "fleet",
+    "fates",
     "by_hand",
     "publish",
     "install",
