@@ -303,6 +303,11 @@ class Simulation:
             return None
         return worker
 
+    def bury(self) -> None:
+        """End the leases of all workers that remain."""
+        for name, worker in list(self.workers.items()):
+            self._bury(name, min(worker.dies, worker.lease))
+
     def _bury(self, name: str, when: float) -> None:
         worker = self.workers.pop(name)
         self.paid.append((name, worker.born, when))

@@ -71,6 +71,7 @@ class Supervisor:
             while not self._is_over():
                 self._handle_events()
                 self._advance()
+            self.teardown.is_patient = state.stop is None
         finally:
             self.teardown.finish()
         if state.stop is not None:

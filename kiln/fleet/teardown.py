@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import logging
 from typing import TYPE_CHECKING
 
 from kiln.errors import CredentialsRefused, MachinesUnknown, TeardownIncomplete
@@ -32,12 +34,18 @@ if TYPE_CHECKING:
     from kiln.fleet.state import FleetState
     from kiln.fleet.worker_manager import WorkerManager
 
+LOGGER = logging.getLogger(__name__)
+
+BETWEEN = 60.0  # seconds between two attempts of the tear-down while the provider cannot be asked
 COLLECTING = 300.0  # seconds in which finished packages are still collected when a run is stopped
 ATTEMPT = 900.0  # seconds that one attempt of the tear-down may take
 
 
 class TearDownPhase:
-    """The end of a run: ``handle`` handles an event as during the run, ``alarm`` returns when to act at the latest."""
+    """The end of a run: ``handle`` handles an event as during the run, ``alarm`` returns when to act at the latest.
+
+    It ``is_patient`` with a provider that cannot be asked, unless the run was interrupted.
+    """
 
     def __init__(
         self, state: FleetState, workers: WorkerManager, *, handle: Callable[[Event], None], alarm: Callable[[], float]
@@ -46,6 +54,7 @@ class TearDownPhase:
         self.workers = workers
         self._handle = handle
         self._alarm = alarm
+        self.is_patient = False
 
     def finish(self) -> None:
         """Collect what is finished, terminate all workers, and store the end of the run."""
@@ -91,18 +100,40 @@ class TearDownPhase:
 
     def _tear_down(self) -> TearDownFailed | None:
         """Terminate everything; return why something may remain, None when nothing does."""
-        state, failure = self.state, None
-        for _ in range(TRIES):
-            failure = self._try_tear_down(until=state.executor.now() + ATTEMPT)
+        until = self.state.executor.now() + (self.state.run_config.lease if self.is_patient else 0.0)
+        for attempt in itertools.count(1):
+            failure = self._try_tear_down(until=self.state.executor.now() + ATTEMPT)
             if failure is None:
-                for worker in state.inventory:
-                    if worker.record.state not in {WorkerState.TERMINATED, WorkerState.REFUSED}:
-                        now = state.executor.now()
-                        state.inventory.keep(worker, state=WorkerState.TERMINATED, terminated=now)
-                state.store.end_fleet(state.run_config.id)
+                self._store_end()
             if failure is None or self._was_never_authorized():
-                break
-        return failure
+                return failure
+            if attempt == TRIES and self.is_patient and failure.unknown:
+                LOGGER.warning("note: all is done, but the provider cannot be asked to terminate the workers: waiting")
+            if attempt >= TRIES and not (failure.unknown and self._wait(until)):
+                return failure
+        raise AssertionError
+
+    def _store_end(self) -> None:
+        state, now = self.state, self.state.executor.now()
+        for worker in state.inventory.present:
+            state.inventory.keep(worker, state=WorkerState.TERMINATED, terminated=now)
+        state.store.end_fleet(state.run_config.id)
+
+    def _wait(self, until: float) -> bool:
+        """Wait before a provider is asked again that could not be; return False when it was waited for long enough.
+
+        By then the leases are over. An interrupt ends the wait.
+        """
+        executor = self.state.executor
+        again = executor.now() + BETWEEN
+        if again > until:
+            return False
+        try:
+            while executor.now() < again:
+                self._handle_late(executor.next_event(again))
+        except KeyboardInterrupt:
+            return False
+        return True
 
     def _try_tear_down(self, until: float) -> TearDownFailed | None:
         executor = self.state.executor

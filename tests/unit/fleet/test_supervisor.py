@@ -515,7 +515,7 @@ def test_a_tear_down_that_fails_is_retried_and_then_reported() -> None:
 
 
 def test_a_tear_down_without_a_listing_reports_that_workers_may_remain() -> None:
-    simulation = Simulation(FOUR, faults=Faults(stays=3, listed=False))
+    simulation = Simulation(FOUR, faults=Faults(stays=1000, listed=False))
     run = supervisor(simulation)
     with pytest.raises(MachinesUnknown, match="may be left running"):
         run.execute()
@@ -696,6 +696,28 @@ def test_several_workers_reclaimed_at_once_are_replaced_and_do_not_count() -> No
     run = supervisor(simulation, max_workers=4, replacements=0)
     assert all_done(run.execute())
     assert (run.workers.loss_count, len(run.state.inventory.workers)) == (0, 8)
+    assert_nothing_left(run, simulation)
+
+
+def test_a_run_that_ends_while_the_controller_is_cut_off_waits_to_tear_down(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The packages are here, and the workers are terminated as soon as the provider can be asked."""
+    simulation = Simulation(estimates(1, hours=1.0))
+    run = supervisor(simulation, max_workers=1)
+    collected, begin = simulation._collected, simulation.began
+
+    def collect(worker: str, config: str) -> Any:
+        event = collected(worker, config)
+        simulation.faults.offline = [(simulation.clock - begin, simulation.clock - begin + 2400)]
+        return event
+
+    monkeypatch.setattr(simulation, "_collected", collect)
+    report = run.execute()
+    assert all_done(report)
+    assert report.finished is not None
+    assert HOUR + 2400 < report.finished - report.started < HOUR + 3600
+    assert "the provider cannot be asked" in caplog.text
     assert_nothing_left(run, simulation)
 
 
