@@ -6,8 +6,8 @@
 # Bazel's flags are in compile.ini; compile_plan.py derives them from it and from the config's variant
 # (cuda_compiler_version, cudnn, python; microarch_level and cuda_compute_capabilities where the recipe has them). The
 # caller may set: BAZEL_DISK_CACHE (a folder), BAZEL_REMOTE_CACHE (a URL), BAZEL_CACHE_KEY (divides a shared cache),
-# BAZEL_BUILD_EVENTS (a file to write, JSON), BAZEL_CPUS, BAZEL_MEMORY_MB (what may be used, else the container's limits),
-# BAZEL_DISTDIR (a folder of downloads).
+# BAZEL_BUILD_EVENTS (a file to write, JSON), BAZEL_PROFILE (another), BAZEL_CPUS, BAZEL_MEMORY_MB (what may be used, else
+# the container's limits), BAZEL_DISTDIR (a folder of downloads), and the variables of remote_execution.py.
 #
 # Bazel brings its own Clang 18.1.8, sysroot, Python and CUDA ("hermetic" in upstream's words) and downloads them, so
 # nothing of the conda compilers may reach it.
@@ -26,7 +26,7 @@ run_bazel() {
 bazel='' target='' wheel_folder='' nvcc_target='' nvcc_file='' library_targets='' library_folder='' flags=''
 assignments=$(plan --bazelrc "$SRC_DIR/config.bazelrc")
 eval "$assignments"
-trap 'run_bazel shutdown' EXIT
+trap 'run_bazel shutdown; rm -rf "$SRC_DIR/remote"' EXIT # a remote executor's credentials
 printf 'flags for Bazel:\n%s' "$flags"
 
 # Check that the compiler of the kernels accepts the capabilities, before hours are spent.
@@ -45,9 +45,12 @@ if ((${#wheels[@]} != 1)); then
 fi
 plan --wheel "${wheels[0]}"
 
-# The next call of Bazel begins a new file of events.
+# The next call of Bazel begins new files.
 if [[ -e ${BAZEL_BUILD_EVENTS:-} ]]; then
     mv "$BAZEL_BUILD_EVENTS" "$BAZEL_BUILD_EVENTS.wheel"
+fi
+if [[ -e ${BAZEL_PROFILE:-} ]]; then
+    mv "$BAZEL_PROFILE" "$BAZEL_PROFILE.wheel"
 fi
 read -ra targets <<<"$library_targets"
 run_bazel build --config=libraries "${targets[@]}"

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import kernels
 import machine_limits
+import remote_execution
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,6 +57,7 @@ class Plan:
     library_targets: str
     library_folder: str
     library_flags: tuple[str, ...]
+    executor: remote_execution.Executor | None
 
 
 def main(arguments: list[str]) -> int:
@@ -84,7 +86,10 @@ def main(arguments: list[str]) -> int:
         return 1
     options.bazelrc.touch()
     options.bazelrc.chmod(0o600)  # the address of a cache may hold a password
-    options.bazelrc.write_text("".join(f"{line}\n" for line in bazelrc(plan)), encoding="utf-8")
+    lines = bazelrc(plan)
+    if plan.executor:  # its credentials are in files of their own, which build.sh removes after the compile
+        lines.append(f"import {plan.executor.write(options.bazelrc.absolute().with_name('remote'))}")
+    options.bazelrc.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     sys.stdout.write("".join(f"{line}\n" for line in assignments(plan, program, section_for)))
     return 0
 
@@ -122,6 +127,13 @@ def make(settings: configparser.ConfigParser, environment: Mapping[str, str]) ->
         values |= cuda_values(settings, section, environment, capabilities)
         sections.append("cuda")
     flags = [flag for section in sections for flag in flag_list(settings, section, values)]
+    try:
+        executor = remote_execution.executor(settings, environment)
+    except ValueError as error:
+        raise BadPlan(str(error)) from None
+    if executor:
+        flags += executor.public_flags()
+        environment = executor.environment(environment)
     return Plan(
         flags=(*flags, *places(environment)),
         capabilities=capabilities,
@@ -134,6 +146,7 @@ def make(settings: configparser.ConfigParser, environment: Mapping[str, str]) ->
         library_targets=setting(settings, "libraries", "targets"),
         library_folder=setting(settings, "libraries", "folder"),
         library_flags=tuple(flag_list(settings, "libraries", values)),
+        executor=executor,
     )
 
 
@@ -256,6 +269,7 @@ def places(environment: Mapping[str, str]) -> list[str]:
         # Separates the entries of a shared cache by what no action's key covers, such as the system's compilers.
         "BAZEL_CACHE_KEY": "--remote_default_exec_properties=cache-silo-key={}",
         "BAZEL_BUILD_EVENTS": "--build_event_json_file={}",
+        "BAZEL_PROFILE": "--profile={}",
         "BAZEL_DISTDIR": "--distdir={}",
     }
     # Upstream's own settings have Bazel print all flags, and the address of a cache may hold a password.

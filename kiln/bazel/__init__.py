@@ -6,6 +6,6 @@ fields. The file is written by a build and not trusted: invalid lines are skippe
 """
 
 from kiln.bazel.events import BazelBuild
-from kiln.bazel.watch import BuildWatch, earlier_calls, watched
+from kiln.bazel.watch import EVENTS, PROFILE, BuildWatch, earlier_calls, watched
 
-__all__ = ["BazelBuild", "BuildWatch", "earlier_calls", "watched"]
+__all__ = ["EVENTS", "PROFILE", "BazelBuild", "BuildWatch", "earlier_calls", "watched"]

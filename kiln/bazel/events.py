@@ -23,6 +23,9 @@ _COUNTS = re.compile(r"^\[([\d,]+) / ([\d,]+)\]\s*(.*)$")
 _COMPLAINT = re.compile(r"^(?:ERROR|FATAL|Error|FAILED):")
 _PROCESSES = re.compile(r"([\d,]+) ([a-z][^,.]*)")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+# "Critical Path: 10.17s, Remote (99.94% of the time): [parse: 1.20%, queue: 70.94%, ...]", then a line for each action.
+_CRITICAL = re.compile(r"^Critical Path: ([\d.]+)s(?:, Remote \([\d.]+% of the time\): \[([^\]]*)\])?")
+_QUEUE = re.compile(r"\bqueue: ([\d.]+)%")
 # The lines that --sandbox_debug, the default of Debian's Bazel, adds to the output of every action.
 _SANDBOX = re.compile(r"^\d+\.\d+: src/main/tools/")
 
@@ -56,6 +59,8 @@ class BazelBuild:
     counts: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     profile: Path | None = None
+    critical: float | None = None
+    queued: float | None = None
     exit_name: str | None = None
 
     def take(self, line: bytes) -> None:
@@ -77,7 +82,16 @@ class BazelBuild:
         internal = self.counts.get("internal", 0)
         ran = sum(self.counts.values()) - hits - internal
         work = None if self.profile is None else action_seconds(self.profile)
-        return CompileReport(hits=hits, misses=ran, internal=internal, seconds=self.seconds, work=work)
+        return CompileReport(
+            hits=hits,
+            misses=ran,
+            internal=internal,
+            seconds=self.seconds,
+            work=work,
+            remote=self.counts.get("remote", 0),
+            critical=self.critical,
+            queued=self.queued,
+        )
 
     def _handle(self, kind: str, event: dict[str, Any]) -> None:
         match kind:
@@ -132,9 +146,24 @@ class BazelBuild:
     def _tool_logs(self, event: dict[str, Any]) -> None:
         for log in event.get("buildToolLogs", {}).get("log", ()):
             if log.get("name") == "process stats" and not self.counts:
-                self.counts = processes(base64.b64decode(log.get("contents", "")).decode(errors="replace"))
+                self.counts = processes(_text(log))
+            elif log.get("name") == "critical path":
+                self.critical, self.queued = critical_path(_text(log))
             elif str(log.get("name", "")).endswith("profile.gz"):
                 self.profile = _local(log.get("uri"))
+
+
+def _text(log: dict[str, Any]) -> str:
+    return base64.b64decode(log.get("contents", "")).decode(errors="replace")
+
+
+def critical_path(text: str) -> tuple[float | None, float | None]:
+    """Return the seconds of the critical path, and those that its actions waited for a remote worker."""
+    match = _CRITICAL.match(text)
+    if match is None:
+        return None, None
+    share = _QUEUE.search(match[2] or "")
+    return float(match[1]), None if share is None else float(match[1]) * float(share[1]) / 100
 
 
 def processes(text: str) -> dict[str, int]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kiln.model.compile_report import CompileReport
     from kiln.processes import Process
 
+EVENTS, PROFILE = "events.json", "profile.gz"  # the ends of the names of a call's files
 LOOK = 0.5  # seconds between two reads of the file
 HEAD = 1024  # bytes at a file's beginning, which hold the unique id of a call of Bazel
 WINDOW = 600.0  # seconds of the past on which an estimate is based
@@ -47,6 +48,16 @@ class EventFile:
         """Read the new events."""
         with self._lock:
             self._read()
+
+    def report(self) -> CompileReport | None:
+        """Return the origin of this call's actions; its profile is next to the events, if the step put it there.
+
+        Bazel's own place for profiles is used again by the next call, and with a remote executor the events name none.
+        """
+        profile = self.path.with_name(self.path.name.replace(EVENTS, PROFILE))
+        if profile.is_file():
+            self.build.profile = profile
+        return self.build.report()
 
     def _read(self) -> None:
         try:
@@ -172,7 +183,7 @@ class BuildWatch:
         earlier = [EventFile(path) for path in earlier_calls(self.file.path)]
         for file in earlier:
             file.read()
-        reports = [report for file in (*earlier, self.file) if (report := file.build.report())]
+        reports = [report for file in (*earlier, self.file) if (report := file.report())]
         return sum_of(reports) if reports else None
 
     def explained(self, error: KilnError) -> KilnError:

@@ -75,7 +75,7 @@ class Builder:
             config = dataclasses.replace(expand.read(feedstock, job.config), build_platform=job.build_platform)
             rendered = with_emulator(render.finalise(render.render(feedstock, config)), os.environ)
             render.require_supported([rendered], own_engine=True)
-        build_process.mask_secrets(rendered, secrets)
+        build_process.mask_secrets(rendered, compile_cache_key.with_parts(secrets))
         channel = Channel(root=job.folder / "channel")
         channel.repair()
         return cls(
@@ -210,11 +210,12 @@ class Builder:
 
     def make(self, step: BuildStep, compiled: StepResult | None) -> StepResult:
         """Make one package and put it into the config's channel."""
+        secrets = compile_cache_key.with_parts(self.engine.secrets)
 
         def do(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             with tidied(self.job, step.folder):
                 package = self.engine.execute(step, display)
-                secret_leaks.require_none(package, build_process.secrets_of_scripts(self.rendered, self.engine.secrets))
+                secret_leaks.require_none(package, build_process.secrets_of_scripts(self.rendered, secrets))
             placed = self.channel.add([(package, step.output.subdir)])
             files.remove(step.folder)
             return placed, {}

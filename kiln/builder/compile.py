@@ -84,25 +84,33 @@ class Compile:
     def write_settings(self) -> Path:
         """Write the step's settings, and return the file for its Bazel's events."""
         job = self.engine.job
-        events = job.folder / "bazel-events.json"
-        for path in (events, *bazel.earlier_calls(events)):
+        events, profile = job.folder / f"bazel-{bazel.EVENTS}", job.folder / f"bazel-{bazel.PROFILE}"
+        for path in (events, profile, *bazel.earlier_calls(events), *bazel.earlier_calls(profile)):
             files.remove(path)
+        variables = {compile_cache_key.EVENTS: str(events), compile_cache_key.PROFILE: str(profile)}
         files.write_text(
             job.folder / "compile.env",
-            compile_cache_key.settings({**job.compile, compile_cache_key.EVENTS: str(events)}),
+            compile_cache_key.settings({**job.compile, **variables}),
         )
         return events
 
     def _watched(self, step: CompileStep, display: ReportedStep) -> Path:
         """Run the step, and monitor its Bazel by the events that it writes."""
-        job, events = self.engine.job, self.write_settings()
+        events = self.write_settings()
+        try:
+            with tidied(self.engine.job, step.folder):
+                return self._monitored(step, display, events)
+        finally:
+            if self.engine.secrets:  # Bazel writes all of its flags into the events
+                for path in (events, *bazel.earlier_calls(events)):
+                    files.remove(path)
+
+    def _monitored(self, step: CompileStep, display: ReportedStep, events: Path) -> Path:
+        job = self.engine.job
         on_host = job.queue is None
-        with (
-            tidied(job, step.folder),
-            bazel.watched(
-                events, on_progress=display.progress, stall=job.options.stall, same_container=on_host
-            ) as watch,
-        ):
+        with bazel.watched(
+            events, on_progress=display.progress, stall=job.options.stall, same_container=on_host
+        ) as watch:
             try:
                 package = self.engine.execute(step, display)
             except BuildFailed as error:

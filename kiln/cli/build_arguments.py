@@ -109,6 +109,32 @@ def _compile_arguments(parser: argparse.ArgumentParser) -> None:
         "same, hidden from process lists",
     )
     parser.add_argument(
+        "--remote-executor",
+        metavar="URL",
+        type=values.remote_executor,
+        help="run the actions of compiles by Bazel on the workers of this server: grpc(s)://HOST:PORT/INSTANCE; the "
+        "variable BAZEL_REMOTE_EXECUTOR does the same",
+    )
+    parser.add_argument(
+        "--remote-credentials",
+        metavar="FOLDER",
+        type=values.credentials,
+        help="use these files for the remote executor: ca.pem, client.pem and client.key, and headers, NAME: VALUE on "
+        "each line; the variable BAZEL_REMOTE_CREDENTIALS does the same",
+    )
+    parser.add_argument(
+        "--remote-jobs",
+        metavar="N",
+        type=values.number,
+        help="run up to N actions at a time on the remote executor (default: the recipe's)",
+    )
+    parser.add_argument(
+        "--remote-fallback",
+        action="store_true",
+        help="run actions here if the remote executor does not answer (default: fail; actions that must not run "
+        "remotely always run here)",
+    )
+    parser.add_argument(
         "--compile-cache",
         metavar="FOLDER",
         type=values.new_folder,

@@ -42,6 +42,11 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
     )
     arguments["container"] = arguments.get("container") or containers.engine
     arguments["remote_cache"] = options.remote_cache or values.remote_cache(environment.get("BAZEL_REMOTE_CACHE", ""))
+    arguments["remote_executor"] = options.remote_executor or values.remote_executor(
+        environment.get("BAZEL_REMOTE_EXECUTOR", "")
+    )
+    folder = environment.get("BAZEL_REMOTE_CREDENTIALS", "")
+    arguments["remote_credentials"] = options.remote_credentials or (values.credentials(folder) if folder else None)
     remote_url, ci_url = ci_urls(environment)
     return run.RunOptions(
         **{**arguments, "configs": configs},

@@ -54,6 +54,28 @@ def remote_cache(url: str) -> str | None:
     return url or None
 
 
+def remote_executor(url: str) -> str | None:
+    """Return the URL of a remote executor, None if empty; an error omits it, for it may contain a password."""
+    if url and not re.match(r"grpcs?://[^/\s?#]+(?:/[\w.~/-]*)?$", url, re.ASCII):
+        raise UsageError("invalid URL of a remote executor", hint="--remote-executor grpcs://HOST:PORT/INSTANCE")
+    return url or None
+
+
+def number(text: str) -> int:
+    """Return a positive number."""
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"invalid number {text!r}", hint="--remote-jobs 64")
+    return int(text)
+
+
+def credentials(text: str) -> Path:
+    """Return the absolute path of a folder of credentials."""
+    path = Path(text).absolute()
+    if not path.is_dir():
+        raise UsageError(f"folder not found: {text}", hint="--remote-credentials FOLDER, with headers or client.pem")
+    return path
+
+
 def mirror(url: str) -> str | None:
     """Return the URL of a mirror, None if empty; one with a password is refused: logs and job files would show it."""
     if url and not re.match(r"https?://[^/\s@]+(?:/\S*)?$", url):

@@ -80,7 +80,7 @@ class Task:
     def protect(self) -> None:
         """Have this process mask the secrets of the config's programs, and the password of pip's index."""
         masking.protect(masking.secrets_of_variables(os.environ))
-        masking.protect((*masking.script_secrets(self.scripted), *self.secrets.values()))
+        masking.protect((*masking.script_secrets(self.scripted), *compile_cache_key.with_parts(self.secrets).values()))
 
     @property
     def network(self) -> bool:

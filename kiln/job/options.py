@@ -20,7 +20,8 @@ class BuildOptions:
 
     For compiles by Bazel: ``compile_cache`` is the folder of its caches, if not the feedstock's own, ``distdir`` a
     folder of downloads, with source archives among them, ``mirror`` a further address of these, ``stall`` the seconds
-    without an event or work after which a compile is reported as stalled.
+    without an event or work after which a compile is reported as stalled. ``remote_jobs`` is the number of actions
+    that a remote executor runs at a time; with ``remote_fallback`` they run here when it does not answer.
     """
 
     engine: str = "rattler-build"
@@ -36,6 +37,8 @@ class BuildOptions:
     distdir: Path | None = None
     mirror: str | None = None
     stall: float = STALL
+    remote_jobs: int | None = None
+    remote_fallback: bool = False
 
     @property
     def builds_finished(self) -> bool:

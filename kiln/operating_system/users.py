@@ -24,6 +24,10 @@ if sys.platform == "win32":
         """Return False: files of any owner are Linux's affair."""
         return False
 
+    def others_can_read(status: os.stat_result) -> bool:  # noqa: ARG001
+        """Return False: a file's mode says nothing of its readers."""
+        return False
+
     def cache_folder(environment: Mapping[str, str]) -> Path:
         """Return the user's folder for caches, in which rattler has its own, too."""
         return Path(environment.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
@@ -50,6 +54,10 @@ else:
     def is_root() -> bool:
         """Return whether this process may do everything."""
         return os.geteuid() == 0
+
+    def others_can_read(status: os.stat_result) -> bool:
+        """Return whether a file's mode lets its group or everyone read it."""
+        return bool(status.st_mode & 0o077)
 
     def cache_folder(environment: Mapping[str, str]) -> Path:
         """Return the user's folder for caches, in which rattler has its own, too."""

@@ -80,12 +80,15 @@ def build_job(task: Task, executor: Executor, shared_packages: tuple[dict[str, A
 
 def compile_settings(task: Task, executor: Executor) -> dict[str, str]:
     """Return the variables of the compile step."""
+    options = task.job.options
     return {
         compile_cache_key.DISK_CACHE: str(executor.compile_cache),
         compile_cache_key.CACHE_KEY: task.job.cache_key,
         compile_cache_key.CPUS: str(task.job.cores),
         compile_cache_key.MEMORY: str(task.job.compile_memory // 10**6),
         **({} if executor.distdir is None else {compile_cache_key.DISTDIR: str(executor.distdir)}),
+        **({compile_cache_key.JOBS: str(options.remote_jobs)} if options.remote_jobs else {}),
+        **({compile_cache_key.FALLBACK: "1"} if options.remote_fallback else {}),
     }
 
 

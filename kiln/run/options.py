@@ -12,6 +12,7 @@ from kiln.rehearse.python_download import DEFAULT_CHANNEL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 HOST = "none"
 CACHE_BOUND = 200_000_000_000  # bytes
@@ -25,6 +26,7 @@ class RunOptions:
     ``client`` the variables of a container engine's client, and of pip for a rehearsal. ``python_channel`` is the
     channel of a rehearsal's Python that the machine lacks. ``remote_cache`` is the address of Bazel's remote cache,
     which may contain a password, ``cache_bound`` the bytes of all caches on the disk. ``build`` goes to each job.
+    ``remote_executor`` is the address of a server that runs Bazel's actions, ``remote_credentials`` a folder for it.
     ``remote_url`` is the feedstock's repository, ``ci_url`` the page of the CI's run; both empty where unknown.
     """
 
@@ -40,6 +42,8 @@ class RunOptions:
     caller_variables: Mapping[str, str] = field(default_factory=dict)
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     remote_cache: str | None = field(default=None, repr=False)
+    remote_executor: str | None = field(default=None, repr=False)
+    remote_credentials: Path | None = None
     cache_bound: int = CACHE_BOUND
     remote_url: str = ""
     ci_url: str = ""

@@ -12,11 +12,11 @@ from kiln.executor import conda_forge_env
 from kiln.job.job_files import ConfigJob
 from kiln.model.run import ConfigRun, ConfigState
 from kiln.operating_system import users
-from kiln.run import executor_choice, plan_inputs, resource_check
+from kiln.run import executor_choice, plan_inputs, remote_execution, resource_check
 from kiln.run.options import HOST
 from kiln.scheduling import local
 from kiln.store import build_cache
-from kiln.store.compile_cache_key import REMOTE_CACHE, group_of
+from kiln.store.compile_cache_key import group_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -103,7 +103,7 @@ def prepare(
         notes=run_inputs.notes,
         compiles=compiles,
         rehearsals={name: rehearsal.wheels.summary for name, rehearsal in run_inputs.rehearsals.items()},
-        secrets={} if options.remote_cache is None else {REMOTE_CACHE: options.remote_cache},
+        secrets=remote_execution.secrets(options),
     )
 
 

@@ -9,7 +9,15 @@ from kiln import conda_forge_yml, expand, limits, render
 from kiln.builder import rehearsal_inputs
 from kiln.builder.rehearsal_planning import RehearsalPlanner
 from kiln.job.output_lookup import channel_sources, require_step
-from kiln.run import compatibility, executor_choice, platforms, recipe_files, resource_check, yum_requirements
+from kiln.run import (
+    compatibility,
+    executor_choice,
+    platforms,
+    recipe_files,
+    remote_execution,
+    resource_check,
+    yum_requirements,
+)
 from kiln.run.options import HOST
 from kiln.store import build_cache
 from kiln.store.compile_cache_key import cache_key
@@ -85,6 +93,7 @@ def look_up(
         expand.conda_settings(feedstock.settings)
     compatibility.require(feedstock, configs)
     _require_keys(feedstock, configs, engine=options.build.engine)
+    remote_execution.require(feedstock, configs, options)
     choice = executor_choice.choose(options)
     if choice.engine is None:
         platforms.require(feedstock, configs, rehearsal=rehearsal, containers=False)

@@ -24,7 +24,7 @@ from kiln.ledger import records
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.operating_system.child_processes import KILL
 from kiln.scheduling import local
-from kiln.store import build_cache
+from kiln.store import build_cache, compile_cache_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -139,7 +139,7 @@ class MatrixRun:
                 (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_process")),
                 stdin=job.as_text(),
                 env={**self.plan.options.client, **self.plan.secrets},
-                secrets=tuple(self.plan.secrets.values()),
+                secrets=tuple(compile_cache_key.with_parts(self.plan.secrets).values()),
                 cwd=conda_forge_env.PACKAGE_ROOT,
                 on_line=lambda line: self.events.put((config, line)),
                 own=MARK,

@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kiln.store import remote_credentials
 from kiln.store.step_cache import digest
 from kiln.variants.cuda_version import cuda_of
 
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 DISK_CACHE, REMOTE_CACHE, EVENTS = "BAZEL_DISK_CACHE", "BAZEL_REMOTE_CACHE", "BAZEL_BUILD_EVENTS"
 CPUS, MEMORY, DISTDIR, CACHE_KEY = "BAZEL_CPUS", "BAZEL_MEMORY_MB", "BAZEL_DISTDIR", "BAZEL_CACHE_KEY"
-SECRETS = (REMOTE_CACHE,)  # its address may contain a password
+PROFILE, EXECUTOR, CREDENTIALS = "BAZEL_PROFILE", "BAZEL_REMOTE_EXECUTOR", "BAZEL_REMOTE_CREDENTIALS"
+JOBS, FALLBACK = "BAZEL_REMOTE_JOBS", "BAZEL_REMOTE_FALLBACK"
+SECRETS = (REMOTE_CACHE, EXECUTOR, CREDENTIALS)  # addresses may contain a password
 
 # Variant keys that may differ between configs that share a cache: Python and related keys, the image, whose digest
 # counts instead of its name, and the channels.
@@ -71,3 +74,9 @@ def settings(variables: Mapping[str, str]) -> str:
 def secrets(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return the names of the secret variables that are set."""
     return tuple(name for name in SECRETS if environment.get(name))
+
+
+def with_parts(secrets: Mapping[str, str]) -> dict[str, str]:
+    """Return secret variables, and the secrets inside of the credentials' variable under names of their own."""
+    parts = remote_credentials.parts(secrets.get(CREDENTIALS, ""))
+    return {**secrets, **{f"{CREDENTIALS}_{number}": part for number, part in enumerate(parts)}}

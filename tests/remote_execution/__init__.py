@@ -1,7 +1,7 @@
 """Remote execution for real: BuildGrid as the server, PostgreSQL as its database, and workers in containers.
 
-BuildGrid comes from PyPI, PostgreSQL from Debian. BuildGrid's releases bring no worker, so worker.py is one. All of them
-but the database run in the image that has Bazel, on the network of this machine.
+BuildGrid comes from PyPI, PostgreSQL from Debian. BuildGrid's releases bring no worker, so worker.py is one. All of
+them but the database run in the image that has Bazel, on the network of this machine.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def packages() -> Path:
 @contextlib.contextmanager
 def database(folder: Path) -> Iterator[None]:
     """Run PostgreSQL on a socket in a folder alone."""
-    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"))[-1]
+    programs = max(Path("/usr/lib/postgresql").glob("*/bin"))
     folder.mkdir()
     apart: tuple[str, ...] = ()
     if os.getuid() == 0:  # PostgreSQL refuses to run as root

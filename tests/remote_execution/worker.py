@@ -18,13 +18,18 @@ import threading
 import time
 import uuid
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 from buildgrid._protos.build.bazel.remote.execution.v2 import remote_execution_pb2 as reapi
 from buildgrid._protos.build.bazel.remote.execution.v2 import remote_execution_pb2_grpc as reapi_grpc
 from buildgrid._protos.google.bytestream import bytestream_pb2, bytestream_pb2_grpc
 from buildgrid._protos.google.devtools.remoteworkers.v1test2 import bots_pb2, bots_pb2_grpc
-from google.protobuf import any_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from google.protobuf import any_pb2
 
 SMALL = 1 << 20  # bytes of a blob that goes with others into one message
 BATCH = 3 << 20
@@ -61,7 +66,8 @@ class Store:
     def read(self, digest: reapi.Digest) -> bytes:
         """Return a blob."""
         self.fetch([digest])
-        return (self.folder / digest.hash).read_bytes()
+        path: Path = self.folder / digest.hash
+        return path.read_bytes()
 
     def put(self, blobs: dict[str, bytes]) -> None:
         """Store blobs, by their hashes, unless the server has them."""
@@ -91,7 +97,7 @@ class Store:
                 file.write(piece.data)
         partial.rename(self.folder / digest.hash)
 
-    def _pieces(self, digest: reapi.Digest, data: bytes):  # noqa: ANN202
+    def _pieces(self, digest: reapi.Digest, data: bytes) -> Iterator[bytestream_pb2.WriteRequest]:
         name = f"{self.instance}/uploads/{uuid.uuid4()}/blobs/{digest.hash}/{digest.size_bytes}"
         for at in range(0, len(data), SMALL):
             yield bytestream_pb2.WriteRequest(
@@ -174,7 +180,8 @@ class Action:
         self.result.stdout_raw, self.result.stderr_raw = stdout[-INLINE:], stderr[-INLINE:]
 
     def _upload(self, command: reapi.Command, root: Path) -> None:
-        here, blobs = root / command.working_directory, {}
+        here = root / command.working_directory
+        blobs: dict[str, bytes] = {}
         for output in dict.fromkeys((*command.output_files, *command.output_paths, *command.output_directories)):
             path = here / output
             if path.is_dir():

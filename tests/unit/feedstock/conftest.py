@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 RECIPE = Path(__file__).parents[3] / "recipe"
 SCRIPTS = (
-    *("machine_limits", "kernels", "compile_plan", "library_files", "elf_runpath", "wheel_files", "header_files"),
-    *("development_files", "wheel_metadata", "split_wheel"),
+    *("machine_limits", "kernels", "remote_execution", "compile_plan", "library_files", "elf_runpath", "wheel_files"),
+    *("header_files", "development_files", "wheel_metadata", "split_wheel"),
 )
 SOLIB = "$ORIGIN/../../_solib_x86_64/_U_S"
 NVIDIA = "$ORIGIN/../../nvidia/cublas/lib:$ORIGIN/../nvidia/cublas/lib"

@@ -1,0 +1,91 @@
+"""The credentials of a remote executor: a folder of files, and the one secret variable of the compile step."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from kiln.errors import UsageError
+from kiln.operating_system import users
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEADERS = "headers"
+# A file's name, and that of its text in the variable.
+CERTIFICATES = {"ca.pem": "ca", "client.pem": "certificate", "client.key": "key"}
+SECRET = ("client.key", HEADERS)
+HEADER = re.compile(r"([A-Za-z0-9_.-]+)[ \t]*:[ \t]*(\S.*)")
+LIMIT = 1 << 16  # bytes of a file
+
+
+def read(folder: Path) -> str:
+    """Return the variable's value: base64 of a JSON object with all files of a folder.
+
+    Raises:
+        UsageError: for a missing or unknown file, one that others can read, or invalid content; without the content.
+    """
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except OSError as error:
+        raise UsageError(f"cannot read the folder of credentials: {folder}", why=str(error.strerror)) from error
+    unknown = [name for name in names if name not in {HEADERS, *CERTIFICATES}]
+    if unknown or not names:
+        raise UsageError(
+            f"{folder} has {f'the unknown file {unknown[0]}' if unknown else 'no files'}",
+            hint=f"its files are {', '.join((*CERTIFICATES, HEADERS))}; each may be missing",
+        )
+    if ("client.pem" in names) != ("client.key" in names):
+        raise UsageError(f"{folder} has one of client.pem and client.key, and needs both or none")
+    value: dict[str, Any] = {CERTIFICATES[name]: _pem(folder / name) for name in names if name != HEADERS}
+    if HEADERS in names:
+        value[HEADERS] = _headers(folder / HEADERS)
+    return base64.b64encode(json.dumps(value).encode()).decode()
+
+
+def parts(variable: str) -> tuple[str, ...]:
+    """Return the secrets inside the variable, which are masked like the whole: headers' values and the key."""
+    try:
+        value = json.loads(base64.b64decode(variable, validate=True))
+        key = value.get("key", "")
+        return (*(content for _, content in value.get(HEADERS, ())), *([key] if key else []))
+    except (binascii.Error, ValueError, TypeError, AttributeError):
+        return ()
+
+
+def _text(path: Path) -> str:
+    try:
+        status = path.stat()
+        if path.name in SECRET and users.others_can_read(status):
+            raise UsageError(f"others can read {path}", hint=f"chmod 600 {path}")
+        with path.open("rb") as file:
+            data = file.read(LIMIT + 1)
+        if len(data) > LIMIT:
+            raise UsageError(f"{path} is larger than {LIMIT} bytes")
+        return data.decode()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}", why=str(error.strerror)) from error
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not text") from None
+
+
+def _pem(path: Path) -> str:
+    text = _text(path)
+    if not re.search(r"^-----BEGIN [A-Z ]+-----\s", text, re.MULTILINE):
+        raise UsageError(f"{path} is not a PEM file")
+    return text
+
+
+def _headers(path: Path) -> list[tuple[str, str]]:
+    headers = []
+    for number, line in enumerate(_text(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        match = HEADER.fullmatch(line.strip())
+        if match is None or not match[2].isprintable():
+            raise UsageError(f"{path}:{number}: not a header", hint="one header to a line, as NAME: VALUE")
+        headers.append((match[1], match[2]))
+    return headers
