@@ -317,6 +317,24 @@ class ConversionRefused(KilnError):
     exit_code = 32
 
 
+class BudgetSpent(KilnError):
+    """The build was stopped by --budget before it was finished; a next job continues it with the same --handover."""
+
+    exit_code = 34
+
+
+class NoProgress(KilnError):
+    """A job of a chain has finished no action and no step more than the job before it."""
+
+    exit_code = 35
+
+
+class BrokenHandover(KilnError):
+    """The folder of --handover is damaged, too large, or another config's."""
+
+    exit_code = 37
+
+
 class RehearsalRefused(KilnError):
     """A rehearsal cannot have all packages and sources that the recipe requires."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,10 @@ from kiln.operating_system import file_locks, file_operations
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
+
+# An entry's path: results of actions in ac, files in cas, since Bazel 2 in folders by the first two digits of the hash;
+# since Bazel 7 below the name of another hash function than SHA-256.
+ENTRY = re.compile(r"(?:[a-z0-9]{3,16}/)?(ac|cas)/(?:[0-9a-f]{2}/)?([0-9a-f]{32,128})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,3 +167,28 @@ def to_remove(entries: tuple[DiskCache, ...], excess: int, *, keep: Collection[s
 def _files(folder: Path) -> Iterator[Path]:
     for place, _, names in os.walk(folder):
         yield from (Path(place, name) for name in names)
+
+
+def entries_of(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the entries of a cache with their relative paths; files that Bazel is still writing have other names."""
+    for path in _files(folder):
+        name = path.relative_to(folder).as_posix()
+        if ENTRY.fullmatch(name):
+            yield name, path
+
+
+def action_count(folder: Path) -> int:
+    """Return the number of finished actions in a cache."""
+    return sum(1 for name, _ in entries_of(folder) if is_action(name))
+
+
+def is_action(name: str) -> bool:
+    """Return whether an entry is an action's result."""
+    match = ENTRY.fullmatch(name)
+    return match is not None and match[1] == "ac"
+
+
+def content_hash(name: str) -> str | None:
+    """Return the SHA-256 that a file of a cache must have, by its path; None for an entry that is not named by it."""
+    match = ENTRY.fullmatch(name)
+    return match[2] if match and match[1] == "cas" and name.startswith("cas/") and len(match[2]) == 64 else None

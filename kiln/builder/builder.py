@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import build, emulation, expand, feedstock_loader, files, render
+from kiln.bazel import stop
 from kiln.builder import build_process, secret_leaks
 from kiln.builder.build_process import for_tests, hashes, package_as_json, tidied
 from kiln.builder.compile import Compile
@@ -313,4 +314,5 @@ def step_cache_of(job: BuildJob, rendered: Rendered, reporter: StepReporter) -> 
         console=reporter,
         settled=steps[:first],
         again=() if job.options.from_step is None else steps[first:],
+        stop=job.folder / stop.NAME,
     )

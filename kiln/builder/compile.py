@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import bazel, build, files
+from kiln.bazel import stop
 from kiln.builder.build_process import tidied
 from kiln.errors import BuildFailed
 from kiln.executor import network_isolation
@@ -88,10 +89,9 @@ class Compile:
         for path in (events, profile, *bazel.earlier_calls(events), *bazel.earlier_calls(profile)):
             files.remove(path)
         variables = {compile_cache_key.EVENTS: str(events), compile_cache_key.PROFILE: str(profile)}
-        files.write_text(
-            job.folder / "compile.env",
-            compile_cache_key.settings({**job.compile, **variables}),
-        )
+        text = compile_cache_key.settings({**job.compile, **variables})
+        watcher = stop.lines(job.folder / stop.NAME) if job.options.has_budget else ""
+        files.write_text(job.folder / "compile.env", text + watcher)
         return events
 
     def _watched(self, step: CompileStep, display: ReportedStep) -> Path:
@@ -114,6 +114,7 @@ class Compile:
             try:
                 package = self.engine.execute(step, display)
             except BuildFailed as error:
+                self.step_cache.require_time()
                 failure = watch.explained(error)
                 if self.engine.is_apart(step.title):
                     network_isolation.explain(failure, step.title)

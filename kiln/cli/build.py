@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import command_hints, failed_run, print_error
+from kiln.cli import chains, command_hints, failed_run, print_error
 from kiln.cli.build_arguments import arguments
 from kiln.cli.build_options import run_options
 from kiln.cli.config_selection import selected_configs
@@ -57,11 +57,16 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
     if not configs:
         print("nothing to build: no config failed in the last run", file=sys.stderr)
         return 0
+    chain = chains.opened(feedstock, options, configs)
+    if chain is not None and (line := chain.finished()):
+        print_line(line)
+        return 0
     request = run_options(feedstock, options, configs)
     plan = make_plan(feedstock, request, options)
     if options.dry_run:
         print_folded(run.as_text(plan))
         return 0
+    plan = chains.begun(chain, feedstock, plan, options)
     report, errors = execute_for_ci(feedstock, plan, options) if options.junit else execute(feedstock, plan, options)
     if options.json:
         from kiln.report import as_json
@@ -72,6 +77,8 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
         from kiln.report import result_text
 
         print(result_text(report, terminal_width(sys.stdout)), end="", flush=True)
+    if chain is not None and (error := chains.ended(chain, report, errors)):
+        return print_error(error)
     code = exit_code(report, errors)
     return code if code == 0 else print_error(failed_run.failure(report, errors, options, exit_code=code))
 

@@ -24,6 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep-failed", action="store_true", help="keep the work folder of a failed step")
     _location_arguments(parser)
     _compile_arguments(parser)
+    _chain_arguments(parser)
     _rehearsal_arguments(parser)
     _output_arguments(parser)
 
@@ -164,6 +165,29 @@ def _compile_arguments(parser: argparse.ArgumentParser) -> None:
         type=values.size,
         default="200GB",
         help="limit the disk space of the compile caches (default: %(default)s)",
+    )
+
+
+def _chain_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--budget",
+        metavar="TIME",
+        type=values.budget,
+        help="stop an unfinished build in time before this time has passed, such as 5h30m, or after a number of "
+        "Bazel's actions, such as '500 actions'; exit with code 34",
+    )
+    parser.add_argument(
+        "--handover",
+        metavar="DIR",
+        type=values.new_folder,
+        help="continue CONFIG with what a job before has left in this folder, and leave there what a next job needs",
+    )
+    parser.add_argument(
+        "--handover-size",
+        metavar="SIZE",
+        type=values.size,
+        default="20GB",
+        help="limit the unpacked size of what is handed on (default: %(default)s)",
     )
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shlex
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli import values
@@ -37,6 +38,7 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
     )
     build = run.BuildOptions(
         **_arguments_of(run.BuildOptions, options),
+        **_limits(options),
         executable=executable or None,
         run_arguments=run.run_arguments(run_arguments) if run_arguments else containers.run_arguments,
     )
@@ -59,6 +61,18 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
         caller_variables=build_variables(feedstock, environment),
         client={**client(environment), **pip_settings(environment), **secrets},
     )
+
+
+def _limits(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of a build's options for ``--budget``, whose time begins now."""
+    from kiln.job.budget import least_reserve
+
+    budget: values.Budget | None = getattr(options, "budget", None)
+    if budget is None:
+        return {}
+    if budget.seconds is None:
+        return {"action_limit": budget.actions}
+    return {"deadline": time.time() + budget.seconds, "least_reserve": least_reserve(budget.seconds)}
 
 
 def _arguments_of(record: type[RunOptions | BuildOptions], options: argparse.Namespace) -> dict[str, Any]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from kiln.errors import UsageError
 
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+TIME = re.compile(r"(?=\d)(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?", re.IGNORECASE)
+ACTIONS = re.compile(r"(\d+) ?actions?")
 POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -89,3 +92,25 @@ def channel(name: str) -> str:
     if not name.strip() or (name.startswith(("/", ".")) and not path.is_dir()):
         raise UsageError(f"channel not found: {name!r}", hint="a folder, a URL, or a name such as conda-forge")
     return path.resolve().as_uri() if path.is_dir() else name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """A limit of a build: in seconds from now on, or of finished actions of Bazel."""
+
+    seconds: float | None = None
+    actions: int | None = None
+
+
+def budget(text: str) -> Budget:
+    """Return the limit of a build such as ``5h30m``, ``90m``, ``45s`` or ``500 actions``."""
+    plain = text.replace(" ", "")
+    if match := ACTIONS.fullmatch(text.strip()):
+        limit = Budget(actions=int(match[1]))
+    else:
+        match = TIME.fullmatch(plain)
+        hours, minutes, seconds = (float(part or 0) for part in match.groups()) if match else (0, 0, 0)
+        limit = Budget(seconds=3600 * hours + 60 * minutes + seconds)
+    if not limit.seconds and not limit.actions:
+        raise UsageError(f"invalid budget {text!r}", hint="--budget 5h30m, --budget 90m, or --budget '500 actions'")
+    return limit

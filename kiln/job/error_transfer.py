@@ -15,6 +15,7 @@ STATES = {
     "OutOfMemory": ConfigState.OUT_OF_MEMORY,
     "DiskFull": ConfigState.DISK_FULL,
     "AlreadyRunning": ConfigState.LOCKED,
+    "BudgetSpent": ConfigState.INTERRUPTED,
 }
 
 

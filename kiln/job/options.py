@@ -22,6 +22,9 @@ class BuildOptions:
     folder of downloads, with source archives among them, ``mirror`` a further address of these, ``stall`` the seconds
     without an event or work after which a compile is reported as stalled. ``remote_jobs`` is the number of actions
     that a remote executor runs at a time; with ``remote_fallback`` they run here when it does not answer.
+
+    A build stops in time before ``deadline``, in seconds since the epoch, with at least ``least_reserve`` seconds left
+    for packing what it made; or after ``action_limit`` finished actions of Bazel.
     """
 
     engine: str = "rattler-build"
@@ -39,6 +42,14 @@ class BuildOptions:
     stall: float = STALL
     remote_jobs: int | None = None
     remote_fallback: bool = False
+    deadline: float | None = None
+    least_reserve: float = 0.0
+    action_limit: int | None = None
+
+    @property
+    def has_budget(self) -> bool:
+        """True when the build may be stopped before it is finished."""
+        return self.deadline is not None or self.action_limit is not None
 
     @property
     def builds_finished(self) -> bool:

@@ -219,10 +219,9 @@ class Ledger(Database):
 
     @retry_after_repair
     def estimates(self, *, rehearsal: bool = False) -> dict[str, float]:
-        """Return the duration of each config's last build, or rehearsal, in seconds."""
+        """Return the duration of each config's last build, or rehearsal, in seconds; of a chain of jobs, their sum."""
         rows = self._rows(
-            "SELECT config, finished - started FROM known WHERE rehearsal = ? AND state = ?"
-            " AND started IS NOT NULL ORDER BY run",
+            "SELECT config, duration FROM known WHERE rehearsal = ? AND state = ? AND started IS NOT NULL ORDER BY run",
             rehearsal,
             ConfigState.DONE.value,
         )
@@ -232,7 +231,7 @@ class Ledger(Database):
     def build_durations(self) -> tuple[BuildDuration, ...]:
         """Return the durations of each config's last cold and last warm build; rehearsals do not count."""
         rows = self._rows(
-            "SELECT known.config, known.detail, known.finished - known.started, run.detail FROM known"
+            "SELECT known.config, known.detail, known.duration, run.detail FROM known"
             " JOIN run ON run.id = known.run"
             " WHERE NOT known.rehearsal AND known.state = ? AND known.started IS NOT NULL ORDER BY run.id",
             ConfigState.DONE.value,

@@ -19,7 +19,7 @@ RUN_FIELDS = (
     *("commit", "remote_url", "kiln_version", "ci_url"),
     "cost",
 )
-CONFIG_FIELDS = ("group", "cold", "worker", "estimate", "reason", "log", "steps", "packages")
+CONFIG_FIELDS = ("group", "cold", "worker", "estimate", "reason", "log", "steps", "packages", "earlier_seconds")
 KINDS = (Artifact, CompileReport, ConfigRun, ConfigState, PackageReport, RunCost, StepReport, TestReport, TestVerdict)
 
 

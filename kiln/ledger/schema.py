@@ -77,9 +77,11 @@ CREATE TABLE IF NOT EXISTS job (
 """
 TABLES = frozenset(re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", RUNS + FLEET))
 
-# Configs with their runs, which are rehearsals or builds; queries keep the two kinds apart.
+# Configs with their runs, which are rehearsals or builds; queries keep the two kinds apart. The duration of
+# a build includes that of the jobs that it continues.
 KNOWN = """
 CREATE TEMP VIEW known AS
-SELECT config_run.*, run.owner, coalesce(json_extract(run.detail, '$.rehearsal'), 0) AS rehearsal
+SELECT config_run.*, run.owner, coalesce(json_extract(run.detail, '$.rehearsal'), 0) AS rehearsal,
+config_run.finished - config_run.started + coalesce(json_extract(config_run.detail, '$.earlier_seconds'), 0) AS duration
 FROM config_run JOIN run ON run.id = config_run.run
 """

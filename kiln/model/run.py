@@ -33,7 +33,8 @@ class ConfigRun:
 
     ``started`` is None for a config that waits or is cached; ``group`` is the configs that share a cache, such as
     ``cuda12.9``, whose first build is ``cold``; ``worker`` is the worker of the fleet that builds it, if one does;
-    ``reason`` says why it failed or was not built.
+    ``reason`` says why it failed or was not built. ``earlier_seconds`` is the duration of the jobs that this one
+    continues.
     """
 
     config: str
@@ -49,6 +50,7 @@ class ConfigRun:
     reason: str = ""
     steps: tuple[StepReport, ...] = ()
     packages: tuple[PackageReport, ...] = ()
+    earlier_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, rehearse, render, signals
+from kiln.bazel import stop
 from kiln.builder import rehearsal, secret_leaks
 from kiln.errors import BuildFailed, KilnError, OutOfMemory
 from kiln.executor import foreign_engine
 from kiln.executor.container import ContainerExecutor
 from kiln.executor.host import HostExecutor
 from kiln.job import untrusted_output
+from kiln.job.budget import BudgetMonitor
 from kiln.job.error_transfer import end_of_config, error_from
 from kiln.job.job_context import Task
 from kiln.job.job_files import ConfigJob
@@ -41,7 +43,7 @@ from kiln.store.build_cache import BuildInputs
 from kiln.store.rehearsal_layout import RehearsalLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from kiln.executor.base import Executor, ProcessOutcome
@@ -165,7 +167,11 @@ class ConfigBuild:
         task, job = self.task, self.task.job
         files.remove(task.folder / build_job.RESULT)
         what_for = f"{job.group}, {job.image or 'this machine'}"
-        with task.layout.compile_caches.using(job.cache_key, what_for), BuildLog(Path(job.log)) as log:
+        with (
+            task.layout.compile_caches.using(job.cache_key, what_for) as cache,
+            BuildLog(Path(job.log)) as log,
+            self.within_budget(cache),
+        ):
             if job.options.rehearsal:
                 self.fetch()
             if task.is_foreign:
@@ -205,6 +211,22 @@ class ConfigBuild:
         for package in packages:
             secret_leaks.require_none(self.task.folder / package["artifact"]["path"], self.task.scripted)
         return {"steps": [], "error": None, "packages": packages}
+
+    @contextlib.contextmanager
+    def within_budget(self, cache: Path) -> Iterator[None]:
+        """Stop the block in time.
+
+        Raises:
+            BudgetSpent: when the block had to be terminated.
+        """
+        monitor = BudgetMonitor(options=self.task.job.options, cache=cache, stop=self.task.folder / stop.NAME)
+        try:
+            with monitor:
+                yield
+        except KeyboardInterrupt:
+            if not monitor.terminated:
+                raise
+            raise monitor.error() from None
 
     def publish(self, packages: list[dict[str, Any]], seconds: float, *, outdated: bool) -> tuple[PackageReport, ...]:
         """Put the packages into the channel, record the config, and remove its folder.

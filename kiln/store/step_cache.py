@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from kiln import files
-from kiln.errors import UsageError
+from kiln.errors import BudgetSpent, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -53,6 +53,7 @@ class StepResult:
     outdated: bool = False
 
 
+CONTINUE = "run the same command again; with --handover DIR a job on another machine continues it"
 OUTDATED = "reused, though its inputs have changed since"
 
 
@@ -61,7 +62,7 @@ class StepCache(Generic[Step_co]):
     """The cache of a config's steps, each of which runs through ``once``.
 
     The last results of the steps in ``settled`` are reused even if their inputs have changed; the results of those in
-    ``again`` are dropped when the first of them is reached.
+    ``again`` are dropped when the first of them is reached. No step runs once the file ``stop`` exists.
     """
 
     config: str
@@ -70,6 +71,7 @@ class StepCache(Generic[Step_co]):
     settled: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
     began: float = field(default_factory=time.time)
+    stop: Path | None = None
 
     def once(
         self,
@@ -85,6 +87,7 @@ class StepCache(Generic[Step_co]):
 
         Raises:
             UsageError: when a settled step was never finished.
+            BudgetSpent: when the build is to stop, before or during the step.
         """
         key = digest({"title": title, **inputs})
         with self.console.step(title) as step:
@@ -96,6 +99,7 @@ class StepCache(Generic[Step_co]):
                 if result.outdated:
                     step.note(OUTDATED)
                 return result
+            self.require_time()
             start = time.monotonic()
             paths_made, detail = do(step)
             paths = {path: files.sha256(path) for path in paths_made}
@@ -103,6 +107,11 @@ class StepCache(Generic[Step_co]):
             record = {"files": {str(path): hashed for path, hashed in paths.items()}, "detail": dict(detail)}
             self.ledger.record(key, config=self.config, title=title, seconds=seconds, detail=record)
             return StepResult(paths=paths, detail=detail, seconds=seconds, reused=False)
+
+    def require_time(self) -> None:
+        """Raise BudgetSpent when the build is to stop, before or in a step."""
+        if self.stop is not None and self.stop.exists():
+            raise BudgetSpent("stopped by --budget", hint=CONTINUE)
 
     def unfinished(self, title: str) -> UsageError:
         """Return the error for starting after a step that was never finished, or whose files are gone."""

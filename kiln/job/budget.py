@@ -1,0 +1,117 @@
+"""Stop a config's build before its budget of time or of actions is spent, with enough time left to pack what it made.
+
+A file in the config's folder asks for it: no further step begins, and a running Bazel is interrupted. A build that goes
+on regardless is terminated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kiln import files
+from kiln.bazel.cache import action_count
+from kiln.console import duration
+from kiln.errors import BudgetSpent
+from kiln.store.step_cache import CONTINUE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+    from kiln.job.options import BuildOptions
+
+# Bytes of a cache per second. Packed: 130 MB/s on 2 cores (docs/reference/benchmarks.md). Uploaded: GitHub's own figure
+# for artifacts has no guarantee, so a slow one is assumed.
+PACKED, UPLOADED = 100_000_000, 25_000_000
+LEAST, SHARE = 120.0, 0.1  # seconds of the reserve that do not depend on the size, at most this share of the budget
+LOOK, MEASURE = 0.5, 60.0  # seconds between two checks, and between two measurements of a cache
+ACTIONS_LOOK = 0.1
+SHORTEST = 10.0  # seconds that Bazel has at least for its end
+
+
+def least_reserve(budget: float) -> float:
+    """Return the seconds that a budget keeps for the end of a build, whatever it made."""
+    return min(LEAST, SHARE * budget)
+
+
+def reserve(size: int, least: float) -> float:
+    """Return the seconds that the end of a build takes: of Bazel, and of packing and uploading ``size`` bytes."""
+    return least + size / PACKED + size / UPLOADED
+
+
+@dataclass(slots=True, kw_only=True)
+class BudgetMonitor:
+    """Watches the time and the finished actions of a build in a thread, and stops it.
+
+    ``cache`` is the folder of its compile cache, ``stop`` the file that asks it to stop. ``spent`` says why, once it
+    was stopped, ``terminated`` that it went on regardless.
+    """
+
+    options: BuildOptions
+    cache: Path
+    stop: Path
+    spent: str = ""
+    terminated: bool = False
+    _over: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+    _measured: float = 0.0
+    _reserve: float = 0.0
+
+    def __enter__(self) -> BudgetMonitor:
+        """Start the thread, where there is a budget."""
+        files.remove(self.stop)
+        if self.options.has_budget:
+            self._thread = threading.Thread(target=self._watch, name="budget", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the thread."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def error(self) -> BudgetSpent:
+        """Return the error of a build that was stopped."""
+        return BudgetSpent(f"stopped before it was finished: {self.spent}", hint=CONTINUE)
+
+    def _watch(self) -> None:
+        before = action_count(self.cache)
+        while not self.spent:
+            if self._over.wait(LOOK if self.options.action_limit is None else ACTIONS_LOOK):
+                return
+            self.spent = self.reason(time.time(), before)
+        with contextlib.suppress(OSError):  # a script has made a link of that name, and is terminated below
+            files.create_empty(self.stop)
+        if not self._over.wait(max(SHORTEST, self._reserve / 2)):
+            self.terminated = True
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def reason(self, now: float, before: int) -> str:
+        """Return why the build is to stop now, empty while it may go on; ``before`` is the count of actions then."""
+        limit, deadline = self.options.action_limit, self.options.deadline
+        if limit is not None and (done := action_count(self.cache) - before) >= limit:
+            return f"{done} actions of Bazel are finished, and --budget allows {limit}"
+        if deadline is None:
+            return ""
+        self._measure(now)
+        left = deadline - now
+        if left > self._reserve:
+            return ""
+        return f"{duration(max(0.0, left))} of --budget are left, which its end and its packing take"
+
+    def _measure(self, now: float) -> None:
+        """Estimate the time that the end takes; measuring a large cache takes long itself."""
+        if now - self._measured < MEASURE:
+            return
+        started = time.monotonic()
+        self._reserve = reserve(files.size_on_disk(self.cache), self.options.least_reserve)
+        self._measured = now + 10 * (time.monotonic() - started)

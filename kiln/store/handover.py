@@ -1,0 +1,256 @@
+"""The folder that hands a config's unfinished build on to a job on another machine: a record, and an archive.
+
+The archive has the entries of the compile cache and the results of finished steps. It is written beside the earlier
+one, and the record, which names it with its hash, is replaced last: a job that is killed leaves the earlier state.
+
+The folder comes from a CI's storage and is not trusted. Sizes are limited, every hash is checked, an entry of the cache
+that is named by its content must have that content, and no path leads out of the folder into which it is unpacked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import posixpath
+import re
+import tarfile
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
+
+from kiln import files
+from kiln.bazel import cache
+from kiln.errors import BrokenHandover
+from kiln.model.handover import ChainLink, ChainState, HandoverArchive, HandoverRecord
+from kiln.operating_system import open_files
+from kiln.serialization import from_json, to_json
+from kiln.zstd import FAST, packing, zstd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+VERSION = 1
+RECORD = "handover.json"
+LONGEST_RECORD = 1 << 20  # bytes
+MOST_FILES = 2_000_000
+CACHE, WORK = "cache/", "work/"
+ARCHIVE_NAME = re.compile(r"made-[0-9a-f]{16}\.tar\.zst")
+OUTPUT_BASE = "DO_NOT_BUILD_HERE"  # a file that Bazel puts into the folder of its own tree
+ADVICE = "remove the folder, and the chain begins anew"
+_CHUNK = 1 << 20
+_FAULTS = (tarfile.TarError, zstd.ZstdError, EOFError, ValueError, KeyError, OverflowError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpacked:
+    """What was unpacked: the number of files, and of entries of the cache with another content than their name says."""
+
+    files: int
+    rejected: int
+
+
+def read(folder: Path) -> HandoverRecord | None:
+    """Return the record of a folder; None when it has none.
+
+    Raises:
+        BrokenHandover: the record is invalid.
+    """
+    path = folder / RECORD
+    try:
+        with path.open("rb") as file:
+            text = file.read(LONGEST_RECORD + 1)
+    except FileNotFoundError:
+        return None
+    try:
+        return _parsed(text)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise BrokenHandover(f"{path} is invalid", why=str(error)[:300], hint=ADVICE) from error
+
+
+def _parsed(text: bytes) -> HandoverRecord:
+    if len(text) > LONGEST_RECORD:
+        raise ValueError(f"it has more than {files.size_text(LONGEST_RECORD)}")
+    data = json.loads(text)
+    if data.get("version") != VERSION:
+        raise ValueError(f"its version is {data.get('version')!r}, this kiln reads {VERSION}")
+    record = from_json(HandoverRecord, data, (ChainLink, ChainState, HandoverArchive))
+    if record.archive is not None and not ARCHIVE_NAME.fullmatch(record.archive.name):
+        raise ValueError("it names an archive outside of the folder")
+    return record
+
+
+def write(folder: Path, record: HandoverRecord) -> None:
+    """Replace the record of a folder, then remove archives that it does not name."""
+    files.write_text(folder / RECORD, json.dumps(to_json(record), indent=2) + "\n")
+    named = None if record.archive is None else record.archive.name
+    for path in folder.iterdir():
+        if ARCHIVE_NAME.fullmatch(path.name) and path.name != named:
+            files.remove(path)
+
+
+def pack(folder: Path, entries: Iterable[tuple[str, Path]]) -> HandoverArchive:
+    """Write files and links into a new archive of the folder; ``entries`` are names in the archive, and paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files.remove_leftovers(folder)
+    path, count, size = folder / "made", 0, 0
+    with files.full_disk_as_error(folder), files.replacing(path) as part:
+        with (
+            part.open("wb") as sink,
+            packing(sink, level=FAST) as packed,
+            tarfile.open(fileobj=packed, mode="w|") as tar,
+        ):
+            for name, source in entries:
+                added = _add(tar, name, source)
+                count, size = count + (added is not None), size + (added or 0)
+        digest = files.sha256(part)
+    target = folder / f"made-{digest[:16]}.tar.zst"
+    open_files.replace(path, target)
+    return HandoverArchive(name=target.name, size=target.stat().st_size, unpacked=size, files=count, sha256=digest)
+
+
+def _add(tar: tarfile.TarFile, name: str, source: Path) -> int | None:
+    """Add a file or a link, and return its size; None for one that vanished, or a link that leads out."""
+    member = tarfile.TarInfo(name)
+    with contextlib.suppress(FileNotFoundError):
+        status = source.lstat()
+        member.mtime, member.mode = int(status.st_mtime), 0o755 if status.st_mode & 0o100 else 0o644
+        if source.is_symlink():
+            member.type, member.linkname = tarfile.SYMTYPE, str(source.readlink())
+            if not _stays_inside(name, member.linkname):
+                return None
+            tar.addfile(member)
+            return 0
+        with source.open("rb") as file:
+            member.size = os.fstat(file.fileno()).st_size
+            tar.addfile(member, file)
+            return member.size
+    return None
+
+
+def cache_entries(folder: Path, bound: int) -> tuple[list[tuple[str, Path]], int]:
+    """Return the newest entries of a compile cache that are below ``bound`` bytes, and how many were left out."""
+    found = [(path.lstat(), f"{CACHE}{name}", path) for name, path in cache.entries_of(folder)]
+    found.sort(key=lambda entry: -entry[0].st_mtime)
+    chosen, size = [], 0
+    for status, name, path in found:
+        size += status.st_size
+        if size > bound:
+            break
+        chosen.append((name, path))
+    return chosen, len(found) - len(chosen)
+
+
+def work_entries(folder: Path, tops: Iterable[str]) -> Iterator[tuple[str, Path]]:
+    """Yield the files and links below some folders of a config's work folder, without Bazel's own trees."""
+    for top in sorted(tops):
+        place = folder / top
+        if place.is_symlink() or not place.is_dir():
+            if place.is_file() and not place.is_symlink():
+                yield f"{WORK}{top}", place
+            continue
+        for root, folders, names in os.walk(place):
+            if OUTPUT_BASE in names:
+                folders.clear()
+                continue
+            here = place / os.path.relpath(root, place)
+            linked = [name for name in folders if (here / name).is_symlink()]
+            for name in sorted([*names, *linked]):
+                path = here / name
+                if path.is_file() or path.is_symlink():
+                    yield f"{WORK}{path.relative_to(folder).as_posix()}", path
+
+
+def unpack(folder: Path, archive: HandoverArchive, target: Path, *, bound: int) -> Unpacked:
+    """Unpack an archive into a new folder.
+
+    Raises:
+        BrokenHandover: it is missing, has another hash, is too large, or has a path that leads out of the folder.
+    """
+    path = folder / archive.name
+    if path.is_symlink() or not path.is_file():
+        raise BrokenHandover(f"{path} is missing", why=f"{folder / RECORD} names it", hint=ADVICE)
+    if archive.unpacked > bound or archive.files > MOST_FILES:
+        raise _too_large(path, archive.unpacked, bound)
+    if files.sha256(path) != archive.sha256:
+        raise BrokenHandover(f"{path} has another hash than {RECORD} says", hint=ADVICE)
+    files.require_space(target, archive.unpacked, for_what="what the job before has handed on")
+    try:
+        with (
+            files.full_disk_as_error(target),
+            zstd.ZstdFile(path) as plain,
+            tarfile.open(fileobj=plain, mode="r|") as tar,
+        ):
+            return _unpack_all(tar, target, path, bound)
+    except _FAULTS as error:
+        raise BrokenHandover(f"{path} cannot be unpacked", why=str(error)[:300], hint=ADVICE) from error
+
+
+def _too_large(path: Path, size: int, bound: int) -> BrokenHandover:
+    return BrokenHandover(
+        f"{path} is too large: {files.size_text(size)}",
+        why=f"--handover-size allows {files.size_text(bound)}, and {MOST_FILES} files",
+        hint=ADVICE,
+    )
+
+
+def _unpack_all(tar: tarfile.TarFile, target: Path, path: Path, bound: int) -> Unpacked:
+    """Write all members; links last, so that no file is written through one."""
+    size = count = rejected = 0
+    links: list[tuple[str, str]] = []
+    for member in tar:
+        _require_safe(member)
+        size, count = size + member.size, count + 1
+        if size > bound or count > MOST_FILES:
+            raise _too_large(path, size, bound)
+        if member.issym():
+            links.append((member.name, member.linkname))
+            continue
+        source = tar.extractfile(member)
+        assert source is not None, "a regular file"
+        rejected += not _write(member, source, target / member.name)
+    for name, linked in links:
+        place = target / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(linked)
+    return Unpacked(files=count, rejected=rejected)
+
+
+def _require_safe(member: tarfile.TarInfo) -> None:
+    name = member.name
+    parts = name.split("/")
+    if not name.startswith((CACHE, WORK)) or {"", ".", ".."} & set(parts) or "\\" in name or ":" in name:
+        raise ValueError(f"{name[:200]!r} leads out of its folder")
+    if name.startswith(CACHE) and not (member.isreg() and cache.ENTRY.fullmatch(name.removeprefix(CACHE))):
+        raise ValueError(f"{name[:200]!r} is no entry of a compile cache")
+    if member.issym():
+        if not _stays_inside(name, member.linkname):
+            raise ValueError(f"the link {name[:200]!r} leads out of its folder")
+    elif not member.isreg():
+        raise ValueError(f"{name[:200]!r} is neither a file nor a link")
+
+
+def _stays_inside(name: str, linked: str) -> bool:
+    """Return whether a link leads to a path below the work folder, by its words alone."""
+    if not linked or linked.startswith("/"):
+        return False
+    return posixpath.normpath(posixpath.join(posixpath.dirname(name), linked)).startswith(WORK)
+
+
+def _write(member: tarfile.TarInfo, source: IO[bytes], place: Path) -> bool:
+    """Write a file; remove it again and return False when its content is not the one that its name says."""
+    expected = cache.content_hash(member.name.removeprefix(CACHE)) if member.name.startswith(CACHE) else None
+    digest = hashlib.sha256()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.open("xb") as file:
+        for chunk in files.chunks(source):
+            file.write(chunk)
+            if expected is not None:
+                digest.update(chunk)
+    place.chmod(0o755 if member.mode & 0o100 else 0o644)
+    os.utime(place, (member.mtime, member.mtime))
+    if expected in {None, digest.hexdigest()}:
+        return True
+    place.unlink()
+    return False
