@@ -61,7 +61,7 @@ def begun(chain: Chain | None, feedstock: Feedstock, plan: RunPlan, options: arg
         show(notes)
     seconds = None if options.budget is None else options.budget.seconds
     if seconds is not None and plan.seconds is not None and plan.seconds > seconds:
-        from kiln.console import duration
+        from kiln.console.text import duration
         from kiln.run.chain import continues
 
         show([f"took {duration(plan.seconds)} when it was last built, and --budget is {duration(seconds)}"])

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from kiln.cli.fleet_arguments import loss_limits
-from kiln.cli.fleet_prices import MACHINE_TYPES, playbook_variable, price_table, region_of
+from kiln.cli.fleet_prices import MACHINE_TYPES, merged_table, playbook_variable, region_of
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _types(options: argparse.Namespace, names: list[str]) -> dict[str, MachineTy
     from kiln.fleet import machine_types
 
     table = machine_types.read(MACHINE_TYPES)
-    prices, region = price_table(options.prices, os.environ), region_of(options, os.environ)
+    prices, region = merged_table(options.prices, os.environ), region_of(options, os.environ)
     selection = machine_types.select(table, provider=options.provider, types=names)
     return {name: prices.apply(kind, region=region) for name, kind in zip(names, selection, strict=True)}
 

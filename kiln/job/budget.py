@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.bazel.cache import action_count
-from kiln.console import duration
+from kiln.console.text import duration
 from kiln.errors import BudgetSpent
 from kiln.store.step_cache import CONTINUE
 

@@ -23,7 +23,7 @@ from kiln import files
 from kiln.bazel import cache
 from kiln.errors import BrokenHandover
 from kiln.model.handover import ChainLink, ChainState, HandoverArchive, HandoverRecord
-from kiln.operating_system import open_files
+from kiln.operating_system import file_operations
 from kiln.serialization import from_json, to_json
 from kiln.zstd import FAST, packing, zstd
 
@@ -106,7 +106,7 @@ def pack(folder: Path, entries: Iterable[tuple[str, Path]]) -> HandoverArchive:
                 count, size = count + (added is not None), size + (added or 0)
         digest = files.sha256(part)
     target = folder / f"made-{digest[:16]}.tar.zst"
-    open_files.replace(path, target)
+    file_operations.replace(path, target)
     return HandoverArchive(name=target.name, size=target.stat().st_size, unpacked=size, files=count, sha256=digest)
 
 
