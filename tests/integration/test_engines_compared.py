@@ -198,7 +198,11 @@ def test_conda_build_tests_a_package_from_itself(pairs: Pairs, shared: Path, tmp
         folder = channel / package.path.parent.name
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(package.path, folder)
-    settings = {"channels": [(shared / "channel").as_uri()], "default_channels": []}
+    settings = {
+        "channels": [(shared / "channel").as_uri()],
+        "default_channels": [],
+        "add_pip_as_python_dependency": False,  # the channel has none
+    }
     (tmp_path / "condarc").write_text(json.dumps(settings))
     environment = {**os.environ, "CONDARC": str(tmp_path / "condarc"), "CONDA_PKGS_DIRS": str(tmp_path / "pkgs")}
     tested = [package for package in own if "info/test/run_test.sh" in package.contents]
