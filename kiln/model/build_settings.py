@@ -11,11 +11,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkingSettings:
-    """The checks and changes of binaries; None for a behavior that the recipe leaves to the engine."""
+    """The checks and changes of binaries; None for a behavior that the recipe leaves to the engine.
+
+    ``overlinking_ignored`` are globs of binaries whose overlinking is never an error.
+    """
 
     rpaths: tuple[str, ...] = ()
     missing_dso_allowlist: tuple[str, ...] = ()
     rpath_allowlist: tuple[str, ...] = ()
+    overlinking_ignored: tuple[str, ...] = ()
     error_overlinking: bool | None = None
     error_overdepending: bool | None = None
 

@@ -11,7 +11,20 @@ from kiln.model.source_position import Place
 from kiln.recipe_v1 import schema
 from kiln.recipe_v1.requirement import free_name
 from kiln.recipe_v1.scope import VariantScope, normalized
-from kiln.recipe_v1.yaml_nodes import RECIPE, fault, is_empty, known_keys, mapping, scalar, text_of, value_of_context
+from kiln.recipe_v1.unknown_keys import unknown_keys
+from kiln.recipe_v1.yaml_nodes import (
+    RECIPE,
+    fault,
+    is_empty,
+    key_fault,
+    key_faults,
+    known_keys,
+    mapping,
+    raise_all,
+    scalar,
+    text_of,
+    value_of_context,
+)
 from kiln.yamltext import PlacedText, Scalars, parse, read_text
 
 if TYPE_CHECKING:
@@ -133,7 +146,7 @@ class RecipeV1:
         if self.has_outputs and "requirements" in self.root:
             what = "a recipe with outputs has no requirements of its own"
             raise fault(_key(self.root, "requirements"), what, hint="write them into each output")
-        known_keys(self.root, (*(schema.SEVERAL if self.has_outputs else schema.SINGLE), "$schema"), "a recipe")
+        self._check_keys()
         version = self.root.get("schema_version")
         if version is not None and version != "1":
             raise fault(version, f"schema_version is {version!r}", hint="kiln reads version 1")
@@ -144,6 +157,15 @@ class RecipeV1:
             raise RecipeFault("the recipe has neither 'package' nor 'outputs'", at=Place(file=RECIPE))
         elif not isinstance(self.root["package"], dict):
             raise fault(self.root["package"], "package is a mapping of keys", hint="write its name and version below")
+
+    def _check_keys(self) -> None:
+        """Refuse all unknown keys at once, also in branches that no variant takes, as rattler-build does."""
+        known = (*(schema.SEVERAL if self.has_outputs else schema.SINGLE), "$schema")
+        faults = [
+            *key_faults(self.root, known, "a recipe"),
+            *(key_fault(unknown.key, unknown.known, unknown.section) for unknown in unknown_keys(self.root)),
+        ]
+        raise_all(faults)
 
     def _check_outputs(self, outputs: Any) -> None:
         if not isinstance(outputs, list):

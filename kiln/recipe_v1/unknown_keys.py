@@ -28,11 +28,12 @@ _BRANCHES = ("then", "else")
 
 
 class UnknownKey(NamedTuple):
-    """A key that its section does not have; ``near`` suggests another one, empty without a similar one."""
+    """A key that its section does not have; ``near`` suggests one of the ``known``, empty without a similar one."""
 
     key: Any
     section: str
     near: str
+    known: tuple[str, ...]
 
 
 def unknown_keys(root: Mapping[Any, Any]) -> Iterator[UnknownKey]:
@@ -66,7 +67,7 @@ def _of_kind(kind: schema.Kind, node: Any) -> Iterator[UnknownKey]:
 
 
 def _unknown(keys: Any, known: Any, section: str) -> Iterator[UnknownKey]:
-    yield from (UnknownKey(key, section, nearest(str(key), known)) for key in keys if key not in known)
+    yield from (UnknownKey(key, section, nearest(str(key), known), tuple(known)) for key in keys if key not in known)
 
 
 def _branches(node: Any) -> Iterator[Any]:

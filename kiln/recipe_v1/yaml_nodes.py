@@ -14,7 +14,7 @@ from kiln.yamltext import PlacedText
 from kiln.yamltext.typed_text import NULLS, is_integer, scalar_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from typing import Any, TypeVar
 
     from kiln.recipe_v1.expression import Compiled
@@ -229,16 +229,26 @@ def known_keys(node: Mapping[str, Any], known: Iterable[str], what: str) -> None
     Raises:
         RecipeFault: there are some.
     """
+    raise_all(key_faults(node, known, what))
+
+
+def key_faults(node: Mapping[str, Any], known: Iterable[str], what: str) -> list[RecipeFault]:
+    """Return the faults of the keys that a mapping may not have."""
     names = set(known)
-    faults: list[KilnError] = [
-        fault(key, f"{what} has no key {str(key)!r}", hint=nearest(str(key), names) or f"one of {_listing(names)}")
-        for key in node
-        if key not in names
-    ]
+    return [key_fault(key, names, what) for key in node if key not in names]
+
+
+def key_fault(key: Any, known: Collection[str], what: str) -> RecipeFault:
+    """Return the fault of a key that a mapping may not have."""
+    return fault(key, f"{what} has no key {str(key)!r}", hint=nearest(str(key), known) or f"one of {_listing(known)}")
+
+
+def raise_all(faults: Sequence[KilnError]) -> None:
+    """Raise the first of some faults along with the others, if there are any."""
     if faults:
         first, *others = faults
         raise RecipeFault(first.what, at=first.at, hint=first.hint, others=tuple(others))
 
 
-def _listing(names: set[str]) -> str:
+def _listing(names: Collection[str]) -> str:
     return ", ".join(sorted(names))

@@ -40,6 +40,7 @@ def build_settings(package: Metadata, entry: Mapping[str, Any]) -> BuildSettings
             rpaths=listed("rpaths"),
             missing_dso_allowlist=listed("missing_dso_allowlist", "missing_dso_whitelist"),
             rpath_allowlist=listed("runpath_allowlist", "runpath_whitelist"),
+            overlinking_ignored=listed("overlinking_ignore_patterns"),
             error_overlinking=truth(package.value("build", "error_overlinking")),
             error_overdepending=truth(package.value("build", "error_overdepending")),
         ),

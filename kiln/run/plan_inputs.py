@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from kiln import conda_forge_yml, expand, limits, render
 from kiln.builder import rehearsal_inputs
 from kiln.builder.rehearsal_planning import RehearsalPlanner
+from kiln.errors import RecipeFault
 from kiln.job.output_lookup import channel_sources, require_step
+from kiln.model.source_position import Place
 from kiln.run import (
     compatibility,
     executor_choice,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from kiln.job.machine import HostMachine
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
+    from kiln.model.rendered import Rendered
     from kiln.run.executor_choice import BuildLocation
     from kiln.run.options import RunOptions
     from kiln.run.resource_check import ResourceShare
@@ -186,6 +189,27 @@ def _require_keys(feedstock: Feedstock, configs: tuple[BuildConfig, ...], *, eng
     render.require_supported(renderings, own_engine=engine == OWN_ENGINE)
     if engine == OWN_ENGINE:
         recipe_files.require(feedstock, renderings)
+        _require_overlinking(feedstock, renderings)
+
+
+def _require_overlinking(feedstock: Feedstock, renderings: Iterable[Rendered]) -> None:
+    """Refuse patterns of files that may be overlinked where conda-forge.yml makes overlinking an error.
+
+    The recipe's own ``error_overlinking`` is among the keys, and takes precedence.
+    """
+    if not expand.package_settings(feedstock.settings).error_overlinking:
+        return
+    for rendered in renderings:
+        for output in rendered.outputs:
+            linking = output.settings.linking
+            if linking.overlinking_ignored and linking.error_overlinking is None and not output.skip:
+                raise RecipeFault(
+                    f"{output.name}: the engine rattler-build has no build/overlinking_ignore_patterns where "
+                    "overlinking is an error",
+                    at=Place(file=rendered.file),
+                    why="conda-forge.yml has conda_build: error_overlinking: true, and the engine checks all files",
+                    hint="set build/error_overlinking in the recipe, remove one of the two, or --engine conda-build",
+                )
 
 
 def _emulated(

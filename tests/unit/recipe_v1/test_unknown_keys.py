@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kiln.errors import RecipeFault
+from kiln.recipe_v1.recipe import RecipeV1
 from kiln.recipe_v1.unknown_keys import unknown_keys
 from kiln.yamltext import Scalars, parse
 
@@ -43,3 +45,16 @@ def test_known_keys_are_not(text: str) -> None:
 def test_a_near_miss_is_suggested() -> None:
     (unknown,) = unknown_keys({"about": {"licence": "MIT"}})
     assert unknown.near.startswith("did you mean 'license'")
+
+
+def test_a_recipe_is_refused_with_all_its_unknown_keys_and_sections() -> None:
+    text = (
+        "package:\n  name: a\n  version: '1'\nabut: {}\n"
+        "source:\n  - if: win\n    then:\n      - url: b\n        sha25: c\n"
+        "build:\n  numbr: 1\nabout:\n  licence: MIT\n"
+    )
+    with pytest.raises(RecipeFault, match="a recipe has no key 'abut'") as caught:
+        RecipeV1.of_text(text)
+    faults = [(fault.at and fault.at.line, fault.hint) for fault in (caught.value, *caught.value.others)]
+    assert [line for line, _ in faults] == [4, 9, 11, 13]
+    assert [hint.split("'")[1] for _, hint in faults[1:]] == ["sha256", "number", "license"]

@@ -9,7 +9,7 @@ import pytest
 from kiln import expand
 from kiln.errors import RecipeFault
 from kiln.run.plan_inputs import _require_keys
-from tests.feedstocks import written
+from tests.feedstocks import LINUX_ONLY, written
 from tests.unit.render.test_v1 import feedstock as feedstock_v1
 
 if TYPE_CHECKING:
@@ -24,6 +24,17 @@ def test_a_key_of_another_engine_is_refused_with_the_own_alone(tmp_path: Path) -
     with pytest.raises(RecipeFault, match="build/pin_depends"):
         _require_keys(feedstock, configs, engine="rattler-build")
     _require_keys(feedstock, configs, engine="conda-build")
+
+
+def test_patterns_of_overlinking_are_refused_with_the_setting_of_conda_forge_yml(tmp_path: Path) -> None:
+    recipe = f"{META}build:\n  overlinking_ignore_patterns:\n    - lib/a.so\n"
+    feedstock = written(tmp_path, recipe, forge=f"{LINUX_ONLY}conda_build:\n  error_overlinking: true\n")
+    configs = expand.configs(feedstock)
+    with pytest.raises(RecipeFault, match="no build/overlinking_ignore_patterns where overlinking is an error"):
+        _require_keys(feedstock, configs, engine="rattler-build")
+    _require_keys(feedstock, configs, engine="conda-build")
+    feedstock.meta.write_text(f"{recipe}  error_overlinking: false\n")
+    _require_keys(feedstock, configs, engine="rattler-build")
 
 
 def test_an_unknown_key_is_refused_with_every_engine(tmp_path: Path) -> None:
