@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files
@@ -19,7 +21,6 @@ from kiln.operating_system.child_processes import is_running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 ENDING = 10.0  # seconds for the processes of a killed one to end, which hold its lock until then
 PAUSE = 0.05  # seconds
@@ -59,6 +60,48 @@ def remove_leftovers(path: Path) -> None:
         if os.path.lexists(_lock_of(path)) or files.part_files(path):
             with exclusive(path):
                 pass
+
+
+@contextlib.contextmanager
+def unfinished(store: Path, prefix: str) -> Iterator[Path]:
+    """Make a folder in ``store`` for files that are not finished, and remove it at the end of the block.
+
+    Those of the same ``prefix`` that killed processes left are removed first.
+    """
+    store.mkdir(parents=True, exist_ok=True)
+    with files.folder_locked(store):
+        for leftover in store.glob(f"{prefix}*"):
+            _remove_unless_held(leftover)
+        folder = Path(tempfile.mkdtemp(dir=store, prefix=prefix))
+        descriptor = file_locks.open_for_folder(folder)
+        _acquires(descriptor)
+    try:
+        yield folder
+    finally:
+        files.remove(folder)
+        os.close(descriptor)
+
+
+def _remove_unless_held(folder: Path) -> None:
+    """Remove the folder of a killed process; another user's stays."""
+    with contextlib.suppress(OSError):
+        if folder.is_symlink() or not folder.is_dir():
+            return
+        descriptor = file_locks.open_for_folder(folder)
+        try:
+            if _acquires(descriptor):
+                files.remove(folder)
+        finally:
+            os.close(descriptor)
+
+
+def _acquires(descriptor: int) -> bool:
+    """Return whether a lock can be acquired at once, and hold it then."""
+    try:
+        file_locks.acquire(descriptor, wait=False)
+    except OSError:
+        return False
+    return True
 
 
 def _lock_of(path: Path) -> Path:

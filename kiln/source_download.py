@@ -12,25 +12,17 @@ from typing import IO, TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from kiln import credentials, files, http_client
+from kiln.archive_names import HEADER, kind_of_content, kind_of_name
 from kiln.errors import DownloadFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+UNFINISHED = ".fetch-"  # the beginning of the names of folders with unfinished files
 MOST_BYTES = 8_000_000_000  # of one file
 MOST_SECONDS = 3600.0  # for one file
 _CHUNK = 1 << 18
 _UNREACHED = re.compile(r"<urlopen error (?:\[Errno -?\d+\] )?(.*)>")
-# The beginnings of archives by the ends of their names, so that a server's error page is not hashed.
-_MAGIC = {
-    (".gz", ".tgz"): b"\x1f\x8b",
-    (".zip", ".whl", ".conda"): b"PK",
-    (".bz2", ".tbz2", ".tbz"): b"BZh",
-    (".xz", ".txz"): b"\xfd7zXZ\x00",
-    (".zst",): b"\x28\xb5\x2f\xfd",
-    (".7z",): b"7z\xbc\xaf\x27\x1c",
-}
-_MAGIC_LENGTH = 6
 
 
 def fetch(
@@ -125,7 +117,7 @@ def _hashed(transfer: _Transfer, stream: IO[bytes], size: int | None) -> Mapping
         total += len(chunk)
         if total > MOST_BYTES:
             raise DownloadFailed(url, why=f"it has more than {files.size_text(MOST_BYTES)}")
-        beginning = beginning or chunk[:_MAGIC_LENGTH]
+        beginning = beginning or chunk[:HEADER]
         for digest in hashes.values():
             digest.update(chunk)
         if transfer.sink is not None:
@@ -148,8 +140,10 @@ def _chunks(stream: IO[bytes], url: str) -> Iterator[bytes]:
 
 
 def _require_archive(url: str, beginning: bytes) -> None:
-    path = urlsplit(url).path.lower()
-    for ends, magic in _MAGIC.items():
-        if path.endswith(ends) and not beginning.startswith(magic):
-            kind = "a web page" if beginning.lstrip().startswith(b"<") else "something else" if beginning else "nothing"
-            raise DownloadFailed(url, why=f"the server sent {kind}, not a {path[path.rindex('.') :]} file")
+    """Refuse a server's error page in place of an archive; one of another kind than its name says is none."""
+    path = urlsplit(url).path
+    kind = kind_of_name(path)
+    if kind in {None, "tar"} or kind_of_content(beginning) is not None:  # an old tar file has no mark
+        return
+    content = "a web page" if beginning.lstrip().startswith(b"<") else "something else" if beginning else "nothing"
+    raise DownloadFailed(url, why=f"the server sent {content}, not a {path[path.rindex('.') :].lower()} file")

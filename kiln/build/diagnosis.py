@@ -18,6 +18,7 @@ class FailureKind:
     hint: str = ""
 
 
+NOT_UNPACKED = "Failed to extract archive"
 DISK = FailureKind(
     words=re.compile(
         r"no space left on device|disk quota exceeded|os error (?:28|122)\b|the disk became full", re.IGNORECASE
@@ -87,6 +88,11 @@ GAVE_UP = "Retry attempt #2"  # the engine's last retry; its message does not na
 
 SCRIPT_FAILED = "Script failed to execute"
 STATUS = re.compile(r"^Script failed with status (\d+)", re.MULTILINE)
+
+
+def is_misnamed_archive(reason: str) -> bool:
+    """Return whether the engine could not unpack a source, which may be an archive of another kind than its name."""
+    return NOT_UNPACKED in reason
 
 
 def in_words(reason: str, tail: str) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from kiln.errors import KilnError
+    from kiln.model.plan import FetchedSource
 
 DIRECT = SourceMirrors()
 HANDED_OVER = "KILN_HANDED_OVER"
@@ -84,7 +86,31 @@ def _engine(
     on_line: Callable[[str], None] | None,
     origins: SourceMirrors,
 ) -> Mapping[str, str]:
-    """Run the engine's process in the step's folder, and return its answer, which has the ``key``."""
+    """Run the engine's process in the step's folder, and return its answer, which has the ``key``.
+
+    An archive of another kind than its name says, which the engine cannot unpack, is unpacked by kiln in a second run.
+    """
+    run = partial(_run, step, more, environment=environment, log=log, on_line=on_line, origins=origins)
+    result, ended = run(step.fetched)
+    if key not in result and step.archives and diagnosis.is_misnamed_archive(result.get("error", "")):
+        result, ended = run((*step.fetched, *step.archives))
+    if key not in result:
+        error = result.get("error", f"the engine ended with exit code {ended.exit_code}")
+        raise failure(step, error, ended.tail, log)
+    return result
+
+
+def _run(
+    step: BuildStep | CompileStep,
+    more: Mapping[str, Any],
+    fetched: tuple[FetchedSource, ...],
+    *,
+    environment: Mapping[str, str],
+    log: Path | None,
+    on_line: Callable[[str], None] | None,
+    origins: SourceMirrors,
+) -> tuple[Mapping[str, str], command.Result]:
+    """Run the engine's process once, with some sources fetched by kiln; return its answer and its end."""
     files.remove(step.folder)
     step.folder.mkdir(parents=True)
     sources = SourceFetch(
@@ -93,7 +119,7 @@ def _engine(
         env=for_fetching(environment, secrets_of(step)),
         on_line=on_line or (lambda _line: None),
     )
-    recipe = sources.completed(with_mirrors(recipe_of(step), origins), step.fetched)
+    recipe = sources.completed(with_mirrors(recipe_of(step), origins), fetched)
     job, answer = step.folder / "job.json", step.folder / "result.json"
     places = {"folder": str(step.folder), "result": str(answer), "parent": os.getpid()}
     platforms = to_json(step.platforms)
@@ -122,14 +148,7 @@ def _engine(
             hint=f"see that the server answers, or wait longer: {rattler_process.VARIABLE}='stall={2 * idle}'",
         )
     result: dict[str, str] = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else {}
-    if key not in result:
-        raise failure(
-            step,
-            result.get("error", f"the engine ended with exit code {result_of_process.exit_code}"),
-            result_of_process.tail,
-            log,
-        )
-    return result
+    return result, result_of_process
 
 
 def servers(channels: Iterable[str]) -> str:

@@ -157,6 +157,7 @@ def plan_compile(
         settings=forge,
         secrets=secrets,
         fetched=source_kinds.fetched_sources(staging.sources, recipe_folder),
+        archives=source_kinds.archives(staging.sources, recipe_folder),
     )
 
 
@@ -214,6 +215,7 @@ def plan_outputs(
             settings=forge,
             recipe_folder=recipe_folder,
             fetched=source_kinds.fetched_sources(output.sources, recipe_folder),
+            archives=source_kinds.archives(output.sources, recipe_folder),
             packed=tuple(pattern for test in output.tests if test.by_engine for pattern in _files_of(test)),
         )
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import files, masking, source_download
+from kiln import files, folder_lock, masking, source_download
+from kiln.archive_names import is_archive, is_misnamed
 from kiln.build import source_kinds
 from kiln.build.content_hash import content_hash
 from kiln.build.source_checkout import check_out
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 ALGORITHMS = ("sha512", "sha384", "sha256", "sha224", "sha1", "md5")  # the strongest one first
 _HEXADECIMAL = re.compile(r"[0-9a-fA-F]+")
+_ADDRESS = ("url", "sha256", "md5", "file_name")  # of a source that the engine would fetch
 _HINT = "see that the recipe's hash belongs to this version, and who could have changed the file"
 
 
@@ -63,9 +64,15 @@ class SourceFetch:
                 for line in error.why.splitlines():
                     self.on_line(line.strip())
                 raise
-            if item.position is not None:
-                entries[item.position] = {**entries[item.position], **address}
+            if item.position is not None and address:
+                rest = {key: value for key, value in entries[item.position].items() if key not in _ADDRESS}
+                entries[item.position] = {**rest, **address}
         return {**recipe, "source": entries} if entries else dict(recipe)
+
+    @property
+    def store(self) -> Path:
+        """The folder of downloaded files: the one that is kept, or the step's own."""
+        return self.origins.kept or self.folder
 
     def _address(self, source: Source, folder: Path) -> Mapping[str, Any]:
         """Fetch and verify a source, and return what is missing in its entry."""
@@ -80,7 +87,8 @@ class SourceFetch:
 
     def _file(self, source: Source, folder: Path) -> Mapping[str, Any]:
         path, sha256 = self._fetched(source, folder)
-        if not source_kinds.is_unpacked_by_kiln(source):
+        misnamed = is_archive(path.name) and is_misnamed(path, path.name)
+        if not source_kinds.is_unpacked_by_kiln(source) and not misnamed:
             name = {} if source.file_name is None else {"file_name": source.file_name}
             return {"url": [path.absolute().as_uri()], "sha256": sha256, **name}
         tree = unpack(path, path.name, folder / "tree", hoist=not source.no_hoist, env=self.env)
@@ -104,7 +112,7 @@ class SourceFetch:
     def _fetched(self, source: Source, folder: Path) -> tuple[Path, str]:
         """Return the file of a source, and its SHA-256: one that was kept, if it has all hashes, or a new one."""
         name, hashes = _name(source), _hashes(source)
-        place = _place(self.origins.kept or self.folder, hashes) / name if hashes else folder / name
+        place = _place(self.store, hashes) / name if hashes else folder / name
         if place.is_file():
             url, algorithms = place.absolute().as_uri(), (*hashes, "sha256")
             actual = source_download.fetch(url, folder, algorithms=algorithms, verify_kind=False)  # its name is fn's
@@ -130,8 +138,8 @@ class SourceFetch:
         """Download a file with hashes, and return its SHA-256."""
         shown = masking.without_credentials(url)
         self.on_line(f"{place.name}: {shown}")
-        with tempfile.TemporaryDirectory(dir=place.parent, prefix=".fetch-") as folder:
-            part = Path(folder) / place.name
+        with folder_lock.unfinished(self.store if hashes else place.parent, source_download.UNFINISHED) as folder:
+            part = folder / place.name
             actual = source_download.fetch(url, place.parent, algorithms=(*hashes, "sha256"), target=part)
             if (algorithm := _differing(hashes, actual)) is not None:
                 what = f"{place.name} is not the recipe's source; it is not used"

@@ -51,6 +51,19 @@ def fetched_sources(sources: Iterable[Source], recipe_folder: Path) -> tuple[Fet
     return tuple(found)
 
 
+def archives(sources: Iterable[Source], recipe_folder: Path) -> tuple[FetchedSource, ...]:
+    """Return the sources that the engine fetches and unpacks; kiln does when their content is not what their name says.
+
+    Those of a recipe.yaml are the engine's alone.
+    """
+    entries = [source for source in sources if not source.linked]
+    return tuple(
+        FetchedSource(source=_absolute(source, recipe_folder), position=position)
+        for position, source in enumerate(entries)
+        if source.url and not source.by_engine and not is_fetched(source) and is_archive(title(source))
+    )
+
+
 def _absolute(source: Source, recipe_folder: Path) -> Source:
     """Return a source with absolute paths; the address of a repository that begins with a dot is a path, too."""
     checkout, git_url = source.checkout, source.git_url

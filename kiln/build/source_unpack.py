@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from kiln import command, files
-from kiln.archive_names import is_archive, is_wheel
+from kiln.archive_names import HEADER, is_archive, is_wheel, kind_of_content
 from kiln.errors import BuildFailed
 from kiln.zstd import zstd
 
@@ -75,7 +75,7 @@ def unpack(archive: Path, name: str, folder: Path, *, hoist: bool, env: Mapping[
 
 
 def _unpack(archive: Path, name: str, folder: Path, env: Mapping[str, str]) -> None:
-    members = _reader(name)
+    members = _reader(archive, name)
     if members is None:
         _run_bsdtar(archive, name, folder, env)
         return
@@ -103,7 +103,12 @@ def _make_all(members: Iterable[_Member], folder: Path, archive: str) -> None:
         os.utime(place, (member.time, member.time))
 
 
-def _reader(name: str) -> Callable[[Path], Iterator[_Member]] | None:
+def _reader(archive: Path, name: str) -> Callable[[Path], Iterator[_Member]] | None:
+    """Return the reader for an archive's content, as in conda-build; without a mark, for its name."""
+    with archive.open("rb") as file:
+        kind = kind_of_content(file.read(HEADER))
+    if kind is not None:
+        return _READERS.get(kind)
     ending = name.lower()
     readers = ((TAR, _of_tar), (ZSTD, _of_zstd), (ZIP, _of_zip))
     return next((reader for ends, reader in readers if ending.endswith(ends)), None)
@@ -145,6 +150,9 @@ def _of_zip(archive: Path) -> Iterator[_Member]:
                 link=_zip_link(file, member) if is_link else None,
                 content=None if is_link or member.is_dir() else (lambda member=member: file.open(member)),  # type: ignore[misc]
             )
+
+
+_READERS = {"tar": _of_tar, "gzip": _of_tar, "bzip2": _of_tar, "xz": _of_tar, "zstd": _of_zstd, "zip": _of_zip}
 
 
 def _zip_time(member: zipfile.ZipInfo) -> int:

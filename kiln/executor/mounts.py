@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Rendered
 
 HIDDEN = frozenset({".git", "build_artifacts", ".venv", ".venv-fleet"})  # in the feedstock, never mounted
+_FILES_OF_ABOUT = ("license_file", "prelink_message", "recipe_log_file")
 PUBLISHED = ".kiln/index"  # the index of a channel that kiln has published
 
 
@@ -115,8 +116,9 @@ def _paths_of_recipe(rendered: Rendered) -> Iterator[str]:
     for script in (*(staging.script for staging in stagings), *(output.script for output in outputs)):
         yield from [] if script.file is None else [script.file]
     for output in rendered.outputs:
-        licenses = output.about.get("license_file", ())
-        yield from [licenses] if isinstance(licenses, str) else licenses
+        for key in _FILES_OF_ABOUT:
+            value = output.about.get(key) or ()
+            yield from [value] if isinstance(value, str) else value
         for test in output.tests:
             yield from (*test.files, *([] if test.script.file is None else [test.script.file]))
 

@@ -43,6 +43,7 @@ class BuildStep:
     solves, by field of the output. ``settings`` are conda-forge.yml's, ``platforms`` those of its config.
     ``packed`` are patterns of the files in ``recipe_folder`` that the package gets for its tests. ``fetched`` are the
     sources that kiln fetches for the engine, each with the position of its entry in the recipe, which has no address.
+    ``archives`` are those that the engine fetches, unless it cannot unpack them.
     """
 
     output: Output
@@ -58,15 +59,17 @@ class BuildStep:
     recipe_folder: Path | None = None
     packed: tuple[str, ...] = ()
     fetched: tuple[FetchedSource, ...] = ()
+    archives: tuple[FetchedSource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileStep:
     """A build step that outputs share, in whose work directory, or a copy of it, their scripts then run.
 
-    ``title`` is its name in the run. ``recipe``, ``folder``, ``channels``, ``environment``, ``platforms`` and
-    ``settings`` are as in a BuildStep; the package that the engine makes of it is empty and discarded. ``secrets`` are
-    names of variables whose values the engine passes to the script; they are in no file and no log.
+    ``title`` is its name in the run. ``recipe``, ``folder``, ``channels``, ``environment``, ``platforms``,
+    ``settings``, ``fetched`` and ``archives`` are as in a BuildStep; the package that the engine makes of it is empty
+    and discarded. ``secrets`` are names of variables whose values the engine passes to the script; they are in no file
+    and no log.
     """
 
     title: str
@@ -78,6 +81,7 @@ class CompileStep:
     settings: PackageSettings = field(default_factory=PackageSettings)
     secrets: tuple[str, ...] = ()
     fetched: tuple[FetchedSource, ...] = ()
+    archives: tuple[FetchedSource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

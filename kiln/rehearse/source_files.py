@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 
-from kiln import files, http_client, source_download
+from kiln import files, folder_lock, http_client, source_download
 from kiln.errors import DownloadFailed, HashMismatch
 from kiln.rehearse import package_index
 from kiln.rehearse.rehearsal_plan import SourceFile
@@ -174,8 +173,8 @@ def fetch(
             continue
         files.require_space(store, source.size, for_what=f"fetching {source.name}")
         on_line(f"{source.name}: {source.origin}")
-        with tempfile.TemporaryDirectory(dir=store, prefix=".fetch-") as folder:
-            part = Path(folder) / "part"
+        with folder_lock.unfinished(store, source_download.UNFINISHED) as folder:
+            part = folder / "part"
             _download(source, part)
             if (actual := files.sha256(part)) != source.sha256:
                 raise HashMismatch(

@@ -324,8 +324,12 @@ def test_archives_that_the_engine_does_not_unpack(tmp_path: Path) -> None:
     )
     run(tmp_path, ("dpkg-deb", "--build", str(tree), str(tmp_path / "a.deb")))
     sources["deb"] = f"    url: {(tmp_path / 'a.deb').as_uri()}\n"
+    misnamed = tmp_path / "plain.tar.gz"  # which rattler-build fetches, and cannot unpack
+    run(tmp_path, ("bsdtar", "-c", "--format=ustar", "-f", str(misnamed), "-C", str(tree), "app-1"))
+    digest = hashlib.sha256(misnamed.read_bytes()).hexdigest()
+    sources["misnamed"] = f"    url: {misnamed.as_uri()}\n    sha256: {digest}\n"
     found = compared(tmp_path, entries(sources))
-    tops = {"tar.lzma": "", "tar.z": "", "7z": "app-1/", "rpm": "app-1/"}
+    tops = {"tar.lzma": "", "tar.z": "", "misnamed": "", "7z": "app-1/", "rpm": "app-1/"}
     for folder, top in tops.items():
         assert found[f"{folder}/{top}sub/two.sh"] == (FILES["sub/two.sh"], True, "")
         assert found[f"{folder}/{top}link"][2] == "sub/two.sh"

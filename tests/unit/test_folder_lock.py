@@ -208,3 +208,33 @@ def test_leftovers_of_a_finished_folder_are_removed_without_a_trace(tmp_path: Pa
         assert names(tmp_path) == ["prefix"]
     folder_lock.remove_leftovers(tmp_path / "nowhere" / "prefix")
     assert names(tmp_path) == ["prefix"]
+
+
+UNFINISHED = """
+import os, signal, sys
+from pathlib import Path
+from kiln import folder_lock
+with folder_lock.unfinished(Path(sys.argv[1]), ".fetch-") as folder:
+    (folder / "part").touch()
+    print(folder.name, flush=True)
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.processes
+def test_unfinished_folders_of_killed_processes_are_removed_and_of_others_not(tmp_path: Path) -> None:
+    (tmp_path / ".fetch-file").touch()
+    (tmp_path / ".fetch-link").symlink_to(tmp_path)
+    argv = (sys.executable, "-c", UNFINISHED, str(tmp_path))
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        other = process.stdout.readline().strip()
+        with folder_lock.unfinished(tmp_path, ".fetch-") as own:
+            assert {own.name, other} <= set(names(tmp_path))
+        assert (tmp_path / other / "part").is_file()
+        process.communicate("")
+    assert other in names(tmp_path)
+    with folder_lock.unfinished(tmp_path, ".fetch-"):
+        assert other not in names(tmp_path)
+    assert names(tmp_path) == [".fetch-file", ".fetch-link"]

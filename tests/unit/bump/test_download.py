@@ -38,6 +38,7 @@ def test_a_local_path_is_relative_to_the_recipe(tmp_path: Path) -> None:
     ("name", "data", "why"),
     [
         ("a.tar.gz", b"<!doctype html>", "the server sent a web page, not a .gz file"),
+        ("a.tar.gz", b"\0" * 600, "the server sent something else, not a .gz file"),
         ("a.zip", b"Rar!", "the server sent something else, not a .zip file"),
         ("a.tar.xz", b"", "the server sent nothing, not a .xz file"),
     ],
@@ -49,8 +50,9 @@ def test_an_error_page_is_not_hashed(name: str, data: bytes, why: str, tmp_path:
 
 
 def test_an_archive_is_hashed(tmp_path: Path) -> None:
-    (tmp_path / "a.tar.gz").write_bytes(b"\x1f\x8b\x08data")
-    assert digests(tmp_path, "a.tar.gz")[0] == {HASH: hashlib.sha256(b"\x1f\x8b\x08data").hexdigest()}
+    for name in ("a.tar.gz", "misnamed.zip"):
+        (tmp_path / name).write_bytes(b"\x1f\x8b\x08data")
+        assert digests(tmp_path, name)[0] == {HASH: hashlib.sha256(b"\x1f\x8b\x08data").hexdigest()}
 
 
 def test_a_file_above_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln import expand, render
 from kiln.errors import RecipeFault
 from kiln.executor.conda_forge_env import PACKAGE_ROOT
 from kiln.executor.mounts import Folders, of_engine, of_scripts
@@ -13,8 +15,10 @@ from kiln.model.build_config import BuildConfig
 from kiln.model.container import Mount
 from kiln.model.feedstock import Feedstock
 from kiln.model.rendered import Checkout, Rendered, Script, Source, Staging
+from tests.feedstocks import written
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 INSIDE = "/home/conda/feedstock_root"
@@ -59,6 +63,21 @@ def test_containers_see_files_and_repositories_that_the_recipe_names(feedstock: 
     assert seen[f"{INSIDE}/src/a.c"] == feedstock.root / "src" / "a.c"
     assert seen[f"{INSIDE}/up"] == feedstock.root / "up"
     assert not any("a.org" in target for target in seen)
+
+
+def test_containers_see_the_files_that_about_names(feedstock: Feedstock) -> None:
+    about = {"license_file": ["../LICENSE"], "prelink_message": "../src/a.c", "recipe_log_file": "../log.json"}
+    (feedstock.root / "log.json").touch()
+    (output,) = render.render(*_described(feedstock.root / "other", about)).outputs
+    mounts = of_scripts(feedstock, Rendered(config=config(), outputs=(output,)), folders(feedstock))
+    seen = {mount.target for mount in mounts}
+    assert {f"{INSIDE}/{name}" for name in ("LICENSE", "src/a.c", "log.json")} <= seen
+
+
+def _described(folder: Path, about: Mapping[str, object]) -> tuple[Feedstock, BuildConfig]:
+    """Return a feedstock whose package has these values in ``about``, and its config."""
+    written_feedstock = written(folder, f"package:\n  name: a\n  version: 1\nabout: {json.dumps(about)}\n")
+    return written_feedstock, expand.configs(written_feedstock)[0]
 
 
 def test_containers_write_the_work_folder_and_caches_and_read_the_recipe(feedstock: Feedstock, tmp_path: Path) -> None:
