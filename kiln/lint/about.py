@@ -163,7 +163,7 @@ RULES = (
     lint("R-010", license_word, _SPDX_CURE),
     lint("R-013", license_file, "add license_file: with the path of the license's text in the source"),
     lint("schema", license_family, "remove license_family"),
-    hint("R-044", spdx_license, _SPDX_CURE),
+    hint("R-044", spdx_license, _SPDX_CURE, fixable=True),
     hint("R-045", spdx_exception, "write an exception of spdx.org/licenses/exceptions-index.html"),
     lint("R-014", package_name, "use lower case letters, digits, '_', '-' and '.' only"),
     lint("R-015", missing_version, "add version: to the package section"),

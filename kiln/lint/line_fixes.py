@@ -6,8 +6,10 @@ A line that has no certain correction is returned unchanged.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING
 
+from kiln.lint.licenses import LicenseExpression, identifiers
 from kiln.lint.located_yaml import typed_scalar
 from kiln.lint.spec_fields import is_separated
 from kiln.lint.text_rules import EXPRESSIONS, SELECTOR
@@ -22,6 +24,21 @@ _OLD_PYTHON = re.compile(r"\bpy(\d{2,3})\b")
 _ITEM = re.compile(r"(?P<before>\s*(?:- )+\s*)(?P<quote>['\"]?)(?P<spec>[^'\"#]+?)(?P=quote)(?P<after>\s*(?:\s#.*)?)")
 _BOUND = r"(?:[<>=!~]=|[<>=])\s*[\w.*+!]+"
 _BOUNDED = re.compile(rf"([\w.-]+)\s*({_BOUND}(?:\s*[,|]\s*{_BOUND})*)")
+# A name, a version and a build; that of name=1.2=0 is 1.2 for conda, and 1.2.* in conda-smithy's advice.
+_WITH_BUILD = re.compile(r"([\w.-]+)(?:\s+|\s*==\s*)([\w.*+!]+)=([\w.*]+)")
+_KEYWORDS = re.compile(
+    r"([\w.-]+)\s*\[version=(['\"]?)([^'\"\],]+(?:,[^'\"\]=]+)*)\2(?:,\s*build=(['\"]?)([^'\"\],]+)\4)?\]"
+)
+_KEYWORD_ITEM = re.compile(
+    r"(?P<before>\s*(?:- )+\s*)(?P<quote>['\"]?)(?P<spec>[\w.-]+\[.*\])(?P=quote)(?P<after>\s*(?:\s#.*)?)"
+)
+_COMPILER = re.compile(
+    r"(?P<before>\s*- )(?P<braces>\$?\{\{) compiler\((?P<quote>['\"])(?P<m2w64>m2w64_)?[\w-]+(?P=quote)\) \}\}"
+    r"(?P<after>.*)"
+)
+_LICENSE = re.compile(
+    r"(?P<before>\s*license:\s+(?P<quote>['\"]?))(?P<name>[^'\"#]+?)(?P<after>(?P=quote)\s*(?:\s#.*)?)"
+)
 _ABI3 = re.compile(r"is_abi3\s*(==|!=)\s*(['\"])(true|false)\2")
 _VALUE = re.compile(
     r"(?P<before>\s*(?:- )*[\w-]+:\s+)(?P<value>[^\s'\"#\[{&*!|>%@`][^#]*?|\{\{[^{}]*\}\})(?P<after>\s*(?:\s#.*)?)"
@@ -64,13 +81,23 @@ def tidy_set(line: str, _: int) -> str:
 
 
 def separated_spec(line: str, _: int) -> str:
-    """Write a requirement as name, space, bounds without spaces."""
-    item = _ITEM.fullmatch(line)
-    bounded = _BOUNDED.fullmatch(item["spec"]) if item else None
-    if not item or not bounded:
+    """Write a requirement as name, space, bounds without spaces; or as name, version and build."""
+    item = _ITEM.fullmatch(line) or _KEYWORD_ITEM.fullmatch(line)
+    spec = _separated(item["spec"]) if item else ""
+    if not item or not spec or not is_separated(spec):
         return line
-    spec = f"{bounded[1]} {''.join(bounded[2].split())}"
-    return f"{item['before']}{item['quote']}{spec}{item['quote']}{item['after']}" if is_separated(spec) else line
+    return f"{item['before']}{item['quote']}{spec}{item['quote']}{item['after']}"
+
+
+def _separated(spec: str) -> str:
+    """Return a spec in words; empty when it has none of the forms that mean one thing."""
+    if bounded := _BOUNDED.fullmatch(spec):
+        return f"{bounded[1]} {''.join(bounded[2].split())}"
+    if exact := _WITH_BUILD.fullmatch(spec):
+        return " ".join(exact.groups())
+    if keywords := _KEYWORDS.fullmatch(spec):
+        return " ".join(filter(None, (keywords[1], "".join(keywords[3].split()), keywords[5])))
+    return ""
 
 
 def abi3_truth(line: str, _: int) -> str:
@@ -104,7 +131,53 @@ def listed_maintainer(line: str, _: int) -> str:
     return f"{match['before']}{match['after']}\n{indentation}- {match['name']}"
 
 
+def with_stdlib(line: str, _: int) -> str:
+    """Add the C standard library after a compiler, under the same selector."""
+    match = _COMPILER.fullmatch(line)
+    if not match:
+        return line
+    library = f"{match['quote']}{match['m2w64'] or ''}c{match['quote']}"
+    return f"{line}\n{match['before']}{match['braces']} stdlib({library}) }}}}{match['after']}"
+
+
+def spdx_spelling(line: str, _: int) -> str:
+    """Write identifiers of licenses as SPDX does, where they differ from one in case, or have spaces for hyphens."""
+    match = _LICENSE.fullmatch(line)
+    if not match:
+        return line
+    text = match["name"]
+    for name in LicenseExpression.parse(text).unknown_licenses:
+        whole = rf"(?<![\w.+-]){re.escape(name)}(?![\w.+-])"
+        text = re.sub(whole, _spellings().get(_folded(name), name), text)
+    return line if LicenseExpression.parse(text).unknown_licenses else f"{match['before']}{text}{match['after']}"
+
+
+@cache
+def _spellings() -> dict[str, str]:
+    return {_folded(name): name for name in identifiers("license")}
+
+
+def _folded(name: str) -> str:
+    return "-".join(name.lower().split())
+
+
+def new_pypi_url(line: str, _: int) -> str:
+    """Write PyPI's address in the place of its former one, which leads there; the hash still decides."""
+    return line.replace("https://pypi.io/", "https://pypi.org/")
+
+
+def with_number(line: str, _: int) -> str:
+    """Write the build number 0, which is what a missing one means: into its empty key, or before the first key."""
+    if re.fullmatch(r"\s+number:\s*(?:\s#.*)?", line):
+        return re.sub(r"number:", "number: 0", line, count=1)
+    if re.fullmatch(r"build:\s*(?:\s#.*)?", line):
+        return f"{line}\n  number: 0"
+    key = re.match(r"(\s+)[\w-]+:(?:\s|$)", line)
+    return f"{key[1]}number: 0\n{line}" if key else line
+
+
 LINE_FIXES: Mapping[str, Callable[[str, int], str]] = {
+    "R-008": with_number,
     "R-025": spaced_expressions,
     "R0-001": tidy_selector,
     "R0-002": python_comparison,
@@ -113,6 +186,9 @@ LINE_FIXES: Mapping[str, Callable[[str, int], str]] = {
     "R-021": separated_spec,
     "R-022": separated_spec,
     "R-048": separated_spec,
+    "R-033": with_stdlib,
+    "R-044": spdx_spelling,
+    "R-050": new_pypi_url,
     "R-038": abi3_truth,
     "R-039": without_suffix,
     "R-040": quoted_value,

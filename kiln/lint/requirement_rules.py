@@ -378,7 +378,7 @@ RULES = (
     lint("R-027", wrong_pins, "use pin_subpackage for outputs of the recipe, pin_compatible for all others"),
     lint("R-031", rust_licenses, "add cargo-bundle-licenses to requirements/build, and run it in the script"),
     lint("R-032", go_licenses, "add go-licenses to requirements/build, and run it in the script"),
-    lint("R-033", missing_stdlib, _STDLIB, skip="lint_stdlib"),
+    lint("R-033", missing_stdlib, _STDLIB, fixable=True, skip="lint_stdlib"),
     lint("R-034", sysroot, _DIRECT, skip="lint_stdlib"),
     lint("R-035", macos_constraint, _DIRECT, skip="lint_stdlib"),
     lint("R1-002", noarch_conditions, "remove noarch:, or the condition", skip="lint_noarch_selectors"),

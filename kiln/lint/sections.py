@@ -158,7 +158,7 @@ def build_number(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a missing build number."""
     build = subject.recipe.section("build")
     if build.get("number") is None:
-        at = subject.recipe.at_key(build) if build else subject.recipe.at_key(subject.recipe.root, "build")
+        at = subject.recipe.at_key(build, "number") if build else subject.recipe.at_key(subject.recipe.root, "build")
         yield Problem(text="build/number is missing", at=at)
 
 
@@ -224,12 +224,12 @@ RULES = (
     lint("R-000", unknown_sections, "remove the section, or correct its name"),
     lint("R-001", section_order, "reorder the sections", fixable=True),
     lint("R-018", unknown_keys, "remove the key, or correct its name"),
-    lint("R-008", build_number, "add number: 0 to the build section"),
+    lint("R-008", build_number, "add number: 0 to the build section", fixable=True),
     lint("R-009", requirements_order, "reorder the requirements", fixable=True),
     lint("R-019", source_hash, "add sha256: with the hash of the file"),
     lint("R-020", noarch_value, "write noarch: python or noarch: generic"),
     lint("RC-002", two_variant_files, "keep one; variants.yaml is for recipe.yaml only"),
     lint("R-040", float_values, "quote the value", fixable=True),
-    hint("R-050", old_pypi_url, "copy the URL of the file from its page on PyPI"),
+    hint("R-050", old_pypi_url, "write https://pypi.org/ in the place of https://pypi.io/", fixable=True),
     hint("R1-003", windows_script, "rename bld.bat to build.bat"),
 )

@@ -18,6 +18,9 @@ source:
   sha256: 0000000000000000000000000000000000000000000000000000000000000000
 """
 
+COMPILER = '    - {{ compiler("c") }}\n    - {{ stdlib("c") }}\n'
+COMPILER_V1 = COMPILER.replace("{{", "${{")
+
 # A recipe, the text to replace, its replacement, and what the corrected recipe has in its place.
 CORRECTED = [
     (META, "{{ name }}-", "{{name}}-", "{{ name }}-"),
@@ -32,6 +35,24 @@ CORRECTED = [
     (RECIPE, "zlib >=1.2,<2", "zlib>=1.2,<2", "zlib >=1.2,<2"),
     (OUTPUTS, "      run:\n", "      run:\n        - zlib>=1\n", "      run:\n        - zlib >=1\n"),
     (META, '"{{ version }}"', "{{ version }}  # why", '"{{ version }}"  # why'),
+    (META, "zlib >=1.2,<2", "zlib 1.2=h_0", "zlib 1.2 h_0"),
+    (META, "zlib >=1.2,<2", "zlib==1.2=h_0  # why", "zlib 1.2 h_0  # why"),
+    (META, "zlib >=1.2,<2", "zlib[version='>=1.2, <2',build=h_*]", "zlib >=1.2,<2 h_*"),
+    (RECIPE, "zlib >=1.2,<2", 'zlib[version=">=1.2,<2"]', "zlib >=1.2,<2"),
+    (META, "  number: 0\n", "", "  number: 0\n"),
+    (RECIPE, "  number: 0\n", "  number:  # why\n", "  number: 0  # why\n"),
+    (RECIPE, "build:\n  number: 0\n", "build:\n", "build:\n  number: 0\n"),
+    (META, "license: MIT", "license: mit  # why", "license: MIT  # why"),
+    (
+        RECIPE,
+        "license: MIT",
+        "license: apache 2.0 OR (MIT and 'mit-0')".replace("'", ""),
+        "license: Apache-2.0 OR (MIT and MIT-0)",
+    ),
+    (META, "https://example.org/", "https://pypi.io/packages/", "https://pypi.org/packages/"),
+    (META, COMPILER, '    - {{ compiler("c") }}  # [linux]\n', COMPILER.replace("\n", "  # [linux]\n")),
+    (RECIPE, COMPILER_V1, '    - ${{ compiler("c") }}\n', COMPILER_V1),
+    (OUTPUTS, '        - {{ stdlib("c") }}\n', "", '        - {{ stdlib("c") }}\n'),
     (RECIPE, 'version: "1.10"', "version: 1.10", 'version: "1.10"'),
     (META, "\n    - somebody", " somebody", "\n    - somebody"),
     (META, "  recipe-m", "  feedstock-name: a-feedstock\n  recipe-m", "  feedstock-name: a\n  recipe-m"),
@@ -45,6 +66,9 @@ KEPT = [
     (META, "{{ name }}-", "{{- name }}-"),
     (META, "recipe-maintainers:\n    - somebody", "recipe-maintainers: a, b"),
     (META, "license: MIT", "license: unknown"),
+    (META, "license: MIT", "license: mit OR Foo"),
+    (RECIPE, "zlib >=1.2,<2", "zlib[version='>=1',channel=x]"),
+    (RECIPE, COMPILER_V1, "    - if: unix\n      then: ${{ compiler('c') }}\n"),
 ]
 
 
