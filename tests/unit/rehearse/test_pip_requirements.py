@@ -31,6 +31,7 @@ def test_version_constraints_have_pips_syntax(constraint: str, specifiers: tuple
 def test_names_of_the_table_are_certain_and_others_are_the_same_on_pypi() -> None:
     assert pypi_name("python-flatbuffers") == "flatbuffers"
     assert pypi_name("ml_dtypes") == "ml-dtypes"
+    assert (pypi_name("seaborn-base"), pypi_name("seaborn")) == ("seaborn", "seaborn")
     assert pypi_name("Some_Thing") == "some-thing"
     assert (is_certain("python-flatbuffers"), is_certain("some-thing")) == (True, False)
     assert known_pypi_names("libcublas") == (), "a wheel with libraries is not a Python package"
