@@ -34,7 +34,7 @@ RENDERED = (
     "variants.yaml",
 )  # their effect is in the rendered recipe
 NOT_FOR_TESTS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")  # set for this process; tests must not import kiln
-GONE = "--failed --keep-failed runs it again and keeps its folders, CONFIG --debug opens a shell there"
+GONE = "read the log; with --keep-failed, the folders in which the script runs are kept"
 
 
 def carry_out(job_file: str, do: Callable[[BuildJob, StepReporter], dict[str, Any]]) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 TAIL = 20  # stored lines of each step, shown if it fails
 # Build scripts run under `set -x`: the trace has each variable of the environment twice, and then the recipe's script.
-_TRACED_VARIABLE = re.compile(r"\++ (?:export )?[A-Za-z_]\w*=")
+TRACED_VARIABLE = re.compile(r"\++ (?:export )?[A-Za-z_]\w*=")
 _TRACED_SCRIPT = re.compile(r"\+ bash -e /\S+$")
 
 
@@ -76,7 +76,7 @@ class RunState:
         output = self.outputs.get(config)
         if output is None or output.step != step:
             output = self.outputs[config] = ConfigOutput(step)
-        if _TRACED_VARIABLE.match(line):
+        if TRACED_VARIABLE.match(line):
             if output.preamble is None:
                 output.preamble, output.is_in_preamble = frozenset(output.lines), True
         elif line:

@@ -14,6 +14,7 @@ from kiln.console.progress import BAD, count_text
 from kiln.report import template, totals
 from kiln.report.grid import grid
 from kiln.report.history import history
+from kiln.report.text import SPEC
 from kiln.report.timeline import chart, step_bars
 from kiln.variants.axes import labels
 
@@ -71,9 +72,16 @@ def as_html(
         writer=__version__,
         index=INDEX if has_index else "",
         is_running=totals.is_running(report),
+        rehearsal=_rehearsal(report) if report.rehearsal else "",
         end=totals.last_moment(report, moment),
         written=moment,
     )
+
+
+def _rehearsal(report: MatrixReport) -> str:
+    names = {package.artifact.name for config in report.configs for package in config.packages}
+    parts = "have upstream's compiled parts" if SPEC in names else "are made on this machine's programs and wheels"
+    return f"A rehearsal: its packages {parts}. They cannot be published."
 
 
 def _figures(report: MatrixReport, now: float) -> list[tuple[str, str, str]]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from typing import IO, TYPE_CHECKING
 
-from kiln.console.text import one_line
+from kiln.console.run_state import TRACED_VARIABLE
+from kiln.console.text import shown_line
 from kiln.operating_system.file_operations import open_regular
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 LINES = 40
 WIDTH = 300  # characters of a line
 _BYTES = 1 << 16
+_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: |$)")  # before each line of a config's log
 
 
 def opened(log: Path) -> IO[bytes]:
@@ -27,15 +30,23 @@ def opened(log: Path) -> IO[bytes]:
 
 
 def tail(log: Path) -> str:
-    """Return the last lines of a log, or an empty text if it is missing or not a regular file."""
+    """Return the last lines of a log, or an empty text if it is missing or not a regular file.
+
+    Empty lines and the trace of a script's variables are left out.
+    """
     with contextlib.suppress(OSError):
         with opened(log) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _BYTES))
             lines = file.read(_BYTES).decode(errors="replace").split("\n")
-        texts = [cut(text) for line in lines if (text := one_line(line))]
+        texts = [cut(text) for line in lines if (text := shown_line(line)) and _says_something(text)]
         return "\n".join(texts[-LINES:])
     return ""
+
+
+def _says_something(line: str) -> bool:
+    content = _TIME.sub("", line, count=1)
+    return bool(content.strip()) and not TRACED_VARIABLE.match(content)
 
 
 def cut(text: str, width: int = WIDTH) -> str:

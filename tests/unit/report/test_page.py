@@ -133,7 +133,9 @@ def test_a_killed_run_has_a_banner(tmp_path: Path) -> None:
 def test_a_rehearsal_says_that_it_is_one(tmp_path: Path) -> None:
     run = runs.worked_through(VARIANTS)
     assert "A rehearsal:" not in Elements(page_of(run, tmp_path)).text
-    assert "A rehearsal:" in Elements(page_of(replace(run, rehearsal=True), tmp_path)).text
+    assert "have upstream's compiled parts" in Elements(page_of(replace(run, rehearsal=True), tmp_path)).text
+    other = replace(run, rehearsal=True, configs=tuple(replace(config, packages=()) for config in run.configs))
+    assert "made on this machine's programs and wheels" in Elements(page_of(other, tmp_path)).text
 
 
 HEADLINES = [
@@ -277,6 +279,14 @@ def test_the_end_of_a_log_is_bounded_whatever_the_log_is(tmp_path: Path) -> None
     assert tail(log).endswith("last")
     log.write_text("".join(f"line {number}\n" for number in range(1000)))
     assert tail(log).splitlines() == [f"line {number}" for number in range(1000 - LINES, 1000)]
+
+
+def test_the_end_of_a_log_has_the_scripts_own_lines_with_their_indentation(tmp_path: Path) -> None:
+    log, time = tmp_path / "build.log", "2026-11-22 19:10:27 "
+    lines = ("+ export CC=gcc", "+ CC=gcc", "+ make", "a.c:1: error", "    int a", "", "--- build a: 0.5 s")
+    log.write_text("".join(f"{time}{line}\n" for line in lines))
+    kept = ("+ make", "a.c:1: error", "    int a", "--- build a: 0.5 s")
+    assert tail(log).splitlines() == [f"{time}{line}" for line in kept]
 
 
 def test_a_link_in_a_logs_place_is_not_followed(tmp_path: Path) -> None:
