@@ -25,6 +25,7 @@ HOUR = 3600.0
 POLL = 15.0
 LEASE = 1.5 * HOUR  # of new and prepared workers
 NEVER = float("inf")
+NOTICE = 120.0  # seconds between the notice to a spot worker and its end
 
 MACHINE = MachineType(
     provider="local",
@@ -107,7 +108,8 @@ class SimulatedWorker:
 class Faults:
     """The injected faults: by the name of a worker or a config, with a count or a second of the run.
 
-    ``preemption`` is the share of workers that die in an hour; ``codes`` are the exit codes of configs that fail
+    ``preemption`` is the share of workers that die in an hour, with ``notice`` two minutes before that;
+    ``codes`` are the exit codes of configs that fail
     in their ``failing_step``; ``scarce`` are the spans in which the provider has no workers of an offer, ``unprepared``
     the workers whose preparation fails, ``hiccups`` those for which it fails
     so many times,
@@ -119,6 +121,7 @@ class Faults:
     """
 
     preemption: float = 0.0
+    notice: bool = False
     dies: Mapping[str, float] = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
     no_capacity: tuple[float, float] = (NEVER, NEVER)
@@ -172,7 +175,8 @@ class Simulation:
         self._stays = self.faults.stays
         self._hiccups = dict(self.faults.hiccups)
         self._unwatched: set[str] = set()
-        self._killed_builds: set[str] = set()
+        self._killed_builds: set[tuple[str, str]] = set()
+        self._noticed: set[str] = set()
 
     # The executor
 
@@ -253,6 +257,7 @@ class Simulation:
     def _quiet_for(self, worker: SimulatedWorker) -> float:
         """Return for how long neither a worker nor its network will change."""
         changes = [*self.faults.offline, *self.faults.blocked, *((since, NEVER) for since in self.faults.cut.values())]
+        changes += [(worker.dies - NOTICE - self.began, NEVER)] if self.faults.notice else []
         turns = [self.began + item for item in itertools.chain(*changes) if self.began + item > self.clock]
         return max(min(worker.dies, worker.lease, self.clock + HOUR, *turns) - self.clock, 0.001)
 
@@ -390,7 +395,7 @@ class Simulation:
         worker = self._alive(name)
         if worker is None or self._unreachable(name):
             return messages.Unreached(command=messages.StopBuild(worker=name, config=config), reason="no answer")
-        self._killed_builds.add(config)
+        self._killed_builds.add((name, config))
         worker.jobs[config] = self.clock
         self._soon(0.0, lambda: self._watched(name, config))
         return None
@@ -404,6 +409,10 @@ class Simulation:
             return messages.Unreachable(worker=name)
         if config not in worker.jobs:  # a new worker of the same name
             return messages.BuildFinished(worker=name, config=config, exit_code=None)
+        if self.faults.notice and self.clock >= worker.dies - NOTICE and name not in self._noticed:
+            self._noticed.add(name)
+            self._soon(0.001, lambda: self._watched(name, config))
+            return messages.Reclaimed(worker=name, at=worker.dies)
         if worker.jobs[config] > self.clock:
             soon = min(worker.jobs[config] - self.clock, self._quiet_for(worker))
             self._soon(max(soon, 0.001), lambda: self._watched(name, config))
@@ -411,7 +420,7 @@ class Simulation:
         return self._ended(name, worker, config)
 
     def _ended(self, name: str, worker: SimulatedWorker, config: str) -> messages.Event:
-        if config in self._killed_builds:
+        if (name, config) in self._killed_builds:
             return messages.BuildFinished(worker=name, config=config, exit_code=None, reason="signal")
         code = 16 if name in self.faults.full else self.faults.codes.get(config, 0)
         if code == 0:

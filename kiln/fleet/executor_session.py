@@ -30,13 +30,15 @@ NO_CONNECTION = frozenset({255, command.TIMED_OUT})  # exit codes of ssh itself,
 class EventSession:
     """The events of an executor, and what its threads share.
 
-    ``abandoned`` are the workers that are being terminated, ``configs`` the config of each worker. ``stopped`` is set
+    ``abandoned`` are the workers that are being terminated, ``reclaimed`` those of whose notice the supervisor knows,
+    ``configs`` the config of each worker. ``stopped`` is set
     by the tear-down. ``notes`` are those that the user has seen.
     """
 
     events: queue.Queue[Event] = field(default_factory=queue.Queue)
     abandoned: set[str] = field(default_factory=set)
     configs: dict[str, str] = field(default_factory=dict)
+    reclaimed: set[str] = field(default_factory=set)
     stopped: threading.Event = field(default_factory=threading.Event)
     notes: set[str] = field(default_factory=set)
 

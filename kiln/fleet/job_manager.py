@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kiln.fleet.state import FleetState
     from kiln.model.fleet import JobEstimate
 
-IMPROBABLE = 1e-5  # a chance of so many losses of any config of a run: rather, the config is at fault
+IMPROBABLE = 1e-9  # a chance of so many losses of any config of a run: rather, the config is at fault
 ASSUMED = 5 * 3600.0  # seconds of builds for each lost worker, before any is lost
 FULL_DISKS = 2  # workers whose disk a config may fill before the config itself is at fault
 
@@ -131,10 +131,12 @@ class JobManager:
             limit = self.state.estimates[event.config].size.time_limit or 0.0
             reason = f"stopped at its time limit of {limit / 3600:.2f} h, which fleet-sizes.yml sets"
             event = dataclasses.replace(event, exit_code=FleetLimit.exit_code, reason=reason)
+        if worker.is_reclaimed and event.exit_code != 0:
+            event = dataclasses.replace(event, exit_code=None, reason="the provider takes the worker back")
         if event.exit_code is None:
             self.requeue(self.state.estimates[event.config], worker, event.reason or "its build is gone")
             return
-        worker.is_retired = event.exit_code == DiskFull.exit_code
+        worker.is_retired |= event.exit_code == DiskFull.exit_code
         job = self.state.inventory.keep_job(
             event.config,
             state=JobState.FINISHED,
@@ -227,9 +229,10 @@ class JobManager:
         job = inventory.job(name)
         if job is not None and job.exit_code is not None:  # a build without one does not say why its group is held
             self.state.queue.release(estimate)
-        attempts, full_disks = inventory.attempts(name), inventory.ended_with(name, DiskFull.exit_code)
+        attempts = inventory.attempts(name) - inventory.reclaimed(name) - worker.is_reclaimed
+        full_disks = inventory.ended_with(name, DiskFull.exit_code)
         end = job.finished if job is not None and job.finished is not None else self.state.executor.now()
-        inventory.keep_job(name, state=JobState.LOST, reason=reason, finished=end)
+        inventory.keep_job(name, state=JobState.LOST, reason=reason, finished=end, reclaimed=worker.is_reclaimed)
         if (attempts >= self.state.run_config.attempts and self._is_at_fault(name)) or full_disks >= FULL_DISKS:
             what = f"{name} was started on {attempts} workers, and none of them built it"
             self._fail(name, error(what, why=f"{worker.name}: {reason}"))

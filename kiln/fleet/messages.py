@@ -78,12 +78,14 @@ class StartBuild(_BuildMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopBuild(_BuildMessage):
-    """Stop a build that takes too long: its `BuildFinished` follows, or `Unreached` or `CommandFailed` now."""
+    """Stop a build: its `BuildFinished` follows, or `Unreached` or `CommandFailed` now."""
+
+    reason: str = "its time limit is over"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowBuild(_BuildMessage):
-    """Follow a build: `Heartbeat`, `Unreachable` and `LogLine` repeatedly, `BuildFinished` at the end.
+    """Follow a build: `Heartbeat`, `Unreachable`, `Reclaimed` and `LogLine` repeatedly, `BuildFinished` at the end.
 
     Lines are written to ``log``, too.
     """
@@ -199,6 +201,13 @@ class Heartbeat(_WorkerMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaimed(_WorkerMessage):
+    """A worker's provider has given notice: it takes the worker back ``at`` this time."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unreachable(_WorkerMessage):
     """A worker does not answer."""
 
@@ -297,7 +306,15 @@ class TearDownFailed:
 
 WorkerEvent: TypeAlias = Provisioned | ProvisionFailed | Prepared | JobsListed | CommandFailed | Terminated
 BuildEvent: TypeAlias = (
-    BuildStarted | BuildDequeued | Heartbeat | Renewed | Unreachable | BuildFinished | Collected | CollectFailed
+    BuildStarted
+    | BuildDequeued
+    | Heartbeat
+    | Renewed
+    | Reclaimed
+    | Unreachable
+    | BuildFinished
+    | Collected
+    | CollectFailed
 )
 Event: TypeAlias = (
     WorkerEvent | BuildEvent | LogLine | ControllerDiskFull | Unreached | Probed | TornDown | TearDownFailed

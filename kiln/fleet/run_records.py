@@ -61,7 +61,7 @@ class Worker:
     ``next_check`` is the time until which nothing is due for it while it builds.
     ``unreached_requests`` counts the requests for it that did not reach the provider, ``failed_preparations`` the
     preparations that failed. ``is_prepared`` marks a worker that an earlier process of the run prepared, ``is_retired``
-    one that gets no more configs.
+    one that gets no more configs, ``is_reclaimed`` one that its provider takes back.
     """
 
     record: WorkerRecord
@@ -77,6 +77,7 @@ class Worker:
     failed_preparations: int = 0
     is_prepared: bool = False
     is_retired: bool = False
+    is_reclaimed: bool = False
 
     @property
     def name(self) -> str:
@@ -180,6 +181,10 @@ class Inventory:
 
     # Jobs
 
+    def reclaimed(self, config: str) -> int:
+        """Return how many builds of a config ended because the provider took the worker back."""
+        return sum(job.reclaimed for job in self._jobs.values() if job.config == config)
+
     def attempts(self, config: str) -> int:
         """Return the number of builds of a config that were begun."""
         return self._attempts.get(config, 0)
@@ -189,7 +194,7 @@ class Inventory:
         jobs = [job for job in self._jobs.values() if job.config in configs]
         ends = [now if job.state in RUNNING else job.finished or job.started for job in jobs]
         seconds = sum(end - job.started for job, end in zip(jobs, ends, strict=True))
-        return sum(job.state is JobState.LOST for job in jobs), seconds
+        return sum(job.state is JobState.LOST and not job.reclaimed for job in jobs), seconds
 
     def ended_with(self, config: str, exit_code: int) -> int:
         """Return the number of a config's builds that ended with an exit code."""

@@ -138,12 +138,17 @@ class Supervisor:
             | messages.JobsListed
             | messages.BuildStarted
             | messages.Heartbeat
+            | messages.Reclaimed
             | messages.Renewed
             | messages.BuildFinished
             | messages.Collected,
         ):
             self.silence.on_answer(worker)
-        if isinstance(event, messages.WorkerEvent):
+        if isinstance(event, messages.Renewed):
+            self.workers.on_renewed(worker)
+        elif isinstance(event, messages.Reclaimed):
+            self.workers.on_reclaimed(worker, event.at)
+        elif isinstance(event, messages.WorkerEvent):
             self._handle_worker_event(worker, event)
         else:
             self._handle_build_event(worker, event)
@@ -198,8 +203,6 @@ class Supervisor:
 
     def _handle_build_event(self, worker: Worker, event: messages.BuildEvent) -> None:
         match event:
-            case messages.Renewed():
-                self.workers.on_renewed(worker)
             case messages.Unreachable():
                 worker.silent_since = self.state.executor.now() if worker.silent_since is None else worker.silent_since
             case messages.BuildStarted() | messages.BuildDequeued() if _builds(worker, event.config):

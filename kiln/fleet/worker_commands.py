@@ -18,6 +18,7 @@ from kiln.fleet.messages import (
     JobsListed,
     LogLine,
     Prepared,
+    Reclaimed,
     Renewed,
     Unreachable,
     Unreached,
@@ -107,7 +108,7 @@ def start(session: ExecutorSession, command: StartBuild) -> None:
 
 def stop(session: ExecutorSession, command: StopBuild) -> None:
     """Stop a build, whose end is then found by what follows it."""
-    session.report_step(command.config, "stop: its time limit is over")
+    session.report_step(command.config, f"stop: {command.reason}")
     result = session.ssh(command.worker, f"sudo kiln-job stop {shlex.quote(command.config)}", seconds=START_SECONDS)
     if not result.ok:
         session.events.put(Unreached(command=command, reason=result.tail[-REASON_LENGTH:] or "it did not answer"))
@@ -181,6 +182,9 @@ def _poll(session: ExecutorSession, worker: str, config: str, log: LogStream) ->
         session.stopped.wait(session.site.poll)
         return None
     session.events.put(Heartbeat(worker=worker))
+    if job.get("reclaimed_at") and worker not in session.reclaimed:
+        session.reclaimed.add(worker)
+        session.events.put(Reclaimed(worker=worker, at=float(job["reclaimed_at"])))
     for step, text in lines:
         session.events.put(LogLine(config=config, step=step, text=text))
     return None if log.more else _finished(worker, config, job)

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from kiln.errors import CredentialsRefused, ProvisionRefused, WorkersLost
-from kiln.fleet.messages import Prepare, QueryJobs, Renew, Terminate, WatchCache
+from kiln.fleet.messages import Prepare, QueryJobs, Renew, StopBuild, Terminate, WatchCache
 from kiln.fleet.offers import OfferList
 from kiln.fleet.state import RETRY, TRIES
 from kiln.model.fleet import JobState, Offer, WorkerState
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kiln.fleet.state import FleetState
 
 RENEWALS = 12  # of a lease during its length: the controller may be cut off for nearly all of it
+COLLECTION = 60.0  # seconds before a worker is taken back that are left to collect what it has built
 TOGETHER = 10  # times in that interval at which leases are renewed: the controller wakes up for many workers at once
 MARGIN = 1.25  # of the expected time of a build, which has to fit into its worker's lifetime
 
@@ -180,12 +181,30 @@ class WorkerManager:
         if worker.is_cache:
             self.drop_cache()
             return
-        self.loss_count += counts
+        self.loss_count += counts and not worker.is_reclaimed
         if self.loss_count > self.state.run_config.replacements:
             self.max_workers = min(self.max_workers, len(self.state.inventory.builders))
         if not self.max_workers and self.state.queue:
             what = f"{self.loss_count} workers were lost, and no more are replaced"
             self.state.stop = WorkersLost(what, why=reason, hint="--replacements N allows for more")
+
+    def on_reclaimed(self, worker: Worker, at: float) -> None:
+        """Drain a worker that its provider takes back: nothing starts there, and what cannot end in time is stopped.
+
+        Its config is built by another, which is requested at once; what it has finished is being collected.
+        """
+        if worker.is_reclaimed or not worker.alive:
+            return
+        worker.is_retired = worker.is_reclaimed = True
+        config = None if worker.assignment is None else worker.assignment.config
+        if config is None:
+            return
+        reason = f"its provider takes {worker.name} back in {max(0.0, at - self.state.executor.now()):.0f} s"
+        self.state.observer.config_line(config, reason, "")
+        if not worker.is_building:
+            self.jobs.release(worker, reason)
+        elif self.state.queue.expected_end(worker.name) > at - COLLECTION:
+            self.state.submit(StopBuild(worker=worker.name, config=config, reason=reason))
 
     def drop_cache(self) -> None:
         """Continue without the shared cache."""
@@ -254,7 +273,7 @@ class WorkerManager:
             names.append(inventory.add(name, Offer(machine_type=cache, zone=self.offers.zone(now)), now=now).name)
         offer = self.offers.first(now)
         self.next_request = self.offers.next_time() if offer is None else 0.0
-        while offer is not None and len(inventory.builders) < self.max_workers:
+        while offer is not None and sum(not each.is_reclaimed for each in inventory.builders) < self.max_workers:
             name = run_config.worker_name(self.request_count + 1)
             if self.state.queue.next(name, now + run_config.startup) is None:
                 break

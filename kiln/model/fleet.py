@@ -164,7 +164,8 @@ class JobRecord:
     """A config's build on a worker: ``attempt`` counts from one over all workers.
 
     ``started`` and ``finished`` are seconds since the epoch, ``exit_code`` is that of kiln on the worker, ``traffic``
-    the size of the collected packages in bytes.
+    the size of the collected packages in bytes. ``reclaimed`` marks a build whose worker the provider took back, which
+    is no failure of the config.
     """
 
     config: str
@@ -174,6 +175,7 @@ class JobRecord:
     started: float
     cold: bool = False
     finished: float | None = None
+    reclaimed: bool = False
     exit_code: int | None = None
     traffic: int = 0
     reason: str = ""

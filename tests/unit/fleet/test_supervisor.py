@@ -323,6 +323,34 @@ def test_a_run_on_spot_workers_outlives_frequent_preemption(seed: int) -> None:
     assert_nothing_left(run, simulation)
 
 
+def test_a_worker_that_its_provider_takes_back_is_drained_and_costs_no_attempt() -> None:
+    """Its build is stopped, its config goes to a worker that is requested at the notice, and nothing starts there."""
+    dies = HOUR / 2
+    simulation = Simulation(estimates(1, hours=1.0), faults=Faults(dies={ONE: dies}, notice=True))
+    run = supervisor(simulation, max_workers=1, attempts=1, replacements=0)
+    report = run.execute()
+    assert all_done(report)
+    (stop,) = commands(simulation, StopBuild)
+    assert (stop.worker, "takes kiln-r1-1 back in 120 s" in stop.reason) == (ONE, True)
+    assert [command.worker for command in commands(simulation, StartBuild)] == [ONE, TWO]
+    assert run.workers.loss_count == 0
+    born = {name: born - simulation.began for name, born, _ in simulation.paid}
+    assert dies - 120 <= born[TWO] < dies - 60, "it is not waited for the end of the first"
+    assert {job.reclaimed for job in run.state.inventory.latest_jobs()} == {False}
+    assert_nothing_left(run, simulation)
+
+
+def test_a_build_that_ends_before_its_worker_is_taken_back_is_collected() -> None:
+    up = 240 + 120.0
+    simulation = Simulation(FOUR, faults=Faults(dies={ONE: HOUR + up}, notice=True))
+    run = supervisor(simulation)
+    assert all_done(run.execute())
+    assert not commands(simulation, StopBuild)
+    assert max(run.state.inventory.attempts(job.config) for job in FOUR) == 1
+    assert Counter(worker for _, worker in simulation.built)[ONE] == 1, "nothing starts there after the notice"
+    assert_nothing_left(run, simulation)
+
+
 def test_wrong_credentials_end_the_run_at_once() -> None:
     simulation = Simulation(FOUR, faults=Faults(credentials=True))
     run = supervisor(simulation)

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from kiln.fleet.worker_commands import job_settings, jobs_of
+import base64
+import json
+import queue
+import threading
+from types import SimpleNamespace
+from typing import Any, cast
+
+from kiln.fleet.executor_session import ExecutorSession
+from kiln.fleet.log_stream import MARK
+from kiln.fleet.messages import FollowBuild, Reclaimed
+from kiln.fleet.worker_commands import follow, job_settings, jobs_of
 
 
 def test_jobs_of_other_inputs_are_left_out() -> None:
@@ -17,3 +27,28 @@ def test_jobs_of_other_inputs_are_left_out() -> None:
 
 def test_the_settings_of_a_job_hold_its_key() -> None:
     assert (job_settings("a1"), job_settings("")) == ("KILN_FLEET_KEY=a1\n", "")
+
+
+class Answers(ExecutorSession):
+    """A session whose worker answers with the given states of its job ``c``, one after the other."""
+
+    def __init__(self, *states: dict[str, object]) -> None:
+        site = SimpleNamespace(poll=0.0)
+        super().__init__(site=cast("Any", site), playbooks=cast("Any", None), events=queue.Queue())
+        self.states = list(states)
+        self.provider_lock = threading.Lock()
+
+    def ssh(self, *_: object, **__: object) -> Any:
+        text = f"{json.dumps({'c': self.states.pop(0)})}\n\n{MARK}\n{base64.b64encode(b'').decode()}"
+        return SimpleNamespace(ok=True, stdout=text, exit_code=0, tail="")
+
+
+def test_the_notice_to_a_worker_is_reported_once() -> None:
+    at = 1_790_000_120.0
+    running: dict[str, object] = {"state": "running", "reclaimed_at": None}
+    noticed: dict[str, object] = {**running, "reclaimed_at": at}
+    ended: dict[str, object] = {**noticed, "state": "ended", "exit_code": 0, "result": "success"}
+    session = Answers(running, noticed, noticed, ended)
+    follow(session, FollowBuild(worker="f-1", config="c"))
+    events = [session.events.get_nowait() for _ in range(session.events.qsize())]
+    assert [event for event in events if isinstance(event, Reclaimed)] == [Reclaimed(worker="f-1", at=at)]
