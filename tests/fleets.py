@@ -109,7 +109,7 @@ class Faults:
     """The injected faults: by the name of a worker or a config, with a count or a second of the run.
 
     ``preemption`` is the share of workers that die in an hour, with ``notice`` two minutes before that;
-    ``codes`` are the exit codes of configs that fail
+    ``half_made`` workers are refused though they exist; ``codes`` are the exit codes of configs that fail
     in their ``failing_step``; ``scarce`` are the spans in which the provider has no workers of an offer, ``unprepared``
     the workers whose preparation fails, ``hiccups`` those for which it fails
     so many times,
@@ -124,6 +124,7 @@ class Faults:
     notice: bool = False
     dies: Mapping[str, float] = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
+    half_made: frozenset[str] = frozenset()
     no_capacity: tuple[float, float] = (NEVER, NEVER)
     scarce: Mapping[tuple[str, bool, str], tuple[float, float]] = field(default_factory=dict)
     credentials: bool = False
@@ -334,6 +335,8 @@ class Simulation:
         elif self._within([self.faults.scarce.get(command.offers[name], (NEVER, NEVER))]):
             self._soon(10.0, messages.ProvisionFailed(worker=name, reason="no capacity", scarce=True))
         else:
+            if name in self.faults.half_made:
+                self._soon(30.0, messages.ProvisionFailed(worker=name, reason="the playbook failed"))
             rate = self.faults.preemption
             life = self.random.expovariate(rate / HOUR) if rate else NEVER
             dies = self.faults.dies.get(name)
@@ -343,7 +346,8 @@ class Simulation:
                 lease=self.clock + LEASE,
                 serial=next(self._serial),
             )
-            self._soon(self.up / 2, lambda: self._is_up(name))
+            if name not in self.faults.half_made:
+                self._soon(self.up / 2, lambda: self._is_up(name))
 
     def _is_up(self, name: str) -> messages.Event:
         worker = self._alive(name)

@@ -1,8 +1,8 @@
 """Filters that convert the answers of item provider to machines of one shape, and refusals to their reasons.
 
-A machine is {name, id, provider, run, owner, type, flavor, state, ended, address, private, expires}; ``private`` is
-its address for the run's other workers, ``expires`` is in seconds since the epoch. One that has ``ended`` builds no
-more, but its provider still lists it, and may charge for it.
+A machine is {name, id, provider, run, owner, inputs, type, flavor, state, ended, address, private, expires};
+``private`` is its address for the run's other workers, ``expires`` is in seconds since the epoch. One that
+has ``ended`` builds no more, but its provider still lists it, and may charge for it.
 Name, run, type and expiry are tags of every provider's machines, by which they are guests.
 """
 
@@ -172,6 +172,7 @@ def _machine(tags: Mapping[str, str], **facts: Any) -> Machine:
         "name": tags.get("kiln-worker", ""),
         "run": tags.get("kiln-run", ""),
         "owner": tags.get("kiln-owner", ""),
+        "inputs": tags.get("kiln-inputs", ""),
         "type": tags.get("kiln-type", ""),
         "expires": int(tags.get("kiln-expires") or 0),
         "ended": facts["state"] in ENDED,

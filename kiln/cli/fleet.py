@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import build, config_selection, fleet_offers, fleet_prices, fleet_slurm
+from kiln.cli import build, config_selection, fleet_offers, fleet_prices, fleet_recovery, fleet_slurm
 from kiln.cli.command_hints import pasteable
 from kiln.cli.fleet_arguments import arguments, loss_limits, seconds
 from kiln.cli.fleet_plan_inputs import UP_TO_DATE, plan_of, sizes_of, worker_limit
@@ -129,6 +129,8 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger:
         selection = select(options, feedstock)
         previous = fleet.unfinished(ledger.fleets(), provider=options.provider, key=selection.all[0].inputs.shared)
+        if previous is None:
+            previous = fleet_recovery.recover(options, feedstock, selection.all, ledger)
         if previous is not None:
             selection = select(options, feedstock, tuple(job.config for job in previous.jobs))
             print(f"resuming the fleet run {previous.id}", file=sys.stderr)

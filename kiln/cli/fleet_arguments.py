@@ -71,6 +71,7 @@ ZONE_HELP = "request workers in these zones, the next one where one refuses (def
 FALLBACK_HELP = (
     "machine types to take, in this order, where the provider refuses others; with --spot, the word on-demand"
 )
+BESIDE_HELP = "start workers beside those that another computer has started for the same recipe and build options"
 CAPACITY_HELP = "end a run without workers whose requests are all refused for this long (default: %(default)s)"
 LEASE_HELP = "shut workers down after this long without a lease renewal (default: %(default)s)"
 TIMEOUT_HELP = "probe a worker that has not answered for this long (default: %(default)s)"
@@ -146,6 +147,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attempts", metavar="N", type=int, help=ATTEMPTS_HELP)
     parser.add_argument("--replacements", metavar="N", type=int, help=REPLACEMENTS_HELP)
     parser.add_argument("--capacity-timeout", metavar="TIME", default="1h", help=CAPACITY_HELP)
+    parser.add_argument("--beside", action="store_true", help=BESIDE_HELP)
     parser.add_argument("--keep-going", action="store_true", help=KEEP_GOING_HELP)
     parser.add_argument("--lease", metavar="TIME", default=LEASE, help=LEASE_HELP)
     parser.add_argument("--unreachable-timeout", metavar="TIME", default="3min", help=TIMEOUT_HELP)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown, TeardownIncomplete, UsageError
-from kiln.fleet import stale_processes
+from kiln.fleet import recovery, stale_processes
 from kiln.fleet.ansible_executor import RESERVE, AnsibleExecutor
 from kiln.fleet.playbook_runner import PlaybookRunner, failure_of_removal, nothing_left
 from kiln.fleet.provider import CREDENTIALS
+from kiln.fleet.recovery import RunNote
 from kiln.fleet.slurm import removal
 from kiln.fleet.slurm.executor import SlurmExecutor
 from kiln.fleet.slurm.site import SlurmSite
@@ -47,7 +49,19 @@ def execute(
     files.reserve(site.disk_reserve_file, RESERVE)
     executor = SlurmExecutor(site, keep=keep) if isinstance(site, SlurmSite) else AnsibleExecutor(site, keep=keep)
     supervisor = Supervisor(run_config, executor=executor, store=ledger, observer=observer)
-    return supervisor.execute(), supervisor.errors
+    _note_of(run_config).write(site.folder)
+    try:
+        return supervisor.execute(), supervisor.errors
+    finally:
+        run = ledger.fleet(run_config.id)
+        if run is not None and run.finished is not None:
+            recovery.forget(site.folder)
+
+
+def _note_of(run_config: FleetRunConfig) -> RunNote:
+    previous, kind = run_config.previous_run, run_config.machine_type
+    started = time.time() if previous is None else previous.started
+    return RunNote(id=run_config.id, provider=kind.provider, type=kind.type, key=run_config.key, started=started)
 
 
 def unfinished(runs: Sequence[FleetRun], *, provider: str, key: str) -> FleetRun | None:
@@ -84,6 +98,7 @@ def down(site: PlaybookSite | SlurmSite, run: str) -> None:
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if isinstance(site, SlurmSite):
         removal.down(site)
+        recovery.forget(site.folder)
         return
     playbooks = PlaybookRunner(site)
     playbooks.stop()
@@ -91,6 +106,7 @@ def down(site: PlaybookSite | SlurmSite, run: str) -> None:
     result = playbooks.play("down.yml", last=True)
     if not nothing_left(result):
         raise _removal_error(f"workers of the fleet run {run}", result)
+    recovery.forget(site.folder)
 
 
 def sweep(site: PlaybookSite, *, everything: bool) -> None:

@@ -189,6 +189,7 @@ class Supervisor:
                 self.workers.on_provisioned(worker, event.id)
             case messages.ProvisionFailed():
                 self.workers.on_refused(worker, event)
+                self.silence.audit_later()
             case messages.Prepared() if worker.alive:
                 self.workers.on_prepared(worker, event.cache)
             case messages.JobsListed():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from kiln.fleet.messages import Probe
+from kiln.fleet.messages import Probe, Terminate
+from kiln.fleet.reconcile import Machine, Step, reconcile
 from kiln.model.fleet import WorkerState
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ class Silence:
         self.cut_off = False
         self._probing = False
         self._next = 0.0
+        self._audit_at = math.inf
 
     def suspects(self, now: float) -> list[Worker]:
         """Return the workers that were silent for too long."""
@@ -39,8 +42,9 @@ class Silence:
 
     def probe_when_due(self, now: float) -> None:
         """Probe the workers, repeatedly while some are silent."""
-        if self._probing or now < self._next or not self.suspects(now):
+        if self._probing or now < self._next or not (now >= self._audit_at or self.suspects(now)):
             return
+        self._audit_at = math.inf
         self._probing = True
         names = [
             worker.name
@@ -49,11 +53,17 @@ class Silence:
         ]
         self.state.submit(Probe(workers=tuple(names)))
 
+    def audit_later(self) -> None:
+        """Compare soon what the provider has with what is wanted: a request that failed may have left a machine."""
+        self._audit_at = min(self._audit_at, self.state.executor.now() + BETWEEN)
+
     def due(self, now: float) -> list[float]:
         """Return the times of the next probes."""
         timeout = self.state.run_config.unreachable_timeout
         silent = [worker.silent_since for worker in self.state.inventory.present if worker.alive]
         times = [since + timeout for since in silent if since is not None]
+        if self._audit_at < math.inf:
+            times.append(self._audit_at)
         return [] if self._probing else [max(time, self._next) if time <= now else time for time in times]
 
     def on_answer(self, worker: Worker) -> None:
@@ -72,6 +82,7 @@ class Silence:
         self._next = now + min(BETWEEN, self.state.run_config.unreachable_timeout)
         for worker in [worker for worker in self.state.inventory.present if worker.name in event.answers]:
             self.on_answer(worker)
+        self._end_unwanted(event)
         lost = self._lost(event, now)
         for worker in lost:
             seconds = 0.0 if worker.silent_since is None else now - worker.silent_since
@@ -79,6 +90,15 @@ class Silence:
         suspects = self.suspects(now)
         self.cut_off = bool(suspects) and not event.answers
         self._report(suspects, event)
+
+    def _end_unwanted(self, event: Probed) -> None:
+        """Terminate the machines of the run that no worker needs, such as half-made ones of refused requests."""
+        inventory = self.state.inventory
+        wanted = {worker.name: "" for worker in inventory.present}
+        machines = [Machine(name=name, owner="") for name in sorted(event.listed or ())]
+        for action in reconcile(wanted, machines, owner=self.state.run_config.id):
+            if action.step is Step.TERMINATE and action.name in inventory.workers:
+                self.state.submit(Terminate(worker=action.name))
 
     def _lost(self, event: Probed, now: float) -> list[Worker]:
         suspects = self.suspects(now)

@@ -400,8 +400,9 @@ def test_a_machine_on_aws_is_in_its_zone_and_scarce_capacity_is_told_from_other_
     some = client.describe_images(Filters=[{"Name": "architecture", "Values": ["x86_64"]}])["Images"][0]["ImageId"]
     zones = {"kiln-one-1": "us-east-1b", "kiln-one-2": "us-east-1c"}
     machines = [{"name": name, "type": "compute-8", "spot": True, "zone": zone} for name, zone in zones.items()]
-    done = play("provision", **moto, kiln_aws_image=some, kiln_machines=machines)
+    done = play("provision", **moto, kiln_aws_image=some, kiln_machines=machines, kiln_inputs="0123456789abcdef")
     assert done.returncode == 2
+    assert {"Key": "kiln-inputs", "Value": "0123456789abcdef"} in running(client)["kiln-one-1"]["Tags"]
     assert {name: each["Placement"]["AvailabilityZone"] for name, each in running(client).items()} == {
         "kiln-one-1": "us-east-1b"
     }

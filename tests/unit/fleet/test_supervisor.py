@@ -351,6 +351,16 @@ def test_a_build_that_ends_before_its_worker_is_taken_back_is_collected() -> Non
     assert_nothing_left(run, simulation)
 
 
+def test_a_machine_that_a_failed_request_has_left_is_ended_while_the_run_goes_on() -> None:
+    simulation = Simulation(FOUR, faults=Faults(half_made=frozenset({TWO})))
+    run = supervisor(simulation)
+    assert all_done(run.execute())
+    ends = {name: end - simulation.began for name, _, end in simulation.paid}
+    assert ends[TWO] < 240.0, "it is charged for minutes, not for the whole run"
+    assert {worker for _, worker in simulation.built} == {ONE, "kiln-r1-3"}
+    assert_nothing_left(run, simulation)
+
+
 def test_wrong_credentials_end_the_run_at_once() -> None:
     simulation = Simulation(FOUR, faults=Faults(credentials=True))
     run = supervisor(simulation)

@@ -1,0 +1,83 @@
+"""Compare the wanted workers of a run with those that its provider lists: one rule for all faults of machines.
+
+A worker that was lost, refused, half made or stopped, machines of an earlier process whose ledger is lost, and those of
+strangers are all the same case: what exists is the truth, what is wanted decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A machine as a provider lists it; one that ``ended`` builds no more, but may still be charged for."""
+
+    name: str
+    owner: str
+    id: str = ""
+    type: str = ""
+    ended: bool = False
+
+
+class Step(str, Enum):
+    """The step by which what exists becomes what is wanted."""
+
+    KEEP = "keep"  # it is wanted, and there
+    PREPARE = "prepare"  # a new machine has the name of a wanted one
+    ADOPT = "adopt"  # nobody knows it any more, and it can be reached
+    CREATE = "create"
+    TERMINATE = "terminate"
+    LEAVE = "leave"  # it is another's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """A step for a machine or a wanted worker, by its name."""
+
+    step: Step
+    name: str
+    reason: str = ""
+
+
+def reconcile(
+    wanted: Mapping[str, str], existing: Iterable[Machine], *, owner: str, adoptable: Iterable[str] = ()
+) -> tuple[Action, ...]:
+    """Return the actions for all machines, then for the wanted workers that are missing.
+
+    ``wanted`` maps the names of workers to the provider's ids, empty where none is known. ``adoptable`` are the names
+    of machines that are taken over though no worker of the run is known by them: those that answer to its key.
+    """
+    actions: list[Action] = []
+    present: set[str] = set()
+    adoptable = frozenset(adoptable)
+    for machine in existing:
+        action = _action(machine, wanted, owner=owner, adoptable=adoptable, present=present)
+        actions.append(action)
+        if action.step in {Step.KEEP, Step.PREPARE, Step.ADOPT}:
+            present.add(machine.name)
+    missing = [name for name in wanted if name not in present]
+    return (*actions, *(Action(step=Step.CREATE, name=name, reason="it does not exist") for name in missing))
+
+
+def _action(
+    machine: Machine, wanted: Mapping[str, str], *, owner: str, adoptable: frozenset[str], present: set[str]
+) -> Action:
+    name = machine.name
+    if machine.owner not in {"", owner}:
+        return Action(step=Step.LEAVE, name=name, reason=f"it is of the owner {machine.owner}")
+    if machine.ended:
+        return Action(step=Step.TERMINATE, name=name, reason="it has ended")
+    if name in present:
+        return Action(step=Step.TERMINATE, name=name, reason="it exists twice")
+    if name in wanted:
+        same = wanted[name] in {"", machine.id}
+        return Action(step=Step.KEEP if same else Step.PREPARE, name=name, reason="" if same else "it is a new machine")
+    if name in adoptable:
+        return Action(step=Step.ADOPT, name=name, reason="the ledger does not have it")
+    return Action(step=Step.TERMINATE, name=name, reason="it is not wanted")
