@@ -81,14 +81,16 @@ class BazelBuild:
         hits = sum(count for name, count in self.counts.items() if "cache hit" in name)
         internal = self.counts.get("internal", 0)
         ran = sum(self.counts.values()) - hits - internal
-        work = None if self.profile is None else action_seconds(self.profile)
+        remote = self.counts.get("remote", 0)
+        # An action that runs remotely also waits there for a worker.
+        work = None if self.profile is None or remote else action_seconds(self.profile)
         return CompileReport(
             hits=hits,
             misses=ran,
             internal=internal,
             seconds=self.seconds,
             work=work,
-            remote=self.counts.get("remote", 0),
+            remote=remote,
             critical=self.critical,
             queued=self.queued,
         )

@@ -61,7 +61,10 @@ def failure(value: object) -> bool:
 
 
 # Shapes of JSON values: a function of a value, a list of one shape, a tuple of alternatives, or a mapping by its keys.
-COMPILE = {"hits": number, "misses": number, "internal": number, "seconds": number, "work": (number, null)}
+COMPILE = {
+    **dict.fromkeys(("hits", "misses", "internal", "seconds", "remote"), number),
+    **dict.fromkeys(("work", "critical", "queued"), (number, null)),
+}
 STEP = {
     "title": text,
     "seconds": number,

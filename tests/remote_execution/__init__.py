@@ -11,6 +11,7 @@ import contextlib
 import hmac
 import json
 import os
+import platform
 import secrets
 import shutil
 import socket
@@ -27,7 +28,7 @@ from tests import small_tensorflow
 from tests.remote_cache import bridge, free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 HERE = Path(__file__).parent
 REQUIREMENTS = HERE / "buildgrid.txt"
@@ -52,10 +53,6 @@ server:
     credentials:
       <<: *credentials
       tls-client-certs: /pool/credentials/ca.pem
-authorization:
-  method: jwt
-  secret: /pool/credentials/jwt
-  algorithm: hs256
 connections:
   - !sql-connection &sql
     connection-string: {database}
@@ -99,6 +96,12 @@ thread-pool-size: 60
 """
 
 
+AUTHORIZATION = """\
+authorization:
+  method: jwt
+  secret: /pool/credentials/jwt
+  algorithm: hs256
+"""
 DATABASE = f"postgresql+psycopg://{DATABASE_USER}@/postgres?host=/pool/database"
 MIGRATE = f"""\
 from alembic import command, config
@@ -113,8 +116,7 @@ command.upgrade(settings, "head")
 class Pool:
     """A server and its workers.
 
-    The server has three addresses: ``plain``, ``tls``, and ``mutual``, which requires a client's certificate. All of
-    them require a token.
+    The server has three addresses: ``plain``, ``tls``, and ``mutual``, which requires a client's certificate.
     """
 
     folder: Path
@@ -123,6 +125,7 @@ class Pool:
     mutual: str
     token: str = field(repr=False)
     workers: list[str] = field(default_factory=list)
+    started: int = 0
 
     @property
     def url(self) -> str:
@@ -137,18 +140,26 @@ class Pool:
     def start_workers(self, number: int, *properties: str) -> None:
         """Start further workers, each a container with a name of its own."""
         for _ in range(number):
-            name = f"{self._name}-{len(self.workers)}"
+            name = f"{self._name}-{self.started}"
+            self.started += 1
             words = [word for text in properties for word in ("--property", text)]
             arguments = ("--server", self.mutual, "--instance", INSTANCE, "--name", name, *words)
             places = ("--credentials", "/pool/client", "--folder", "/blobs")
             self._start(name, "python3", "-B", "/worker.py", *arguments, *places)
             self.workers.append(name)
 
-    def kill_worker(self) -> str:
-        """Kill a worker, and return its name."""
-        name = self.workers.pop(0)
-        run(("docker", "kill", name))
-        return name
+    def kill_worker_in_action(self, *, while_true: Callable[[], bool]) -> str:
+        """Kill a worker that runs an action, and return its name; empty when ``while_true`` becomes false before."""
+        look = "ls -d /tmp/action-* && pgrep --parent $(pgrep --full /worker.py | tail -n 1)"
+        while while_true():
+            for name in self.workers:
+                words = ("docker", "exec", name, "sh", "-c", look)
+                if subprocess.run(words, capture_output=True, check=False).returncode:
+                    continue
+                run(("docker", "kill", name))
+                self.workers.remove(name)
+                return name
+        return ""
 
     def restart(self) -> None:
         """Kill the server and start it again, on the same storage and database."""
@@ -169,7 +180,7 @@ class Pool:
 
     def stop(self) -> None:
         """Remove all containers."""
-        names = (f"{self._name}-server", *(f"{self._name}-{number}" for number in range(100)))
+        names = (f"{self._name}-server", *(f"{self._name}-{number}" for number in range(self.started)))
         subprocess.run(("docker", "rm", "--force", "--volumes", *names), capture_output=True, check=False)
 
     @property
@@ -188,8 +199,16 @@ class Pool:
         run(("docker", "run", kind, "--name", name, *options, *volumes, small_tensorflow.IMAGE, *words))
 
 
+def missing() -> str:
+    """Return the reason why this machine cannot serve remote execution; empty when it can."""
+    if platform.machine() != "x86_64":
+        return "buildgrid.txt has packages for x86-64"
+    has_database = any(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return "" if has_database and shutil.which("openssl") else "needs initdb (postgresql) and openssl (openssl)"
+
+
 @contextlib.contextmanager
-def served() -> Iterator[Pool]:
+def served(*, requires_token: bool = True) -> Iterator[Pool]:
     """Serve remote execution to this machine's containers until the end of the block, at first without workers."""
     packages()
     folder = Path(tempfile.mkdtemp(prefix="kiln-pool-"))
@@ -199,7 +218,7 @@ def served() -> Iterator[Pool]:
     try:
         pool.token = make_credentials(folder, host)
         settings = SERVER.format(plain=plain, tls=tls, mutual=mutual, database=DATABASE, instance=INSTANCE)
-        (folder / "server.yml").write_text(settings)
+        (folder / "server.yml").write_text(settings + (AUTHORIZATION if requires_token else ""))
         with database(folder / "database"):
             try:
                 pool.make_tables()
@@ -273,6 +292,9 @@ def make_credentials(folder: Path, address: str) -> str:
             shutil.copy(folder / "credentials" / f"{name}.{suffix}", client / f"client.{suffix}")
         (client / "headers").write_text(f"authorization: Bearer {token}\n")
         (client / "headers").chmod(0o600)
+        if name == "client":
+            (folder / "anonymous").mkdir()
+            shutil.copy(folder / "credentials" / "ca.pem", folder / "anonymous" / "ca.pem")
     return token
 
 
