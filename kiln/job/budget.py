@@ -60,6 +60,7 @@ class BudgetMonitor:
     terminated: bool = False
     _over: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
+    _before: int = 0
     _measured: float = 0.0
     _reserve: float = 0.0
 
@@ -67,6 +68,7 @@ class BudgetMonitor:
         """Start the thread, where there is a budget."""
         files.remove(self.stop)
         if self.options.has_budget:
+            self._before = action_count(self.cache)
             self._thread = threading.Thread(target=self._watch, name="budget", daemon=True)
             self._thread.start()
         return self
@@ -84,11 +86,10 @@ class BudgetMonitor:
         return BudgetSpent(f"stopped before it was finished: {self.spent}", hint=CONTINUE)
 
     def _watch(self) -> None:
-        before = action_count(self.cache)
         while not self.spent:
             if self._over.wait(LOOK if self.options.action_limit is None else ACTIONS_LOOK):
                 return
-            self.spent = self.reason(time.time(), before)
+            self.spent = self.reason(time.time(), self._before)
         with contextlib.suppress(OSError):  # a script has made a link of that name, and is terminated below
             files.create_empty(self.stop)
         if not self._over.wait(max(SHORTEST, self._reserve / 2)):

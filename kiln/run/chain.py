@@ -100,7 +100,8 @@ class Chain:
             self.actions = action_count(self._cache)
         if self.record is None:
             return plan, tuple(notes)
-        self.steps = self.record.links[-1].steps if self.record.links else ()
+        if self.record.links:  # what is only on this disk, by a job that was killed, is not handed on yet
+            self.actions, self.steps = self.record.links[-1].actions, self.record.links[-1].steps
         configs = tuple(
             dataclasses.replace(config, earlier_seconds=self.record.seconds)
             if config.state is ConfigState.WAITING

@@ -79,3 +79,25 @@ def test_a_folder_that_is_made_later_may_be_missing_but_not_a_file(tmp_path: Pat
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="not a folder"):
         values.new_folder(str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5h30m", values.Budget(seconds=19_800.0)),
+        ("90m", values.Budget(seconds=5400.0)),
+        ("1.5h", values.Budget(seconds=5400.0)),
+        ("45s", values.Budget(seconds=45.0)),
+        ("1h 5min 2s", values.Budget(seconds=3902.0)),
+        ("500 actions", values.Budget(actions=500)),
+        ("1 action", values.Budget(actions=1)),
+    ],
+)
+def test_a_budget_is_a_time_or_a_number_of_actions(text: str, expected: values.Budget) -> None:
+    assert values.budget(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "5", "0s", "0 actions", "h", "5h30", "-1h", "many actions", "1s1h"])
+def test_an_invalid_budget_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="invalid budget"):
+        values.budget(text)

@@ -1,0 +1,208 @@
+"""The folder that one job hands on to the next: read only if it is whole, and unpacked only into its own folder."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.errors import BrokenHandover
+from kiln.model.handover import ChainLink, ChainState, HandoverArchive, HandoverRecord
+from kiln.store import handover
+from kiln.zstd import zstd
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BOUND = 10_000_000
+
+
+def entry(data: bytes) -> str:
+    """Return the name of a file in a compile cache."""
+    digest = hashlib.sha256(data).hexdigest()
+    return f"cas/{digest[:2]}/{digest}"
+
+
+def action(number: int) -> str:
+    return f"ac/{number:02x}/{number:064x}"
+
+
+def put(folder: Path, name: str, data: bytes) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def a_record(archive: HandoverArchive | None) -> HandoverRecord:
+    return HandoverRecord(
+        version=handover.VERSION,
+        config="a",
+        sources="s",
+        cache_key="k",
+        in_container=True,
+        state=ChainState.UNFINISHED,
+        links=(ChainLink(seconds=2.5, actions=1, steps=("compile",)),),
+        archive=archive,
+    )
+
+
+def archived(folder: Path, *members: tuple[tarfile.TarInfo, bytes]) -> HandoverArchive:
+    """Write an archive as somebody else may have made it."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        for member, content in members:
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    packed = zstd.compress(data.getvalue())
+    digest = hashlib.sha256(packed).hexdigest()
+    path = put(folder, f"made-{digest[:16]}.tar.zst", packed)
+    return HandoverArchive(name=path.name, size=len(packed), unpacked=1000, files=len(members), sha256=digest)
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info
+
+
+def test_what_is_packed_is_unpacked_with_links_modes_and_times(tmp_path: Path) -> None:
+    cache, work = tmp_path / "cache", tmp_path / "work"
+    put(cache, entry(b"object"), b"object")
+    put(cache, action(1), b"result")
+    put(cache, "cas/being-written", b"partial")
+    program = put(work, "compile/bin/program", b"#!/bin/sh\n")
+    program.chmod(0o4755)
+    os.utime(program, (1000, 1000))
+    (work / "compile" / "inside").symlink_to("bin/program")
+    (work / "compile" / "outside").symlink_to("/etc/passwd")
+    put(work, "compile/bazel/base/DO_NOT_BUILD_HERE", b"")
+    put(work, "compile/bazel/base/external/large", b"of Bazel's own")
+    entries, left_out = handover.cache_entries(cache, BOUND)
+    archive = handover.pack(tmp_path / "dir", [*handover.work_entries(work, {"compile", "missing"}), *entries])
+    result = handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
+    new = tmp_path / "new"
+    names = sorted(path.relative_to(new).as_posix() for path in new.rglob("*") if not path.is_dir())
+    assert names == sorted(
+        [f"cache/{entry(b'object')}", f"cache/{action(1)}", "work/compile/bin/program", "work/compile/inside"]
+    )
+    assert (left_out, result.files, result.rejected, archive.files) == (0, 4, 0, 4)
+    unpacked = new / "work" / "compile" / "bin" / "program"
+    assert (unpacked.stat().st_mode & 0o7777, unpacked.stat().st_mtime) == (0o755, 1000)
+    assert (new / "work" / "compile" / "inside").read_bytes() == b"#!/bin/sh\n"
+
+
+def test_a_cache_above_the_limit_hands_on_its_newest_entries(tmp_path: Path) -> None:
+    for number in range(4):
+        os.utime(put(tmp_path, action(number), bytes(100)), (number, number))
+    entries, left_out = handover.cache_entries(tmp_path, 250)
+    assert [name for name, _ in entries] == [f"cache/{action(3)}", f"cache/{action(2)}"]
+    assert left_out == 2
+
+
+def test_the_record_survives_and_archives_that_it_does_not_name_are_removed(tmp_path: Path) -> None:
+    old = put(tmp_path, "made-0123456789abcdef.tar.zst", b"")
+    archive = handover.pack(tmp_path, [("cache/" + action(1), put(tmp_path / "c", action(1), b"result"))])
+    assert old.exists()
+    handover.write(tmp_path, a_record(archive))
+    assert not old.exists()
+    assert handover.read(tmp_path) == a_record(archive)
+    assert handover.read(tmp_path / "nothing") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"version": 1}',
+        b'{"version": 2}',
+        b"\xff",
+        b"[" * 100_000,
+        b" " * (handover.LONGEST_RECORD + 1),
+    ],
+)
+def test_an_invalid_record_is_refused(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / handover.RECORD).write_bytes(text)
+    with pytest.raises(BrokenHandover, match="is invalid") as raised:
+        handover.read(tmp_path)
+    assert raised.value.why
+    assert "remove the folder" in raised.value.hint
+
+
+def test_a_record_cannot_name_an_archive_elsewhere(tmp_path: Path) -> None:
+    archive = HandoverArchive(name="../made-0123456789abcdef.tar.zst", size=1, unpacked=1, files=1, sha256="")
+    handover.write(tmp_path, a_record(archive))
+    with pytest.raises(BrokenHandover, match="is invalid"):
+        handover.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "harmful",
+    [
+        member("../out"),
+        member("/out"),
+        member("work/../../out"),
+        member("other/file"),
+        member("cache/ac/../../../out"),
+        member("cache/notes.txt"),
+        member("cache/" + action(1), tarfile.SYMTYPE, "../../../work/file"),
+        member("work/link", tarfile.SYMTYPE, "/etc"),
+        member("work/link", tarfile.SYMTYPE, "../cache"),
+        member("work/hard", tarfile.LNKTYPE, "work/file"),
+        member("work/pipe", tarfile.FIFOTYPE),
+        member("work/device", tarfile.CHRTYPE),
+        member("work/folder", tarfile.DIRTYPE),
+        member("work/C:\\out"),
+    ],
+    ids=lambda info: f"{info.name} {info.linkname}".strip(),
+)
+def test_a_path_that_leads_out_of_the_folder_is_refused(tmp_path: Path, harmful: tarfile.TarInfo) -> None:
+    archive = archived(tmp_path / "dir", (harmful, b""))
+    with pytest.raises(BrokenHandover, match="cannot be unpacked"):
+        handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
+    assert not (tmp_path / "out").exists()
+    assert not [path for path in (tmp_path / "new").rglob("*") if path.is_file()]
+
+
+def test_no_file_is_written_through_a_link_of_the_archive(tmp_path: Path) -> None:
+    archive = archived(
+        tmp_path / "dir",
+        (member("work/here", tarfile.SYMTYPE, "there"), b""),
+        (member("work/here/file"), b"content"),
+    )
+    with pytest.raises((BrokenHandover, FileExistsError)):
+        handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
+    assert not (tmp_path / "new" / "work" / "there").exists()
+
+
+def test_an_entry_with_another_content_than_its_name_says_is_dropped(tmp_path: Path) -> None:
+    archive = archived(tmp_path / "dir", (member("cache/" + entry(b"good")), b"evil"))
+    result = handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
+    assert result.rejected == 1
+    assert not (tmp_path / "new" / "cache" / entry(b"good")).exists()
+
+
+def test_an_archive_is_refused_that_is_damaged_missing_or_larger_than_it_says(tmp_path: Path) -> None:
+    folder = tmp_path / "dir"
+    archive = archived(folder, (member("work/zeros"), bytes(50_000)))
+    with pytest.raises(BrokenHandover, match="too large: 50 kB"):
+        handover.unpack(folder, archive, tmp_path / "a", bound=40_000)
+    (folder / archive.name).write_bytes(b"other")
+    with pytest.raises(BrokenHandover, match="another hash"):
+        handover.unpack(folder, archive, tmp_path / "b", bound=BOUND)
+    (folder / archive.name).unlink()
+    with pytest.raises(BrokenHandover, match="is missing"):
+        handover.unpack(folder, archive, tmp_path / "c", bound=BOUND)
+
+
+def test_a_record_of_this_version_can_be_read_by_other_programs(tmp_path: Path) -> None:
+    handover.write(tmp_path, a_record(None))
+    data = json.loads((tmp_path / handover.RECORD).read_text())
+    assert (data["state"], data["links"][0]["steps"]) == ("unfinished", ["compile"])
