@@ -6,26 +6,25 @@ The settings and their defaults are conda-smithy's (conda_smithy/schema.py, Gith
 from __future__ import annotations
 
 import difflib
-import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.conda_forge_yml import TypedSettings, conditional_values
-from kiln.errors import RecipeFault
-from kiln.expand import build_settings, forge_settings
+from kiln.expand import ci_limits, forge_settings, workflow_text
+from kiln.expand.actions_settings import GITHUB, ActionsSettings
 from kiln.variants.axes import labels
+from kiln.variants.cuda_version import cuda_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Any
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
 
 NAME = ".github/workflows/build.yml"
+FURTHER = re.compile(r"build-(?:\d+|chain)\.yml")  # the workflows beside the first one
 SMITHY_NAME = ".github/workflows/conda-build.yml"  # conda-smithy's workflow for the same configs
 ENTRY = "build-locally.py"
 MARKER = "# Written by `kiln rerender`, which leaves a file alone that does not begin with this line."
@@ -33,14 +32,13 @@ MARKER = "# Written by `kiln rerender`, which leaves a file alone that does not 
 ACTIONS = {
     "checkout": "actions/checkout@3d3c42e5aac5ba805825da76410c181273ba90b1 # v7.0.1",
     "cache": "actions/cache@27d5ce7f107fe9357f9df03efb73ab90386fccae # v5.0.5",
+    "restore": "actions/cache/restore@27d5ce7f107fe9357f9df03efb73ab90386fccae # v5.0.5",
+    "save": "actions/cache/save@27d5ce7f107fe9357f9df03efb73ab90386fccae # v5.0.5",
     "upload": "actions/upload-artifact@bbbca2ddaa5d8feaa63e36b76fdaad77386f024f # v7.0.0",
+    "download": "actions/download-artifact@3e5f45b2cfb9172054b4087a40e8e0b5a5461e7c # v8.0.1",
 }
 # https://docs.github.com/actions/reference/runners/github-hosted-runners
 RUNNERS = {"linux-64": "ubuntu-24.04", "linux-aarch64": "ubuntu-24.04-arm"}
-MAX_JOBS = 256  # GitHub's limit for one matrix
-MINUTES, DAYS = 360, 14
-GITHUB = "github_actions"  # the CI service in conda-forge.yml
-SKIP = "skip"  # of free_disk_space: nothing is removed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +46,8 @@ class Job:
     """A job of the workflow: its config, a readable name, and the label of its runner.
 
     ``free`` is how much it removes from the runner's disk, ``swap`` the GiB of its swap file; ``keep`` if it keeps the
-    packages as an artifact.
+    packages as an artifact. ``group`` are the configs that share a compile, ``links`` the number of jobs that the
+    config may take, ``gpu`` the label of a runner with a GPU that tests its packages.
     """
 
     config: str
@@ -57,15 +56,22 @@ class Job:
     free: str
     swap: int
     keep: bool
+    group: str
+    links: int = 1
+    gpu: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowText:
-    """The planned workflow: a text, no file (None), or the existing file (``keep``), and the reason."""
+    """The planned workflow: a text, no file (None), or the existing file (``keep``), and the reason.
+
+    ``more`` are the texts of further workflows by their paths.
+    """
 
     text: str | None = None
     keep: bool = False
     why: str = ""
+    more: Mapping[str, str] = field(default_factory=dict)
 
 
 def planned(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> WorkflowText:
@@ -74,27 +80,31 @@ def planned(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> WorkflowTex
     Raises:
         KilnError: conda-forge.yml is invalid.
     """
-    settings = _ActionsSettings(feedstock.settings)
+    settings = ActionsSettings(feedstock.settings)
     jobs = _jobs(feedstock, list(configs), settings)
-    if settings.skipped:
+    if any(Path(NAME).is_relative_to(name) for name in settings.skips):
         return WorkflowText(keep=True, why=f"{NAME} is left alone: skip_render in conda-forge.yml names it")
     existing = _existing(feedstock)
     if existing is not None and not existing.startswith(MARKER):
         return WorkflowText(keep=True, why=f"{NAME} is left alone: kiln did not write it; name it under skip_render")
     if not jobs:
         return WorkflowText()  # GitHub runs no config
-    reason = _reason_against(feedstock, len(jobs))
-    return WorkflowText(why=f"no {NAME}: {reason}") if reason else WorkflowText(text=_text(jobs, settings))
+    if reason := _reason_against(feedstock):
+        return WorkflowText(why=f"no {NAME}: {reason}")
+    texts = workflow_text.texts(
+        jobs, settings, marker=MARKER, actions=ACTIONS, most=ci_limits.limit(GITHUB, "matrix jobs").value
+    )
+    folder = Path(NAME).parent
+    paths = {(folder / name).as_posix(): text for name, text in texts.items()}
+    return WorkflowText(text=paths.pop(NAME), more=paths)
 
 
-def _reason_against(feedstock: Feedstock, jobs: int) -> str:
+def _reason_against(feedstock: Feedstock) -> str:
     """Return why a feedstock can have no workflow; empty when it can."""
     if (feedstock.root / SMITHY_NAME).exists():
         return f"conda-smithy's {SMITHY_NAME} builds these configs; remove one of the two"
     if not calls_kiln(feedstock):
         return f"it runs kiln's {ENTRY}, which this feedstock lacks; kiln init adds it where there is none"
-    if jobs > MAX_JOBS:
-        return f"GitHub starts {MAX_JOBS} jobs for one run, and there are {jobs} configs"
     return ""
 
 
@@ -105,39 +115,58 @@ def calls_kiln(feedstock: Feedstock) -> bool:
 
 
 def write(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
-    """Write the workflow, or remove one of kiln's that is no longer needed; return a line for each change.
+    """Write the workflows, or remove those of kiln's that are no longer needed; return a line for each change.
 
     Raises:
-        NotWritable: its path contains a link.
+        NotWritable: a path contains a link.
     """
-    workflow, existing, path = planned(feedstock, configs), _existing(feedstock), feedstock.root / NAME
+    workflow = planned(feedstock, configs)
     lines = [workflow.why] if workflow.why else []
-    if workflow.keep or workflow.text == existing:
-        return lines
-    files.inside(path, feedstock.root)
-    if workflow.text is None:
-        files.remove(path)
-        return [*lines, f"{NAME}: removed"]
-    files.write_text(path, workflow.text)
-    return [*lines, f"{NAME}: {'added' if existing is None else 'changed'}"]
+    for name, (existing, text) in _changes(feedstock, workflow).items():
+        path = feedstock.root / name
+        files.inside(path, feedstock.root)
+        if text is None:
+            files.remove(path)
+            lines.append(f"{name}: removed")
+        else:
+            files.write_text(path, text)
+            lines.append(f"{name}: {'added' if existing is None else 'changed'}")
+    return lines
 
 
 def drift(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
-    """Return the difference of the workflow from what ``write`` would write, as a unified diff; empty without one."""
-    workflow, existing = planned(feedstock, configs), _existing(feedstock)
-    if workflow.keep or workflow.text == existing:
-        return []
-    before, after = ((text or "").splitlines() for text in (existing, workflow.text))
-    old, new = (NAME if text is not None else "/dev/null" for text in (existing, workflow.text))
-    return list(difflib.unified_diff(before, after, old, new, n=1, lineterm=""))
+    """Return the difference of the workflows from what ``write`` would write, as unified diffs; empty without one."""
+    lines: list[str] = []
+    for name, (existing, text) in _changes(feedstock, planned(feedstock, configs)).items():
+        before, after = ((content or "").splitlines() for content in (existing, text))
+        old, new = (name if content is not None else "/dev/null" for content in (existing, text))
+        lines += difflib.unified_diff(before, after, old, new, n=1, lineterm="")
+    return lines
 
 
-def _existing(feedstock: Feedstock) -> str | None:
-    place = feedstock.root / NAME
+def _changes(feedstock: Feedstock, workflow: WorkflowText) -> dict[str, tuple[str | None, str | None]]:
+    """Return the texts before and after of the workflows that change, by their paths; others' files stay."""
+    if workflow.keep:
+        return {}
+    expected: dict[str, str | None] = {NAME: workflow.text, **workflow.more}
+    folder = (feedstock.root / NAME).parent
+    names = [
+        f"{Path(NAME).parent.as_posix()}/{path.name}" for path in folder.glob("*.yml") if FURTHER.fullmatch(path.name)
+    ]
+    texts = {name: (_existing(feedstock, name), expected.get(name)) for name in (*expected, *names)}
+    return {
+        name: (existing, text)
+        for name, (existing, text) in texts.items()
+        if existing != text and (existing is None or existing.startswith(MARKER))
+    }
+
+
+def _existing(feedstock: Feedstock, name: str = NAME) -> str | None:
+    place = feedstock.root / name
     return place.read_text(encoding="utf-8", errors="replace") if place.is_file() else None
 
 
-def _jobs(feedstock: Feedstock, configs: Sequence[BuildConfig], settings: _ActionsSettings) -> list[Job]:
+def _jobs(feedstock: Feedstock, configs: Sequence[BuildConfig], settings: ActionsSettings) -> list[Job]:
     """Return the configs that GitHub runs, each with a readable name and the label of its runner."""
     runners = {
         f"{job.system}-{job.arch}": RUNNERS[job.build_platform]
@@ -156,7 +185,10 @@ def _jobs(feedstock: Feedstock, configs: Sequence[BuildConfig], settings: _Actio
             runner=_runner(config, runners[config.platform], default_label),
             free=settings.free_disk_space(config.platform),
             swap=settings.swap(config.platform),
-            keep=settings.keeps_packages(config.platform),
+            keep=settings.keeps_packages(config.platform) or bool(settings.gpu_runner(_group(config))),
+            group=_group(config),
+            links=settings.links(_group(config)),
+            gpu=settings.gpu_runner(_group(config)),
         )
         for config in hosted_configs
     ]
@@ -168,96 +200,8 @@ def _runner(config: BuildConfig, hosted: str, default_label: str) -> str:
     return hosted if label == "hosted" else label
 
 
-def _text(jobs: Sequence[Job], settings: _ActionsSettings) -> str:
-    """Return the text of the workflow.
-
-    Raises:
-        RecipeFault: the name of a config contains an expression.
-    """
-    import jinja2
-
-    if any("${{" in value for job in jobs for value in (job.config, job.name, job.runner)):
-        raise RecipeFault("a value of the matrix is an expression of GitHub Actions", why="it contains ${{")
-    for name, value in (("upload_on_branch", settings.branch), ("docker.run_args", settings.run_arguments)):
-        if "${{" in value:
-            raise RecipeFault(f"{name} is an expression of GitHub Actions", why="it contains ${{")
-    environment = jinja2.Environment(  # noqa: S701 - YAML; every value is quoted
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        undefined=jinja2.StrictUndefined,
-        block_start_string="[%",
-        block_end_string="%]",
-        variable_start_string="[[",
-        variable_end_string="]]",
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["quoted"] = lambda value: json.dumps(value, ensure_ascii=False)
-    return environment.get_template("build.yml.j2").render(
-        marker=MARKER,
-        actions=ACTIONS,
-        jobs=jobs,
-        settings=settings,
-        free={job.free for job in jobs} - {SKIP},
-        swap=any(job.swap for job in jobs),
-        kept=[job.keep for job in jobs],
-    )
-
-
-class _ActionsSettings:
-    """The settings of GitHub Actions in conda-forge.yml; the defaults without the file."""
-
-    def __init__(self, path: Path) -> None:
-        self.whole = TypedSettings.read(path)
-        self._github = self.whole.nested(GITHUB)
-        self.timeout = self._github.number("timeout_minutes", MINUTES)
-        self.max_parallel = self._github.number("max_parallel", 0)
-        self.retention = self._github.number("artifact_retention_days", DAYS)
-        self.cancel = self._github.flag("cancel_in_progress", default=True)
-        self.self_hosted = self._github.flag("self_hosted", default=False)
-        self.clone_depth = self.whole.text("clone_depth", "")
-        self.branch = self.whole.text("upload_on_branch", "")
-        self.secrets = build_settings.secret_names(self.whole)
-        self.run_arguments = self.whole.nested("docker").text("run_args", "")
-
-    @property
-    def skipped(self) -> bool:
-        """True when the feedstock has its own workflow."""
-        names = self.whole.items("skip_render", [])
-        return any(Path(NAME).is_relative_to(name) for name in names if name.strip("./"))
-
-    @property
-    def triggers(self) -> list[str]:
-        """The events that start a run."""
-        triggers = [trigger for trigger in self._github.items("triggers", []) if trigger != "workflow_dispatch"]
-        if invalid := [trigger for trigger in triggers if not re.fullmatch("[a-z_]+", trigger)]:
-            raise RecipeFault(f"github_actions: triggers: {invalid[0]!r} is not an event of GitHub Actions")
-        return triggers or (["push"] if self.self_hosted else ["push", "pull_request"])
-
-    def free_disk_space(self, platform: str) -> str:
-        """Return how much to remove from the runner's disk before the build: ``skip``, ``quick`` or ``max``.
-
-        Source: ``_load_forge_config`` of conda-smithy, also for the former setting.
-        """
-        if self._is_set("free_disk_space"):
-            return str(self._for_platform("free_disk_space", platform) or SKIP)
-        value = self._github.get("free_disk_space")
-        if isinstance(value, list):
-            return "max" if "docker" in value else "quick" if value else SKIP
-        return "quick" if value else SKIP
-
-    def keeps_packages(self, platform: str) -> bool:
-        """Return whether a job keeps its packages as an artifact."""
-        if self._is_set("store_build_artifacts"):
-            return bool(self._for_platform("store_build_artifacts", platform))
-        return self._github.flag("store_build_artifacts", default=False)
-
-    def swap(self, platform: str) -> int:
-        """Return the size of a job's swap file in GiB; 0 for none."""
-        return int(self._for_platform("pagefile_size", platform) or 0)
-
-    def _is_set(self, name: str) -> bool:
-        return self.whole.mapping(conditional_values.SECTION).get(name) is not None
-
-    def _for_platform(self, name: str, platform: str) -> Any:
-        return conditional_values.workflow_setting(self.whole, name, provider=GITHUB, platform=platform)
+def _group(config: BuildConfig) -> str:
+    """Return the configs that share a compile: ``cpu``, or ``cuda12.9``, with a platform other than linux-64."""
+    cuda = cuda_of(config)
+    group = "cpu" if cuda is None else f"cuda{cuda}"
+    return group if config.platform == "linux-64" else f"{group}-{config.platform}"

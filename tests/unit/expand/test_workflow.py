@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from kiln.errors import NotWritable, RecipeFault
+from kiln.errors import BudgetSpent, NotWritable, RecipeFault
 from kiln.expand import workflow
 from kiln.model.build_config import BuildConfig
 from kiln.model.feedstock import Feedstock
@@ -246,9 +246,113 @@ def test_configs_are_not_built_twice_next_to_conda_smithys_workflow(feedstock: F
     assert not (feedstock.root / NAME).exists()
 
 
-def test_more_configs_than_github_starts_jobs_are_reported(feedstock: Feedstock) -> None:
-    configs = [replace(CONFIGS[0], name=f"linux_64_{number}") for number in range(257)]
-    assert "there are 257 configs" in workflow.write(feedstock, configs)[0]
+def many(number: int) -> list[BuildConfig]:
+    return [replace(CONFIGS[1], name=f"linux_64_{index:03}") for index in range(number)]
+
+
+def test_more_configs_than_one_matrix_may_have_are_built_by_several_workflows(feedstock: Feedstock) -> None:
+    lines = workflow.write(feedstock, many(600))
+    folder = feedstock.root / ".github/workflows"
+    assert lines == [f".github/workflows/{name}: added" for name in ("build.yml", "build-2.yml", "build-3.yml")]
+    texts = [yaml.safe_load((folder / name).read_text()) for name in ("build.yml", "build-2.yml", "build-3.yml")]
+    assert [text["name"] for text in texts] == ["build", "build-2", "build-3"]  # the groups of concurrency differ
+    included = [text["jobs"]["build"]["strategy"]["matrix"]["include"] for text in texts]
+    assert [len(configs) for configs in included] == [256, 256, 88]
+    assert len({job["config"] for configs in included for job in configs}) == 600
+    assert workflow.drift(feedstock, many(600)) == []
+    assert f"+++ {NAME.replace('build.yml', 'build-2.yml')}" in "\n".join(workflow.drift(feedstock, many(300)))
+    (folder / "build-9.yml").write_text("name: another\n")
+    assert workflow.write(feedstock, many(2)) == [
+        f"{NAME}: changed",
+        *(f".github/workflows/{name}: removed" for name in sorted(("build-2.yml", "build-3.yml"))),
+    ]
+    assert sorted(path.name for path in folder.iterdir()) == ["build-9.yml", "build.yml"]
+
+
+CHAIN = "kiln: {build_hours: {cuda: 14, cpu: 5}, compile_cache_size: 5, gpu_runners: {cuda12.9: gpu-t4}}\n"
+
+
+def chain_of(feedstock: Feedstock) -> Any:
+    more = workflow.planned(feedstock, CONFIGS).more
+    assert list(more) == [".github/workflows/build-chain.yml"]
+    return yaml.safe_load(more[".github/workflows/build-chain.yml"])
+
+
+def test_a_config_that_takes_longer_than_a_job_may_is_built_by_a_chain_of_jobs(feedstock: Feedstock) -> None:
+    settings(feedstock, CHAIN)
+    whole = parsed(feedstock)["jobs"]
+    assert [job["config"] for job in whole["build"]["strategy"]["matrix"]["include"]] == [CONFIGS[0].name]
+    assert [(job["config"], job["jobs"]) for job in whole["chain"]["strategy"]["matrix"]["include"]] == [
+        (CONFIGS[1].name, 3)  # 14 hours, of which each job has five and a half
+    ]
+    assert whole["chain"]["uses"] == "./.github/workflows/build-chain.yml"
+    jobs = chain_of(feedstock)["jobs"]
+    assert list(jobs) == ["job-1", "job-2", "job-3"]
+    assert jobs["job-2"]["needs"] == "job-1"
+    assert jobs["job-2"]["if"] == "${{ needs.job-1.outputs.unfinished == 'true' }}"
+    by_name = [{step["name"]: step for step in job["steps"]} for job in jobs.values()]
+    handed_on = [steps.get("Hand on what was made", {}).get("with", {}).get("name") for steps in by_name]
+    taken_over = [steps.get("What the job before has made", {}).get("with", {}).get("name") for steps in by_name]
+    assert handed_on == ["handover-${{ inputs.config }}-1", "handover-${{ inputs.config }}-2", None]
+    assert taken_over == [None, *handed_on[:-1]]
+    for number, steps in enumerate(by_name, 1):
+        assert "--budget" in steps["Build"]["run"]
+        assert f"code == {BudgetSpent.exit_code} && JOBS > {number}" in steps["Build"]["run"]
+        assert "${{" not in steps["Build"]["run"]
+
+
+def test_a_chain_has_the_permissions_of_a_reader_and_named_secrets_alone(feedstock: Feedstock) -> None:
+    settings(feedstock, f"{CHAIN}secrets: [MY_TOKEN]\n")
+    assert chain_of(feedstock)["permissions"] == {"contents": "read"}
+    assert parsed(feedstock)["jobs"]["chain"]["secrets"] == {"MY_TOKEN": "${{ secrets.MY_TOKEN }}"}
+    build = [step for step in chain_of(feedstock)["jobs"]["job-1"]["steps"] if step["name"] == "Build"]
+    assert build[0]["env"] == {"JOBS": "${{ inputs.jobs }}", "MY_TOKEN": "${{ secrets.MY_TOKEN }}"}
+
+
+def test_the_chain_goes_when_no_config_needs_it(feedstock: Feedstock) -> None:
+    settings(feedstock, CHAIN)
+    workflow.write(feedstock, CONFIGS)
+    assert workflow.drift(feedstock, CONFIGS) == []
+    settings(feedstock, "")
+    assert workflow.write(feedstock, CONFIGS) == [
+        f"{NAME}: changed",
+        ".github/workflows/build-chain.yml: removed",
+    ]
+
+
+def test_compiled_actions_are_kept_between_runs_by_what_they_depend_on(feedstock: Feedstock) -> None:
+    settings(feedstock, CHAIN)
+    kept = steps(feedstock)["Compiled actions of earlier runs"]["with"]
+    assert kept["path"] == "build_artifacts/compile-cache"
+    assert kept["key"].startswith("compile-${{ matrix.group }}-${{ hashFiles(")
+    assert steps(feedstock)["Build"]["run"] == 'python3 build-locally.py "$CONFIG" --cache-size 5GB'
+    assert jobs(feedstock)[0]["group"] == "cpu"
+
+
+def test_a_job_with_a_gpu_tests_what_another_has_built(feedstock: Feedstock) -> None:
+    settings(feedstock, CHAIN)
+    gpu = parsed(feedstock)["jobs"]["gpu"]
+    assert gpu["needs"] == ["build", "chain"]
+    assert [(job["config"], job["runner"]) for job in gpu["strategy"]["matrix"]["include"]] == [
+        (CONFIGS[1].name, "gpu-t4")
+    ]
+    assert parsed(feedstock)["jobs"]["chain"]["strategy"]["matrix"]["include"][0]["keep"] is True
+    assert gpu["steps"][-1]["run"] == ".venv/bin/python -m kiln test packages/*/*.conda"
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("kiln: {compile_cache_size: 11}\n", "compile_cache_size: 11 is not between 0 and 10"),
+        ("kiln: {build_hours: 9}\ngithub_actions: {timeout_minutes: 40}\n", "a chain needs jobs of more than 60"),
+        ("kiln: {gpu_runners: {cuda: '${{ x }}'}}\n", "is an expression of GitHub Actions"),
+        ("kiln: {build_hour: 9}\n", "unknown setting 'kiln.build_hour'"),
+    ],
+)
+def test_an_invalid_setting_of_kilns_own_is_refused(feedstock: Feedstock, text: str, what: str) -> None:
+    settings(feedstock, text)
+    with pytest.raises(RecipeFault, match=re.escape(what)):
+        workflow.planned(feedstock, CONFIGS)
 
 
 def test_a_value_cannot_become_an_expression(feedstock: Feedstock) -> None:

@@ -1,0 +1,128 @@
+"""The settings of GitHub Actions in conda-forge.yml, and kiln's own in its section ``kiln``."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+from kiln.conda_forge_yml import TypedSettings, conditional_values
+from kiln.errors import RecipeFault
+from kiln.expand import build_settings, ci_limits
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+MINUTES, DAYS = 360, 14
+GITHUB = "github_actions"  # the CI service in conda-forge.yml
+SKIP = "skip"  # of free_disk_space: nothing is removed
+OWN = "kiln"  # the section of settings that only kiln has
+KEPT = 10  # minutes of a job for keeping its logs
+LOST = 30  # minutes of a job in a chain that compile nothing: its set-up, fetched packages, packing and uploading
+GPU_MINUTES = 120
+
+
+class ActionsSettings:
+    """The settings of GitHub Actions in conda-forge.yml; the defaults without the file.
+
+    ``cache_size`` is in gigabytes, 0 for no compile cache between runs. ``build_minutes`` is the time of a job's build.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.whole = TypedSettings.read(path)
+        self._github = self.whole.nested(GITHUB)
+        self.timeout = self._github.number("timeout_minutes", MINUTES)
+        self.max_parallel = self._github.number("max_parallel", 0)
+        self.retention = self._github.number("artifact_retention_days", DAYS)
+        self.cancel = self._github.flag("cancel_in_progress", default=True)
+        self.self_hosted = self._github.flag("self_hosted", default=False)
+        self.clone_depth = self.whole.text("clone_depth", "")
+        self.branch = self.whole.text("upload_on_branch", "")
+        self.secrets = build_settings.secret_names(self.whole)
+        self.run_arguments = self.whole.nested("docker").text("run_args", "")
+        self._own = self.whole.nested(OWN)
+        self.cache_size = self._cache_size()
+        self.gpu_minutes = min(GPU_MINUTES, self.timeout)
+        self.build_minutes = self.timeout - KEPT if self.timeout > 2 * KEPT else self.timeout
+
+    def _cache_size(self) -> int:
+        size, most = self._own.number("compile_cache_size", 0), ci_limits.limit(GITHUB, "cache size")
+        if not 0 <= size <= most.value:
+            raise RecipeFault(
+                f"kiln: compile_cache_size: {size} is not between 0 and {most.value}",
+                why=f"GitHub keeps {most.value} {most.unit}",
+            )
+        return size
+
+    def links(self, group: str) -> int:
+        """Return how many jobs of a chain a config of a group may take, by its estimated hours; 1 for a single job.
+
+        Raises:
+            RecipeFault: jobs of a chain would have no time to compile.
+        """
+        hours = self._of_group("build_hours", group)
+        if not hours:
+            return 1
+        minutes = 60 * int(str(hours))
+        if minutes <= self.build_minutes:
+            return 1
+        if self.timeout <= 2 * LOST:
+            raise RecipeFault(
+                f"kiln: build_hours: a chain needs jobs of more than {2 * LOST} minutes, and a job has {self.timeout}",
+                hint="raise github_actions: timeout_minutes, or remove build_hours",
+            )
+        return math.ceil(minutes / (self.timeout - LOST))
+
+    def gpu_runner(self, group: str) -> str:
+        """Return the label of the runner that tests a group's packages on a GPU; empty without one."""
+        return "" if group.startswith("cpu") else str(self._of_group("gpu_runners", group) or "")
+
+    def _of_group(self, name: str, group: str) -> Any:
+        """Return the value for a group such as ``cuda12.9``: its own, that of all CUDA versions, or that of all."""
+        value = self._own.get(name)
+        if not isinstance(value, dict):
+            return value
+        kind = "cpu" if group.startswith("cpu") else "cuda"
+        return next((value[key] for key in (group, kind) if key in value), None)
+
+    @property
+    def skips(self) -> tuple[str, ...]:
+        """The files and folders that the feedstock keeps itself."""
+        return tuple(name for name in self.whole.items("skip_render", []) if name.strip("./"))
+
+    @property
+    def triggers(self) -> list[str]:
+        """The events that start a run."""
+        triggers = [trigger for trigger in self._github.items("triggers", []) if trigger != "workflow_dispatch"]
+        if invalid := [trigger for trigger in triggers if not re.fullmatch("[a-z_]+", trigger)]:
+            raise RecipeFault(f"github_actions: triggers: {invalid[0]!r} is not an event of GitHub Actions")
+        return triggers or (["push"] if self.self_hosted else ["push", "pull_request"])
+
+    def free_disk_space(self, platform: str) -> str:
+        """Return how much to remove from the runner's disk before the build: ``skip``, ``quick`` or ``max``.
+
+        Source: ``_load_forge_config`` of conda-smithy, also for the former setting.
+        """
+        if self._is_set("free_disk_space"):
+            return str(self._for_platform("free_disk_space", platform) or SKIP)
+        value = self._github.get("free_disk_space")
+        if isinstance(value, list):
+            return "max" if "docker" in value else "quick" if value else SKIP
+        return "quick" if value else SKIP
+
+    def keeps_packages(self, platform: str) -> bool:
+        """Return whether a job keeps its packages as an artifact."""
+        if self._is_set("store_build_artifacts"):
+            return bool(self._for_platform("store_build_artifacts", platform))
+        return self._github.flag("store_build_artifacts", default=False)
+
+    def swap(self, platform: str) -> int:
+        """Return the size of a job's swap file in GiB; 0 for none."""
+        return int(self._for_platform("pagefile_size", platform) or 0)
+
+    def _is_set(self, name: str) -> bool:
+        return self.whole.mapping(conditional_values.SECTION).get(name) is not None
+
+    def _for_platform(self, name: str, platform: str) -> Any:
+        return conditional_values.workflow_setting(self.whole, name, provider=GITHUB, platform=platform)

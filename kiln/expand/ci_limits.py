@@ -1,0 +1,33 @@
+"""The limits of CI services, from a table with a source in each row."""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+TABLE = Path(__file__).with_name("ci_limits.csv")
+
+
+class CiLimit(NamedTuple):
+    """A limit of a service: its value, the unit with the meaning, and the page that says so."""
+
+    value: int
+    unit: str
+    source: str
+
+
+@cache
+def rows() -> dict[tuple[str, str], CiLimit]:
+    """Return all limits by service and name."""
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        return {
+            (row["service"], row["limit"]): CiLimit(int(row["value"]), row["unit"], row["source"])
+            for row in csv.DictReader(file)
+        }
+
+
+def limit(service: str, name: str) -> CiLimit:
+    """Return a limit of a service."""
+    return rows()[service, name]

@@ -1,0 +1,87 @@
+"""The texts of the workflows, from their templates: no value of a feedstock becomes code in them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kiln.errors import RecipeFault
+from kiln.expand.actions_settings import SKIP
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import jinja2
+
+    from kiln.expand.actions_settings import ActionsSettings
+    from kiln.expand.workflow import Job
+
+
+def texts(
+    jobs: Sequence[Job], settings: ActionsSettings, *, marker: str, actions: Mapping[str, str], most: int
+) -> dict[str, str]:
+    """Return the texts of the workflows by their names; each has at most ``most`` configs.
+
+    Raises:
+        RecipeFault: a value contains an expression.
+    """
+    _require_no_expression(jobs, settings)
+    common = {
+        "marker": marker,
+        "actions": actions,
+        "settings": settings,
+        "free": {job.free for job in jobs} - {SKIP},
+        "swap": any(job.swap for job in jobs),
+        "kept": [job.keep for job in jobs],
+        "cache_option": f" --cache-size {settings.cache_size}GB" if settings.cache_size else "",
+    }
+    environment = _environment()
+    parts = [jobs[start : start + most] for start in range(0, len(jobs), most)]
+    written = {
+        "build.yml" if number == 1 else f"build-{number}.yml": environment.get_template("build.yml.j2").render(
+            **common,
+            title="build" if number == 1 else f"build-{number}",
+            single=[job for job in part if job.links == 1],
+            chained=[job for job in part if job.links > 1],
+            gpus=[job for job in part if job.gpu],
+            needs=_needs(part),
+        )
+        for number, part in enumerate(parts, 1)
+    }
+    if (links := max(job.links for job in jobs)) > 1:
+        written["build-chain.yml"] = environment.get_template("chain.yml.j2").render(**common, links=links)
+    return written
+
+
+def _needs(jobs: Sequence[Job]) -> str:
+    names = [name for name, needed in (("build", 1), ("chain", 2)) if any(min(job.links, 2) == needed for job in jobs)]
+    return f"[{', '.join(names)}]"
+
+
+def _require_no_expression(jobs: Sequence[Job], settings: ActionsSettings) -> None:
+    if any("${{" in value for job in jobs for value in (job.config, job.name, job.runner, job.gpu, job.group)):
+        raise RecipeFault("a value of the matrix is an expression of GitHub Actions", why="it contains ${{")
+    for name, value in (("upload_on_branch", settings.branch), ("docker.run_args", settings.run_arguments)):
+        if "${{" in value:
+            raise RecipeFault(f"{name} is an expression of GitHub Actions", why="it contains ${{")
+
+
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    environment = jinja2.Environment(  # noqa: S701 - YAML; every value is quoted
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        undefined=jinja2.StrictUndefined,
+        block_start_string="[%",
+        block_end_string="%]",
+        variable_start_string="[[",
+        variable_end_string="]]",
+        comment_start_string="[#",
+        comment_end_string="#]",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["quoted"] = lambda value: json.dumps(value, ensure_ascii=False)
+    return environment

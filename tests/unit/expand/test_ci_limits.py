@@ -1,0 +1,15 @@
+"""Limits of CI services are data, each with a page that says so."""
+
+from __future__ import annotations
+
+from kiln.expand import ci_limits
+from kiln.expand.actions_settings import GITHUB, MINUTES
+
+
+def test_each_limit_has_a_source() -> None:
+    assert ci_limits.rows()
+    assert all(row.value > 0 and row.unit and row.source.startswith("https://") for row in ci_limits.rows().values())
+
+
+def test_a_job_lasts_as_long_as_the_service_allows() -> None:
+    assert ci_limits.limit(GITHUB, "job minutes").value == MINUTES
