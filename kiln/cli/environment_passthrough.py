@@ -30,6 +30,7 @@ CLIENT = re.compile(
 )
 # Without credentials, query and fragment.
 WEB_ADDRESS = re.compile(r"https?://[\w.-]+(?::\d+)?(?:/[\w.~+-]+)*/?", re.ASCII)
+WORKFLOW = re.compile(r"https://[\w.-]+(?::\d+)?/[\w./~+-]+@[\w./~+-]+", re.ASCII)
 PROXIES = re.compile(r"(?:https?|no|all)_proxy$", re.IGNORECASE)
 
 
@@ -67,6 +68,18 @@ def ci_urls(environment: Mapping[str, str]) -> tuple[str, str]:
     urls = (credentials.bare(url) for url in (remote, run))
     remote_url, ci_url = (url if WEB_ADDRESS.fullmatch(url) else "" for url in urls)
     return remote_url, ci_url
+
+
+def ci_workflow(environment: Mapping[str, str]) -> str:
+    """Return the URI of the CI's workflow with its revision, as Sigstore's certificates name it; empty where unknown.
+
+    GITHUB_WORKFLOW_REF and CI_CONFIG_REF_URI are GitHub's and GitLab's variables of it.
+    """
+    server, workflow = environment.get("GITHUB_SERVER_URL"), environment.get("GITHUB_WORKFLOW_REF")
+    uri = f"{server}/{workflow}" if server and workflow else ""
+    if not uri and environment.get("CI_CONFIG_REF_URI"):
+        uri = f"https://{environment['CI_CONFIG_REF_URI']}"
+    return uri if WORKFLOW.fullmatch(uri) else ""
 
 
 def client(environment: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli import common_arguments
+from kiln.cli import attestation_arguments, common_arguments
 from kiln.cli.environment_passthrough import cache_folder
 from kiln.errors import UsageError
 from kiln.matchspec_notation import fault, package_name, strict
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping
 
+    from kiln.console.steps import Steps
+    from kiln.install.attested_packages import Rules
     from kiln.install.install import Change, Installation, InstallRequest
     from kiln.install.solve_diagnosis import TargetMachine
 
@@ -50,6 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="take packages from channels of lower priority if those of higher priority do not solve",
     )
+    attestation_arguments.add(parser, of_a_channel=True)
     parser.add_argument("--dry-run", action="store_true", help="show the packages to install, and exit")
     parser.add_argument(
         "--cache", metavar="DIR", type=Path, help="cache downloaded packages in this folder (default: rattler's cache)"
@@ -65,7 +68,7 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
     from kiln.console.text import quantity
     from kiln.install import install
 
-    steps = run_view.steps()
+    steps, rules = run_view.steps(), attestation_rules(options)
     with signals.termination_as_interrupt():
         with steps.step("solve"):
             plan = install.plan(request(options))
@@ -76,6 +79,8 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
             print(f"note: {note}", file=sys.stderr)
         if not options.json:
             print("\n".join(table(plan)))
+        if rules is not None and plan.linked:
+            require_attestations(rules, plan, steps)
         if not options.dry_run:
             title = f"install {quantity(len(plan.records), 'package')} into {plan.request.prefix}"
             with nullcontext() if plan.nothing else steps.step(title):
@@ -105,6 +110,32 @@ def request(options: argparse.Namespace) -> InstallRequest:
         priority="flexible" if options.flexible else "strict",
         verbose=options.verbose,
     )
+
+
+def attestation_rules(options: argparse.Namespace) -> Rules | None:
+    """Return the signers that the command line requires; None without any."""
+    from kiln.install.attested_packages import Rules
+
+    if not options.require_attestation:
+        return None
+    return Rules.parse(
+        options.require_attestation,
+        channels=options.channels or ["conda-forge"],
+        signers=lambda text: attestation_arguments.signers(options, [text]),
+    )
+
+
+def require_attestations(rules: Rules, plan: Installation, steps: Steps) -> None:
+    """Refuse an install with a package that no required signer attests.
+
+    Raises:
+        ProvenanceBroken: naming each such package.
+    """
+    from kiln.console.text import quantity
+    from kiln.install import attested_packages
+
+    with steps.step(f"verify the attestations of {quantity(len(plan.linked), 'package')}"):
+        attested_packages.require(plan.linked, rules)
 
 
 def activation(prefix: Path, name: str | None = None) -> str:

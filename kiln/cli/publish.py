@@ -13,6 +13,7 @@ from kiln import masking
 from kiln.cli.environment_passthrough import passed_on
 from kiln.errors import BrokenPackage, UsageError
 
+KEYLESS = "sigstore"  # the word for --attest that is not the path of a key
 SHORTEST = 12  # characters; shorter values occur in many files by chance
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from kiln.publish.stores.target import StoreTarget
     from kiln.publish.transaction import Target
+    from kiln.release.attest import Attesting
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +57,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--check", action="store_true", help="check the packages for a release, and publish nothing")
     parser.add_argument("--sign-key", metavar="FILE", type=Path, help="sign the records with this SSH key")
+    parser.add_argument(
+        "--attest",
+        metavar="WITH",
+        help="sign attestations of each package (CEP 27, SLSA): with a private key in this PEM file, or, with "
+        "'sigstore', by the identity of the CI job",
+    )
+    parser.add_argument(
+        "--sigstore-config",
+        metavar="FILE",
+        type=Path,
+        help="sign through the Sigstore instance of this trust configuration (default: the public one)",
+    )
     parser.add_argument(
         "--bundle",
         metavar="DIR",
@@ -149,7 +163,9 @@ def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[st
     if options.check:
         return {"ready": tuple(path.name for path in paths)}
     sign = provenance.signer(options.sign_key, env=os.environ) if options.sign_key else None
-    attestation = attest.attestation(matrix, candidates.new_of(release), sign=sign)
+    attestation = attest.attestation(
+        matrix, candidates.new_of(release), sign=sign, attesting=attesting(options, channel.address())
+    )
     if options.bundle:
         bundle.write(options.bundle, matrix, release, attestation)
         return {"bundled": tuple(path.name for path in paths)}
@@ -163,6 +179,27 @@ def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[st
     for note in (*gate.notes(release), *channel.notes) if trial.candidates else ():
         print(f"note: {note}", file=sys.stderr)
     return {"published": transaction.publish(channel, paths, entries, trial, attestation)}
+
+
+def attesting(options: argparse.Namespace, channel: str) -> Attesting | None:
+    """Return the attestations that the command line requests, for a channel's URL; None without any."""
+    from kiln import credentials
+    from kiln.cli.environment_passthrough import ci_urls, ci_workflow
+    from kiln.provenance.attestation_keys import PrivateKey
+    from kiln.provenance.keyless import KeylessSigner
+    from kiln.release.attest import Attesting
+
+    if options.attest is None:
+        if options.sigstore_config:
+            raise UsageError("--sigstore-config goes with --attest sigstore")
+        return None
+    attester = (
+        KeylessSigner(config=options.sigstore_config)
+        if options.attest == KEYLESS
+        else PrivateKey.from_file(Path(options.attest), os.environ)
+    )
+    url = credentials.bare(options.url if options.url and channel.startswith("file:") else channel)
+    return Attesting(attester=attester, channel=url, workflow=ci_workflow(os.environ), run_url=ci_urls(os.environ)[1])
 
 
 def current_branch(root: Path) -> str:

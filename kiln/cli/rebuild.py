@@ -27,8 +27,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln.release import rebuild
 
     feedstock = feedstock_loader.find(root)
-    link, _ = verify.record(options)
-    record = link.record
+    record = verify.record(options).record
     rebuild.require_same_recipe(feedstock, record)
     request = run.RunOptions(
         configs=(record["config"],),

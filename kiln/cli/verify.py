@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from kiln.cli import attestation_arguments
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from kiln.provenance import Link
+    from kiln.provenance.attestation_check import Attested
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln verify``."""
     common(parser)
+    parser.add_argument(
+        "--target-channel",
+        metavar="URL",
+        help="expect this channel in attestations (default: --channel; for a copy, the channel it is a copy of)",
+    )
     parser.add_argument("--json", action="store_true", help="print the provenance record as JSON")
 
 
@@ -34,37 +45,80 @@ def common(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="require a signature by a signer in this file, see ssh-keygen(1)",
     )
+    attestation_arguments.add(parser, of_a_channel=False)
 
 
 def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - a verification needs no feedstock
     """Verify the package and print the verified facts."""
-    link, facts = record(options)
+    verified = record(options)
     if options.json:
-        print(json.dumps(link.record, indent=2))
+        print(json.dumps(verified.as_data(), indent=2))
         return 0
-    for fact in facts:
+    for fact in verified.facts:
         print(f"verified: {fact}")
+    for note in verified.notes:
+        print(f"note: {note}", file=sys.stderr)
     return 0
 
 
-def record(options: argparse.Namespace) -> tuple[Link, tuple[str, ...]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedPackage:
+    """The record of a package, from the channel's chain or from a signed attestation, and the verified facts.
+
+    ``notes`` say what was not verified.
+    """
+
+    record: Mapping[str, Any]
+    facts: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    attested: Attested | None = None
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the record as JSON values, with the attestation if one was verified."""
+        if self.attested is None:
+            return dict(self.record)
+        return {**self.record, "attestation": dataclasses.asdict(self.attested)}
+
+
+def record(options: argparse.Namespace) -> VerifiedPackage:
     """Return the verified record of a package, and the verified facts."""
-    from kiln import provenance
-    from kiln.conda_package.reader import read_object
     from kiln.errors import ProvenanceBroken, UsageError
-    from kiln.names import is_channel_folder
     from kiln.publish.channel_reader import reader
 
     if not options.package.is_file():
         raise UsageError(f"file not found: {options.package}", hint="download the package first")
     channel = options.channel or str(options.package.absolute().parents[1])
     read = reader(channel)
-    if (chain := read("provenance/chain.jsonl")) is None:
+    chain = read("provenance/chain.jsonl")
+    chained = None if chain is None else chain_record(options, read, chain)
+    attested, notes = attestation(options, channel, read)
+    if chained is None and options.allowed_signers:
+        raise ProvenanceBroken(f"{options.package.name} has no record that an allowed signer could have signed")
+    if chained is None and attested is None:
         raise ProvenanceBroken(
             f"{options.package.name} has no record: the channel {channel} has none of any package",
-            why="a record is written when a package is published",
+            why="; ".join(notes) or "a record is written when a package is published",
             hint="kiln publish --to CHANNEL publishes it; --channel CHANNEL reads the records of another channel",
         )
+    link, facts = chained or (None, ())
+    if link and attested and options.require_attestation:
+        facts = (*facts, *same_record(link.record, recovered(attested, options.package)))
+    return VerifiedPackage(
+        record=link.record if link else recovered(attested, options.package),
+        facts=(*facts, *(described(attested) if attested else ())),
+        notes=notes,
+        attested=attested,
+    )
+
+
+def chain_record(
+    options: argparse.Namespace, read: Callable[[str], bytes | None], chain: bytes
+) -> tuple[Link, tuple[str, ...]]:
+    """Return the record of a package in the channel's chain, and the verified facts."""
+    from kiln import provenance
+    from kiln.conda_package.reader import read_object
+    from kiln.names import is_channel_folder
+
     signers = None
     if options.allowed_signers:
         signers = provenance.Signers(file=options.allowed_signers, env=os.environ)
@@ -76,6 +130,99 @@ def record(options: argparse.Namespace) -> tuple[Link, tuple[str, ...]]:
         offered=index_hashes(read, own),
         signers=signers,
     )
+
+
+def attestation(
+    options: argparse.Namespace, channel: str, read: Callable[[str], bytes | None]
+) -> tuple[Attested | None, tuple[str, ...]]:
+    """Return what the required signers attest, or anybody where none is required, and notes on what was not verified.
+
+    Raises:
+        ProvenanceBroken: when no required signer does, or the attestations that the index names are missing.
+    """
+    from kiln import credentials, files
+    from kiln.errors import ProvenanceBroken
+    from kiln.provenance import attestation_check
+
+    required = attestation_arguments.signers(options, options.require_attestation)
+    sidecar = sidecar_of(options.package, channel, read)
+    if sidecar is None:
+        if required:
+            hint = "kiln publish --attest KEY publishes a package with attestations"
+            raise ProvenanceBroken(f"{options.package.name} has no attestation in {channel}", hint=hint)
+        return None, ()
+    anybody = attestation_check.TrustedSigner(root=attestation_check.trusted_root(options.trusted_root))
+    url = credentials.bare(options.target_channel) if getattr(options, "target_channel", None) else url_of(channel)
+    try:
+        return attestation_check.checked(
+            sidecar,
+            file=options.package.name,
+            sha256=files.sha256(options.package),
+            channel=url,
+            signers=required or (anybody,),
+        ), () if required else ("any identity is accepted; --require-attestation SIGNER requires one",)
+    except ProvenanceBroken as error:
+        if required:
+            raise
+        return None, (f"its attestations were not verified: {error.why}; --require-attestation SIGNER names a key",)
+
+
+def same_record(chained: Mapping[str, Any], signed: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the fact that the chain's record is the attested one, where kiln wrote that.
+
+    Raises:
+        ProvenanceBroken: when they differ.
+    """
+    from kiln.errors import ProvenanceBroken
+
+    if "config" not in signed:
+        return ()
+    if wrong := sorted(key for key in signed.keys() | chained.keys() if signed.get(key) != chained.get(key)):
+        raise ProvenanceBroken(f"the channel's record and the attested one differ in {', '.join(wrong)}")
+    return ("the channel's record is the attested one",)
+
+
+def sidecar_of(package: Path, channel: str, read: Callable[[str], bytes | None]) -> bytes | None:
+    """Return the attestations of a package in a channel, or next to it in a bundle, which has no index."""
+    from kiln.conda_package.reader import read_object
+    from kiln.names import is_channel_folder
+    from kiln.publish.attestation_reader import advertised
+    from kiln.repodata import adopted
+
+    subdir = str(read_object(package, "index.json").get("subdir"))
+    if not is_channel_folder(subdir):
+        return None
+    index = read(f"{subdir}/repodata.json")
+    if index is None:
+        return read(f"{subdir}/{package.name}.sigs")
+    record = adopted(subdir, index).records.get(package.name, {})
+    named = record.get("attestations_sha256")
+    return None if named is None else advertised(f"{channel.rstrip('/')}/{subdir}/{package.name}", named)
+
+
+def url_of(channel: str) -> str:
+    """Return the URL of a channel or a folder, without credentials."""
+    from kiln import credentials
+
+    return credentials.bare(channel) if "://" in channel else Path(channel).absolute().as_uri()
+
+
+def described(attested: Attested) -> list[str]:
+    """Return the facts of an attestation in words: who published it, who built it from what."""
+    from kiln.provenance import slsa
+
+    return [*attested.facts, *(slsa.described(attested.provenance) if attested.provenance else ())]
+
+
+def recovered(attested: Attested | None, package: Path) -> dict[str, Any]:
+    """Return the record that the provenance of an attestation has, where kiln wrote it; else only the file's facts."""
+    from kiln import files
+    from kiln.provenance import slsa
+
+    facts = {"file": package.name, "sha256": files.sha256(package)}
+    if attested is None or not slsa.is_own(attested.provenance):
+        return dict(facts)
+    return slsa.record_of(attested.provenance, **facts)
 
 
 def index_hashes(read: Callable[[str], bytes | None], more: Iterable[str] = ()) -> dict[str, str]:

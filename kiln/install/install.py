@@ -83,6 +83,12 @@ class Installation:
         return tuple(record.file_name for record in self.records if not record.sha256)
 
     @property
+    def linked(self) -> tuple[RepoDataRecord, ...]:
+        """The packages that are new in the prefix."""
+        new = {change.name for change in self.changes if change.action in {Action.NEW, Action.CHANGED}}
+        return tuple(record for record in self.records if record.name.normalized in new)
+
+    @property
     def nothing(self) -> bool:
         """True when the prefix already has all packages."""
         return self.exists and all(change.action is Action.KEPT for change in self.changes)

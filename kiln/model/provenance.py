@@ -55,8 +55,10 @@ class Attestation:
     """The attestations that are published with packages.
 
     ``seal`` returns the lines of the records, given the hash of the line before them; ``boms`` are bills of
-    materials by the hash of their package.
+    materials by the hash of their package. ``bundles`` signs the statements about a package, given by its hash, and
+    returns them as Sigstore bundles: first that of its publication; None where nothing is to be signed.
     """
 
     seal: Callable[[str], bytes]
     boms: Mapping[str, bytes]
+    bundles: Callable[[str], tuple[bytes, ...]] | None = None

@@ -30,10 +30,11 @@ SAFE = "/:?#[]@!$&'()*+,;=%-._~"  # the characters of a URL (RFC 3986); others i
 HINT = "name the channel with credentials that it takes: https://USER:PASSWORD@HOST/CHANNEL"
 
 
-def reader(channel: str) -> Callable[[str], bytes | None]:
+def reader(channel: str, largest: int | None = None) -> Callable[[str], bytes | None]:
     """Return a function that reads a file of a channel by its path there; it returns None for a missing file.
 
-    Credentials in the channel's URL are sent to its own server alone, see `kiln.credentials`.
+    Credentials in the channel's URL are sent to its own server alone, see `kiln.credentials`. ``largest`` is the limit
+    on a file's size in bytes, by default that on an index.
 
     Raises:
         UsageError: when the channel is neither a URL nor a folder.
@@ -43,13 +44,13 @@ def reader(channel: str) -> Callable[[str], bytes | None]:
     """
     if not channel.startswith(("http://", "https://")):
         root = files.path_of(channel.removeprefix("file://")) if channel.startswith("file://") else Path(channel)
-        return lambda path: _read_file(root / path)
+        return lambda path: _read_file(root / path, largest)
     (bare,) = credentials.register((channel,))
     _require_url(bare)
-    return lambda path: _download(f"{bare.rstrip('/')}/{path}")
+    return lambda path: _download(f"{bare.rstrip('/')}/{path}", largest)
 
 
-def bounded(stream: ByteStream, name: str, size: int | None = None) -> bytes:
+def bounded(stream: ByteStream, name: str, size: int | None = None, largest: int | None = None) -> bytes:
     """Return all bytes of a stream, ``size`` of them where that is known, in the time and of the size of an index.
 
     Raises:
@@ -61,6 +62,8 @@ def bounded(stream: ByteStream, name: str, size: int | None = None) -> bytes:
     data = bytearray()
     while (size is None or len(data) < size) and (chunk := stream.read1(CHUNK)):  # read() would wait for all of it
         data += chunk
+        if largest is not None and len(data) > largest:
+            raise LimitExceeded(f"{name} is larger than {files.size_text(largest)}")
         if len(data) > limits.index:
             raise _beyond(f"{name} is larger than {files.size_text(limits.index)}", "index", 2 * limits.index)
         if time.monotonic() > end:
@@ -70,13 +73,13 @@ def bounded(stream: ByteStream, name: str, size: int | None = None) -> bytes:
     return bytes(data)
 
 
-def _download(address: str) -> bytes | None:
+def _download(address: str, largest: int | None) -> bytes | None:
     url = quote(address, safe=SAFE)
     with_token = quote(credentials.address_with_token(address), safe=SAFE)
     timeout = min(http_client.TIMEOUT, rattler_process.limits().stall)
     try:
         with http_client.opened(with_token, headers=credentials.headers(url), timeout=timeout) as response:
-            return bounded(response, url, http_client.announced_size(response))
+            return bounded(response, url, http_client.announced_size(response), largest)
     except HttpError as error:
         if error.status == NOT_FOUND:
             return None
@@ -91,11 +94,11 @@ def _beyond(what: str, limit: str, more: int) -> LimitExceeded:
     return LimitExceeded(what, hint=f"if you trust the channel, allow more: {VARIABLE}='{limit}={amount}'")
 
 
-def _read_file(file: Path) -> bytes | None:
+def _read_file(file: Path, largest: int | None) -> bytes | None:
     if not file.is_file():
         return None
     with file.open("rb") as opened:
-        return bounded(opened, str(file))
+        return bounded(opened, str(file), largest=largest)
 
 
 def _require_url(channel: str) -> None:

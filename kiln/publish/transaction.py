@@ -70,8 +70,8 @@ class Target(Protocol):
     def stage(self, publication: Publication) -> str:
         """Bring packages to where they are tried out, and return the URL of that channel."""
 
-    def promote(self, publication: Publication) -> None:
-        """Bring the staged packages to the channel."""
+    def promote(self, publication: Publication, attestation: Attestation | None) -> None:
+        """Bring the staged packages to the channel; a server gets their attestations with them."""
 
     def index(self, publication: Publication, attestation: Attestation | None) -> None:
         """Have the channel's index offer the packages, and keep the records of how they were made."""
@@ -112,7 +112,7 @@ def publish(
             if journal.phase is Phase.STAGING:
                 try_out(target.stage(publication))
                 target.journal.write((target.journal.read() or journal).promoting())
-            _promote(target, publication)
+            _promote(target, publication, attestation)
             target.index(publication, attestation)
             target.clear(publication)
         target.journal.remove()
@@ -148,10 +148,10 @@ def _begin(target: Target, entries: Sequence[IndexEntry]) -> Journal:
     return journal
 
 
-def _promote(target: Target, publication: Publication) -> None:
+def _promote(target: Target, publication: Publication, attestation: Attestation | None) -> None:
     """Promote packages; reverse a promotion that a server does not complete."""
     try:
-        target.promote(publication)
+        target.promote(publication, attestation)
     except (UploadFailed, TokenRefused) as error:
         raise type(error)(error.what, why=f"{error.why}; {_reverse(target)}", hint=AGAIN) from error
 

@@ -1,4 +1,7 @@
-"""The operations of py-rattler: index a folder, choose packages, install them. Arguments and results are JSON."""
+"""The operations of py-rattler: index a folder, choose packages, install them, verify attestations.
+
+Arguments and results are JSON.
+"""
 
 from __future__ import annotations
 
@@ -64,6 +67,8 @@ def find(name: str, arguments: Mapping[str, Any], limits: Limits, send: Send, st
             return Install(**arguments, limits=limits, send=send, stop=stop)
         case "index":
             return Index(**arguments, file_size=limits.index)
+        case "verify":
+            return Verify(**arguments, file_size=limits.index)
     raise ValueError(name)
 
 
@@ -171,6 +176,62 @@ class Solve:
             why=in_a_line(error),
             hint="the channel's owner should index it again; in a folder, kiln publish --reindex does",
         )
+
+
+@dataclass(kw_only=True)
+class Verify:
+    """Verify the attestations of a package, next to which they are, by an identity or by any."""
+
+    record: dict[str, Any]
+    identity: str | None
+    issuer: str | None
+    trusted_root: str
+    compares_channel: bool
+    file_size: int | None
+
+    @property
+    def task(self) -> WatchedTask:
+        """The task: its file is what it waits for."""
+        return WatchedTask(what="verifying attestations", limit="solve", waits_for=lambda: "the disk")
+
+    async def execute(self) -> dict[str, Any]:
+        """Return the signer with the number of the attestation, or a refusal in words.
+
+        Raises:
+            UsageError: when the trusted root is invalid.
+        """
+        from rattler import sigstore
+        from rattler.exceptions import AttestationError
+
+        issuer = None if self.issuer is None else sigstore.Issuer(self.issuer)
+        policy = sigstore.VerificationPolicy.require(
+            sigstore.Publisher(self.identity, issuer),
+            channel_check=sigstore.ChannelCheck.REQUIRE if self.compares_channel else sigstore.ChannelCheck.IGNORE,
+        )
+        try:
+            root = (
+                sigstore.TrustedRoot.from_json(self.trusted_root)
+                if self.trusted_root
+                else sigstore.TrustedRoot.embedded()
+            )
+        except ValueError as error:
+            raise UsageError("the trusted root of Sigstore is invalid", why=in_a_line(error)) from error
+        (record,) = loaded([self.record])
+        try:
+            outcome = await sigstore.verify_attestation(record, policy, trusted_root=root)
+        except AttestationError as error:
+            return {"refusal": in_a_line(error)}
+        attestation = outcome.attestation
+        if attestation is None:
+            return {"refusal": "; ".join(outcome.warnings) or "nothing was verified"}
+        claims = attestation.claims
+        return {
+            "index": attestation.index,
+            "identity": attestation.identity or "",
+            "issuer": attestation.issuer or "",
+            "logged": attestation.integrated_time or "",
+            "commit": (claims.source_repository_digest or "") if claims else "",
+        }
 
 
 def unreachable(channels: Sequence[str], why: str) -> DownloadFailed:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kiln import __version__, files, masking, provenance
 from kiln.conda_package import reader
 from kiln.model.provenance import Attestation, Provenance
+from kiln.provenance import slsa, statements
 from kiln.publish import gate
 from kiln.store.build_cache import recipe_digest
 
@@ -25,8 +27,35 @@ if TYPE_CHECKING:
 _ENGINE = re.compile(r"^  rattler-build: (\S+)$", re.MULTILINE)
 
 
+class Attester(Protocol):
+    """A signer of attestations: a key, or the identity of a CI job."""
+
+    def bundles(self, statements: Sequence[bytes]) -> tuple[bytes, ...]:
+        """Return the Sigstore bundles of statements."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attesting:
+    """The attestations to make: by whom, for the channel at a URL, and the CI's workflow and run if there are any."""
+
+    attester: Attester
+    channel: str
+    workflow: str = ""
+    run_url: str = ""
+
+    def bundles(self, record: Provenance) -> tuple[bytes, ...]:
+        """Return the signed statements about a package: that it is published, and how it was made."""
+        predicate = slsa.predicate(dataclasses.asdict(record), builder=self.workflow, run_url=self.run_url)
+        published = statements.publish_statement(record.file, record.sha256, self.channel)
+        return self.attester.bundles([published, statements.slsa_statement(record.file, record.sha256, predicate)])
+
+
 def attestation(
-    matrix: BuiltMatrix, candidates: Sequence[Candidate], *, sign: Callable[[str], str] | None = None
+    matrix: BuiltMatrix,
+    candidates: Sequence[Candidate],
+    *,
+    sign: Callable[[str], str] | None = None,
+    attesting: Attesting | None = None,
 ) -> Attestation:
     """Return the provenance that is published along with packages."""
     records, boms = [], {}
@@ -37,7 +66,16 @@ def attestation(
         bill = provenance.bill(record, home=_text(candidate.contents.about.get("home")))
         boms[record.sha256] = bill
         records.append(dataclasses.replace(record, sbom_sha256=hashlib.sha256(bill).hexdigest()))
-    return Attestation(seal=lambda previous: provenance.sealed(records, previous, sign), boms=boms)
+    by_hash = {record.sha256: record for record in records}
+
+    def bundles(sha256: str) -> tuple[bytes, ...]:
+        return attesting.bundles(by_hash[sha256]) if attesting and sha256 in by_hash else ()
+
+    return Attestation(
+        seal=lambda previous: provenance.sealed(records, previous, sign),
+        boms=boms,
+        bundles=bundles if attesting else None,
+    )
 
 
 def record_of(matrix: BuiltMatrix, candidate: Candidate, *, recipe: str) -> Provenance:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files, folder_lock
 from kiln.errors import NotWritable
+from kiln.provenance import bundles
 from kiln.release.attest import log_of
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 def write(folder: Path, matrix: BuiltMatrix, release: Release, attested: Attestation) -> None:
     """Write a bundle into a new folder, completely or not at all.
 
-    It contains ``SUBDIR/*.conda``, ``logs/CONFIG.log``, ``provenance/`` as in a channel, and ``SHA256SUMS`` of all.
+    It contains ``SUBDIR/*.conda``, with signed attestations as ``*.sigs``, ``logs/CONFIG.log``, ``provenance/`` as in a
+    channel, and ``SHA256SUMS`` of all.
 
     Raises:
         NotWritable: when the folder is not empty.
@@ -33,6 +35,9 @@ def write(folder: Path, matrix: BuiltMatrix, release: Release, attested: Attesta
     with files.full_disk_as_error(folder.parent), folder_lock.exclusive(folder), files.replacing(folder) as part:
         for candidate in release.candidates:
             files.link_or_copy(candidate.path, part / candidate.artifact.subdir / candidate.path.name)
+            if attested.bundles is not None:
+                sidecar = bundles.sidecar(attested.bundles(candidate.artifact.sha256))
+                files.write_bytes(part / candidate.artifact.subdir / f"{candidate.path.name}.sigs", sidecar)
             if log := log_of(matrix, candidate):
                 files.link_or_copy(log, part / "logs" / f"{candidate.configs[0]}.log")
         files.write_bytes(part / "provenance" / "chain.jsonl", attested.seal(""))

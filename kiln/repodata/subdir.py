@@ -144,6 +144,20 @@ class Subdir:
             changed=self.changed | {str(self.records[file]["name"])},
         )
 
+    def with_field(self, key: str, texts: Mapping[str, str]) -> Subdir:
+        """Return this index with a field of some packages' own records set, by their file names."""
+
+        def edited(name: str, record: Record) -> Record:
+            return {**record, key: texts[name]} if name in texts else record
+
+        names = {str(record["name"]) for file, record in self.records.items() if file in texts}
+        return dataclasses.replace(
+            self,
+            repodata=self.repodata.changed(edited) if names else self.repodata,
+            base=self.base.changed(edited) if names else self.base,
+            changed=self.changed | names,
+        )
+
     def _hiding(self, removed: frozenset[str]) -> Subdir:
         names = {str(record["name"]) for file, record in self.repodata.records().items() if file in removed}
         return dataclasses.replace(

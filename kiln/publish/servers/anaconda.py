@@ -42,7 +42,13 @@ class Anaconda(Server):
         options = {"channel": [self._label(channel)], "api_key": self.credentials.token, "url": self.url}
         self._call(upload.upload_package_to_anaconda, package, self.channel, **options)
 
-    def promote(self, packages: Mapping[str, Path], staging: str, channel: str) -> None:  # noqa: ARG002 - all have the label
+    def promote(
+        self,
+        packages: Mapping[str, Path],  # noqa: ARG002 - all have the label
+        staging: str,
+        channel: str,
+        attestations: Mapping[str, Path],  # noqa: ARG002 - it takes none
+    ) -> None:
         """Give all files with the label for staging the published one, too."""
         self.api.request("POST", f"{self._labels(staging)}/copy/{self._label(channel)}")
 

@@ -31,7 +31,13 @@ class Artifactory(Server):
 
         self._call(upload.upload_package_to_artifactory, package, self.url, channel, token=self.credentials.token)
 
-    def promote(self, packages: Mapping[str, Path], staging: str, channel: str) -> None:
+    def promote(
+        self,
+        packages: Mapping[str, Path],
+        staging: str,
+        channel: str,
+        attestations: Mapping[str, Path],  # noqa: ARG002 - it takes none
+    ) -> None:
         """Copy packages from the repository for staging."""
         for path in packages:
             self.api.request("POST", f"{self.url}/api/copy/{staging}/{path}?to={quote(f'/{channel}/{path}')}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from kiln.publish.servers.server import Server
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -19,6 +20,7 @@ class Prefix(Server):
     """prefix.dev, or another server of its kind."""
 
     default_url: ClassVar[str] = "https://prefix.dev"
+    takes_attestations: ClassVar[bool] = True
     token_variable: ClassVar[str] = "PREFIX_API_KEY"  # noqa: S105 - the variable's name
 
     def upload(self, package: Path, channel: str) -> None:
@@ -26,6 +28,22 @@ class Prefix(Server):
         from rattler_build import upload
 
         self._call(upload.upload_package_to_prefix, package, self.url, channel, api_key=self.credentials.token)
+
+    def promote(
+        self,
+        packages: Mapping[str, Path],
+        staging: str,  # noqa: ARG002 - no copies
+        channel: str,
+        attestations: Mapping[str, Path],
+    ) -> None:
+        """Upload packages to the channel, each with the bundle of its publish attestation."""
+        from rattler_build import upload
+
+        for path, package in packages.items():
+            attestation = attestations.get(path)
+            more = {} if attestation is None else {"attestation_file": str(attestation)}
+            upload_one = upload.upload_package_to_prefix
+            self._call(upload_one, package, self.url, channel, api_key=self.credentials.token, **more)
 
     def delete(self, path: str, channel: str) -> None:
         """Delete a package."""

@@ -35,7 +35,13 @@ class Quetz(Server):
 
         self._call(upload.upload_package_to_quetz, package, self.url, channel, api_key=self.credentials.token)
 
-    def promote(self, packages: Mapping[str, Path], staging: str, channel: str) -> None:  # noqa: ARG002 - no copies
+    def promote(
+        self,
+        packages: Mapping[str, Path],
+        staging: str,  # noqa: ARG002 - no copies
+        channel: str,
+        attestations: Mapping[str, Path],  # noqa: ARG002 - it takes none
+    ) -> None:
         """Upload all packages in one request; where the server does not take that, one by one."""
         files = list(packages.values())
         try:

@@ -39,6 +39,7 @@ class Server(abc.ABC):
     token_header: ClassVar[tuple[str, str]] = ("Authorization", "Bearer {}")
     together: ClassVar[bool] = False
     sweeps: ClassVar[bool] = False
+    takes_attestations: ClassVar[bool] = False
     moment: ClassVar[str] = (
         "packages appear one by one, what others need first: readers have the old release or the new one"
     )
@@ -62,8 +63,14 @@ class Server(abc.ABC):
     def upload(self, package: Path, channel: str) -> None:
         """Upload a package to a channel."""
 
-    def promote(self, packages: Mapping[str, Path], staging: str, channel: str) -> None:  # noqa: ARG002 - some copy
-        """Publish staged packages, by path: upload them to the channel."""
+    def promote(
+        self,
+        packages: Mapping[str, Path],
+        staging: str,  # noqa: ARG002 - some copy
+        channel: str,
+        attestations: Mapping[str, Path],  # noqa: ARG002 - some take them
+    ) -> None:
+        """Publish staged packages, by path: upload them to the channel, with the bundles of their attestations."""
         for package in packages.values():
             self.upload(package, channel)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from kiln.errors import PublicationPending, TokenRefused, UploadFailed, UsageError
+from kiln.publish import sidecars
 from kiln.publish.journal import JournalFile
 from kiln.publish.provenance_records import CHAIN, add_records, chain_without, remove_bills
 from kiln.publish.servers.api_requests import ServerCredentials
@@ -103,7 +104,8 @@ class ServerTarget:
     def notes(self) -> tuple[str, ...]:
         """Remarks on readers during a publication, and on the records."""
         folder = self.state.root / "provenance"
-        return self.server.moment, f"the server cannot keep records of how packages were made; they are in {folder}"
+        records = "records" if self.server.takes_attestations else "records and attestations"
+        return self.server.moment, f"the server cannot keep {records} of how packages were made; they are in {folder}"
 
     @property
     def client(self) -> ServerClient:
@@ -160,13 +162,17 @@ class ServerTarget:
         self._wait_for(publication.entries, aside)
         return self.server.address(aside)
 
-    def promote(self, publication: Publication) -> None:
-        """Publish staged packages: all by one request, or one after the other."""
+    def promote(self, publication: Publication, attestation: Attestation | None) -> None:
+        """Publish staged packages, with their attestations: all by one request, or one after the other."""
         aside = publication.journal.aside
+        sidecars.attested(self.state, publication.entries, attestation)
+        files = {entry.path: sidecars.first_bundle(self.state, entry.path) for entry in publication.entries}
+        attestations = {path: file for path, file in files.items() if file and self.server.takes_attestations}
         self._require_only(publication.journal)
 
         def promote(paths: Sequence[str]) -> None:
-            self.server.promote({path: publication.files[path] for path in paths}, aside, self.channel)
+            packages = {path: publication.files[path] for path in paths}
+            self.server.promote(packages, aside, self.channel, attestations)
 
         batches = [publication.entries] if self.server.together else [(entry,) for entry in publication.entries]
         for batch in batches:
@@ -207,6 +213,8 @@ class ServerTarget:
         if self.state.read(CHAIN):
             self.state.write(CHAIN, chain_without(self.state, journal))
         remove_bills(self.state, journal)
+        for path in journal.fresh:
+            sidecars.remove(self.state, path)
 
     def _require_only(self, journal: Journal) -> None:
         """Raise PublicationPending where one request would publish other packages that are staged."""

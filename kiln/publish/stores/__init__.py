@@ -55,6 +55,9 @@ class Store(Protocol):
     def names(self, subdir: str) -> Mapping[str, int]:
         """Return the package files of a subdir with their sizes."""
 
+    def sidecars(self, path: str) -> tuple[str, ...]:
+        """Return the paths of the files of attestations whose names begin with a package's path."""
+
     def swap(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
         """Replace the index files of several subdirs, as near to one moment as the store can."""
 

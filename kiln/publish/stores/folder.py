@@ -120,6 +120,13 @@ class Folder:
         packages = (file for ending in PACKAGES for file in (self.root / subdir).glob(f"*{ending}"))
         return {file.name: (file if file.is_file() else file.parent).stat().st_size for file in packages}
 
+    def sidecars(self, path: str) -> tuple[str, ...]:
+        """Return the files of attestations of one package, or of all in a folder."""
+        subdir, _, start = path.rpartition("/")
+        files_there = (self.root / subdir).glob("*.sigs*")
+        names = (file.name for file in files_there if file.name.startswith(f"{start}.sigs" if start else ""))
+        return tuple(sorted(f"{subdir}/{name}" for name in names))
+
     def swap(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
         """Write a new generation of the index and make it current; without links, replace the files one by one."""
         if self.stepwise:

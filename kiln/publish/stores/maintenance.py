@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from kiln.errors import BrokenPackage
+from kiln.errors import BrokenPackage, ProvenanceBroken, UsageError
+from kiln.publish import sidecars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,11 +25,14 @@ def yank(target: StoreTarget, names: Sequence[str], *, delete: bool = False) -> 
         index.withdraw(set(paths), _deleted if delete else _withdrawn)
         for path in paths if delete else ():
             target.store.remove(path)
+            sidecars.remove(target.store, path)
     return tuple(paths)
 
 
 def patch(target: StoreTarget, name: str, fields: Mapping[str, Any]) -> str:
     """Replace fields of a package's record in the index, and return its path; the file is not changed."""
+    if sidecars.FIELD in fields:
+        raise UsageError(f"{sidecars.FIELD} is not patched", hint="--reindex sets it from the files of attestations")
     with _exclusively(target) as index:
         path = index.path_of(name)
         name_of_subdir, _, file = path.partition("/")
@@ -40,7 +44,7 @@ def reindex(target: StoreTarget, read: Callable[[str], IndexEntry]) -> tuple[int
     """Index the files in the channel; only those that the index does not have are read.
 
     Returns how many packages were read, and the errors of those that the index leaves out: a record of a file that no
-    client could install would only mislead solvers.
+    client could install would only mislead solvers. New files of attestations are taken into the index, too.
     """
     with _exclusively(target) as index:
         subdirs = index.subdirs()
@@ -53,14 +57,38 @@ def reindex(target: StoreTarget, read: Callable[[str], IndexEntry]) -> tuple[int
             if file.endswith(".conda") and subdirs[name].records.get(file, {}).get("size") != size
         ]
         entries, broken = _read_all(unknown, read)
+        entries = [sidecars.adopted(target.store, entry) for entry in entries]
         removed |= broken.keys()
+        hashes, invalid = _changed_sidecars(target, subdirs, {*unknown, *removed})
 
         def updated(subdir: Subdir) -> Subdir:
             missing = {path.partition("/")[2] for path in removed if path.startswith(f"{subdir.name}/")}
-            return subdir.without(missing - subdir.removed).with_packages(entries)
+            kept = subdir.without(missing - subdir.removed).with_packages(entries)
+            return kept.with_field(sidecars.FIELD, hashes.get(subdir.name, {}))
 
         index.change(updated)
-    return len(entries), tuple(broken.values())
+    return len(entries), (*broken.values(), *invalid)
+
+
+def _changed_sidecars(
+    target: StoreTarget, subdirs: Mapping[str, Subdir], but: AbstractSet[str]
+) -> tuple[dict[str, dict[str, str]], list[BrokenPackage]]:
+    """Return the hashes of new sidecars of packages in the index, by subdir and file, and errors of invalid ones."""
+    hashes: dict[str, dict[str, str]] = {}
+    invalid = []
+    for name, subdir in subdirs.items():
+        records = subdir.records
+        attested = (path.removesuffix(sidecars.ENDING) for path in target.store.sidecars(f"{name}/"))
+        for path in attested:
+            file = path.partition("/")[2]
+            if file not in records or path in but:
+                continue
+            try:
+                if sha256 := sidecars.changed(target.store, path, records[file]):
+                    hashes.setdefault(name, {})[file] = sha256
+            except (BrokenPackage, ProvenanceBroken) as error:
+                invalid.append(BrokenPackage(f"{path}{sidecars.ENDING}: {error.what}", why=error.why))
+    return hashes, invalid
 
 
 @contextlib.contextmanager

@@ -116,8 +116,10 @@ class Bucket:
 
     def write(self, path: str, data: bytes, **condition: str) -> None:
         """Write an object, under a condition if there is one."""
-        caching = IMMUTABLE if f"/{SHARDS}/" in path else REVALIDATED
-        self.client.put_object(Bucket=self.bucket, Key=self._key(path), Body=data, CacheControl=caching, **condition)
+        caching = IMMUTABLE if f"/{SHARDS}/" in path or ".sigs." in path else REVALIDATED
+        kind = {"ContentType": "application/json"} if ".sigs" in path else {}
+        request = {"Bucket": self.bucket, "Key": self._key(path), "Body": data, "CacheControl": caching, **kind}
+        self.client.put_object(**request, **condition)
 
     def create(self, path: str, data: bytes) -> bool:
         """Write an object unless there is one."""
@@ -157,6 +159,12 @@ class Bucket:
         start = self._key(f"{subdir}/")
         sizes = self._listed(f"{subdir}/")
         return {name.removeprefix(start): size for name, size in sizes.items() if name.endswith(PACKAGES)}
+
+    def sidecars(self, path: str) -> tuple[str, ...]:
+        """Return the files of attestations of one package, or of all in a folder."""
+        start = path if path.endswith("/") else f"{path}.sigs"
+        keys = (key.removeprefix(self.prefix) for key in self._listed(start))
+        return tuple(sorted(key for key in keys if ".sigs" in key))
 
     def swap(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
         """Replace the files that differ: shards first, kiln's own record last, which says what is done.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import repodata
 from kiln.errors import HashMismatch
+from kiln.publish import sidecars
 from kiln.publish.journal import JournalFile, Phase
 from kiln.publish.order import subdirs_of
 from kiln.publish.provenance_records import add_records, chain_without, remove_bills
@@ -90,7 +91,7 @@ class StoreTarget:
             self.store.write(f"{staging}/{name}/repodata.json", forms["repodata.json"])
         return self.store.url(staging)
 
-    def promote(self, publication: Publication) -> None:
+    def promote(self, publication: Publication, attestation: Attestation | None) -> None:  # noqa: ARG002 - of servers
         """Move packages to where the index will look for them."""
         for entry in publication.entries:
             staged = f"{publication.journal.staging}/{entry.path}"
@@ -104,9 +105,10 @@ class StoreTarget:
                 )
 
     def index(self, publication: Publication, attestation: Attestation | None) -> None:
-        """Offer packages, with their records."""
+        """Offer packages, with their attestations and their records."""
         channeldata = self.contents.channeldata(publication.entries)
-        self.contents.offer(publication.entries, add_records(self.store, publication.journal, attestation))
+        entries = sidecars.attested(self.store, publication.entries, attestation)
+        self.contents.offer(entries, add_records(self.store, publication.journal, attestation))
         if channeldata is not None:
             self.store.write(repodata.CHANNELDATA, channeldata)
 
@@ -120,6 +122,7 @@ class StoreTarget:
             self.contents.withdraw(set(journal.fresh), Subdir.without, chain_without(self.store, journal))
         for path in journal.fresh:
             self.store.remove(path)
+            sidecars.remove(self.store, path)
 
     def abort(self, journal: Journal) -> None:
         """Remove packages, then the bills of their records and the folder for staging."""

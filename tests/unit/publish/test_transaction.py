@@ -137,7 +137,7 @@ def test_an_aborted_publication_leaves_packages_of_the_same_name_for_other_platf
     journal = target.journal.read()
     assert journal is not None
     target.journal.write(journal.promoting())
-    target.promote(transaction.Publication.of(journal, [file], [entry]))
+    target.promote(transaction.Publication.of(journal, [file], [entry]), None)
     target.index(transaction.Publication.of(journal, [file], [entry]), None)
     assert target.held().keys() == {"linux-64/lib-1-0.conda", "linux-aarch64/lib-1-0.conda"}
     assert transaction.abort(target) == ("linux-aarch64/lib-1-0.conda",)

@@ -1,0 +1,105 @@
+"""The attestations of packages before an install: each by a signer that the user requires, or nothing is linked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kiln import credentials
+from kiln.errors import KilnError, ProvenanceBroken, UsageError
+from kiln.provenance import attestation_check
+from kiln.publish import attestation_reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rattler import RepoDataRecord
+
+    from kiln.provenance.attestation_check import TrustedSigner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The required signers: of all packages, and more of those of single channels, by URL."""
+
+    everywhere: tuple[TrustedSigner, ...]
+    channels: tuple[tuple[str, tuple[TrustedSigner, ...]], ...]
+
+    @classmethod
+    def parse(
+        cls,
+        texts: Sequence[str],
+        *,
+        channels: Sequence[str],
+        signers: Callable[[str], tuple[TrustedSigner, ...]],
+    ) -> Rules:
+        """Return the rules of a command line, each ``SIGNER`` or ``CHANNEL=SIGNER`` with one of the channels.
+
+        Raises:
+            UsageError: when a signer is neither an identity nor a key.
+        """
+        everywhere: list[TrustedSigner] = []
+        single: dict[str, tuple[TrustedSigner, ...]] = {}
+        for text in texts:
+            channel = next((name for name in channels if text.startswith(f"{name}=")), None)
+            if channel is None:
+                everywhere += signers(text)
+            else:
+                url = _url(channel)
+                single[url] = (*single.get(url, ()), *signers(text.removeprefix(f"{channel}=")))
+        return cls(everywhere=tuple(everywhere), channels=tuple(single.items()))
+
+    def of(self, record: RepoDataRecord) -> tuple[TrustedSigner, ...]:
+        """Return the signers of whom one must attest a package; empty when none has to."""
+        named = [signers for url, signers in self.channels if url == _url(str(record.channel or ""))]
+        return (*(signer for signers in named for signer in signers), *self.everywhere)
+
+
+def require(records: Sequence[RepoDataRecord], rules: Rules) -> None:
+    """Verify the attestations of packages.
+
+    Raises:
+        ProvenanceBroken: with every package that lacks one.
+        DownloadFailed, TokenRefused: when a server does not send them.
+    """
+    refusals = []
+    for record in records:
+        if signers := rules.of(record):
+            try:
+                _require(record, signers)
+            except ProvenanceBroken as error:
+                refusals.append(error)
+    if refusals:
+        first: KilnError = refusals[0]
+        more = f"; and {len(refusals) - 1} more" if len(refusals) > 1 else ""
+        raise ProvenanceBroken(f"{first.what}{more}", why=first.why, hint=first.hint, others=refusals[1:])
+
+
+def _require(record: RepoDataRecord, signers: tuple[TrustedSigner, ...]) -> None:
+    if not record.attestations_sha256 or not record.sha256:
+        what = "SHA-256" if record.attestations_sha256 else "attestation"
+        raise ProvenanceBroken(
+            f"the index has no {what} of {record.file_name}",
+            hint="--require-attestation CHANNEL=SIGNER requires one of the packages of one channel alone",
+        )
+    attestation_check.checked(
+        attestation_reader.advertised(str(record.url), record.attestations_sha256.hex()),
+        file=record.file_name,
+        sha256=record.sha256.hex(),
+        channel=_url(str(record.channel or "")),
+        signers=signers,
+    )
+
+
+def _url(channel: str) -> str:
+    """Return the URL of a channel: of a name, conda.anaconda.org's.
+
+    Raises:
+        UsageError: when it is not a channel.
+    """
+    from rattler import Channel
+
+    try:
+        return credentials.bare(Channel(channel).base_url).rstrip("/")
+    except Exception as error:  # the library's own
+        raise UsageError(f"{channel!r} is not a channel", why=str(error)) from error

@@ -1,0 +1,253 @@
+"""The check of a package's attestations: signed by whom one trusts, for this file, in this channel.
+
+Signatures of identities (Sigstore's) are verified by py-rattler, those of keys here. The SLSA provenance of an identity
+counts when the key of the verified publish attestation has signed it: such a key exists for one publication.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln import rattler_process
+from kiln.errors import ProvenanceBroken, UsageError
+from kiln.provenance.attestation_keys import PublicKey
+from kiln.provenance.bundles import Bundle, parsed_bundle, values
+from kiln.provenance.statements import PUBLISH, SLSA, Statement, parsed_statement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+ISSUERS = {
+    "https://github.com/": "https://token.actions.githubusercontent.com",
+    "https://gitlab.com/": "https://gitlab.com",
+}
+LARGEST_ROOT = 1 << 20  # bytes of a file with a trusted root
+_FILE = re.compile(r"[^/\\\x00-\x1f]+-[^-/\\\x00-\x1f]+-[^-/\\\x00-\x1f]+(?:\.conda|\.tar\.bz2)")
+_HINT = "leave the package out, or request its attestations from the channel's owner"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustedSigner:
+    """A key, or an identity with its issuer; without both, any identity that the trusted root knows.
+
+    ``root`` is a trusted root of Sigstore in JSON; empty for the public instance's, as py-rattler brings it.
+    """
+
+    key: PublicKey | None = None
+    identity: str = ""
+    issuer: str = ""
+    root: str = ""
+
+    @classmethod
+    def parse(cls, text: str, *, issuer: str = "", root: Path | None = None) -> TrustedSigner:
+        """Return the signer of a command line: the path of a public key, or an identity.
+
+        Raises:
+            UsageError: when it is neither, or the issuer of an identity is unknown.
+        """
+        is_identity = "://" in text or ("@" in text and not Path(text).exists())
+        if not is_identity:
+            return cls(key=PublicKey.from_file(Path(text)))
+        issuer = issuer or next((url for start, url in ISSUERS.items() if text.startswith(start)), "")
+        if not issuer:
+            raise UsageError(
+                f"the issuer of the identity {text!r} is unknown", hint="--attestation-issuer https://accounts.example"
+            )
+        return cls(identity=text, issuer=issuer, root=trusted_root(root))
+
+    def __str__(self) -> str:
+        return f"the key {self.key.name}" if self.key else self.identity or "any identity"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attested:
+    """The verified facts: the signer, the channel that was published to, and the predicate of SLSA if there is one."""
+
+    signer: str
+    channel: str
+    logged: str = ""
+    commit: str = ""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> list[str]:
+        """The facts in words."""
+        moment = f", logged at {self.logged}" if self.logged else ""
+        commit = [f"the signer's certificate names the commit {self.commit}"] if self.commit else []
+        return [f"{self.signer} attests its publication to {self.channel or 'a channel'}{moment}", *commit]
+
+
+def trusted_root(file: Path | None) -> str:
+    """Return the trusted root in a file, by default empty.
+
+    Raises:
+        UsageError: when it cannot be read.
+    """
+    if file is None:
+        return ""
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(LARGEST_ROOT).decode()
+        json.loads(text)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} is not a trusted root of Sigstore", why=str(error)) from error
+    return text
+
+
+def checked(
+    sidecar: bytes, *, file: str, sha256: str, channel: str | None, signers: Sequence[TrustedSigner]
+) -> Attested:
+    """Return the facts that one of the signers attests of a package; ``channel`` is where it is read from.
+
+    Without a channel, as for a file alone, the attested one is not compared.
+
+    Raises:
+        ProvenanceBroken: when none does.
+    """
+    if not _FILE.fullmatch(file):
+        raise ProvenanceBroken(f"{file!r} is not the name of a package file", hint=_HINT)
+    bundles = [_Parsed.of(value) for value in values(sidecar)]
+    reasons: list[str] = []
+    for signer in signers:
+        found = _PackageCheck(
+            sidecar=sidecar, bundles=bundles, file=file, sha256=sha256, channel=channel, reasons=reasons
+        ).by(signer)
+        if found is not None:
+            return found
+    raise ProvenanceBroken(
+        f"no valid attestation of {file} by {' or '.join(map(str, signers))}",
+        why="; ".join(dict.fromkeys(reasons)) or "nothing in it is signed",
+        hint=_HINT,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parsed:
+    """A bundle with its statement, or why it is invalid."""
+
+    bundle: Bundle | None = None
+    statement: Statement | None = None
+    fault: str = ""
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> _Parsed:
+        try:
+            bundle = parsed_bundle(value)
+            return cls(bundle=bundle, statement=parsed_statement(bundle.payload))
+        except ValueError as error:
+            return cls(fault=str(error))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PackageCheck:
+    """The check of one package's bundles; ``reasons`` collects why some do not count."""
+
+    sidecar: bytes
+    bundles: list[_Parsed]
+    file: str
+    sha256: str
+    channel: str | None
+    reasons: list[str]
+
+    def by(self, signer: TrustedSigner) -> Attested | None:
+        """Return what a signer attests, or None."""
+        return self._by_key(signer.key) if signer.key else self._by_identity(signer)
+
+    def _by_key(self, key: PublicKey) -> Attested | None:
+        statements = list(self._signed(key, self.bundles))
+        publication = next((one for one in statements if one.kind == PUBLISH and self._is_here(one)), None)
+        if publication is None:
+            return None
+        return Attested(signer=f"the key {key.name}", channel=publication.channel, provenance=_provenance(statements))
+
+    def _signed(self, key: PublicKey, bundles: Iterable[_Parsed]) -> Iterator[Statement]:
+        """Yield the statements about this package that a key has signed."""
+        for number, one in enumerate(bundles):
+            if one.bundle is None or one.statement is None:
+                self.reasons.append(f"attestation {number} is invalid: {one.fault}")
+            elif not key.signed(one.bundle.signed, one.bundle.signature):
+                self.reasons.append(f"attestation {number} is not signed by this key")
+            elif refusal := one.statement.refusal(self.file, self.sha256):
+                self.reasons.append(f"attestation {number}: {refusal}")
+            else:
+                yield one.statement
+
+    def _is_here(self, statement: Statement) -> bool:
+        """Return whether a publication is one to this channel."""
+        if self.channel is None or statement.channel == self.channel.rstrip("/"):
+            return True
+        where = statement.channel or "no channel"
+        self.reasons.append(f"it was published to {where}, and is read from {self.channel}")
+        return False
+
+    def _by_identity(self, signer: TrustedSigner) -> Attested | None:
+        """Return what py-rattler verifies; its choice of a bundle is read again, by this reader's stricter rules."""
+        with tempfile.TemporaryDirectory() as folder:
+            answer = rattler_process.call("verify", **self._request(Path(folder), signer))
+        if "refusal" in answer:
+            self.reasons.append(answer["refusal"])
+            return None
+        one = self.bundles[answer["index"]]
+        if one.bundle is None or one.statement is None or not one.bundle.certificate:
+            self.reasons.append(f"attestation {answer['index']} is invalid: {one.fault or 'it has no certificate'}")
+            return None
+        if one.statement.kind != PUBLISH or one.statement.refusal(self.file, self.sha256):
+            self.reasons.append(f"attestation {answer['index']} is not about this package")
+            return None
+        if not self._is_here(one.statement):
+            return None
+        return Attested(
+            signer=f"{answer['identity']} ({answer['issuer']})",
+            channel=one.statement.channel,
+            logged=answer["logged"],
+            commit=answer["commit"],
+            provenance=_provenance(self._of_certificate(one.bundle.certificate)),
+        )
+
+    def _request(self, folder: Path, signer: TrustedSigner) -> dict[str, Any]:
+        """Return the request to py-rattler, which reads the sidecar from a folder."""
+        digest = hashlib.sha256(self.sidecar).hexdigest()
+        place = folder / self.file
+        place.with_name(f"{self.file}.sigs.{digest}").write_bytes(self.sidecar)
+        name, version, build = self.file.removesuffix(".conda").removesuffix(".tar.bz2").rsplit("-", 2)
+        record = {
+            "name": name,
+            "version": version,
+            "build": build,
+            "build_number": 0,
+            "depends": [],
+            "subdir": "noarch",
+            "sha256": self.sha256,
+            "attestations_sha256": digest,
+            "fn": self.file,
+            "url": place.as_uri(),
+            "channel": self.channel or "https://unknown.invalid",
+        }
+        return {
+            "record": record,
+            "identity": signer.identity or None,
+            "issuer": signer.issuer or None,
+            "trusted_root": signer.root,
+            "compares_channel": self.channel is not None,
+        }
+
+    def _of_certificate(self, certificate: bytes) -> list[Statement]:
+        """Return the statements about this package that the key of a verified certificate has signed."""
+        from cryptography import x509
+
+        try:
+            key = PublicKey.of(x509.load_der_x509_certificate(certificate).public_key())
+        except ValueError:  # a kind of key that py-rattler knows and this module does not
+            return []
+        same = [one for one in self.bundles if one.bundle is not None and one.bundle.certificate == certificate]
+        return list(self._signed(key, same))
+
+
+def _provenance(statements: Iterable[Statement]) -> Mapping[str, Any]:
+    return next((one.predicate for one in statements if one.kind == SLSA), {})

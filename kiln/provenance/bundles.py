@@ -1,0 +1,146 @@
+"""Sigstore bundles with DSSE envelopes, and the sidecar files of packages that hold them (CEP 50).
+
+Sources: https://github.com/secure-systems-lab/dsse/blob/master/protocol.md, and sigstore_bundle.proto of
+https://github.com/sigstore/protobuf-specs.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kiln.conda_package.reader import strict_json
+from kiln.errors import ProvenanceBroken
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+LARGEST_SIDECAR = 4 << 20  # bytes, as py-rattler's own limit
+MOST_BUNDLES = 100
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+MEDIA_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
+_MEDIA_TYPE = re.compile(r"application/vnd\.dev\.sigstore\.bundle(?:\.v0\.\d+\+json|\+json;version=0\.\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """A bundle with one signature: ``hint`` names the key, ``certificate`` is that of an identity, in DER."""
+
+    payload: bytes
+    signature: bytes
+    hint: str = ""
+    certificate: bytes = b""
+
+    @property
+    def signed(self) -> bytes:
+        """The bytes that the signature is over."""
+        return signed_bytes(self.payload)
+
+
+def signed_bytes(payload: bytes) -> bytes:
+    """Return DSSE's encoding of a statement, over which a signature is made."""
+    return b"DSSEv1 %d %s %d %s" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
+
+
+def key_bundle(payload: bytes, signature: bytes, hint: str) -> bytes:
+    """Return the bundle of a statement that was signed with a key."""
+    envelope = {
+        "payload": base64.b64encode(payload).decode(),
+        "payloadType": PAYLOAD_TYPE,
+        "signatures": [{"sig": base64.b64encode(signature).decode()}],
+    }
+    material = {"publicKey": {"hint": hint}, "tlogEntries": []}
+    value = {"mediaType": MEDIA_TYPE, "verificationMaterial": material, "dsseEnvelope": envelope}
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def sidecar(bundles: Iterable[bytes]) -> bytes:
+    """Return the content of the file for the bundles of a package."""
+    return b"[" + b",".join(bundles) + b"]"
+
+
+def appended(existing: bytes, bundles: Iterable[bytes]) -> bytes:
+    """Return a sidecar with more bundles; the bytes of the existing ones stay.
+
+    Raises:
+        ProvenanceBroken: when it is not a sidecar.
+    """
+    values(existing)
+    return existing.rstrip()[:-1] + b"," + b",".join(bundles) + b"]"
+
+
+def values(data: bytes) -> list[dict[str, Any]]:
+    """Return the bundles in a sidecar as JSON objects.
+
+    Raises:
+        ProvenanceBroken: when it is too large, or not a list of objects.
+    """
+    if len(data) > LARGEST_SIDECAR:
+        raise _invalid(f"it is larger than {LARGEST_SIDECAR:,} bytes")
+    try:
+        value = strict_json(data)
+    except ValueError as error:
+        raise _invalid(str(error)) from error
+    if not isinstance(value, list) or not value or not all(isinstance(item, dict) for item in value):
+        raise _invalid("it is not a list of one or more bundles")
+    if len(value) > MOST_BUNDLES:
+        raise _invalid(f"it has {len(value):,} bundles")
+    return value
+
+
+def parsed_bundle(value: Mapping[str, Any]) -> Bundle:
+    """Return the parts of a bundle.
+
+    Raises:
+        ValueError: when it is not a valid one with an in-toto statement and one signature.
+    """
+    envelope, material = value.get("dsseEnvelope"), value.get("verificationMaterial")
+    if not isinstance(media := value.get("mediaType"), str) or not _MEDIA_TYPE.fullmatch(media):
+        raise ValueError("it is not a Sigstore bundle of a known version")
+    if not isinstance(envelope, dict) or not isinstance(material, dict) or "messageSignature" in value:
+        raise ValueError("it has no DSSE envelope, or no material for its verification")
+    if envelope.get("payloadType") != PAYLOAD_TYPE:
+        raise ValueError("its payload is not an in-toto statement")
+    signatures = envelope.get("signatures")
+    if not isinstance(signatures, list) or len(signatures) != 1 or not isinstance(signatures[0], dict):
+        raise ValueError("its envelope does not have one signature")
+    return Bundle(
+        payload=_decoded(envelope.get("payload"), "payload"),
+        signature=_decoded(signatures[0].get("sig"), "signature"),
+        **_signer(material),
+    )
+
+
+def _signer(material: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the key's hint, or the certificate, of a bundle."""
+    key, chain = material.get("publicKey"), material.get("x509CertificateChain")
+    certificates = [material["certificate"]] if "certificate" in material else []
+    certificates += chain.get("certificates", [])[:1] if isinstance(chain, dict) else []
+    if (key is None) == (not certificates) or len(certificates) > 1:
+        raise ValueError("it names neither a key nor a certificate, or both")
+    if certificates:
+        raw = certificates[0].get("rawBytes") if isinstance(certificates[0], dict) else None
+        return {"certificate": _decoded(raw, "certificate")}
+    hint = key.get("hint", "") if isinstance(key, dict) else None
+    if not isinstance(hint, str):
+        raise ValueError("its key is invalid")  # noqa: TRY004 - one type for all that a bundle may have wrong
+    return {"hint": hint}
+
+
+def _decoded(value: Any, name: str) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, TypeError, ValueError) as error:
+        raise ValueError(f"its {name} is not in Base64") from error
+
+
+def _invalid(why: str) -> ProvenanceBroken:
+    return ProvenanceBroken(
+        "the file of a package's attestations is invalid",
+        why=why,
+        hint="request the attestations from the channel's owner",
+    )

@@ -1,0 +1,85 @@
+"""Attestations signed by the identity of a CI job, with Sigstore's client: a key for one publication, and a public log.
+
+The client (``sigstore`` on PyPI) is imported here alone: keys need no part of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kiln import masking
+from kiln.errors import MissingTool, TokenRefused, UploadFailed, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+INSTALL = ".venv/bin/python -m pip install --require-hashes -r requirements/sigstore.txt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeylessSigner:
+    """A signer by the identity that CI gives to this job; ``config`` names another instance than the public one."""
+
+    config: Path | None = None
+
+    def bundles(self, statements: Sequence[bytes]) -> tuple[bytes, ...]:
+        """Return the bundles of statements, signed with one key and one certificate.
+
+        Raises:
+            MissingTool: when the client is not installed.
+            TokenRefused: when this job has no identity, or it is refused.
+            UploadFailed: when the instance cannot be reached.
+        """
+        try:
+            from sigstore import dsse, oidc, sign
+        except ModuleNotFoundError as error:
+            hint = f"{INSTALL}, or sign with a key: --attest key.pem"
+            raise MissingTool("sigstore is needed to sign without a key, and is not installed", hint=hint) from error
+        token = self._token(oidc)
+        try:
+            context = sign.SigningContext.from_trust_config(self._trust_config())
+            with context.signer(token) as signer:
+                return tuple(signer.sign_dsse(dsse.Statement(one)).to_json().encode() for one in statements)
+        except UsageError:
+            raise
+        except Exception as error:  # its clients raise requests' errors, TUF's and their own
+            raise UploadFailed(
+                "Sigstore did not sign the attestations",
+                why=_message(error),
+                hint="run the same command again, or sign with a key: --attest key.pem",
+            ) from error
+
+    def _token(self, oidc: Any) -> Any:
+        """Return the identity of this job."""
+        try:
+            text = oidc.detect_credential()
+            if text is not None:
+                masking.protect([text])
+                return oidc.IdentityToken(text)
+        except Exception as error:
+            raise TokenRefused("the identity of this CI job is refused", why=_message(error), hint=_HINT) from error
+        raise TokenRefused("this job has no identity that Sigstore knows", hint=_HINT)
+
+    def _trust_config(self) -> Any:
+        """Return the addresses and the keys of the instance."""
+        from sigstore.models import ClientTrustConfig
+
+        if self.config is None:
+            return ClientTrustConfig.production()
+        try:
+            return ClientTrustConfig.from_json(self.config.read_text(encoding="utf-8"))
+        except Exception as error:  # pydantic's
+            why = _message(error)
+            raise UsageError(f"{self.config} is not a trust configuration of Sigstore", why=why) from error
+
+
+_HINT = (
+    "on GitHub: permissions: {id-token: write}; on GitLab: id_tokens: {SIGSTORE_ID_TOKEN: {aud: sigstore}}; "
+    "elsewhere sign with a key: --attest key.pem"
+)
+
+
+def _message(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,143 @@
+"""The provenance record of a package as SLSA's predicate, and back.
+
+SLSA's external parameters are what determines the build, its internal ones what describes the machine. A rebuild needs
+the fields of both; so the record can be recovered from a predicate alone.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import TYPE_CHECKING, Any
+
+from kiln.errors import ProvenanceBroken
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+HOME = "https://github.com/conda-forge/tensorflow-feedstock"  # kiln's own, see pyproject.toml
+BUILD_TYPE = f"{HOME}/kiln/build/v1"
+BUILDER = f"{HOME}/kiln"
+EXTERNAL = ("config", "variant", "recipe", "commit", "remote", "engine", "container", "image", "epoch", "extra")
+INTERNAL = ("engine_version", "kiln", "machine", "cores", "tests", "cross_compiled", "sbom_sha256", "log_sha256")
+OF_THE_FILE = ("subdir", "size", "name", "version", "build", "license", "depends", "sources")
+_ALGORITHMS = {"sha256", "sha512", "sha1", "md5"}
+
+
+def predicate(record: Mapping[str, Any], *, builder: str = "", run_url: str = "") -> dict[str, Any]:
+    """Return the predicate of a record: what was built from what, by whom.
+
+    ``builder`` is the URI of the CI's workflow, ``run_url`` that of its run; empty where no CI built the package.
+    """
+    moments = {"startedOn": _moment(record.get("started")), "finishedOn": _moment(record.get("finished"))}
+    metadata = {"invocationId": run_url, **moments}
+    byproducts = [
+        {"name": name, "digest": {"sha256": record[key]}}
+        for name, key in (("log", "log_sha256"), ("sbom", "sbom_sha256"))
+        if record.get(key)
+    ]
+    internal = {**_fields(record, INTERNAL), "package": _fields(record, OF_THE_FILE)}
+    times = {key: record.get(key) for key in ("started", "finished")}
+    return {
+        "buildDefinition": {
+            "buildType": BUILD_TYPE,
+            "externalParameters": _fields(record, EXTERNAL),
+            "internalParameters": {**internal, "times": times},
+            "resolvedDependencies": list(_inputs(record)),
+        },
+        "runDetails": {
+            "builder": {
+                "id": builder or BUILDER,
+                "version": {"kiln": str(record["kiln"]), str(record["engine"]): str(record["engine_version"])},
+            },
+            "metadata": {key: value for key, value in metadata.items() if value},
+            "byproducts": byproducts,
+        },
+    }
+
+
+def is_own(value: Mapping[str, Any]) -> bool:
+    """Return whether kiln wrote a predicate."""
+    definition = value.get("buildDefinition")
+    return isinstance(definition, dict) and definition.get("buildType") == BUILD_TYPE
+
+
+def record_of(value: Mapping[str, Any], file: str, sha256: str) -> dict[str, Any]:
+    """Return the record that one of kiln's own predicates was made from.
+
+    Raises:
+        ProvenanceBroken: when it lacks the parts.
+    """
+    try:
+        definition = value["buildDefinition"]
+        internal = dict(definition["internalParameters"])
+        package, times = internal.pop("package"), internal.pop("times")
+        return {**definition["externalParameters"], **internal, **package, **times, "file": file, "sha256": sha256}
+    except (KeyError, TypeError) as error:
+        raise ProvenanceBroken(f"the provenance of {file} is incomplete", why=f"it has no {error}") from error
+
+
+def described(value: Mapping[str, Any]) -> list[str]:
+    """Return who built a package from which commit with which inputs, a line for each fact; others' too."""
+    definition, details = _object(value, "buildDefinition"), _object(value, "runDetails")
+    builder, metadata = _object(details, "builder"), _object(details, "metadata")
+    versions = " ".join(f"{name} {version}" for name, version in _object(builder, "version").items())
+    lines = [f"built by {builder.get('id')}" + (f" ({versions})" if versions else "")]
+    if metadata.get("invocationId"):
+        lines.append(f"in the run {metadata['invocationId']}")
+    dependencies = definition.get("resolvedDependencies")
+    for item in dependencies if isinstance(dependencies, list) else ():
+        if isinstance(item, dict):
+            digest = "; ".join(f"{name} {text}" for name, text in _object(item, "digest").items())
+            commit = "commit" if "gitCommit" in _object(item, "digest") else "input"
+            lines.append(f"{commit} {item.get('uri') or item.get('name')}" + (f", {digest}" if digest else ""))
+    return lines
+
+
+def _fields(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return some fields of a record as JSON values."""
+    fields: dict[str, Any] = json.loads(json.dumps({name: record.get(name) for name in names}))
+    return fields
+
+
+def _inputs(record: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    """Yield the feedstock, the sources and the image, each with its hash or commit."""
+    if record.get("commit"):
+        remote = record.get("remote") or ""
+        name: dict[str, str] = {"uri": f"git+{remote}"} if "://" in remote else {"name": remote or "feedstock"}
+        yield {**name, "digest": {"gitCommit": str(record["commit"])}}
+    yield {"name": "recipe", "digest": {"sha256": str(record["recipe"])}}
+    for source in record.get("sources") or ():
+        yield _source(source)
+    if record.get("image"):
+        image, _, digest = str(record["image"]).partition("@")
+        sha256 = digest.removeprefix("sha256:")
+        yield {"uri": f"docker://{image}", **({"digest": {"sha256": sha256}} if digest != sha256 else {})}
+
+
+def _source(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one source of the recipe as a resource."""
+    checkout = source.get("checkout") or {}
+    url = source.get("url") or checkout.get("url") or source.get("git_url") or source.get("path") or ""
+    address = str(url[0] if isinstance(url, (list, tuple)) and url else url)
+    hashes = {**(source.get("hashes") or {}), **{name: source.get(name) for name in _ALGORITHMS}}
+    digests = {name: str(value) for name, value in hashes.items() if name in _ALGORITHMS and value}
+    if revision := source.get("git_rev") or checkout.get("revision"):
+        is_git = bool(source.get("git_url"))
+        digests["gitCommit" if is_git else "revision"] = str(revision)
+        address = f"git+{address}" if is_git else address
+    if source.get("digest"):
+        digests["sha256"] = str(source["digest"])
+    place = {"uri": address} if "://" in address else {"name": address or "source"}
+    return {**place, **({"digest": digests} if digests else {})}
+
+
+def _moment(seconds: Any) -> str:
+    if not isinstance(seconds, (int, float)):
+        return ""
+    return f"{dt.datetime.fromtimestamp(seconds, tz=dt.timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _object(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    item = value.get(key)
+    return item if isinstance(item, dict) else {}
