@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
 import msgpack
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, PublicFormat
 
 from kiln import provenance, repodata
 from kiln.model.provenance import Attestation, Provenance
+from kiln.provenance.attestation_check import TrustedSigner, checked
+from kiln.provenance.attestation_keys import PrivateKey, PublicKey
 from kiln.publish import transaction
 from kiln.publish.stores import maintenance
 from kiln.publish.stores.folder import Folder
 from kiln.publish.stores.target import StoreTarget
+from kiln.release.attest import Attesting
 from kiln.zstd import zstd
 from tests.packages import release_package
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+_KEY = ed25519.Ed25519PrivateKey.from_private_bytes(b"a key of the tests, of 32 bytes.")
+KEY = PrivateKey(key=_KEY, public=PublicKey.of(_KEY.public_key()))
 OLD = ("old", "kept")
 NEW = ("fresh", "app")
+
+
+def another_key() -> PrivateKey:
+    """Return a key that has signed nothing."""
+    key = ed25519.Ed25519PrivateKey.generate()
+    return PrivateKey(key=key, public=PublicKey.of(key.public_key()))
+
+
+def public_pem(key: PrivateKey) -> bytes:
+    """Return the file of a public key."""
+    data: bytes = key.public.key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return data
+
+
+def private_pem(key: PrivateKey, passphrase: str) -> bytes:
+    """Return the file of a private key."""
+    encryption = BestAvailableEncryption(passphrase.encode())
+    data: bytes = key.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+    return data
 
 
 def target(folder: Path) -> StoreTarget:
@@ -42,10 +69,15 @@ def put(folder: Path, names: tuple[str, ...]) -> None:
     paths = packages(folder, names)
     entries = [repodata.read(path) for path in paths]
     records = [record(entry.file, sha256=entry.sha256) for entry in entries]
+    channel = target(folder)
+    attesting = Attesting(attester=KEY, channel=channel.address())
+    by_hash = {made.sha256: made for made in records}
     attested = Attestation(
-        seal=lambda previous: provenance.sealed(records, previous), boms={entry.sha256: b"{}" for entry in entries}
+        seal=lambda previous: provenance.sealed(records, previous),
+        boms={entry.sha256: b"{}" for entry in entries},
+        bundles=lambda sha256: attesting.bundles(by_hash[sha256]),
     )
-    transaction.publish(target(folder), paths, entries, lambda _: None, attested)
+    transaction.publish(channel, paths, entries, lambda _: None, attested)
 
 
 def record(file: str, **changed: Any) -> Provenance:
@@ -130,7 +162,22 @@ def offered(channel: Path, form: str) -> set[str]:
             if digest:
                 assert repodata.read(place).sha256 == digest
             names.add(file)
+    if form == "plain":
+        require_attestations(channel)
     return names
+
+
+def require_attestations(channel: Path) -> None:
+    """Fail unless the attestations that the index names are there, and about their packages."""
+    for subdir in ("linux-64", "noarch"):
+        index = json.loads((channel / subdir / "repodata.json").read_bytes())["packages.conda"]
+        for file, record in index.items():
+            if sha256 := record.get("attestations_sha256"):
+                data = (channel / subdir / f"{file}.sigs.{sha256}").read_bytes()
+                assert hashlib.sha256(data).hexdigest() == sha256
+                signer = TrustedSigner(key=KEY.public)
+                facts = {"file": file, "sha256": record["sha256"], "channel": target(channel.parent).address()}
+                assert checked(data, signers=[signer], **facts).provenance
 
 
 def listed(subdir: Path, form: str) -> dict[str, str]:

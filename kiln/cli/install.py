@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli import attestation_arguments, common_arguments
+from kiln.cli import attestation_arguments, common_arguments, values
 from kiln.cli.environment_passthrough import cache_folder
 from kiln.errors import UsageError
 from kiln.matchspec_notation import fault, package_name, strict
@@ -118,11 +118,20 @@ def attestation_rules(options: argparse.Namespace) -> Rules | None:
 
     if not options.require_attestation:
         return None
+    channels = options.channels or ["conda-forge"]
     return Rules.parse(
         options.require_attestation,
-        channels=options.channels or ["conda-forge"],
+        channel_of=lambda text: next((name for name in channels if name in {text, named_channel(text)}), None),
         signers=lambda text: attestation_arguments.signers(options, [text]),
     )
+
+
+def named_channel(text: str) -> str:
+    """Return a channel as ``--from`` takes it; empty for a text that it refuses."""
+    try:
+        return values.channel(text)
+    except UsageError:
+        return ""
 
 
 def require_attestations(rules: Rules, plan: Installation, steps: Steps) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kiln.publish.stores.target import StoreTarget
     from kiln.publish.transaction import Target
-    from kiln.release.attest import Attesting
+    from kiln.release.attest import Attester, Attesting
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -145,6 +145,7 @@ def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[st
     from kiln.publish import gate, transaction, upload_settings
     from kiln.release import attest, bundle, candidates
 
+    signer = attester(options)
     feedstock = feedstock_loader.find(root)
     if not options.check and not options.bundle:
         upload_settings.require_allowed(
@@ -164,7 +165,7 @@ def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[st
         return {"ready": tuple(path.name for path in paths)}
     sign = provenance.signer(options.sign_key, env=os.environ) if options.sign_key else None
     attestation = attest.attestation(
-        matrix, candidates.new_of(release), sign=sign, attesting=attesting(options, channel.address())
+        matrix, candidates.new_of(release), sign=sign, attesting=attesting(options, signer, channel.address())
     )
     if options.bundle:
         bundle.write(options.bundle, matrix, release, attestation)
@@ -181,23 +182,28 @@ def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[st
     return {"published": transaction.publish(channel, paths, entries, trial, attestation)}
 
 
-def attesting(options: argparse.Namespace, channel: str) -> Attesting | None:
-    """Return the attestations that the command line requests, for a channel's URL; None without any."""
-    from kiln import credentials
-    from kiln.cli.environment_passthrough import ci_urls, ci_workflow
+def attester(options: argparse.Namespace) -> Attester | None:
+    """Return the signer of attestations that the command line requests; None without any."""
     from kiln.provenance.attestation_keys import PrivateKey
     from kiln.provenance.keyless import KeylessSigner
+
+    if options.sigstore_config and options.attest != KEYLESS:
+        raise UsageError("--sigstore-config goes with --attest sigstore")
+    if options.attest is None:
+        return None
+    if options.attest == KEYLESS:
+        return KeylessSigner(config=options.sigstore_config)
+    return PrivateKey.from_file(Path(options.attest), os.environ)
+
+
+def attesting(options: argparse.Namespace, attester: Attester | None, channel: str) -> Attesting | None:
+    """Return the attestations to make for the packages of a channel, given by its URL; None without a signer."""
+    from kiln import credentials
+    from kiln.cli.environment_passthrough import ci_urls, ci_workflow
     from kiln.release.attest import Attesting
 
-    if options.attest is None:
-        if options.sigstore_config:
-            raise UsageError("--sigstore-config goes with --attest sigstore")
+    if attester is None:
         return None
-    attester = (
-        KeylessSigner(config=options.sigstore_config)
-        if options.attest == KEYLESS
-        else PrivateKey.from_file(Path(options.attest), os.environ)
-    )
     url = credentials.bare(options.url if options.url and channel.startswith("file:") else channel)
     return Attesting(attester=attester, channel=url, workflow=ci_workflow(os.environ), run_url=ci_urls(os.environ)[1])
 

@@ -30,10 +30,12 @@ class Rules:
         cls,
         texts: Sequence[str],
         *,
-        channels: Sequence[str],
+        channel_of: Callable[[str], str | None],
         signers: Callable[[str], tuple[TrustedSigner, ...]],
     ) -> Rules:
-        """Return the rules of a command line, each ``SIGNER`` or ``CHANNEL=SIGNER`` with one of the channels.
+        """Return the rules of a command line, each ``SIGNER`` or ``CHANNEL=SIGNER``.
+
+        ``channel_of`` returns one of the channels that a text names, None for any other text.
 
         Raises:
             UsageError: when a signer is neither an identity nor a key.
@@ -41,12 +43,13 @@ class Rules:
         everywhere: list[TrustedSigner] = []
         single: dict[str, tuple[TrustedSigner, ...]] = {}
         for text in texts:
-            channel = next((name for name in channels if text.startswith(f"{name}=")), None)
-            if channel is None:
-                everywhere += signers(text)
-            else:
+            places = [place for place, character in enumerate(text) if character == "="]
+            channel, place = next(((name, place) for place in places if (name := channel_of(text[:place]))), ("", -1))
+            if channel:
                 url = _url(channel)
-                single[url] = (*single.get(url, ()), *signers(text.removeprefix(f"{channel}=")))
+                single[url] = (*single.get(url, ()), *signers(text[place + 1 :]))
+            else:
+                everywhere += signers(text)
         return cls(everywhere=tuple(everywhere), channels=tuple(single.items()))
 
     def of(self, record: RepoDataRecord) -> tuple[TrustedSigner, ...]:

@@ -188,6 +188,10 @@ class _PackageCheck:
 
     def _by_identity(self, signer: TrustedSigner) -> Attested | None:
         """Return what py-rattler verifies; its choice of a bundle is read again, by this reader's stricter rules."""
+        hints = [one.bundle.hint for one in self.bundles if one.bundle is not None and not one.bundle.certificate]
+        if len(hints) == len(self.bundles):
+            self.reasons.append(f"all are signed with keys ({', '.join(dict.fromkeys(hints))}), not by an identity")
+            return None
         with tempfile.TemporaryDirectory() as folder:
             answer = rattler_process.call("verify", **self._request(Path(folder), signer))
         if "refusal" in answer:

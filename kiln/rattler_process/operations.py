@@ -220,7 +220,7 @@ class Verify:
         try:
             outcome = await sigstore.verify_attestation(record, policy, trusted_root=root)
         except AttestationError as error:
-            return {"refusal": in_a_line(error)}
+            return {"refusal": "; ".join(line.strip(" -:") for line in str(error).splitlines())}
         attestation = outcome.attestation
         if attestation is None:
             return {"refusal": "; ".join(outcome.warnings) or "nothing was verified"}
