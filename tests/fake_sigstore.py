@@ -115,6 +115,8 @@ class FakeSigstore:
             )
             .add_extension(x509.SubjectAlternativeName([san]), critical=True)
         )
+        older = x509.UnrecognizedExtension(ObjectIdentifier(f"{FULCIO}.1"), issuer.encode())
+        builder = builder.add_extension(older, critical=False)
         for number, claim in claims.items():
             extension = x509.UnrecognizedExtension(ObjectIdentifier(f"{FULCIO}.{number}"), _utf8(claim))
             builder = builder.add_extension(extension, critical=False)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import io
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import files
-from kiln.errors import MissingTool, ProvenanceBroken, TokenRefused, UploadFailed
+from kiln import files, provenance
+from kiln.cli import run
+from kiln.errors import MissingTool, ProvenanceBroken, TokenRefused, UploadFailed, UsageError
+from kiln.model.provenance import Provenance
 from kiln.provenance import attestation_check, bundles, statements
 from kiln.provenance.attestation_check import TrustedSigner
 from kiln.provenance.attestation_keys import PASSPHRASE
@@ -29,13 +33,16 @@ ROOT = Path(__file__).parents[2]
 CHANNEL = "https://channel.example/small"
 
 
-def kiln(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    argv = (sys.executable, "-m", "kiln", *words)
-    return subprocess.run(argv, cwd=ROOT, text=True, capture_output=True, check=False, env={**os.environ, **variables})
+def kiln(*words: str) -> tuple[int, str, str]:
+    """Run a command in this process, and return its exit code and what it printed."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(list(words))
+    return code, out.getvalue(), err.getvalue()
 
 
 def needs(module: str) -> None:
-    if pytest.importorskip("importlib.util").find_spec(module) is None:
+    if importlib.util.find_spec(module) is None:
         pytest.skip(f"{module.replace('_', '-')} {MISSING}")
 
 
@@ -119,41 +126,57 @@ def test_an_install_takes_what_the_signer_attests_and_nothing_else(tmp_path: Pat
     key.write_bytes(publishing.public_pem(publishing.KEY))
     other.write_bytes(publishing.public_pem(publishing.another_key()))
 
-    def install(name: str, *words: str) -> subprocess.CompletedProcess[str]:
-        return kiln("install", "-p", str(tmp_path / name), "-c", str(channel), "app", *words)
+    def install(name: str, signer: str) -> tuple[int, str, str]:
+        where = ("-p", str(tmp_path / name), "-c", str(channel))
+        return kiln("install", *where, "app", "--require-attestation", signer)
 
-    done = install("one", "--require-attestation", str(key))
-    assert done.returncode == 0, done.stderr
-    assert "verify the attestations of 1 package" in done.stderr
-    for name, words in {
-        "two": ("--require-attestation", str(other)),
-        "three": ("--require-attestation", WORKFLOW),
-        "four": ("--require-attestation", f"{channel}={other}"),
-    }.items():
-        refused = install(name, *words)
-        assert refused.returncode == ProvenanceBroken.exit_code, refused.stderr
+    for name, signer in {"one": str(other), "two": WORKFLOW, "three": f"{channel}={other}"}.items():
+        code, _, error = install(name, signer)
+        assert code == ProvenanceBroken.exit_code, error
         assert not (tmp_path / name).exists()
-    assert install("five", "--require-attestation", f"{channel}={key}").returncode == 0
-    package = channel / "noarch" / "app-1-0.conda"
-    told = kiln("verify", str(package), "--require-attestation", str(key), "--json")
-    assert json.loads(told.stdout)["attestation"]["channel"] == channel.as_uri()
-    (channel / "provenance" / "chain.jsonl").resolve().unlink()
-    told = kiln("verify", str(package), "--require-attestation", str(key), "--json")
-    assert json.loads(told.stdout)["config"] == "config", "the record comes from the attestation"
-    assert "attests its publication" in kiln("verify", str(package), "--require-attestation", str(key)).stdout
+    code, _, error = install("four", str(key))
+    assert code == 0, error
+    assert "verify the attestations of 1 package" in error
+    assert install("five", f"{channel}={key}")[0] == 0
     for file in channel.glob("noarch/app-1-0.conda.sigs.*"):
         file.unlink()
-    refused = install("six", "--require-attestation", str(key))
-    assert refused.returncode == ProvenanceBroken.exit_code
-    assert "the attestations of app-1-0.conda are missing" in refused.stderr
+    code, _, error = install("six", str(key))
+    assert code == ProvenanceBroken.exit_code
+    assert "the attestations of app-1-0.conda are missing" in error
 
 
-def test_a_passphrase_comes_from_the_environment_alone(tmp_path: Path) -> None:
+def test_a_package_is_verified_by_its_attestation_with_records_and_without(tmp_path: Path) -> None:
+    publishing.publish_new(tmp_path)
+    channel, key = tmp_path / "channel", tmp_path / "key.pub.pem"
+    key.write_bytes(publishing.public_pem(publishing.KEY))
+    words = ("verify", str(channel / "noarch" / "app-1-0.conda"))
+    signed = (*words, "--require-attestation", str(key))
+    assert "the channel's record is the attested one" in kiln(*signed)[1]
+    code, facts, notes = kiln(*words)
+    assert (code, "attests" in facts) == (0, False)
+    assert f"signed with keys ({publishing.KEY.public.name})" in notes
+    copied = kiln(*signed, "--target-channel", "https://channel.example")
+    assert copied[0] == ProvenanceBroken.exit_code
+    assert "is read from https://channel.example" in copied[2]
+    chain = (channel / "provenance" / "chain.jsonl").resolve()
+    records = [json.loads(line)["record"] for line in chain.read_text().splitlines()]
+    chain.write_bytes(provenance.sealed([Provenance(**{**record, "cores": 9}) for record in records], ""))
+    code, _, error = kiln(*signed)
+    assert code == ProvenanceBroken.exit_code
+    assert "the channel's record and the attested one differ in cores" in error
+    chain.unlink()
+    code, told, _ = kiln(*signed, "--json")
+    assert (json.loads(told)["config"], json.loads(told)["attestation"]["channel"]) == ("config", channel.as_uri())
+
+
+def test_a_passphrase_comes_from_the_environment_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = tmp_path / "key.pem"
     key.write_bytes(publishing.private_pem(publishing.KEY, "correct horse"))
     words = ("-C", str(ROOT / "tests" / "fixtures" / "small-feedstock"), "publish", "--to", str(tmp_path / "c"))
-    for variables, message in (({}, f"set {PASSPHRASE}"), ({PASSPHRASE: "battery staple"}, "may be wrong")):
-        refused = kiln(*words, "--attest", str(key), **variables)
-        assert refused.returncode == 2, refused.stderr
-        assert message in refused.stderr
-        assert "battery staple" not in refused.stderr
+    monkeypatch.delenv(PASSPHRASE, raising=False)
+    assert f"set {PASSPHRASE}" in kiln(*words, "--attest", str(key))[2]
+    monkeypatch.setenv(PASSPHRASE, "battery staple")
+    code, _, error = kiln(*words, "--attest", str(key))
+    assert code == UsageError.exit_code
+    assert "may be wrong" in error
+    assert "battery staple" not in error
