@@ -110,6 +110,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     # Changes
 
     def take(self, channel: str, found: list[tuple[str, bytes]], *, open_to_all: bool = False) -> None:
+        """Take packages, and keep an attestation that came with one under its name."""
+        if attestation := dict(found).get("attestation"):
+            found = [(name, data) for name, data in found if name != "attestation"]
+            (self.root.parent / f"{found[0][0]}.attestation").write_bytes(attestation)
         names = " ".join(name for name, _ in found)
         self.change(channel, names, lambda: self.put(channel, found), open_to_all=open_to_all)
 
@@ -201,7 +205,9 @@ def parted(data: bytes) -> list[tuple[str, bytes]]:
     found = []
     for part in data.split(boundary)[1:-1]:
         head, _, content = part.partition(b"\r\n\r\n")
-        if name := re.search(rb'filename="([^"]+)"', head):
+        if b'name="attestation"' in head:
+            found.append(("attestation", content.removesuffix(b"\r\n")))
+        elif name := re.search(rb'filename="([^"]+)"', head):
             found.append((name[1].decode(), content.removesuffix(b"\r\n")))
         elif b'name="file"' in head:
             found.append((named(content.removesuffix(b"\r\n")), content.removesuffix(b"\r\n")))

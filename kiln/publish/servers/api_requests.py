@@ -35,11 +35,19 @@ class Api:
         else:
             self._send(method, url, json.dumps(body).encode(), {"Content-Type": "application/json"})
 
-    def post_files(self, url: str, field_name: str, files: Sequence[Path]) -> None:
-        """Send files as one form, read while they are sent (RFC 7578)."""
+    def post_files(
+        self,
+        url: str,
+        field_name: str,
+        files: Sequence[Path],
+        *,
+        part_headers: Mapping[str, str] | None = None,
+        texts: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send files as one form, read while they are sent (RFC 7578), and after them ``texts`` by their fields."""
         boundary = secrets.token_hex(16)
-        heads = [_head(boundary, field_name, file) for file in files]
-        end = f"--{boundary}--\r\n".encode()
+        heads = [_head(boundary, field_name, file, part_headers or {}) for file in files]
+        end = b"".join(_text(boundary, *text) for text in (texts or {}).items()) + f"--{boundary}--\r\n".encode()
         size = len(end) + sum(len(head) + file.stat().st_size + 2 for head, file in zip(heads, files, strict=True))
         headers = {"Content-Type": f"multipart/form-data; boundary={boundary}", "Content-Length": str(size)}
         self._send("POST", url, _form(heads, files, end), headers)
@@ -90,9 +98,14 @@ class ServerCredentials:
         return {name: form.format(self.token)} if self.token else {}
 
 
-def _head(boundary: str, field_name: str, file: Path) -> bytes:
+def _head(boundary: str, field_name: str, file: Path, more: Mapping[str, str]) -> bytes:
     disposition = f'Content-Disposition: form-data; name="{field_name}"; filename="{file.name}"'
-    return f"--{boundary}\r\n{disposition}\r\nContent-Type: application/octet-stream\r\n\r\n".encode()
+    headers = "".join(f"{name}: {value}\r\n" for name, value in more.items())
+    return f"--{boundary}\r\n{disposition}\r\nContent-Type: application/octet-stream\r\n{headers}\r\n".encode()
+
+
+def _text(boundary: str, name: str, value: str) -> bytes:
+    return f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
 
 
 def _form(heads: Sequence[bytes], files: Sequence[Path], end: bytes) -> Iterator[bytes]:

@@ -1,6 +1,7 @@
 """prefix.dev, which takes packages and deletes them, one by one.
 
-Source: the page "API" of prefix.dev's documentation (DELETE /api/v1/delete/:channel/:subdir/:package_file_name).
+Sources: the page "API" of prefix.dev's documentation (DELETE /api/v1/delete/:channel/:subdir/:package_file_name), and
+rattler_upload's upload/prefix.rs for the form of an upload with an attestation.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from kiln import files
 from kiln.publish.servers.server import Server
 
 if TYPE_CHECKING:
@@ -36,14 +38,21 @@ class Prefix(Server):
         channel: str,
         attestations: Mapping[str, Path],
     ) -> None:
-        """Upload packages to the channel, each with the bundle of its publish attestation."""
-        from rattler_build import upload
+        """Upload packages to the channel, each with the bundle of its publish attestation, if it has one.
 
+        The library sends an attestation with a token of its own trusted publishing alone, so the form is sent here.
+        """
         for path, package in packages.items():
-            attestation = attestations.get(path)
-            more = {} if attestation is None else {"attestation_file": str(attestation)}
-            upload_one = upload.upload_package_to_prefix
-            self._call(upload_one, package, self.url, channel, api_key=self.credentials.token, **more)
+            if attestation := attestations.get(path):
+                self.api.post_files(
+                    f"{self.url}/api/v1/upload/{channel}",
+                    "file",
+                    [package],
+                    part_headers={"X-File-Name": package.name, "X-File-SHA256": files.sha256(package)},
+                    texts={"attestation": attestation.read_text(encoding="utf-8")},
+                )
+            else:
+                self.upload(package, channel)
 
     def delete(self, path: str, channel: str) -> None:
         """Delete a package."""

@@ -23,6 +23,9 @@ from kiln.errors import (
 )
 from kiln.local_channel import install, solve
 from kiln.model.provenance import Attestation
+from kiln.provenance import bundles
+from kiln.provenance.attestation_check import TrustedSigner, checked
+from kiln.provenance.statements import publish_statement
 from kiln.publish import transaction
 from kiln.publish.servers import ServerKind
 from kiln.publish.targets import target
@@ -218,3 +221,28 @@ def test_of_two_publishers_from_one_machine_one_is_refused(server: str, tmp_path
 
     transaction.publish(where, *release(tmp_path), meanwhile)
     assert len(served(tmp_path)) == 2
+
+
+def test_the_attestation_of_a_publication_comes_with_the_package_where_the_server_takes_it(
+    server: str, tmp_path: Path
+) -> None:
+    channel = f"{server}/release"
+    for kind in (ServerKind.PREFIX, ServerKind.QUETZ):
+        where = channel_on(server, kind, tmp_path / kind.value)
+        path = release_package(tmp_path / "built", f"app-{kind.value}")
+        entry = repodata.read(path)
+        signed = publishing.KEY.bundle(publish_statement(entry.file, entry.sha256, channel))
+        attestation = Attestation(
+            seal=functools.partial(provenance.sealed, [publishing.record(entry.file, sha256=entry.sha256)]),
+            boms={entry.sha256: b"{}"},
+            bundles={entry.sha256: (signed,)}.__getitem__,
+        )
+        transaction.publish(where, [path], [entry], lambda _: None, attestation)
+        received = tmp_path / f"{entry.file}.attestation"
+        assert received.is_file() is (kind is ServerKind.PREFIX)
+        assert (where.state.root / f"{entry.path}.sigs").read_bytes() == bundles.sidecar([signed])
+        facts = {"file": entry.file, "sha256": entry.sha256, "channel": channel}
+        if received.is_file():
+            signer = TrustedSigner(key=publishing.KEY.public)
+            assert checked(b"[" + received.read_bytes() + b"]", signers=[signer], **facts).channel == channel
+        assert any("attestations" in note for note in where.notes) is (kind is ServerKind.QUETZ)
