@@ -177,7 +177,7 @@ def require_attestations(channel: Path) -> None:
                 data = (channel / subdir / f"{file}.sigs.{sha256}").read_bytes()
                 assert hashlib.sha256(data).hexdigest() == sha256
                 signer = TrustedSigner(key=KEY.public)
-                facts = {"file": file, "sha256": record["sha256"], "channel": target(channel.parent).address()}
+                facts = {"file": file, "sha256": record["sha256"], "channel": None}
                 assert checked(data, signers=[signer], **facts).provenance
 
 

@@ -185,11 +185,15 @@ def same_record(chained: Mapping[str, Any], signed: Mapping[str, Any]) -> tuple[
 def sidecar_of(package: Path, channel: str, read: Callable[[str], bytes | None]) -> bytes | None:
     """Return the attestations of a package in a channel, or next to it in a bundle, which has no index."""
     from kiln.conda_package.reader import read_object
+    from kiln.errors import BrokenPackage
     from kiln.names import is_channel_folder
     from kiln.publish.attestation_reader import advertised
     from kiln.repodata import adopted
 
-    subdir = str(read_object(package, "index.json").get("subdir"))
+    try:
+        subdir = str(read_object(package, "index.json").get("subdir"))
+    except BrokenPackage:  # without a record of it, nothing more is to be said of the file
+        return None
     if not is_channel_folder(subdir):
         return None
     index = read(f"{subdir}/repodata.json")

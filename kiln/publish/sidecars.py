@@ -69,12 +69,16 @@ def changed(store: Store, path: str, record: Mapping[str, object]) -> str:
 
 
 def first_bundle(folder: Folder, path: str) -> Path | None:
-    """Return a file with the first bundle of a package's sidecar, that of its publication, for an upload."""
+    """Return a file with the first bundle of a package's sidecar, that of its publication, for an upload.
+
+    None where a key has signed it: servers that take attestations verify identities alone.
+    """
     data = folder.read(f"{path}{ENDING}")
-    if data is None:
+    first = {} if data is None else bundles.values(data)[0]
+    if "certificate" not in first.get("verificationMaterial", {}):
         return None
     bundle = f"{path}.sigstore.json"
-    folder.write(bundle, json.dumps(bundles.values(data)[0]).encode())
+    folder.write(bundle, json.dumps(first).encode())
     return folder.root / bundle
 
 

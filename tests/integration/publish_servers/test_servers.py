@@ -31,6 +31,7 @@ from kiln.publish.servers import ServerKind
 from kiln.publish.targets import target
 from tests import publishing
 from tests.channel_server import TOKEN
+from tests.fake_sigstore import GITHUB, WORKFLOW, FakeSigstore
 from tests.integration.publish_servers.helpers import KINDS, ROOT, Mortal, channel_on, refuse, release, requests, served
 from tests.packages import release_package
 
@@ -226,12 +227,13 @@ def test_of_two_publishers_from_one_machine_one_is_refused(server: str, tmp_path
 def test_the_attestation_of_a_publication_comes_with_the_package_where_the_server_takes_it(
     server: str, tmp_path: Path
 ) -> None:
-    channel = f"{server}/release"
+    channel, sigstore = f"{server}/release", FakeSigstore()
+    signer = TrustedSigner(identity=WORKFLOW, issuer=GITHUB, root=json.dumps(sigstore.trusted_root()))
     for kind in (ServerKind.PREFIX, ServerKind.QUETZ):
         where = channel_on(server, kind, tmp_path / kind.value)
         path = release_package(tmp_path / "built", f"app-{kind.value}")
         entry = repodata.read(path)
-        signed = publishing.KEY.bundle(publish_statement(entry.file, entry.sha256, channel))
+        signed = json.dumps(sigstore.bundle(publish_statement(entry.file, entry.sha256, channel))).encode()
         attestation = Attestation(
             seal=functools.partial(provenance.sealed, [publishing.record(entry.file, sha256=entry.sha256)]),
             boms={entry.sha256: b"{}"},
@@ -243,6 +245,5 @@ def test_the_attestation_of_a_publication_comes_with_the_package_where_the_serve
         assert (where.state.root / f"{entry.path}.sigs").read_bytes() == bundles.sidecar([signed])
         facts = {"file": entry.file, "sha256": entry.sha256, "channel": channel}
         if received.is_file():
-            signer = TrustedSigner(key=publishing.KEY.public)
             assert checked(b"[" + received.read_bytes() + b"]", signers=[signer], **facts).channel == channel
         assert any("attestations" in note for note in where.notes) is (kind is ServerKind.QUETZ)
