@@ -23,7 +23,10 @@ from kiln.zstd import zstd
 from tests.packages import release_package
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
+
+    from kiln.repodata import IndexEntry
 
 _KEY = ed25519.Ed25519PrivateKey.from_private_bytes(b"a key of the tests, of 32 bytes.")
 KEY = PrivateKey(key=_KEY, public=PublicKey.of(_KEY.public_key()))
@@ -68,17 +71,21 @@ def put(folder: Path, names: tuple[str, ...]) -> None:
     """Publish packages."""
     paths = packages(folder, names)
     entries = [repodata.read(path) for path in paths]
+    channel = target(folder)
+    transaction.publish(channel, paths, entries, lambda _: None, attestation(entries, channel.address()))
+
+
+def attestation(entries: Iterable[IndexEntry], channel: str) -> Attestation:
+    """Return the records and the signed statements about packages that are published to a channel."""
     bill = hashlib.sha256(b"{}").hexdigest()
     records = [record(e.file, sha256=e.sha256, subdir=e.subdir, commit=None, sbom_sha256=bill) for e in entries]
-    channel = target(folder)
-    attesting = Attesting(attester=KEY, channel=channel.address())
+    attesting = Attesting(attester=KEY, channel=channel)
     by_hash = {made.sha256: made for made in records}
-    attested = Attestation(
+    return Attestation(
         seal=lambda previous: provenance.sealed(records, previous),
-        boms={entry.sha256: b"{}" for entry in entries},
+        boms={made.sha256: b"{}" for made in records},
         bundles=lambda sha256: attesting.bundles(by_hash[sha256]),
     )
-    transaction.publish(channel, paths, entries, lambda _: None, attested)
 
 
 def record(file: str, **changed: Any) -> Provenance:

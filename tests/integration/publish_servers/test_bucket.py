@@ -7,7 +7,7 @@ import functools
 import json
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -19,7 +19,9 @@ from kiln.errors import (
     UploadFailed,
 )
 from kiln.local_channel import install, solve
+from kiln.provenance.attestation_check import TrustedSigner, checked
 from kiln.publish import transaction
+from kiln.publish.attestation_reader import advertised
 from kiln.publish.servers import ServerKind
 from kiln.publish.servers.retrying_client import ATTEMPTS
 from kiln.publish.stores import maintenance
@@ -34,6 +36,8 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from kiln.publish.stores.s3 import Bucket
 
 pytestmark = pytest.mark.once
 
@@ -96,6 +100,25 @@ def test_a_bucket_is_a_channel_like_a_folder(bucket: StoreTarget, tmp_path: Path
     assert seen(mirror) == {f"{name}-1-0.conda" for name in (*OLD, *NEW)}
     maintenance.yank(bucket, ["old-1-0.conda"])
     assert seen(mirrored(bucket, tmp_path / "mirror")) == {f"{name}-1-0.conda" for name in ("kept", *NEW)}
+
+
+def test_attestations_lie_in_a_bucket_until_their_package_is_deleted(bucket: StoreTarget, tmp_path: Path) -> None:
+    paths = packages(tmp_path, OLD)
+    entries = [repodata.read(path) for path in paths]
+    attestation = publishing.attestation(entries, "https://channel.example")
+    transaction.publish(bucket, paths, entries, lambda _: None, attestation)
+    (record,) = solve([bucket.address()], ["old"], virtual_packages={})
+    data = advertised(str(record.url), (record.attestations_sha256 or b"").hex())
+    facts = {"file": record.file_name, "sha256": entries[0].sha256, "channel": "https://channel.example"}
+    assert checked(data, signers=[TrustedSigner(key=publishing.KEY.public)], **facts).provenance
+    store = cast("Bucket", bucket.store)
+    mutable, immutable = store.sidecars("linux-64/old-1-0.conda")
+    assert store.read(mutable) == store.read(immutable) == data
+    head = store.client.head_object(Bucket=store.bucket, Key=store.prefix + immutable)
+    assert ("immutable" in head["CacheControl"], head["ContentType"]) == (True, "application/json")
+    maintenance.yank(bucket, ["old-1-0.conda"], delete=True)
+    assert store.sidecars("linux-64/old-1-0.conda") == ()
+    assert len(store.sidecars("linux-64/")) == 2
 
 
 def test_a_bucket_has_the_packages_of_every_platform(bucket: StoreTarget, tmp_path: Path) -> None:
