@@ -18,16 +18,23 @@ if TYPE_CHECKING:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln rebuild``."""
     verify.common(parser)
+    parser.add_argument(
+        "--into",
+        metavar="DIR",
+        type=Path,
+        help="make the feedstock again in this new folder, from the package and its record alone, and build there",
+    )
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Verify the record, rebuild from it, and compare the packages."""
     from kiln import feedstock_loader, run, signals
     from kiln.cli.environment_passthrough import client, passed_on
-    from kiln.release import rebuild
+    from kiln.release import rebuild, restored_feedstock
 
-    feedstock = feedstock_loader.find(root)
+    feedstock = None if options.into else feedstock_loader.find(root)
     record = verify.record(options).record
+    feedstock = feedstock or restored_feedstock.restore(options.package, record, options.into)
     rebuild.require_same_recipe(feedstock, record)
     request = run.RunOptions(
         configs=(record["config"],),

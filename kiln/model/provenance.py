@@ -15,7 +15,8 @@ class Provenance:
 
     ``sources`` are the recipe's, each with its hash or commit. ``recipe`` is a hash over the recipe's files,
     ``log_sha256`` one over the build's log. ``tests`` is the verdict, ``cross_compiled`` says for which platform on
-    which one, empty for a native build. Unknown values are None.
+    which one, empty for a native build. ``feedstock_files`` are texts of files of the feedstock that the
+    package does not carry, by their paths. Unknown values are None.
     """
 
     file: str
@@ -48,6 +49,7 @@ class Provenance:
     cross_compiled: str = ""
     sbom_sha256: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
+    feedstock_files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

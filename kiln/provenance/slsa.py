@@ -18,7 +18,19 @@ if TYPE_CHECKING:
 HOME = "https://github.com/conda-forge/tensorflow-feedstock"  # kiln's own, see pyproject.toml
 BUILD_TYPE = f"{HOME}/kiln/build/v1"
 BUILDER = f"{HOME}/kiln"
-EXTERNAL = ("config", "variant", "recipe", "commit", "remote", "engine", "container", "image", "epoch", "extra")
+EXTERNAL = (
+    "config",
+    "variant",
+    "recipe",
+    "commit",
+    "remote",
+    "engine",
+    "container",
+    "image",
+    "epoch",
+    "extra",
+    "feedstock_files",
+)
 INTERNAL = ("engine_version", "kiln", "machine", "cores", "tests", "cross_compiled", "sbom_sha256", "log_sha256")
 OF_THE_FILE = ("subdir", "size", "name", "version", "build", "license", "depends", "sources")
 _ALGORITHMS = {"sha256", "sha512", "sha1", "md5"}

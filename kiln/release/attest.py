@@ -13,6 +13,7 @@ from kiln.conda_package import reader
 from kiln.model.provenance import Attestation, Provenance
 from kiln.provenance import slsa, statements
 from kiln.publish import gate
+from kiln.release import restored_feedstock
 from kiln.store.build_cache import recipe_digest
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ def record_of(matrix: BuiltMatrix, candidate: Candidate, *, recipe: str) -> Prov
         cross_compiled=gate.cross_compiled(candidate),
         log_sha256=files.sha256(config.log) if config.log and config.log.is_file() else None,
         extra={key: value for key, value in extra.items() if key == "flow_run_id"},
+        feedstock_files=restored_feedstock.recorded_files(matrix.feedstock, config.config),
     )
 
 
