@@ -190,6 +190,8 @@ def _completed(project: PythonProject, *, mapped: bool, is_read: bool) -> Python
         notes.append("requirements with conditions are comments in the recipe: " + ", ".join(project.left_out))
     if not project.noarch:
         notes.append("upstream has compiled wheels: the recipe has a C compiler; check which ones it needs, or noarch")
+    if not project.about.get("license"):
+        notes.append("PyPI names no license: write its SPDX identifier over LicenseRef-unknown in about/license")
     if not license_files:
         license_files = ("LICENSE",)
         notes.append("the name of the license's file is unknown: LICENSE stands in about/license_file")

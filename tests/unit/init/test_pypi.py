@@ -93,14 +93,14 @@ def test_names_that_the_generator_mapped_stay() -> None:
 
 def test_what_the_generator_does_not_know_is_noted() -> None:
     text = GENERATED.replace("  - flit_core<4\n", "").replace("  license_file:\n  - LICENSE.md\n", "")
-    text = text.replace("  noarch: python\n", "").replace(">=3.12.0", ">=3.9")
+    text = text.replace("  noarch: python\n", "").replace(">=3.12.0", ">=3.9").replace("  license: MIT\n", "")
     project = pypi.facts(text, mapped=True)
     assert project.host == ("pip", "setuptools")
     assert project.license_files == ("LICENSE",)
     assert project.python_min == ""
     assert project.entry_points == ()
     notes = " ".join(project.notes)
-    assert all(part in notes for part in ("upstream's pyproject.toml", "C compiler", "license's file"))
+    assert all(part in notes for part in ("upstream's pyproject.toml", "C compiler", "no license", "license's file"))
 
 
 def test_the_source_archive_answers_what_the_generator_left_open() -> None:
