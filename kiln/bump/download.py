@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
-from kiln import source_download
+from kiln import http_client, source_download
 from kiln.bump.remote_refs import references
+from kiln.bump.upstream import project_of
 from kiln.errors import DownloadFailed, HashMismatch, MissingTool
+from kiln.rehearse import package_index
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -67,28 +73,42 @@ def _hashes(
     """Return the hashes of a download by algorithm, and a note."""
     algorithms = tuple(dict.fromkeys(algorithm for _, algorithm in download.hashes))
     if download.urls:
-        return _of_mirrors(download.urls, algorithms, folder, progress)
+        return _of_mirrors(download.urls, algorithms, folder, env, progress)
     if download.git:
         return _of_revision(download, folder, env)
     return {}, f"{download.name} is not looked up: kiln asks git repositories alone"
 
 
 def _of_mirrors(
-    urls: tuple[str, ...], algorithms: tuple[str, ...], folder: Path, progress: Callable[[str], None]
+    urls: tuple[str, ...],
+    algorithms: tuple[str, ...],
+    folder: Path,
+    env: Mapping[str, str],
+    progress: Callable[[str], None],
 ) -> tuple[Mapping[str, str], str]:
-    """Return the hashes of the first URL that works."""
+    """Return the hashes of the first URL that works; of a Python package, pip's index is the last one."""
     reasons = []
-    for url in urls:
+    for url in itertools.chain(urls, _on_index(urls, env)):
         try:
             hashes = source_download.fetch(url, folder, algorithms=algorithms, progress=progress)
         except DownloadFailed as fault:
             reasons.append(f"{url}: {fault.why}")
         else:
-            note = f"{url} has no hash in the recipe" if not algorithms else ""
-            return hashes, "; ".join([*([note] if note else []), *(f"not used: {reason}" for reason in reasons)])
+            notes = [] if algorithms else [f"{url} has no hash in the recipe"]
+            notes += [] if url in urls else [f"the hash is that of the file on pip's index: {url}"]
+            return hashes, "; ".join([*notes, *(f"not used: {reason}" for reason in reasons)])
     what = f"{urls[0]} cannot be downloaded" if len(urls) == 1 else f"none of {len(urls)} URLs can be downloaded"
     why = reasons[0].removeprefix(f"{urls[0]}: ") if len(urls) == 1 else "\n       ".join(reasons)
     raise DownloadFailed(what, why=why, hint="check the version, and whether upstream has released it there")
+
+
+def _on_index(urls: tuple[str, ...], env: Mapping[str, str]) -> Iterator[str]:
+    """Yield where pip's indexes have the file of a source; an index never has two files of one name."""
+    for url in urls:
+        project, name = project_of(url), PurePosixPath(unquote(urlsplit(url).path)).name
+        for index in package_index.indexes(env) if project else ():
+            with contextlib.suppress(http_client.HttpError):
+                yield from (file.url for file in package_index.files_of(project, index) if file.name == name)
 
 
 def _of_revision(download: Download, folder: Path, env: Mapping[str, str]) -> tuple[Mapping[str, str], str]:

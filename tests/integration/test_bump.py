@@ -6,6 +6,7 @@ import difflib
 import hashlib
 import http.server
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -42,11 +43,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         kind = self.path.split("/")[1]
-        if kind == "moved":
+        if kind == "simple":
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            digest = hashlib.sha256(ARCHIVE).hexdigest()
+            links = (f'<a href="/plain/{name}#sha256={digest}">{name}</a>' for name in ("a-1.0.tar.gz", "a-2.0.tar.gz"))
+            self.wfile.write("\n".join(links).encode())
+        elif kind == "moved":
             self.send_response(302)
             self.send_header("Location", "/plain/a-2.0.tar.gz")
             self.end_headers()
-        elif not self.path.endswith("-2.0.tar.gz"):
+        elif kind == "none" or not self.path.endswith("-2.0.tar.gz"):
             self.send_error(404)
         else:
             data = b"<!doctype html>" if kind == "page" else ARCHIVE
@@ -80,6 +88,17 @@ def recipe(*urls: str) -> str:
 def test_a_release_of_a_server_is_hashed(kind: str, server: str, tmp_path: Path) -> None:
     plan = bumped(feedstock(tmp_path, recipe(f"{server}/{kind}")), "2.0")
     assert changed_lines(plan)[7] == f"sha256: {hashlib.sha256(ARCHIVE).hexdigest()}"
+
+
+def test_a_release_that_its_address_lacks_is_found_on_pips_index(server: str, tmp_path: Path) -> None:
+    case = feedstock(tmp_path, recipe(f"{server}/none/packages/source/a/a"))
+    env = {"PATH": os.environ["PATH"], "PIP_INDEX_URL": f"{server}/simple", "PIP_CONFIG_FILE": os.devnull}
+    plan = bumped(case, "2.0", env)
+    assert changed_lines(plan)[7] == f"sha256: {hashlib.sha256(ARCHIVE).hexdigest()}"
+    (note,) = plan.notes
+    assert f"the hash is that of the file on pip's index: {server}/plain/a-2.0.tar.gz" in note
+    with pytest.raises(DownloadFailed, match="the server answered 404"):
+        bumped(case, "3.0", env)
 
 
 def test_all_releases_that_a_server_does_not_have_are_named(server: str, tmp_path: Path) -> None:
