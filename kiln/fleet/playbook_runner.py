@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kiln import command, files, json_lines
+from kiln.cpu_memory import Resources
 from kiln.fleet import stale_processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+PROCESS = 130e6  # bytes of memory of a playbook's processes
+FEWEST, MOST = 2, 32  # playbooks of workers at a time
 LITTLE = 16 << 20  # bytes of free disk space below which a playbook may fail for lack of space
 
 
@@ -84,6 +87,11 @@ def failure_of_removal(result: PlaybookResult) -> str:
     return result.reason("localhost")
 
 
+def slots_of(memory: float) -> int:
+    """Return how many playbooks of single workers may run at a time with so many bytes of memory."""
+    return max(FEWEST, min(MOST, int(memory / 2 / PROCESS)))
+
+
 class PlaybookEvents:
     """The events of a playbook's process: why it failed for which host, and how it ended."""
 
@@ -118,8 +126,13 @@ class PlaybookEvents:
 class PlaybookRunner:
     """Runs the playbooks of one site, several at a time, and can stop them all."""
 
-    def __init__(self, site: PlaybookSite) -> None:
+    def __init__(self, site: PlaybookSite, *, slots: int | None = None) -> None:
+        """``slots`` playbooks of single workers run at a time, by default as many as take half of the memory here.
+
+        Those of the provider do not wait for a slot: they are few, and what they end costs money.
+        """
         self.site = site
+        self._slots = threading.Semaphore(slots_of(Resources.here().memory) if slots is None else slots)
         self._running: dict[int, int] = {}
         self._number = itertools.count(1)
         self._lock = threading.Lock()
@@ -140,10 +153,23 @@ class PlaybookRunner:
         Raises:
             DiskFull: when it failed, and this computer's disk is full.
         """
+        with self._slots if worker else contextlib.nullcontext():
+            return self._play(name, worker, tags, on_task, variables or {}, last=last)
+
+    def _play(
+        self,
+        name: str,
+        worker: str,
+        tags: Sequence[str],
+        on_task: Callable[[str], None],
+        variables: Mapping[str, Any],
+        *,
+        last: bool,
+    ) -> PlaybookResult:
         number = next(self._number)
         folder = self.site.folder / "runner" / f"{number:04d}-{name.removesuffix('.yml')}-{os.getpid()}"
         answer = folder.with_suffix(".json")  # not in the folder, which the playbook's own process removes
-        spec = self._spec(folder, name, worker, tags, {**(variables or {}), "kiln_answer": str(answer)})
+        spec = self._spec(folder, name, worker, tags, {**variables, "kiln_answer": str(answer)})
         on_hello = (lambda _: None) if last else lambda pid: self._add_process(number, pid)
         events = PlaybookEvents(on_hello=on_hello, on_task=on_task)
         if self._stopped and not last:

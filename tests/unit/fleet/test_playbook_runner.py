@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kiln.fleet.playbook_process import exit_code
-from kiln.fleet.playbook_runner import NOT_ENDED, PlaybookResult, PlaybookRunner, PlaybookSite, nothing_left
+from kiln.fleet.playbook_runner import (
+    NOT_ENDED,
+    PlaybookResult,
+    PlaybookRunner,
+    PlaybookSite,
+    nothing_left,
+    slots_of,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,3 +68,38 @@ def test_nothing_is_left_only_after_a_successful_listing_of_nothing() -> None:
     assert not nothing_left(PlaybookResult(ok=True, reasons={}, answer={"left": ["kiln-a-1"]}))
     assert not nothing_left(PlaybookResult(ok=False, reasons={}, answer={"left": []}))
     assert not nothing_left(PlaybookResult(ok=True, reasons={}))
+
+
+@pytest.mark.parametrize(("memory", "slots"), [(0.2e9, 2), (1e9, 3), (4e9, 15), (64e9, 32)])
+def test_the_number_of_playbooks_at_a_time_follows_the_memory(memory: float, slots: int) -> None:
+    assert slots_of(memory) == slots
+
+
+def test_a_limited_number_of_workers_is_prepared_at_a_time_and_the_provider_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs, lock, active, most = threading.Barrier(2, timeout=20), threading.Lock(), [0], [0]
+
+    def run(words: tuple[Any, ...], **_: object) -> SimpleNamespace:
+        if "prepare" in str(words[-1]):
+            with lock:
+                active[0] += 1
+                most[0] = max(most[0], active[0])
+            pairs.wait()  # broken unless two run at once
+            with lock:
+                active[0] -= 1
+        return SimpleNamespace(ok=True, tail="")
+
+    monkeypatch.setattr("kiln.fleet.playbook_runner.command.run", run)
+    runner = PlaybookRunner(site(tmp_path), slots=2)
+    preparations = [
+        threading.Thread(target=runner.play, args=("prepare.yml",), kwargs={"worker": f"f-{number}"}, daemon=True)
+        for number in range(6)
+    ]
+    with runner._slots, runner._slots:
+        runner.play("down.yml")  # would wait for ever
+    for thread in preparations:
+        thread.start()
+    for thread in preparations:
+        thread.join(timeout=20)
+    assert (most[0], active[0]) == (2, 0)
