@@ -42,6 +42,7 @@ class OfferList:
         self._offers = tuple(offers)
         self._refusals: dict[tuple[str, bool, str], int] = {}
         self._blocked_until: dict[tuple[str, bool, str], float] = {}
+        self._reasons: dict[tuple[str, bool, str], str] = {}
 
     def first(self, now: float) -> Offer | None:
         """Return the first offer that may be asked for now, None when all were refused recently."""
@@ -55,8 +56,19 @@ class OfferList:
         """Return the time from which some offer may be asked for."""
         return min(self._blocked_until.get(offer.key, 0.0) for offer in self._offers)
 
-    def refuse(self, key: tuple[str, bool, str], now: float) -> None:
+    def reason(self, otherwise: str) -> str:
+        """Return why the offers were refused; ``otherwise`` is the reason where there is one offer only."""
+        if len(self._offers) == 1:
+            return otherwise
+        return "; ".join(f"{offer}: {self._reasons[offer.key]}" for offer in self._offers if offer.key in self._reasons)
+
+    def is_first(self, offer: Offer) -> bool:
+        """Return whether an offer is the one that the user wants most."""
+        return offer == self._offers[0]
+
+    def refuse(self, key: tuple[str, bool, str], now: float, reason: str = "") -> None:
         """Record that an offer was refused; refusals of several workers at once count as one."""
+        self._reasons[key] = reason
         if now < self._blocked_until.get(key, 0.0):
             return
         count = self._refusals.get(key, 0)

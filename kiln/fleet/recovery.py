@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger(__name__)
 FILE = "run.json"  # in the folder of a run, from its first command until nothing of it remains
 ASKED_AT_ONCE = 32
+WORKER = re.compile(r"kiln-[a-z0-9-]+")  # the names of workers, which are tags that others might write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,7 @@ def recover(site: PlaybookSite, note: RunNote, *, keys: Mapping[str, str], hourl
     machines = [
         Machine(**{name: row[name] for name in ("name", "owner", "id", "type", "ended")})
         for row in rows
-        if row["state"] != "unreachable"
+        if row["state"] != "unreachable" and WORKER.fullmatch(row["name"])
     ]
     if not machines:
         return None
@@ -115,7 +117,13 @@ def _jobs(session: ExecutorSession, names: list[str]) -> dict[str, dict[str, Any
         if not (session.site.folder / "ssh" / f"{name}.config").exists():
             return None
         result = session.ssh(name, "sudo kiln-job status")
-        return dict(json.loads(result.stdout)) if result.ok else None
+        try:
+            jobs = json.loads(result.stdout) if result.ok else None
+        except ValueError:
+            return None
+        if not isinstance(jobs, dict):
+            return None
+        return {config: job for config, job in jobs.items() if isinstance(job, dict) and "state" in job}
 
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
         answers = zip(names, pool.map(ask, names), strict=True)
@@ -173,9 +181,14 @@ def _job_records(worker: str, status: Mapping[str, Any], keys: Mapping[str, str]
                 worker=worker,
                 attempt=1,
                 state=JobState.FINISHED if over else JobState.RUNNING,
-                started=float(status[config].get("started") or now),
+                started=_time(status[config].get("started"), now),
                 cold=True,
-                finished=float(status[config].get("ended") or now) if over else None,
+                finished=_time(status[config].get("ended"), now) if over else None,
                 exit_code=code if over else None,
                 reason=result if code else "",
             )
+
+
+def _time(value: object, now: float) -> float:
+    """Return a time of a worker's answer; now, if it is none."""
+    return float(value) if isinstance(value, int | float) else now

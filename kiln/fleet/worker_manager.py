@@ -84,13 +84,13 @@ class WorkerManager:
             )
             return
         if self._asks_again(worker):
-            self.offers.refuse(worker.record.offer, now)
+            self.offers.refuse(worker.record.offer, now, event.reason)
         else:
             self.max_workers -= 1
         if not self.state.inventory.builders and not self._waits_for_capacity(worker, event, now):
             self.state.stop = ProvisionRefused(
                 "the provider refused all requested workers",
-                why=event.reason,
+                why=self.offers.reason(event.reason) or event.reason,
                 hint="choose another --type, allow others by --fallback and --zone, have the quota raised, or try again"
                 " later",
             )
@@ -280,6 +280,9 @@ class WorkerManager:
             self.request_count += 1
             worker = inventory.add(name, offer, now=now)
             self.jobs.reserve(worker, now)
+            if worker.assignment is not None and not self.offers.is_first(offer):
+                text = f"requesting {name} as {offer}: what is wanted more was refused"
+                self.state.observer.config_line(worker.assignment.config, text, "")
             names.append(name)
         self.state.submit(inventory.request(names))
 

@@ -74,7 +74,8 @@ def test_machines_that_answer_are_adopted_with_their_jobs_and_the_others_ended(t
         row("kiln-r1-4", owner="another"),
         row("kiln-r1-5"),  # half made: nothing is known of it here
     ]
-    site = Site(tmp_path, machines, {"kiln-r1-1": STATUS, "kiln-r1-2": None})
+    machines.append(row("../kiln-r1-6"))
+    site = Site(tmp_path, machines, {"kiln-r1-1": {**STATUS, "broken": "by its build"}, "kiln-r1-2": None})
     run = recover(cast("Any", site), NOTE, keys=KEYS, hourly=0.7)
     assert run is not None
     assert {(worker.name, worker.state) for worker in run.workers} == {

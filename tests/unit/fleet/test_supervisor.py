@@ -232,8 +232,9 @@ def test_a_new_run_waits_for_capacity_until_its_patience_is_over() -> None:
     assert all_done(run.execute())
     simulation = Simulation(FOUR, faults=Faults(scarce=scarce))
     run = supervisor(simulation, offers=OFFERS, capacity_timeout=600.0)
-    with pytest.raises(ProvisionRefused, match="refused all"):
+    with pytest.raises(ProvisionRefused, match="refused all") as refused:
         run.execute()
+    assert "compute-16 (made-up.16) spot in b: no capacity; compute-16 (made-up.16) in a: " in refused.value.why
     assert 600.0 <= simulation.clock - simulation.began < 1800.0
     assert_nothing_left(run, simulation)
 
