@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from tests import small_tensorflow, waiting
 pytestmark = pytest.mark.needs("docker", "mmdebstrap", "apt-get", "dpkg-deb")
 
 ROOT = Path(__file__).parents[2]
-CONFIG, ACTIONS, LIST = "linux_64_", 12, "begun"
+CONFIG, ACTIONS, LIST = "linux_64_", 8, "begun"
 META = """\
 package: {name: counted, version: '1'}
 source: {path: source}
@@ -43,11 +42,13 @@ bazel build --disk_cache="$BAZEL_DISK_CACHE" --build_event_json_file="$BAZEL_BUI
 mkdir dist
 cp bazel-bin/*.txt dist
 """
+# While the file "begun.wait" exists, no action ends.
+COMMAND = "echo part%d >>$$LIST; sleep 0.5; while [ -e $$LIST.wait ]; do sleep 0.1; done; echo %d >$@"
 RULES = f"""\
 [genrule(
     name = "part%d" % part,
     outs = ["part%d.txt" % part],
-    cmd = "echo part%d >>$$LIST; sleep 0.7; echo %d squared is %d >$@" % (part, part, part * part),
+    cmd = "{COMMAND}" % (part, part),
 ) for part in range({ACTIONS})]
 """
 
@@ -74,6 +75,11 @@ class Machine:
         """The actions that began here, in order."""
         lists = list((self.root / "build_artifacts" / "compile-cache").glob(f"*/{LIST}"))
         return lists[0].read_text().split() if lists else []
+
+    def slow_down(self) -> None:
+        """Have no action finish here any more."""
+        (folder,) = (self.root / "build_artifacts" / "compile-cache").glob("*/")
+        (folder / f"{LIST}.wait").touch()
 
     def kill_after(self, actions: int) -> None:
         """Kill a job when some actions have begun, and wait until its processes and containers have ended."""
@@ -138,9 +144,7 @@ def test_a_chain_of_stopped_and_killed_jobs_runs_no_finished_action_again(tmp_pa
         at_once.words(), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
 
-    began = time.monotonic()
     ended = first.build("--budget", "2 actions")
-    seconds = time.monotonic() - began
     assert ended.returncode == BudgetSpent.exit_code, ended.stderr
     left = [(path.name, files.sha256(path)) for path in sorted(chain.iterdir())]
 
@@ -148,7 +152,8 @@ def test_a_chain_of_stopped_and_killed_jobs_runs_no_finished_action_again(tmp_pa
     assert [(path.name, files.sha256(path)) for path in sorted(chain.iterdir())] == left
     by_the_killed = second.begun()
 
-    ended = second.build("--budget", f"{seconds + 3}s")
+    second.slow_down()
+    ended = second.build("--budget", "15s")
     assert ended.returncode == BudgetSpent.exit_code, ended.stderr
     by_the_stopped = second.begun()[len(by_the_killed) :]
 

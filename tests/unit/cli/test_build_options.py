@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +22,7 @@ EXTERNAL = {
     *("configs", "command", "image", "fetch", "caller_variables", "client", "build"),
     *("remote_url", "ci_url"),
     *("executable", "run_arguments", "debug"),
+    *("deadline", "least_reserve", "action_limit"),  # of --budget
 }
 
 
@@ -62,6 +64,19 @@ def test_arguments_reach_the_fields_of_their_names(tmp_path: Path) -> None:
     assert (options.build.rehearsal, options.jobs, options.build.distdir) == (True, 3, tmp_path)
     assert options.build.mirror == "https://m.example.org/x"
     assert (options.configs, options.fetch, options.build.debug) == (("a",), False, None)
+
+
+def test_the_time_of_a_budget_begins_now(tmp_path: Path) -> None:
+    before = time.time()
+    build = options_of(tmp_path, "--budget", "100s").build
+    assert build.deadline is not None
+    assert before + 100 <= build.deadline <= time.time() + 100
+    assert (build.least_reserve, build.action_limit, build.has_budget) == (10.0, None, True)
+
+
+def test_a_budget_of_actions_has_no_time(tmp_path: Path) -> None:
+    build = options_of(tmp_path, "--budget", "5 actions").build
+    assert (build.deadline, build.action_limit, build.has_budget) == (None, 5, True)
 
 
 def test_the_defaults_are_those_of_the_fields(tmp_path: Path) -> None:
