@@ -31,6 +31,7 @@ COMMANDS = {
     "runs": "list the recorded runs: when, commit, verdict, duration",
     "log": "print the log of a config's last build, or of one run (--run)",
     "report": "write the report of a run as a web page or as JSON",
+    "collect": "take over the packages that the jobs of a CI have built, for one release",
     "publish": "publish built packages to a channel, all or none, or withdraw a package",
     "verify": "verify a package against its provenance",
     "rebuild": "rebuild a published package from its provenance, and compare it byte for byte",

@@ -21,6 +21,8 @@ OWN = "kiln"  # the section of settings that only kiln has
 KEPT = 10  # minutes of a job for keeping its logs
 LOST = 30  # minutes of a job in a chain that compile nothing: its set-up, fetched packages, packing and uploading
 GPU_MINUTES = 120
+# What kiln publishes to from another machine; see `kiln publish --help`.
+CHANNEL = re.compile(r"(?:anaconda|prefix):[\w.-]+|(?:quetz|artifactory):https://[\w./:-]+|s3://[\w./-]+")
 
 
 class ActionsSettings:
@@ -43,8 +45,50 @@ class ActionsSettings:
         self.run_arguments = self.whole.nested("docker").text("run_args", "")
         self._own = self.whole.nested(OWN)
         self.cache_size = self._cache_size()
+        self.publish_minutes = self.timeout
         self.gpu_minutes = min(GPU_MINUTES, self.timeout)
         self.build_minutes = self.timeout - KEPT if self.timeout > 2 * KEPT else self.timeout
+
+    @property
+    def publish_to(self) -> str:
+        """The channel to which the main branch publishes; empty for none.
+
+        Raises:
+            RecipeFault: it is no server's or bucket's channel, or there is no name of its token.
+        """
+        channel = self._own.text("publish_to", "")
+        if channel and not CHANNEL.fullmatch(channel):
+            raise RecipeFault(
+                f"kiln: publish_to: {channel!r} is not a channel of a server", hint="prefix:CHANNEL, anaconda:OWNER"
+            )
+        if channel and not self.publish_token:
+            raise RecipeFault(
+                "kiln: publish_token is missing",
+                why="it names the secret, and the variable, with the token of publish_to",
+                hint="publish_token: PREFIX_API_KEY",
+            )
+        return channel
+
+    @property
+    def publish_token(self) -> str:
+        """The name of the secret with the channel's token, and of its variable."""
+        name = self._own.text("publish_token", "")
+        if name and not re.fullmatch("[A-Z][A-Z0-9_]*", name):
+            raise RecipeFault(f"kiln: publish_token: {name!r} is not the name of a variable", hint="PREFIX_API_KEY")
+        return name
+
+    @property
+    def publish_branch(self) -> str:
+        """The branch that publishes: upload_on_branch, else the repository's."""
+        branch = self.branch or self.whole.nested("github").text("branch_name", "main")
+        if not re.fullmatch(r"[\w./-]+", branch):
+            raise RecipeFault(f"kiln: publish_to: {branch!r} is not a branch that a workflow can compare", hint="main")
+        return branch
+
+    @property
+    def publish_environment(self) -> str:
+        """The environment of GitHub whose protection rules hold for publishing, and that has the secret."""
+        return self._own.text("publish_environment", "release")
 
     def _cache_size(self) -> int:
         size, most = self._own.number("compile_cache_size", 0), ci_limits.limit(GITHUB, "cache size")

@@ -185,7 +185,8 @@ def _jobs(feedstock: Feedstock, configs: Sequence[BuildConfig], settings: Action
             runner=_runner(config, runners[config.platform], default_label),
             free=settings.free_disk_space(config.platform),
             swap=settings.swap(config.platform),
-            keep=settings.keeps_packages(config.platform) or bool(settings.gpu_runner(_group(config))),
+            keep=settings.keeps_packages(config.platform)
+            or bool(settings.gpu_runner(_group(config)) or settings.publish_to),
             group=_group(config),
             links=settings.links(_group(config)),
             gpu=settings.gpu_runner(_group(config)),

@@ -45,7 +45,9 @@ def texts(
             single=[job for job in part if job.links == 1],
             chained=[job for job in part if job.links > 1],
             gpus=[job for job in part if job.gpu],
-            needs=_needs(part),
+            needs=f"[{', '.join(_builds(part))}]",
+            publishes=bool(settings.publish_to) and len(parts) == 1,
+            publish_needs=f"[{', '.join((*_builds(part), *(['gpu'] if any(job.gpu for job in part) else [])))}]",
         )
         for number, part in enumerate(parts, 1)
     }
@@ -54,15 +56,19 @@ def texts(
     return written
 
 
-def _needs(jobs: Sequence[Job]) -> str:
-    names = [name for name, needed in (("build", 1), ("chain", 2)) if any(min(job.links, 2) == needed for job in jobs)]
-    return f"[{', '.join(names)}]"
+def _builds(jobs: Sequence[Job]) -> list[str]:
+    """Return the names of the jobs that build."""
+    return [name for name, links in (("build", 1), ("chain", 2)) if any(min(job.links, 2) == links for job in jobs)]
 
 
 def _require_no_expression(jobs: Sequence[Job], settings: ActionsSettings) -> None:
     if any("${{" in value for job in jobs for value in (job.config, job.name, job.runner, job.gpu, job.group)):
         raise RecipeFault("a value of the matrix is an expression of GitHub Actions", why="it contains ${{")
-    for name, value in (("upload_on_branch", settings.branch), ("docker.run_args", settings.run_arguments)):
+    for name, value in (
+        ("upload_on_branch", settings.branch),
+        ("docker.run_args", settings.run_arguments),
+        ("kiln: publish_environment", settings.publish_environment),
+    ):
         if "${{" in value:
             raise RecipeFault(f"{name} is an expression of GitHub Actions", why="it contains ${{")
 

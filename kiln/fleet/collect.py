@@ -90,8 +90,10 @@ def _fetch(session: ExecutorSession, worker: str, config: str) -> str:
         return result.tail[-500:] or "the module that fetches did not end"
 
 
-def read(folder: Path, *, worker: str, config: str) -> Collected:
+def read(folder: Path, *, worker: str, config: str, packages_in: str = "packages") -> Collected:
     """Return the contents of the folder of a collected config; each package has the hash of the worker's report.
+
+    ``packages_in`` is the name of its folder of packages, empty where they are beside the report.
 
     Raises:
         HashMismatch: when a package is not the one that was built.
@@ -102,7 +104,7 @@ def read(folder: Path, *, worker: str, config: str) -> Collected:
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
         (entry,) = [item for item in report["configs"] if item["config"] == config]
-        packages = tuple(_package(folder, data) for data in entry["packages"])
+        packages = tuple(_package(folder / packages_in, data) for data in entry["packages"])
         steps = tuple(records.step(step) for step in entry["steps"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
@@ -146,13 +148,13 @@ def _log(folder: Path, config: str) -> Path | None:
 
 
 def _package(folder: Path, data: dict[str, Any]) -> PackageReport:
-    """Return a package of the report, with its path here."""
+    """Return a package of the report, with its path in the folder of packages."""
     report = records.package(data)
     artifact = report.artifact
     is_package = is_channel_folder(artifact.subdir) and NAME.fullmatch(artifact.path.name)
     if not (is_package or WHEEL.fullmatch(f"{artifact.subdir}/{artifact.path.name}")):
         raise BrokenPackage(f"{artifact.subdir}/{artifact.path.name} is not the name of a package")
-    path = folder / "packages" / artifact.subdir / artifact.path.name
+    path = folder / artifact.subdir / artifact.path.name
     if path.is_symlink() or not path.is_file():
         raise HashMismatch(f"{path.name} is missing", why=f"it is in the worker's report, but not in {path.parent}")
     digest = files.sha256(path)

@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[2]
 PLATFORMS = "provider: {linux_64: github_actions, linux_aarch64: github_actions}\n"
 SETTINGS = {
     "defaults": "",
-    "all": f"{PLATFORMS}kiln: {{build_hours: {{cuda: 14}}, compile_cache_size: 5, gpu_runners: {{cuda: gpu-t4}}}}\n"
+    "all": f"{PLATFORMS}kiln: {{build_hours: {{cuda: 14}}, compile_cache_size: 5, gpu_runners: {{cuda: gpu-t4}}, "
+    "publish_to: 'prefix:mine', publish_token: PREFIX_API_KEY}\n"
     "secrets: [MY_TOKEN]\nupload_on_branch: main\nclone_depth: 0\nworkflow_settings: {free_disk_space: max, "
     "pagefile_size: 8, store_build_artifacts: true}\n",
     "chains alone": f"{PLATFORMS}kiln: {{build_hours: 20}}\n",

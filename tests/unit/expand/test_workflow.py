@@ -382,3 +382,54 @@ def test_nothing_is_written_outside_the_feedstock(
     with pytest.raises(NotWritable):
         workflow.write(feedstock, CONFIGS)
     assert list(outside.iterdir()) == []
+
+
+PUBLISH = "kiln: {publish_to: 'prefix:mine', publish_token: PREFIX_API_KEY, gpu_runners: {cuda: gpu-t4}}\n"
+
+
+def test_the_main_branch_publishes_after_all_builds_and_tests_with_a_token_of_one_job(feedstock: Feedstock) -> None:
+    settings(feedstock, f"{PUBLISH}upload_on_branch: release\n")
+    whole = parsed(feedstock)
+    publish = whole["jobs"]["publish"]
+    assert publish["needs"] == ["build", "gpu"]
+    assert publish["if"] == "${{ github.event_name != 'pull_request' && github.ref == 'refs/heads/release' }}"
+    assert publish["environment"] == "release"
+    by_name = {step["name"]: step for step in publish["steps"]}
+    assert by_name["Collect"]["run"] == ".venv/bin/python -m kiln collect collected"
+    assert by_name["Publish"]["env"] == {
+        "CHANNEL": "prefix:mine",
+        "PREFIX_API_KEY": "${{ secrets.PREFIX_API_KEY }}",
+    }
+    text = workflow.planned(feedstock, CONFIGS).text or ""
+    assert text.count("secrets.") == 1
+    kept = steps(feedstock)["Keep the packages"]
+    assert "if" not in kept
+    assert "build_artifacts/report.json" in kept["with"]["path"].split()
+    assert "report --json >build_artifacts/report.json" in steps(feedstock)["Report"]["run"]
+
+
+def test_several_workflows_publish_nothing(feedstock: Feedstock) -> None:
+    settings(feedstock, PUBLISH)
+    assert "publish" not in parsed(feedstock, *many(257))["jobs"]
+
+
+@pytest.mark.parametrize(
+    ("own", "what"),
+    [
+        ("publish_to: 'prefix:mine'", "publish_token is missing"),
+        ("publish_to: /folder, publish_token: A", "is not a channel of a server"),
+        ("publish_to: 'prefix:a b', publish_token: A", "is not a channel of a server"),
+        ("publish_to: 'prefix:mine', publish_token: 'A}} x'", "is not the name of a variable"),
+        ("publish_to: 'prefix:mine', publish_token: A, publish_environment: '${{ x }}'", "is an expression"),
+    ],
+)
+def test_a_channel_that_cannot_be_published_to_is_refused(feedstock: Feedstock, own: str, what: str) -> None:
+    settings(feedstock, f"kiln: {{{own}}}\n")
+    with pytest.raises(RecipeFault, match=what):
+        workflow.planned(feedstock, CONFIGS)
+
+
+def test_a_branch_cannot_become_code_in_a_condition(feedstock: Feedstock) -> None:
+    settings(feedstock, f"{PUBLISH}upload_on_branch: \"x' || true || '\"\n")
+    with pytest.raises(RecipeFault, match="is not a branch"):
+        workflow.planned(feedstock, CONFIGS)

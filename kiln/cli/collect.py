@@ -1,0 +1,32 @@
+"""``kiln collect``: take over the packages that jobs of a CI have built, for a release."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``kiln collect``."""
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        metavar="FOLDER",
+        type=Path,
+        help="the folder of a job, or of several: report.json, as 'kiln report --json' prints it, and the packages in "
+        "their subdirs",
+    )
+
+
+def run(options: argparse.Namespace, root: Path) -> int:
+    """Collect the packages, and print each config with their number."""
+    from kiln import feedstock_loader
+    from kiln.console.text import quantity
+    from kiln.release import ci_jobs
+
+    for config, count in ci_jobs.collect_jobs(feedstock_loader.find(root), options.folders):
+        print(f"{config}: {quantity(count, 'package')}")
+    return 0

@@ -1,0 +1,98 @@
+"""Collect what the jobs of a CI have built, each on a machine of its own, for one release.
+
+A folder has a job's ``report.json``, as ``kiln report --json`` prints it, and its packages below their subdirs. Neither
+is trusted: packages must have the hashes of the report, and a release judges them as any others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from typing import TYPE_CHECKING
+
+from kiln.errors import BrokenPackage, ReleaseRefused, UsageError
+from kiln.fleet import collect
+from kiln.ledger import Ledger, records
+from kiln.model.run import ConfigState, MatrixReport
+from kiln.serialization import from_json
+from kiln.store import worker_results
+from kiln.store.layout import ArtifactLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from kiln.model.feedstock import Feedstock
+
+REPORT = "report.json"
+LONGEST = 16 << 20  # bytes of a report
+GOOD = frozenset({ConfigState.DONE, ConfigState.CACHED})
+
+
+def collect_jobs(feedstock: Feedstock, folders: Sequence[Path]) -> tuple[tuple[str, int], ...]:
+    """Put the packages of jobs into the channel, and their configs into the ledger; return configs and their packages.
+
+    Raises:
+        BrokenPackage: a report is invalid.
+        HashMismatch: a package is missing, or not the one of its report.
+        ReleaseRefused: a config is not finished, or jobs built different commits.
+        UnknownConfig: the feedstock has no such config.
+        UsageError: a folder has no report.
+    """
+    reports = [(folder, read(folder / REPORT)) for given in folders for folder in _jobs_in(given)]
+    commits = {report.commit for _, report in reports}
+    if len(commits) > 1:
+        raise ReleaseRefused(
+            "the jobs built different commits",
+            why=", ".join(sorted(commit or "unknown" for commit in commits)),
+            hint="collect the jobs of one run",
+        )
+    return tuple(_keep(feedstock, folder, report) for folder, report in reports)
+
+
+def _jobs_in(folder: Path) -> list[Path]:
+    """Return the folder of a job, or those of several jobs in it."""
+    if (folder / REPORT).is_file():
+        return [folder]
+    jobs = sorted(path.parent for path in folder.glob(f"*/{REPORT}"))
+    if not jobs:
+        raise UsageError(f"no {REPORT} in {folder}, nor in a folder of it", hint="save that of kiln report --json")
+    return jobs
+
+
+def read(path: Path) -> MatrixReport:
+    """Return the report of a job.
+
+    Raises:
+        BrokenPackage: it is invalid, or not of one config.
+        ReleaseRefused: the config is not finished, or was rehearsed.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(LONGEST + 1)
+        data = json.loads(text[:LONGEST])
+        for config in data["configs"]:
+            config.pop("error", None)  # what `kiln build --json` adds
+        report = from_json(MatrixReport, data, records.KINDS)
+        (config_run,) = report.configs
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise BrokenPackage(
+            f"{path} is not the report of one config", why=f"{type(error).__name__}: {error}"
+        ) from error
+    if report.rehearsal or config_run.state not in GOOD:
+        state = "rehearsed" if report.rehearsal else config_run.state.value
+        raise ReleaseRefused(f"{config_run.config} is {state}, says {path}", hint="collect finished builds alone")
+    return report
+
+
+def _keep(feedstock: Feedstock, folder: Path, report: MatrixReport) -> tuple[str, int]:
+    (config,) = report.configs
+    (remote,) = worker_results.remote_configs(feedstock, [config.config], options=("a CI job",))
+    collected = collect.read(folder, worker=str(folder), config=config.config, packages_in="")
+    kept = worker_results.keep(feedstock, remote, collected.packages)
+    entry = dataclasses.replace(config, state=ConfigState.DONE, packages=kept, log=None)
+    with Ledger(ArtifactLayout.of(feedstock).ledger) as ledger:
+        number = ledger.begin(dataclasses.replace(report, configs=(entry,), started=report.started or time.time()))
+        ledger.end(number)
+    return config.config, len(kept)

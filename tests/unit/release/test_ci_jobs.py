@@ -1,0 +1,130 @@
+"""Packages of CI jobs are accepted with the hashes of their reports alone, and recorded as a run of each config."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kiln import files
+from kiln.errors import BrokenPackage, HashMismatch, ReleaseRefused, UnknownConfig, UsageError
+from kiln.ledger import Ledger
+from kiln.model.run import ConfigState
+from kiln.release import candidates, ci_jobs
+from tests.feedstocks import written
+from tests.packages import release_package
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.model.feedstock import Feedstock
+
+META = "package:\n  name: small\n  version: '1'\n"
+
+
+@pytest.fixture
+def feedstock(tmp_path: Path) -> Feedstock:
+    """A feedstock with two configs."""
+    feedstock = written(tmp_path / "feedstock", META)
+    feedstock.configs.mkdir(exist_ok=True)
+    for name in ("linux_64_a", "linux_64_b"):
+        (feedstock.configs / f"{name}.yaml").write_text("target_platform:\n- linux-64\n")
+    return feedstock
+
+
+def job(folder: Path, config: str = "linux_64_a", package: str = "small", **changes: Any) -> Path:
+    """Write the folder that a job has saved."""
+    path = release_package(folder / "linux-64", package, build="h_0")
+    artifact = {
+        "path": f"/home/runner/work/build_artifacts/linux-64/{path.name}",
+        "sha256": files.sha256(path),
+        "size": path.stat().st_size,
+        "config": config,
+        "name": package,
+        "version": "1",
+        "build_string": "h_0",
+        "subdir": "linux-64",
+    }
+    tests = {
+        "package": package,
+        "verdict": "passed",
+        "commands": 1,
+        "install_seconds": 1.0,
+        "seconds": 1.0,
+        "notes": [],
+    }
+    made = {"artifact": artifact, "build_seconds": 1.0, "reused": False, "tests": tests}
+    entry = {"config": config, "state": changes.pop("state", "done"), "group": "cpu", "packages": [made], "steps": []}
+    report = {
+        "run": 1,
+        "command": "python build-locally.py",
+        "started": 10.0,
+        "finished": 20.0,
+        "machine": "runner",
+        "cores": 4,
+        "jobs": 1,
+        "engine": "rattler-build",
+        "container": "docker",
+        "commit": "c0ffee",
+        "configs": [{**entry, "error": None}],
+        **changes,
+    }
+    (folder / ci_jobs.REPORT).write_text(json.dumps(report))
+    return folder
+
+
+@pytest.mark.processes
+def test_jobs_become_one_matrix(feedstock: Feedstock, tmp_path: Path) -> None:
+    job(tmp_path / "jobs" / "a")
+    job(tmp_path / "jobs" / "b", "linux_64_b", "other")
+    assert ci_jobs.collect_jobs(feedstock, [tmp_path / "jobs"]) == (("linux_64_a", 1), ("linux_64_b", 1))
+    runs = candidates.last_runs(candidates.builds(feedstock))
+    assert {name: run.state for name, (_, run) in runs.items()} == {
+        "linux_64_a": ConfigState.DONE,
+        "linux_64_b": ConfigState.DONE,
+    }
+    report, run = runs["linux_64_b"]
+    assert (report.commit, report.machine) == ("c0ffee", "runner")
+    assert run.packages[0].artifact.path == feedstock.artifacts / "linux-64" / "other-1-h_0.conda"
+    assert run.packages[0].artifact.path.is_file()
+    with Ledger(feedstock.artifacts / "ledger.sqlite") as ledger:
+        assert ledger.artifact("linux-64/small-1-h_0.conda") is not None
+
+
+def test_a_package_that_is_not_the_one_of_the_report_is_refused(feedstock: Feedstock, tmp_path: Path) -> None:
+    folder = job(tmp_path / "a")
+    (folder / "linux-64" / "small-1-h_0.conda").write_bytes(b"another")
+    with pytest.raises(HashMismatch, match="corrupt"):
+        ci_jobs.collect_jobs(feedstock, [folder])
+    assert candidates.builds(feedstock) == ()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"configs": []}', '{"configs": [{}]}', "[" * 100_000])
+def test_an_invalid_report_is_refused(feedstock: Feedstock, tmp_path: Path, text: str) -> None:
+    folder = job(tmp_path / "a")
+    (folder / ci_jobs.REPORT).write_text(text)
+    with pytest.raises(BrokenPackage, match="is not the report of one config"):
+        ci_jobs.collect_jobs(feedstock, [folder])
+
+
+@pytest.mark.parametrize("changes", [{"state": "failed"}, {"state": "interrupted"}, {"rehearsal": True}])
+def test_what_is_not_finished_is_refused(feedstock: Feedstock, tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(ReleaseRefused):
+        ci_jobs.collect_jobs(feedstock, [job(tmp_path / "a", **changes)])
+
+
+def test_jobs_of_different_commits_are_refused(feedstock: Feedstock, tmp_path: Path) -> None:
+    folders = [job(tmp_path / "a"), job(tmp_path / "b", "linux_64_b", "other", commit="another")]
+    with pytest.raises(ReleaseRefused, match="different commits"):
+        ci_jobs.collect_jobs(feedstock, folders)
+
+
+def test_a_config_that_the_feedstock_lacks_is_refused(feedstock: Feedstock, tmp_path: Path) -> None:
+    with pytest.raises(UnknownConfig):
+        ci_jobs.collect_jobs(feedstock, [job(tmp_path / "a", "linux_64_c")])
+
+
+def test_a_folder_without_a_job_is_refused(feedstock: Feedstock, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no report\.json"):
+        ci_jobs.collect_jobs(feedstock, [tmp_path])
