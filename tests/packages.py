@@ -69,7 +69,8 @@ def conda_package(
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for name, value in info.items():
-            data = value.encode() if name.endswith(".yaml") and isinstance(value, str) else json.dumps(value).encode()
+            is_text = isinstance(value, str) and (name.endswith(".yaml") or name.startswith("recipe/"))
+            data = str(value).encode() if is_text else json.dumps(value).encode()
             member = tarfile.TarInfo(f"info/{name}")
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))

@@ -7,9 +7,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, run
-from kiln.conda_package import reader
 from kiln.errors import NotReproduced, ProvenanceBroken
 from kiln.processes import end_orphans
+from kiln.release.package_differences import build_folder, differences
 from kiln.run.config_process import ConfigBuild, error_of
 from kiln.store import build_cache
 from kiln.store.layout import ArtifactLayout
@@ -94,9 +94,11 @@ def rebuild(
         files.link_or_copy(rebuilt, copy)
         files.remove(folder)
     lines = "".join(f"\n    {line}" for line in differences(package, copy))
-    raise NotReproduced(
-        f"{package.name} was not reproduced", why=f"these differ:{lines}", hint=f"the second package is kept: {copy}"
-    )
+    hint = f"the second package is kept: {copy}"
+    place = build_folder(package)
+    if place and place != str(feedstock.root):
+        hint += f"; the first one was built in {place}, which is in its files: build there too (--into {place})"
+    raise NotReproduced(f"{package.name} was not reproduced", why=f"these differ:{lines}", hint=hint)
 
 
 def job_of(planned: RunPlan, feedstock: Feedstock) -> ConfigJob:
@@ -128,33 +130,3 @@ def _rebuilt_package(build: ConfigBuild, name: str) -> Path:
     raise NotReproduced(
         f"the config {build.task.job.config} no longer makes {name}", why=f"it made {json.dumps(result)}"
     )
-
-
-def differences(one: Path, other: Path) -> list[str]:
-    """Return which files of two packages are not the same, at most twenty."""
-    first, second = _contents(one), _contents(other)
-    lines = [f"{name}: only in one of them" for name in sorted(first.keys() ^ second.keys())]
-    lines += [
-        f"{name}: {_difference(first[name], second[name])}"
-        for name in sorted(first.keys() & second.keys())
-        if first[name] != second[name]
-    ]
-    return lines[:20] or ["only the compression: all files are identical"]
-
-
-def _difference(one: tuple[Any, ...], other: tuple[Any, ...]) -> str:
-    names = ("content", "mode", "time", "kind")
-    return ", ".join(name for name, first, second in zip(names, one, other, strict=True) if first != second)
-
-
-def _contents(package: Path) -> dict[str, tuple[Any, ...]]:
-    with reader.reading(package) as members:
-        return {
-            member.name: (
-                files.sha256_of(content) if content else member.linkname,
-                member.mode,
-                member.mtime,
-                member.type,
-            )
-            for member, content in members
-        }

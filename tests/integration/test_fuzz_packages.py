@@ -21,7 +21,7 @@ from kiln import cli, repodata
 from kiln.errors import BrokenPackage, KilnError
 from kiln.publish import contents
 from kiln.publish.gate import reasons
-from kiln.release import rebuild
+from kiln.release import package_differences
 from tests import broken_packages
 from tests.broken_packages import address, bent, json_like, lines
 from tests.packages import release_package
@@ -77,7 +77,7 @@ def test_readers_of_broken_packages_raise_kilns_own_errors(tmp_path: Path) -> No
         package = tmp_path / name
         package.write_bytes(data)
         begin = time.process_time()
-        for read in (repodata.read, gate, lambda path: rebuild.differences(path, path)):
+        for read in (repodata.read, gate, lambda path: package_differences.differences(path, path)):
             with contextlib.suppress(KilnError):
                 read(package)
                 sound += 1

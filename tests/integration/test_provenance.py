@@ -95,6 +95,16 @@ def test_a_published_package_is_verified_and_built_again_byte_for_byte(
     assert not (feedstock / "build_artifacts" / "work" / CONFIG).exists()
 
 
+def test_a_package_alone_is_enough_to_build_it_again(channel: Path, tmp_path: Path) -> None:
+    library, app = packages(channel)
+    again = done(kiln(tmp_path, "rebuild", app, "--into", str(tmp_path / "app")))
+    assert files.sha256(Path(app)) in again
+    other = kiln(tmp_path, "rebuild", library, "--into", str(tmp_path / "library"))
+    assert other.returncode == NotReproduced.exit_code, "it has the folder that it was built in"
+    assert "lib/where.txt: content (line 1:" in other.stderr
+    assert "build there too (--into " in other.stderr
+
+
 @pytest.mark.needs("ssh-keygen")
 def test_later_changes_are_detected(channel: Path, feedstock: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(channel, tmp_path / "copy", symlinks=True))
