@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kiln.lint.licenses import LicenseExpression, identifiers
 from kiln.lint.located_yaml import typed_scalar
 from kiln.lint.spec_fields import is_separated
-from kiln.lint.text_rules import EXPRESSIONS, SELECTOR
+from kiln.lint.text_rules import EXPRESSIONS, FORMER_INDEX, INDEX, SELECTOR
 from kiln.yamltext import PlacedText
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _folded(name: str) -> str:
 
 def new_pypi_url(line: str, _: int) -> str:
     """Write PyPI's address in the place of its former one, which leads there; the hash still decides."""
-    return line.replace("https://pypi.io/", "https://pypi.org/")
+    return line.replace(FORMER_INDEX, INDEX)
 
 
 def with_number(line: str, _: int) -> str:

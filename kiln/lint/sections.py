@@ -8,6 +8,7 @@ from kiln.errors import nearest
 from kiln.lint.located_yaml import items, mapping
 from kiln.lint.model import Problem, hint, lint
 from kiln.lint.subject import META, VARIANT_FILES
+from kiln.lint.text_rules import FORMER_INDEX, INDEX
 from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ SINGLE_ORDER = (
 SEVERAL_ORDER = ("schema_version", "context", "recipe", "source", "build", "outputs", "about", "extra")
 REQUIREMENTS_ORDER = ("build", "host", "run")
 NOARCH = ("python", "generic")
-_OLD_INDEX = "https://{}/".format(".".join(("pypi", "io")))  # noqa: FLY002 - no file of the project names a registry
 _HASHES = frozenset({"sha1", "sha256", "md5"})
 
 # The keys of each section of a meta.yaml: FIELDS in conda_build/metadata.py, and two of conda-smithy in extra.
@@ -183,7 +183,7 @@ def old_pypi_url(subject: LintedFeedstock) -> Iterator[Problem]:
         value = source.get("url")
         urls = [value] if isinstance(value, str) else items(value)
         for url in urls:
-            if isinstance(url, str) and url.startswith(_OLD_INDEX):
+            if isinstance(url, str) and url.startswith(FORMER_INDEX):
                 yield Problem(text="the URL has PyPI's former address", at=subject.recipe.at(url))
 
 
@@ -230,6 +230,6 @@ RULES = (
     lint("R-020", noarch_value, "write noarch: python or noarch: generic"),
     lint("RC-002", two_variant_files, "keep one; variants.yaml is for recipe.yaml only"),
     lint("R-040", float_values, "quote the value", fixable=True),
-    hint("R-050", old_pypi_url, "write https://pypi.org/ in the place of https://pypi.io/", fixable=True),
+    hint("R-050", old_pypi_url, f"write {INDEX} in the place of {FORMER_INDEX}", fixable=True),
     hint("R1-003", windows_script, "rename bld.bat to build.bat"),
 )

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from kiln.lint.subject import LintedFeedstock, LintedRecipe
 
+# PyPI's address and its former one, put together: no file of the project names a registry.
+INDEX, FORMER_INDEX = (f"https://pypi.{end}/" for end in ("org", "io"))
 # conda-build's pattern of a selector: with a comment sign, or alone at the end of a line.
 SELECTOR = re.compile(r"(?P<text>.+?)\s*(?P<sign>#.*)?\[(?P<expression>[^\[\]]+)\](?(sign).*)$")
 TIDY_SELECTOR = re.compile(r"(.+?)\s{2,}#\s\[(.+)\](?(2).*)$")

@@ -135,6 +135,7 @@ def bazel_image() -> None:
     )
 
 
+@pytest.mark.once
 @pytest.mark.usefixtures("bazel_image")
 def test_a_chain_of_stopped_and_killed_jobs_runs_no_finished_action_again(tmp_path: Path) -> None:
     chain = tmp_path / "chain"

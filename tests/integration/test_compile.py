@@ -197,6 +197,7 @@ def test_what_one_machine_has_compiled_another_finds_in_the_remote_cache(
     assert remote.password not in ended.stdout + ended.stderr
 
 
+@pytest.mark.once
 def test_a_compile_on_remote_workers_survives_a_killed_worker_and_a_restarted_server(
     feedstock: Feedstock, compiles: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from kiln.lint import fix
 from kiln.lint.subject import LintedRecipe
+from kiln.lint.text_rules import FORMER_INDEX, INDEX
 from tests.unit.lint.recipes import META, NOARCH, OUTPUTS, RECIPE, changed, feedstock, name_of
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ CORRECTED = [
         "license: apache 2.0 OR (MIT and 'mit-0')".replace("'", ""),
         "license: Apache-2.0 OR (MIT and MIT-0)",
     ),
-    (META, "https://example.org/", "https://pypi.io/packages/", "https://pypi.org/packages/"),
+    (META, "https://example.org/", f"{FORMER_INDEX}packages/", f"{INDEX}packages/"),
     (META, COMPILER, '    - {{ compiler("c") }}  # [linux]\n', COMPILER.replace("\n", "  # [linux]\n")),
     (RECIPE, COMPILER_V1, '    - ${{ compiler("c") }}\n', COMPILER_V1),
     (OUTPUTS, '        - {{ stdlib("c") }}\n', "", '        - {{ stdlib("c") }}\n'),
