@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shlex
 import sys
@@ -11,7 +12,17 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import build, config_selection, fleet_offers, fleet_prices, fleet_recovery, fleet_slurm
+from kiln.cli import (
+    build,
+    config_selection,
+    fleet_attach,
+    fleet_detached,
+    fleet_offers,
+    fleet_prices,
+    fleet_recovery,
+    fleet_slurm,
+    lost_terminal,
+)
 from kiln.cli.command_hints import pasteable
 from kiln.cli.fleet_arguments import arguments, loss_limits, seconds
 from kiln.cli.fleet_plan_inputs import UP_TO_DATE, plan_of, sizes_of, worker_limit
@@ -27,7 +38,7 @@ from kiln.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from kiln.fleet.playbook_runner import PlaybookSite
@@ -43,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = ["arguments", "run"]
 
 NEEDED = ("ssh", "ssh-keygen", "rsync")
+DETACHED = {"attach": fleet_attach.attach, "logs": fleet_attach.show_log, "collect": fleet_attach.collect}
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
@@ -54,6 +66,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.action in {"plan", "run"}:
         fleet_slurm.check_options(options)
         fleet_offers.check_options(options)
+    if options.action == "run":
+        fleet_detached.check_options(options)
+    if options.action in DETACHED or (options.action == "status" and options.key is not None):
+        return (DETACHED.get(options.action) or fleet_attach.show_status)(options, root)
     feedstock = feedstock_loader.find(root)
     actions = {"plan": show_plan, "run": run_fleet, "status": show_status, "down": tear_down_runs, "sweep": sweep}
     return actions[options.action](options, feedstock)
@@ -126,6 +142,8 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     layout = layout_of(feedstock)
     for program in SLURM_PROGRAMS if options.provider == fleet_slurm.SLURM else NEEDED:
         command.find(program, env=os.environ)
+    if options.detach:
+        return start_detached(options, feedstock)
     with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger:
         selection = select(options, feedstock)
         previous = fleet.unfinished(ledger.fleets(), provider=options.provider, key=selection.all[0].inputs.shared)
@@ -142,11 +160,25 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
         run_config, site = prepare(options, feedstock, selection, previous, ledger)
         view = view_of(feedstock, selection.all)
         keep = ChannelUpdater(feedstock, selection.all)
-        with signals.termination_as_interrupt(), view:
-            report, errors = fleet.execute(run_config, site, ledger=ledger, observer=view, keep=keep)
+        with signals.termination_as_interrupt(), lost_terminal.survived(), view:
+            observer = lost_terminal.ExpendableView(view)
+            report, errors = fleet.execute(run_config, site, ledger=ledger, observer=observer, keep=keep)
     if options.json:
         print(json.dumps(as_json(report), indent=2))
     return build.exit_code(report, errors)
+
+
+def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
+    """Start a run on a controller of its own, once its plan is known to be possible."""
+    from kiln.ledger.fleet import FleetLedger
+
+    with FleetLedger(layout_of(feedstock).ledger) as ledger:
+        selection = select(options, feedstock)
+        if not selection.configs:
+            print(UP_TO_DATE, file=sys.stderr)
+            return 0
+        plan_of(options, feedstock, selection.configs, ledger)
+    return fleet_detached.start(options, feedstock, selection.configs)
 
 
 class ChannelUpdater:
@@ -179,7 +211,7 @@ def prepare(
         options.types = [previous.type]
         options.cache = options.cache or cache_of(previous)
     plan = plan_of(options, feedstock, selection.configs, ledger)
-    run_id = secrets.token_hex(4) if previous is None else previous.id
+    run_id = new_id(os.environ) if previous is None else previous.id
     assumptions, n = Assumptions.read(), len(selection.configs)
     worker_seconds = sum(plan.selection.worker_seconds)
     attempts, replacements = loss_limits(options, workers=plan.selection.workers, worker_seconds=worker_seconds)
@@ -218,6 +250,12 @@ def prepare(
     return run_config, site_of(options, feedstock, run_id, options.provider, run_config=run_config)
 
 
+def new_id(environment: Mapping[str, str]) -> str:
+    """Return the name of a new run: a random one, or the one that a controller was given."""
+    name = environment.get(fleet_detached.ID, "")
+    return name if re.fullmatch(r"[0-9a-f]{8}", name) else secrets.token_hex(4)
+
+
 def view_of(feedstock: Feedstock, entries: Sequence[RemoteConfig]) -> Any:
     """Return the view of a run on standard error."""
     from kiln import expand
@@ -248,6 +286,8 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
         return 0
     with FleetLedger(layout_of(feedstock).ledger) as ledger:
         runs = [run for run in ledger.fleets() if options.run in {None, run.id}]
+        if options.run and not runs and fleet_attach.is_detached(feedstock, options.run):
+            return fleet_attach.show_status(options, feedstock.root)
         costs = costs_of(ledger, runs)
         backups = damage_repair.backups(ledger.path)
     if backups:
@@ -256,6 +296,8 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
         raise UsageError(f"fleet run {options.run!r} not found in the ledger", hint="kiln fleet status lists all runs")
     text = json.dumps(formatting.status_as_json(runs, costs), indent=2) if options.json else ""
     print(text or pasteable(formatting.status(runs, costs), feedstock.root))
+    for line in () if options.json or options.run else fleet_attach.local_lines(feedstock):
+        print(pasteable(line, feedstock.root))
     return 0
 
 
@@ -279,6 +321,8 @@ def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:
         providers = {run.id: run.provider for run in ledger.fleets()}
         ids = options.runs or [run.id for run in ledger.fleets() if run.finished is None]
         for run_id in ids:
+            if fleet_attach.tear_down(options, feedstock, run_id):
+                continue
             provider = options.provider or providers.get(run_id)
             if provider is None:
                 raise UsageError(

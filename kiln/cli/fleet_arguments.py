@@ -29,8 +29,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         _worker_arguments(command)
         _slurm_arguments(command)
     _run_arguments(run)
+    _detach_arguments(run)
+    attach = commands.add_parser("attach", help="show a detached run until it is over, then collect its packages")
+    logs = commands.add_parser("logs", help="print the log of a config of a detached run, or the run's last lines")
+    collect = commands.add_parser("collect", help="collect the packages and logs of a detached run that is over")
+    for command in (attach, logs, collect):
+        command.add_argument("run", nargs="?", metavar="RUN", help="detached run (default: the feedstock's only one)")
+        command.add_argument("--key", metavar="FILE", type=Path, help=KEY_HELP)
+    attach.add_argument("--no-collect", action="store_true", help="leave the packages on the controller")
+    for command in (attach, collect):
+        command.add_argument("--to", metavar="FOLDER", type=Path, help=TO_HELP)
+    logs.add_argument("config", nargs="?", metavar="CONFIG", help="name of a config's file in .ci_support")
     status = commands.add_parser("status", help="show the ledger's fleet runs with their workers and jobs")
     status.add_argument("run", nargs="?", metavar="RUN", help="show this run only")
+    status.add_argument("--key", metavar="FILE", type=Path, help=KEY_HELP)
     status.add_argument("--ask", metavar="PROVIDER", choices=PROVIDERS, help="list the workers of a provider instead")
     status.add_argument("--json", action="store_true", help="write JSON to standard output")
     down = commands.add_parser("down", help="terminate all workers of a run; can be repeated")
@@ -45,11 +57,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     _price_arguments(prices)
     for command in (prices, plan, run):
         command.add_argument("--prices", metavar="FILE", type=Path, help=PRICES_HELP)
-    for command in (status, down, sweep, plan, run):
+    for command in (status, down, sweep, plan, run, attach, collect):
         command.add_argument("--vars", metavar="FILE", type=Path, action="append", default=[], help=VARS_HELP)
 
 
 VARS_HELP = "read variables for the playbooks, as ansible-playbook -e @FILE; Ansible Vault may encrypt the file"
+
+KEY_HELP = "key of a detached run, from any computer: the file that --detach has written, or its folder"
+TO_HELP = "collect into this folder (default: the run's feedstock; elsewhere a folder fleet-RUN)"
+DETACH_HELP = "run on a controller of its own, a small worker of the provider, and return: see kiln fleet attach"
+CONTROLLER_HELP = "with --detach: use this existing machine, [USER@]HOST as ssh takes it, as the controller"
+KEEP_HELP = "with --detach: keep the packages on the controller this long after the run (default: 72h)"
 
 LOSSES = 3  # workers that a config may lose; spot workers are lost as a matter of course:
 SPOT_LOSSES = 10  # of a config, and for each worker of a run; and the fewest that any run replaces
@@ -161,6 +179,15 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="copy this container image to the workers, which then need not pull it",
     )
+
+
+def _detach_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("runs that outlive this computer")
+    group.add_argument("--detach", action="store_true", help=DETACH_HELP)
+    group.add_argument("--controller", metavar="HOST", help=CONTROLLER_HELP)
+    group.add_argument("--controller-type", metavar="TYPE", help="with --detach: machine type of the controller")
+    group.add_argument("--keep", metavar="TIME", help=KEEP_HELP)
+    parser.set_defaults(parser=parser)
 
 
 def loss_limits(options: argparse.Namespace, *, workers: int, worker_seconds: float) -> tuple[int, int]:

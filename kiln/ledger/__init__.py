@@ -166,10 +166,11 @@ class Ledger(Database):
                 changed = json.dumps({**json.loads(detail), "cost": to_json(cost)})
                 connection.execute("UPDATE run SET detail = ? WHERE id = ?", (changed, run))
 
-    def end(self, run: int) -> None:
-        """Store that a run is over."""
+    def end(self, run: int, *, at: float | None = None) -> None:
+        """Store that a run is over: now, or since ``at``."""
         with self._writing() as connection:
-            connection.execute("UPDATE run SET finished = ? WHERE id = ?", (time.time(), run))
+            moment = time.time() if at is None else at
+            connection.execute("UPDATE run SET finished = ? WHERE id = ?", (moment, run))
 
     @retry_after_repair
     def runs(self) -> tuple[int, ...]:

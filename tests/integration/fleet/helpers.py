@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kiln import bootstrap
 from kiln.conda_package.reader import read_info
 from kiln.fleet import stale_processes
 from kiln.ledger.fleet import FleetLedger
 from kiln.local_channel import Channel
 from kiln.model.fleet import FleetRun, JobState, WorkerState
 from kiln.model.run import ConfigState
+from tests.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kiln.model.run import MatrixReport
 
 ROOT = Path(__file__).parents[3]
@@ -26,6 +32,32 @@ PLANTED = "planted-5f2b7c1d9e"
 # gone are of the same, and take each other's packages.
 HELD = ".ci_support/held"
 HOLD = f'while [ -e "$RECIPE_DIR/../{HELD}" ]; do sleep 0.2; done\n'
+
+
+@contextmanager
+def existing_machines(folder: Path, count: int) -> Iterator[list[dict[str, str]]]:
+    """Machines that exist already, as hosts of the static provider's: containers that boot as machines do."""
+    run = f"e{os.getpid()}"
+    place = folder / "existing"
+    told = {"kiln_provider": "local", "kiln_run": run, "kiln_run_dir": str(place), "kiln_count": count}
+    play = (str(bootstrap.fleet(ROOT).with_name("ansible-playbook")), "-e", json.dumps(told))
+    try:
+        subprocess.run((*play, str(ROOT / "ansible" / "provision.yml")), check=True, capture_output=True, cwd=ROOT)
+        yield [_existing(place, f"kiln-{run}-{number}") for number in range(1, count + 1)]
+    finally:
+        subprocess.run((*play, str(ROOT / "ansible" / "down.yml")), check=True, capture_output=True, cwd=ROOT)
+
+
+def _existing(folder: Path, name: str) -> dict[str, str]:
+    """Return a machine once it has booted, without its lease: it is nobody's."""
+    facts = json.loads((folder / "inventory" / f"{name}.json").read_text())["kiln_machines"]["hosts"][name]
+    _, kind, key = (folder / "keys" / f"{name}.known_hosts").read_text().split()[:3]
+    until(lambda: "done" in docker("exec", name, "sh", "-c", "cloud-init status || true"), "it has booted")
+    docker("exec", name, "systemctl", "disable", "--now", "kiln-lease.timer")
+    docker("exec", name, "rm", "-f", "/etc/kiln-lease")
+    address = facts["kiln_machine"]["address"]
+    host = {"address": address, "user": "fleet", "known_hosts": f"{kind} {key}"}
+    return {**host, "key": str(folder / "keys" / "run"), "name": name}
 
 
 def words(root: Path, action: str, *more: str) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import bootstrap
 from kiln.errors import (
     ProvisionRefused,
     UnsupportedPython,
@@ -28,6 +26,7 @@ from tests.integration.fleet.helpers import (
     building,
     busy,
     docker,
+    existing_machines,
     hold,
     ledgered,
     let_go,
@@ -47,23 +46,9 @@ pytestmark = [
 
 @pytest.fixture
 def existing(tmp_path: Path, workers: None) -> Iterator[dict[str, str]]:
-    """A machine that exists already, as a host of the static provider's: a container that boots as machines do."""
-    told = {"kiln_provider": "local", "kiln_run": f"e{os.getpid()}", "kiln_run_dir": str(tmp_path / "existing")}
-    player = bootstrap.fleet(ROOT).with_name("ansible-playbook")
-    play = (str(player), "-e", json.dumps(told))
-    name = f"kiln-e{os.getpid()}-1"
-    try:
-        subprocess.run((*play, str(ROOT / "ansible" / "provision.yml")), check=True, capture_output=True, cwd=ROOT)
-        folder = tmp_path / "existing"
-        facts = json.loads((folder / "inventory" / f"{name}.json").read_text())["kiln_machines"]["hosts"][name]
-        _, kind, key = (folder / "keys" / f"{name}.known_hosts").read_text().split()[:3]
-        host = {"address": facts["kiln_machine"]["address"], "user": "fleet", "known_hosts": f"{kind} {key}"}
-        until(lambda: "done" in docker("exec", name, "sh", "-c", "cloud-init status || true"), "it has booted")
-        docker("exec", name, "systemctl", "disable", "--now", "kiln-lease.timer")  # it is nobody's
-        docker("exec", name, "rm", "-f", "/etc/kiln-lease")
-        yield {**host, "key": str(folder / "keys" / "run"), "name": name}
-    finally:
-        subprocess.run((*play, str(ROOT / "ansible" / "down.yml")), check=True, capture_output=True, cwd=ROOT)
+    """A machine that exists already, as a host of the static provider's."""
+    with existing_machines(tmp_path, 1) as (host,):
+        yield host
 
 
 def static_words(root: Path, host: dict[str, str], action: str, *more: str) -> tuple[str, ...]:

@@ -1,0 +1,102 @@
+"""A run that goes on when its terminal is closed: the view is lost, the run is not."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+from kiln.operating_system import child_processes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+    from kiln.model.compile_report import Progress
+    from kiln.model.observer import RunObserver
+    from kiln.model.run import ConfigRun, MatrixReport, RunCost
+
+LOST = frozenset({errno.EIO, errno.EPIPE, errno.ENXIO})  # of a terminal, or of a program that read the output
+
+
+@contextlib.contextmanager
+def survived() -> Iterator[None]:
+    """Have SIGHUP not end the block: from then on, what was meant for the terminal goes to /dev/null.
+
+    A SIGHUP that was ignored when this process was started, as by nohup, stays ignored.
+    """
+    numbers = [number for number in child_processes.HANG_UP if signal.getsignal(number) is not signal.SIG_IGN]
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []
+    terminals = [descriptor for descriptor in (0, 1, 2) if _is_terminal(descriptor)]
+
+    def give_up(_number: int, _frame: FrameType | None) -> None:
+        silence(terminals)
+
+    before = {number: signal.signal(number, give_up) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def silence(descriptors: list[int]) -> None:
+    """Replace open files of this process by /dev/null."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in descriptors:
+        os.dup2(null, descriptor)
+    os.close(null)
+
+
+def _is_terminal(descriptor: int) -> bool:
+    try:
+        return os.isatty(descriptor)
+    except OSError:  # it is closed
+        return False
+
+
+class ExpendableView:
+    """An observer that shows a run in a view as long as its output has a reader."""
+
+    def __init__(self, view: RunObserver) -> None:
+        self._view = view
+        self._is_lost = False
+
+    def run_began(self, report: MatrixReport) -> None:
+        """Show that a run begins."""
+        self._show(lambda: self._view.run_began(report))
+
+    def config_changed(self, config: ConfigRun) -> None:
+        """Show a config's new state."""
+        self._show(lambda: self._view.config_changed(config))
+
+    def config_line(self, config: str, step: str, line: str) -> None:
+        """Show a line of output."""
+        self._show(lambda: self._view.config_line(config, step, line))
+
+    def config_progress(self, config: str, progress: Progress) -> None:
+        """Show the progress of a compile."""
+        self._show(lambda: self._view.config_progress(config, progress))
+
+    def run_cost(self, cost: RunCost) -> None:
+        """Show the cost."""
+        self._show(lambda: self._view.run_cost(cost))
+
+    def run_ended(self, report: MatrixReport) -> None:
+        """Show that the run is over."""
+        self._show(lambda: self._view.run_ended(report))
+
+    def _show(self, action: Callable[[], None]) -> None:
+        if self._is_lost:
+            return
+        try:
+            action()
+        except OSError as error:
+            if error.errno not in LOST:
+                raise
+            self._is_lost = True
+            silence([2])

@@ -1,0 +1,1 @@
+"""Detached fleet runs: their controller is another machine, which this computer asks over ssh."""

@@ -1,0 +1,121 @@
+"""Follow a detached run: its messages become the events of a view, whatever the connection does."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING, Any
+
+from kiln.errors import BrokenPackage, MachinesUnknown
+from kiln.ledger.records import KINDS
+from kiln.model.run import ConfigRun, MatrixReport
+from kiln.serialization import from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kiln.fleet.detached.controller import Controller
+    from kiln.model.observer import RunObserver
+
+PAUSE = 5.0  # seconds before another attempt to connect
+REFUSED = 10  # connections that fail in a row before the first message: the address or the key is wrong
+
+
+class RunFollower:
+    """Shows the messages of a run in a view, which is made when the names of the configs are known.
+
+    ``say`` gets a line for what is not part of the view: the controller's set-up, a lost connection.
+    """
+
+    def __init__(self, view: Callable[[Mapping[str, str]], RunObserver], say: Callable[[str], None]) -> None:
+        self._make_view = view
+        self._say = say
+        self._view: RunObserver | None = None
+        self._report: MatrixReport | None = None
+        self._configs: dict[str, ConfigRun] = {}
+        self._said = ""
+        self.last: dict[str, Any] = {}
+        self.is_over = False
+        self.is_heard = False
+
+    def take(self, message: Mapping[str, Any]) -> None:
+        """Show a message.
+
+        Raises:
+            BrokenPackage: when it is invalid.
+        """
+        self.is_heard = True
+        try:
+            self._take(message)
+        except (KeyError, TypeError, ValueError) as error:
+            raise BrokenPackage("the controller sent an invalid message", why=str(error)) from error
+
+    def _take(self, message: Mapping[str, Any]) -> None:
+        match message["kind"]:
+            case "run" | "state":
+                self._take_run(message)
+            case "config":
+                self._take_config(from_json(ConfigRun, message["config"], KINDS))
+            case "line" if self._view is not None:
+                self._view.config_line(str(message["config"]), str(message["step"]), str(message["text"]))
+            case "shown" if self._view is None and self._report is not None:
+                self._view = self._make_view(self.last["labels"])
+                self._view.run_began(self._current())
+            case "over":
+                self.is_over = True
+                if self._view is not None and self._report is not None:
+                    self._view.run_ended(self._current())
+
+    def _take_run(self, message: Mapping[str, Any]) -> None:
+        self.last = dict(message)
+        if message.get("report") is None:
+            lines = message.get("output") or [f"the controller is {message['process']}"]
+            self._say_once(str(lines[-1]))
+            return
+        report = from_json(MatrixReport, message["report"], KINDS)
+        changed_cost = self._report is None or self._report.cost != report.cost
+        self._report = report
+        if self._view is not None and report.cost is not None and changed_cost:
+            self._view.run_cost(report.cost)
+
+    def _take_config(self, config: ConfigRun) -> None:
+        previous = self._configs.get(config.config)
+        self._configs[config.config] = config
+        if self._view is not None and previous != config:
+            self._view.config_changed(config)
+
+    def _current(self) -> MatrixReport:
+        assert self._report is not None, "a run was reported"
+        return dataclasses.replace(self._report, configs=tuple(self._configs.values()))
+
+    def _say_once(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self._say(text)
+
+    def note_lost(self, reason: str) -> None:
+        """Say that the connection is lost."""
+        self._say_once(f"no connection to the controller, trying again: {reason}")
+
+
+def follow(controller: Controller, follower: RunFollower, *, pause: Callable[[float], None] = time.sleep) -> None:
+    """Follow a run to its end; a connection that is lost is made again.
+
+    Raises:
+        MachinesUnknown: when the controller could never be reached.
+    """
+    failures = 0
+    while True:
+        result = controller.follow(follower.take)
+        if follower.is_over:
+            return
+        failures = 0 if follower.is_heard else failures + 1
+        lines = result.tail.strip().splitlines() or ["it was closed"]
+        if failures >= REFUSED:
+            key = controller.key
+            what = f"the controller of the run {key.run} cannot be reached ({key.address}:{key.port})"
+            raise MachinesUnknown(
+                what, why=lines[-1], hint="see whether it still exists, and whether the key is its own"
+            )
+        follower.note_lost(lines[-1][:200])
+        pause(PAUSE)

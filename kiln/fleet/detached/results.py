@@ -1,0 +1,131 @@
+"""The results of a detached run, fetched from its controller: checked, and stored as if the run had been here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from kiln import files
+from kiln.errors import BrokenPackage, HashMismatch
+from kiln.fleet.collect import NAME, WHEEL
+from kiln.ledger.records import KINDS
+from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.model.run import MatrixReport
+from kiln.names import is_channel_folder
+from kiln.serialization import from_json
+from kiln.store import worker_results
+from kiln.store.build_cache import BuildInputs
+from kiln.store.worker_results import RemoteConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from kiln.fleet.detached.run_key import ConfigInputs
+    from kiln.ledger.fleet import FleetLedger
+    from kiln.model.build_results import PackageReport
+    from kiln.model.feedstock import Feedstock
+    from kiln.model.run import ConfigRun
+
+FLEET_KINDS = (FleetRun, WorkerRecord, WorkerState, JobRecord, JobState)
+
+
+def read(folder: Path) -> tuple[MatrixReport, FleetRun]:
+    """Return the report and the workers of a run whose results are in a folder; paths are those here.
+
+    Raises:
+        BrokenPackage: when the state is invalid, or the run has stored nothing.
+        HashMismatch: when a package is not the one that was built.
+    """
+    try:
+        state: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        if state["report"] is None:
+            lines = "\n".join(state.get("output", ()))
+            raise BrokenPackage("the run has ended before its first build, and has no results", why=lines)
+        report = from_json(MatrixReport, state["report"], KINDS)
+        fleet = from_json(FleetRun, state["fleet"], FLEET_KINDS)
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise BrokenPackage("the controller sent an invalid state of the run", why=str(error)) from error
+    configs = tuple(_config(folder, config) for config in report.configs)
+    return dataclasses.replace(report, configs=configs), fleet
+
+
+def _config(folder: Path, config: ConfigRun) -> ConfigRun:
+    log = folder / "logs" / f"{config.config}.log"
+    packages = tuple(_package(folder, package) for package in config.packages)
+    is_log = log.is_file() and log.parent.resolve() == (folder / "logs").resolve()
+    return dataclasses.replace(config, packages=packages, log=log if is_log else None)
+
+
+def _package(folder: Path, report: PackageReport) -> PackageReport:
+    """Return a package with its path here, once its hash was compared with the report's."""
+    artifact = report.artifact
+    name = artifact.path.name
+    is_package = is_channel_folder(artifact.subdir) and NAME.fullmatch(name)
+    if not (is_package or WHEEL.fullmatch(f"{artifact.subdir}/{name}")):
+        raise BrokenPackage(f"{artifact.subdir}/{name} is not the name of a package")
+    path = folder / "packages" / artifact.subdir / name
+    if path.is_symlink() or not path.is_file():
+        raise HashMismatch(f"{name} is missing", why=f"it is in the controller's report, but not in {path.parent}")
+    digest = files.sha256(path)
+    if digest != artifact.sha256:
+        path.unlink()  # so that it is fetched anew
+        raise HashMismatch(f"{name} is corrupt", why=f"its hash is {digest}, not {artifact.sha256}")
+    tests = dataclasses.replace(report.tests, log=None)
+    return dataclasses.replace(report, artifact=dataclasses.replace(artifact, path=path), tests=tests)
+
+
+def store(
+    feedstock: Feedstock,
+    report: MatrixReport,
+    fleet: FleetRun,
+    *,
+    inputs: Mapping[str, ConfigInputs],
+    ledger: FleetLedger,
+) -> MatrixReport:
+    """Put the packages into the channel and the run into the ledger; return the report with their paths there.
+
+    ``inputs`` are those with which the configs were sent: where the recipe has changed since, they are built again.
+    """
+    configs = tuple(_stored(feedstock, config, inputs) for config in report.configs)
+    report = dataclasses.replace(report, configs=configs)
+    if (known := ledger.fleet(fleet.id)) is not None:  # a collection that was interrupted
+        return dataclasses.replace(report, run=known.number)
+    number = ledger.begin(report)
+    ledger.begin_fleet(dataclasses.replace(fleet, number=number))
+    for worker in fleet.workers:
+        ledger.keep_worker(fleet.id, worker)
+    for job in fleet.jobs:
+        ledger.keep_job(fleet.id, job)
+    for config in configs:
+        ledger.update_config(number, config)
+    ledger.end_fleet(fleet.id)
+    ledger.end(number, at=report.finished)
+    return dataclasses.replace(report, run=number)
+
+
+def _stored(feedstock: Feedstock, config: ConfigRun, inputs: Mapping[str, ConfigInputs]) -> ConfigRun:
+    known = inputs.get(config.config)
+    if not config.packages or known is None:
+        return config
+    entry = RemoteConfig(
+        config=config.config, group=known.group, inputs=BuildInputs(shared=known.shared, key=known.key)
+    )
+    return dataclasses.replace(config, packages=worker_results.keep(feedstock, entry, config.packages))
+
+
+def copy(report: MatrixReport, folder: Path, target: Path) -> None:
+    """Copy the packages, logs and state into a folder, the packages as in a channel."""
+    for config in report.configs:
+        for package in config.packages:
+            path = target / package.artifact.subdir / package.artifact.path.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(package.artifact.path, path)
+        if config.log is not None:
+            (target / "logs").mkdir(parents=True, exist_ok=True)
+            shutil.copy2(config.log, target / "logs" / config.log.name)
+    for name in ("state.json", "output.log", "playbooks.log"):
+        if (folder / name).is_file():
+            shutil.copy2(folder / name, target / name)

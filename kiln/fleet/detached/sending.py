@@ -1,0 +1,159 @@
+"""What a controller of a detached run gets: settings, files, and of the credentials those that it needs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from kiln.errors import UsageError
+from kiln.serialization import to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+HOME = "/var/lib/kiln/controller"
+# The variables of each provider's modules; whoever runs the workers needs no others, and no token for publishing.
+CREDENTIALS = {"aws": re.compile(r"AWS_"), "openstack": re.compile(r"OS_"), "static": re.compile(r"(?!)")}
+REQUIRED = {"aws": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "openstack": ("OS_AUTH_URL",), "static": ()}
+HINTS = {
+    "aws": 'eval "$(aws configure export-credentials --format env)" sets them from your profile',
+    "openstack": "source the RC file of your project; clouds.yaml is not sent",
+}
+CERTIFICATES = frozenset({"OS_CACERT", "AWS_CA_BUNDLE"})  # whose values are files
+# Their values are files, or names in files, that the controller does not have.
+ELSEWHERE = frozenset(
+    {
+        *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"),
+        *("AWS_WEB_IDENTITY_TOKEN_FILE", "OS_CLOUD", "OS_CLIENT_CONFIG_FILE"),
+    }
+)
+VAULT = re.compile(r"\A\$ANSIBLE_VAULT|!vault\b")
+LARGEST = 1 << 20  # bytes of a file that is sent with the settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
+    """What a controller gets over its standard input.
+
+    ``arguments`` are those of kiln, ``environment`` its variables, credentials among them; ``files`` are in the
+    controller's own folder, ``feedstock`` in that of the feedstock. ``key`` is the public key of the run, ``keep`` the
+    seconds for which results wait there.
+    """
+
+    run: str
+    arguments: tuple[str, ...]
+    key: str
+    keep: float
+    environment: Mapping[str, str] = field(repr=False)
+    files: Mapping[str, str] = field(default_factory=dict, repr=False)
+    feedstock: Mapping[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> str:
+        """Return the settings as `kiln-controller install` reads them."""
+        return json.dumps(to_json(self))
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The contents of the files, which may be keys or passwords, for the mask."""
+        return tuple(text for text in self.files.values() if "PRIVATE KEY" in text)
+
+
+def credentials(provider: str, environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the variables that the workers' provider needs, and the files of certificates that they name.
+
+    Raises:
+        UsageError: when the credentials are not in the environment.
+    """
+    missing = [name for name in REQUIRED[provider] if not environment.get(name)]
+    if missing:
+        raise UsageError(
+            f"--detach needs the credentials of {provider} in the environment",
+            why=f"{', '.join(missing)} is not set, and files of your home are not sent",
+            hint=HINTS[provider],
+        )
+    chosen = {
+        name: text
+        for name, text in environment.items()
+        if CREDENTIALS[provider].match(name) and name not in ELSEWHERE and text
+    }
+    certificates = {f"certificates/{name}": text_of(Path(chosen[name])) for name in CERTIFICATES & set(chosen)}
+    return {**chosen, **{name: f"{HOME}/certificates/{name}" for name in CERTIFICATES & set(chosen)}}, certificates
+
+
+def variable_files(paths: Sequence[Path], environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the files of variables for the playbooks there, and the variables of kiln that they need.
+
+    The keys of existing hosts are sent along. The controller's own address is not that of this computer, so
+    ``kiln_controller`` is left out. Files that Ansible Vault encrypts are sent as they are, with their password.
+    """
+    files: dict[str, str] = {}
+    more: dict[str, str] = {}
+    for number, path in enumerate(paths):
+        text = text_of(path)
+        if VAULT.search(text):
+            files[f"vars/{number}.yml"] = text
+            files["vault"], more["ANSIBLE_VAULT_PASSWORD_FILE"] = vault_password(path, environment), f"{HOME}/vault"
+            continue
+        try:
+            variables = yaml.safe_load(text) or {}
+        except yaml.YAMLError as error:
+            raise UsageError(f"{path} is not YAML", why=str(error)) from error
+        if not isinstance(variables, dict):
+            raise UsageError(f"{path} holds no variables", hint="write NAME: VALUE lines, or a JSON object")
+        variables.pop("kiln_controller", None)
+        for host in variables.get("kiln_static_hosts") or ():
+            add_key(host, files, path)
+        files[f"vars/{number}.yml"] = json.dumps(variables, default=str)
+    return files, more
+
+
+def add_key(host: Any, files: dict[str, str], path: Path) -> None:
+    """Send the private key of an existing host along, and point the host at it."""
+    if not isinstance(host, dict) or not isinstance(host.get("key"), str):
+        raise UsageError(f"a host of kiln_static_hosts in {path} has no key", hint="key: the path of a private key")
+    text = text_of(Path(host["key"]).expanduser())
+    names = {content: name for name, content in files.items() if name.startswith("keys/")}
+    name = names.get(text, f"keys/{len(names)}")
+    files[name] = text
+    host["key"] = f"{HOME}/{name}"
+
+
+def vault_password(path: Path, environment: Mapping[str, str]) -> str:
+    """Return the password that decrypts a file of variables.
+
+    Raises:
+        UsageError: when it is not in a file, or that is a program, which the controller cannot run.
+    """
+    place = Path(environment.get("ANSIBLE_VAULT_PASSWORD_FILE") or "")
+    if not place.is_file() or os.access(place, os.X_OK):
+        raise UsageError(
+            f"{path} is encrypted, and its password cannot be sent to the controller",
+            hint="ANSIBLE_VAULT_PASSWORD_FILE names a file with it, which is no program",
+        )
+    return text_of(place)
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a file that is sent.
+
+    Raises:
+        UsageError: when it cannot be read, or is too large.
+    """
+    try:
+        if path.stat().st_size > LARGEST:
+            raise UsageError(f"{path} is too large to be sent to the controller", why=f"{LARGEST >> 20} MB at most")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be sent to the controller", why=str(error)) from error
+
+
+def with_files(settings: ControllerSettings, files: Mapping[str, str]) -> ControllerSettings:
+    """Return settings with further files."""
+    return dataclasses.replace(settings, files={**settings.files, **files})

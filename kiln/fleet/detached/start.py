@@ -1,0 +1,115 @@
+"""Start a detached run: a machine is provisioned and prepared as a worker is, and becomes the controller."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from kiln import command
+from kiln.errors import CredentialsRefused, MachinesUnknown, ProvisionRefused, SystemFault
+from kiln.fleet.detached.run_key import OPTIONS, RunKey
+from kiln.fleet.playbook_runner import PlaybookRunner, read_json
+from kiln.fleet.provider import CREDENTIALS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from kiln.fleet.detached.run_key import ConfigInputs
+    from kiln.fleet.detached.sending import ControllerSettings
+    from kiln.fleet.playbook_runner import PlaybookResult, PlaybookSite
+
+SECONDS = 300.0
+PLAYBOOKS = {"prepare.yml": "preparing it as a worker", "controller.yml": "making it the controller"}
+
+
+def controller_run(run: str) -> str:
+    """Return the name of the run that a controller belongs to: not that of its workers, which it terminates."""
+    return f"{run}-controller"
+
+
+def machine_name(run: str) -> str:
+    """Return the name of a controller."""
+    return f"kiln-{run}-controller"
+
+
+def new_key(folder: Path, run: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return a new pair of keys for a run, the private one first; no file of it remains."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / "new-key"
+    public = path.with_name("new-key.pub")
+    try:
+        path.unlink(missing_ok=True)
+        argv = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"kiln-{run}", "-f", path)
+        result = command.capture(argv, env=environment)
+        if not result.ok:
+            raise SystemFault("ssh-keygen has made no key", why=result.tail)
+        return path.read_text(encoding="utf-8"), public.read_text(encoding="utf-8").strip()
+    finally:
+        path.unlink(missing_ok=True)
+        public.unlink(missing_ok=True)
+
+
+def provision(site: PlaybookSite, run: str, *, kind: str, say: Callable[[str], None]) -> None:
+    """Create the controller's machine of a type, or claim an existing one, and prepare it.
+
+    Raises:
+        ProvisionRefused: when the provider has none.
+        CredentialsRefused: when the provider does not accept the credentials.
+        SystemFault: when it cannot be prepared.
+    """
+    playbooks, name = PlaybookRunner(site), machine_name(run)
+    request = {"name": name, "type": kind, "spot": False, "zone": ""}
+    say("provisioning the controller")
+    result = playbooks.play("provision.yml", variables={"kiln_machines": [request]})
+    if not result.ok:
+        refusal = read_json(site.folder / "refused" / f"{name}.json").get("reason", "")
+        reason = str(refusal) or result.reason("localhost")
+        if CREDENTIALS.search(reason):
+            raise CredentialsRefused("the provider does not accept the credentials", why=reason)
+        raise ProvisionRefused("the provider refused the controller's machine", why=reason)
+    for playbook, step in PLAYBOOKS.items():
+        say(step)
+        _require(playbooks.play(playbook, worker=name), name)
+
+
+def _require(result: PlaybookResult, name: str) -> None:
+    if not result.ok:
+        raise SystemFault("the controller could not be prepared", why=result.reason(name), hint="see playbooks.log")
+
+
+def key_of(
+    site: PlaybookSite, run: str, private: str, inputs: Mapping[str, ConfigInputs], build_options: tuple[str, ...]
+) -> RunKey:
+    """Return the key of a run whose controller is prepared."""
+    name = machine_name(run)
+    text = (site.folder / "ssh" / f"{name}.config").read_text(encoding="utf-8")
+    options = {words[0]: words[1].strip() for line in text.splitlines() if len(words := line.split(None, 1)) == 2}
+    host_key = (site.folder / "keys" / f"{name}.known_hosts").read_text(encoding="utf-8")
+    return RunKey(
+        run=run,
+        provider=str(site.variables["kiln_provider"]),
+        machine=name,
+        address=options["HostName"],
+        port=int(options.get("Port", 22)),
+        host_key=host_key.split(None, 1)[1].strip(),
+        private_key=private,
+        options={key: text for key, text in options.items() if key in OPTIONS - {"Port"}},
+        inputs=inputs,
+        build_options=build_options,
+    )
+
+
+def start(site: PlaybookSite, settings: ControllerSettings) -> None:
+    """Send the settings over standard input, never as arguments, and start the run.
+
+    Raises:
+        MachinesUnknown: when the controller cannot be reached.
+    """
+    name = machine_name(settings.run)
+    config = site.folder / "ssh" / f"{name}.config"
+    words = ("ssh", "-F", str(config), name, shlex.join(("sudo", "kiln-controller", "install")))
+    secrets = (*site.secrets, *settings.secrets)
+    result = command.run(words, env=site.marked, stdin=settings.as_json(), timeout=SECONDS, secrets=secrets)
+    if not result.ok:
+        raise MachinesUnknown("the run could not be started on its controller", why=result.tail[-500:])

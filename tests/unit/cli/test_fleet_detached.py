@@ -1,0 +1,98 @@
+"""``kiln fleet run --detach`` and its relatives, without a controller."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kiln import cli
+from kiln.cli import fleet_detached
+from kiln.cli.fleet import new_id
+from kiln.cli.fleet_arguments import arguments
+from kiln.errors import UsageError
+from kiln.feedstock_loader import find
+
+ROOT = Path(__file__).parents[3]
+
+
+def options_of(*words: str) -> Namespace:
+    parser = ArgumentParser()
+    arguments(parser)
+    return parser.parse_args(("run", *words))
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("--provider", "slurm", "--detach"), "--detach requires --provider aws, openstack or static"),
+        (("--provider", "local", "--detach"), "--detach requires --provider"),
+        (("--provider", "static", "--detach"), "requires --controller HOST"),
+        (("--provider", "aws", "--controller", "h"), "--controller requires --detach"),
+        (("--provider", "aws", "--controller-type", "t"), "--controller-type requires --detach"),
+        (("--provider", "aws", "--keep", "2h"), "--keep requires --detach"),
+        (("--provider", "aws", "--detach", "--image", "a=b"), "--image cannot be used"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(words: tuple[str, ...], fault: str) -> None:
+    with pytest.raises(UsageError, match=fault):
+        fleet_detached.check_options(options_of(*words))
+
+
+def test_the_controllers_run_gets_the_options_of_this_one() -> None:
+    words = ("--provider", "aws", "--all", "--detach", "--type", "compute-48", "--spot", "--budget", "40", "--json")
+    more = ("--time-limit", "10h", "--vars", "x.json", "--keep", "2h", "--poll", "1s", "--type", "a")
+    assert fleet_detached.rebuilt_arguments(options_of(*words, *more, "CONFIG")) == [
+        "--provider=aws",
+        "--type=compute-48",
+        "--type=a",
+        "--spot",
+        "--budget=40.0",
+        "--time-limit=10h",
+        "--poll=1s",
+    ]
+
+
+@pytest.mark.processes  # git, for the variables of builds
+def test_the_settings_hold_no_token_and_no_files_of_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "BINSTAR_TOKEN", "ANACONDA_API_TOKEN", "AWS_PROFILE"):
+        monkeypatch.setenv(name, f"value-of-{name}")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("PIP_INDEX_URL", "https://me:word@pypi.example.org/simple")
+    (tmp_path / "recipe").symlink_to(ROOT / "recipe")
+    (tmp_path / ".ci_support").symlink_to(ROOT / ".ci_support")
+    (tmp_path / "fleet-sizes.yml").write_text("- cores: 2\n")
+    options = options_of("--provider", "aws", "--all", "--detach")
+    settings = fleet_detached.settings_of(options, find(tmp_path), ["a", "b"], run="0a1b2c3d", key="ssh-ed25519 A")
+    text = settings.as_json()
+    assert "value-of-AWS_SECRET_ACCESS_KEY" in json.loads(text)["environment"].values()
+    assert not [word for word in ("BINSTAR", "ANACONDA", "AWS_PROFILE") if word in text]
+    assert settings.environment["KILN_FLEET_ID"] == "0a1b2c3d"
+    assert settings.environment["PIP_INDEX_URL"].startswith("https://me:word@")
+    assert settings.arguments == ("fleet", "run", "a", "b", "--provider=aws", "--rebuild", "--json")
+    assert settings.keep == 72 * 3600
+    assert settings.feedstock == {"fleet-sizes.yml": "- cores: 2\n"}
+
+
+def test_a_controller_names_its_run_as_it_was_told() -> None:
+    assert new_id({"KILN_FLEET_ID": "0a1b2c3d"}) == "0a1b2c3d"
+    for name in ("", "../x", "0A1B2C3D"):
+        assert new_id({"KILN_FLEET_ID": name}) != name
+
+
+@pytest.mark.parametrize("action", ["attach", "collect", "logs"])
+def test_a_key_that_does_not_exist_is_named(action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["-C", str(tmp_path), "fleet", action, "--key", str(tmp_path / "nothing")]
+    assert cli.run(words) == UsageError.exit_code
+    assert f"{tmp_path / 'nothing'} is not the key of a detached run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("provider", ["aws", "openstack"])
+def test_a_small_controller_is_a_row_as_those_of_the_playbooks_table(provider: str) -> None:
+    path = ROOT / "ansible" / "group_vars" / "all" / "machine_types.yml"
+    rows = yaml.safe_load(path.read_text())["kiln_machine_types"]
+    assert set(fleet_detached.small_type(provider)) == set(rows[0])
+    assert fleet_detached.small_type(provider)["provider"] == provider

@@ -1,0 +1,95 @@
+"""The program on a controller: what the run's key allows, and how settings are written there."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[4]
+PROGRAM = (
+    ROOT / "ansible" / "roles" / "kiln_controller" / "files" / "root" / "usr" / "local" / "sbin" / "kiln-controller"
+)
+
+
+def load() -> Any:
+    loader = SourceFileLoader("kiln_controller", str(PROGRAM))
+    spec = importlib.util.spec_from_loader("kiln_controller", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        ("--server --sender -tre.iLsfxCIvu --timeout=120 . export/", True),
+        ("--server --sender -tre.LsfxCIvu --partial . export/", True),
+        ("--server -tre.iLsfxCIvu . export/", False),  # it would receive
+        ("--server --sender -tre.iLsfxCIvu . /etc/", False),
+        ("--server --sender -tre.iLsfxCIvu . export/ /etc/", False),
+        ("--server --sender -tre.iLsfxCIvu . ../", False),
+        ("--server --sender -tsre.iLsfxCIvu . export/", False),  # -s: further arguments from its input
+        ("--server --sender -tLre.iLsfxCIvu . export/", False),  # -L: what links point to
+        ("--server --sender -tre.iLsfxCIvu --log-file=/var/lib/kiln/.ssh/rc . export/", False),
+        ("--server --sender -tre.iLsfxCIvu --remove-source-files . export/", False),
+    ],
+)
+def test_rsync_may_send_the_folder_of_results_and_nothing_else(words: str, allowed: bool) -> None:
+    assert load().may_send(words.split(" ")) is allowed
+
+
+@pytest.mark.parametrize(
+    "request_", ["", "sh", "state; id", "$(id)", "collected", "rsync --server . /", "install", "keep"]
+)
+def test_a_request_that_is_none_of_the_keys_is_refused(
+    request_: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = load()
+    program.ENDED, program.STOP, program.COLLECTED = (tmp_path / name for name in ("ended", "stop", "collected"))
+    monkeypatch.setenv("SSH_ORIGINAL_COMMAND", request_)
+    with pytest.raises(SystemExit):
+        program.gate()
+    assert "does not allow" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_goes_on_can_be_stopped_and_one_that_is_over_collected(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = load()
+    program.ENDED, program.STOP, program.COLLECTED = (tmp_path / name for name in ("ended", "stop", "collected"))
+    monkeypatch.setenv("SSH_ORIGINAL_COMMAND", "stop")
+    program.gate()
+    assert program.STOP.exists()
+    program.ENDED.write_text('{"exit_code": 0, "ended": 1.0}')
+    monkeypatch.setenv("SSH_ORIGINAL_COMMAND", "collected")
+    assert program.is_over(1e12) is False
+    assert program.is_over(1.0) is True, "nobody came in time"
+    program.gate()
+    assert program.is_over(1e12) is True
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("text", ["plain", 'a "b" \\ c', "$HOME `id` $(id)", "tab\tand 'quotes'"])
+def test_a_variable_is_quoted_as_systemd_and_a_shell_read_it(text: str) -> None:
+    """systemd.exec(5): double quotes as in a POSIX shell."""
+    words = ("sh", "-c", f'X={load().quoted(text)}; printf %s "$X"')
+    assert subprocess.run(words, check=True, capture_output=True, text=True).stdout == text
+
+
+def test_files_are_written_for_their_reader_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = load()
+    owners: list[tuple[str, str]] = []
+    monkeypatch.setattr(program.shutil, "chown", lambda path, user, _: owners.append((Path(path).name, user)))
+    (tmp_path / "secret").symlink_to(tmp_path / "elsewhere")
+    program.write(tmp_path / "secret", "x", user="root")
+    assert (tmp_path / "secret").read_text() == "x"
+    assert not (tmp_path / "elsewhere").exists()
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+    assert owners == [(".secret.new", "root")]

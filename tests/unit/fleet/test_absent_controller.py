@@ -1,0 +1,52 @@
+"""A controller that was away, as a laptop asleep is: its clock jumps, and nothing was renewed meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiln.fleet.messages import Event, Provision
+from kiln.fleet.run_config import FleetRunConfig
+from kiln.fleet.supervisor import Supervisor
+from kiln.model.run import ConfigState
+from tests.fleets import HOUR, LEASE, MACHINE, NullObserver, NullStore, Simulation, estimates
+
+TWO = estimates(2, hours=3, groups=2)
+
+
+class Sleeper(Simulation):
+    """A simulation whose controller is away for some time, once; its workers go on."""
+
+    def __init__(self, seconds: float, *, since: float) -> None:
+        super().__init__(TWO)
+        self.absence, self.since = seconds, since
+
+    def next_event(self, until: float) -> Event | None:
+        if self.absence and self.clock - self.began > self.since:
+            self.clock, self.absence = self.clock + self.absence, 0.0
+        return super().next_event(until)
+
+
+def outcome(seconds: float) -> tuple[Sleeper, set[ConfigState], int]:
+    """Return the simulation, the states in the end, and the number of workers that were requested."""
+    simulation = Sleeper(seconds, since=HOUR)
+    config = FleetRunConfig(id="r1", command="", machine_type=MACHINE, estimates=TWO, max_workers=2, startup=240.0)
+    run = Supervisor(config, executor=simulation, store=NullStore(), observer=NullObserver())
+    states = {entry.state for entry in run.execute().configs}
+    requests = [name for command in simulation.commands if isinstance(command, Provision) for name in command.workers]
+    assert not simulation.workers
+    return simulation, states, len(requests)
+
+
+@pytest.mark.parametrize("seconds", [600.0, HOUR, LEASE - LEASE / 12 - 60])
+def test_workers_are_alive_within_their_lease_and_their_builds_go_on(seconds: float) -> None:
+    simulation, states, requests = outcome(seconds)
+    assert states == {ConfigState.DONE}
+    assert requests == 2
+    assert len(simulation.built) == 2
+    assert simulation.clock - simulation.began < 3 * HOUR + 900, "no time is lost either"
+
+
+def test_after_their_lease_the_builds_are_begun_again_on_others() -> None:
+    _, states, requests = outcome(LEASE + 600)
+    assert states == {ConfigState.DONE}
+    assert requests == 4
