@@ -37,7 +37,7 @@ class ForbiddenText:
 
 def forbidden_texts(folders: Sequence[str], tokens: Sequence[str] = ()) -> tuple[ForbiddenText, ...]:
     """Return the texts to search for: secrets of known forms, the build folders, the tokens of this machine."""
-    with (Path(__file__).parent / "secrets.csv").open(newline="") as file:
+    with (Path(__file__).parent / "secrets.csv").open(encoding="utf-8", newline="") as file:
         secret_forms = [
             ForbiddenText(needle=row["needle"].encode(), pattern=re.compile(row["pattern"].encode()), what=row["what"])
             for row in csv.DictReader(file)

@@ -50,6 +50,36 @@ def test_no_other_module_needs_unix(file: Path) -> None:
     assert not names_of(file) & (UNIX_MODULES | UNIX_NAMES)
 
 
+def without_encoding(tree: ast.AST) -> list[int]:
+    """The lines that open text in the encoding of the system, which is not UTF-8 on Windows; archives have none."""
+    lines = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or {"encoding", "fileobj", None} & {keyword.arg for keyword in node.keywords}:
+            continue
+        is_method = isinstance(node.func, ast.Attribute)
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        owner = getattr(node.func.value, "id", "") if isinstance(node.func, ast.Attribute) else ""
+        modes = [*node.args[0 if is_method else 1 :][:1], *(key.value for key in node.keywords if key.arg == "mode")]
+        mode = next((mode.value for mode in modes if isinstance(mode, ast.Constant)), None)
+        is_text = mode in {"r", "w", "a", "x", "r+", "w+"} or any(key.arg == "newline" for key in node.keywords)
+        reads = is_method and name in {"read_text", "write_text"} and owner not in {"files", "yamltext", "installed"}
+        if reads or (name == "open" and is_text):
+            lines.append(node.lineno)
+    return lines
+
+
+@pytest.mark.parametrize("file", sorted(KILN.rglob("*.py")), ids=lambda file: str(file.relative_to(KILN)))
+def test_text_files_have_an_encoding(file: Path) -> None:
+    assert without_encoding(ast.parse(file.read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.parametrize(
+    "line", ["p.open(newline='')", "open(p, 'w')", "p.open('r')", "p.read_text()", "q.write_text(a)"]
+)
+def test_a_text_file_without_encoding_is_noticed(line: str) -> None:
+    assert without_encoding(ast.parse(line)) == [1]
+
+
 def test_windows_structures_have_their_documented_sizes() -> None:
     sizes = [
         ctypes.sizeof(kind)
