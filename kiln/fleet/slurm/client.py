@@ -74,13 +74,21 @@ def parsed(text: str) -> tuple[QueuedJob, ...]:
             state=row[1],
             name=row[2],
             nodes=row[3],
-            comment=tuple(row[4].split()),
+            comment=_comment(row[4]),
             folder=row[5],
             reason=row[6],
         )
         for row in rows
         if len(row) == FORMAT.count(SEPARATOR) + 1
     )
+
+
+def _comment(text: str) -> tuple[str, ...]:
+    """Return the parts of a job's comment: `MARK`, run, config and attempt of ours, whose config may have spaces."""
+    mark, _, rest = text.partition(" ")
+    run, _, rest = rest.partition(" ")
+    config, _, attempt = rest.rpartition(" ")
+    return (mark, run, config, attempt) if mark == MARK and config else tuple(text.split())
 
 
 def environment_of(environment: Mapping[str, str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path  # noqa: TC003 - for from_json
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.errors import UsageError
+from kiln.errors import UsageError, nearest
 from kiln.model.fleet import JobSize, MachineType
 from kiln.serialization import from_json, to_json
 
@@ -38,6 +38,17 @@ OURS = re.findall(
     """account array bb begin chdir clusters comment cpus-per-task dependency error export export-file get-user-env hold
     input job-name kill-on-invalid-dep mem mem-per-cpu no-requeue nodes ntasks open-mode output parsable partition qos
     requeue test-only time wait wrap""",
+)
+# Further options, by sbatch's manual: which nodes and devices a job gets, its priority, and who hears of it. None
+# changes what sbatch itself does or prints (--version, --help, --quiet), or runs jobs as somebody else.
+ACCEPTED = re.findall(
+    r"\S+",
+    """acctg-freq cluster-constraint constraint contiguous core-spec cores-per-socket
+    cpu-freq cpus-per-gpu deadline exclude exclusive extra-node-info gpu-bind gpu-freq gpus gpus-per-node
+    gpus-per-socket gpus-per-task gres gres-flags hint licenses mail-type mail-user mcs-label mem-bind mem-per-gpu
+    mincpus nice nodelist oversubscribe power prefer priority profile reservation resv-ports segment
+    sockets-per-node spread-job switches thread-spec threads-per-core tmp tres-bind tres-per-task use-min-nodes
+    wckey""",
 )
 
 
@@ -86,7 +97,7 @@ def checked_options(options: Sequence[str]) -> tuple[str, ...]:
     """Return further options of sbatch.
 
     Raises:
-        UsageError: for a word that is no long option, or an option that kiln sets.
+        UsageError: for a word that is no long option, one that kiln sets, or one that changes what sbatch does.
     """
     for option in options:
         name = option.removeprefix("--").partition("=")[0]
@@ -96,6 +107,12 @@ def checked_options(options: Sequence[str]) -> tuple[str, ...]:
             raise UsageError(
                 f"--{name} of sbatch is set by kiln",
                 hint="kiln fleet run --help lists kiln's own options: --slurm-partition, --slurm-time, ...",
+            )
+        if name not in ACCEPTED:
+            raise UsageError(
+                f"--{name} of sbatch is not accepted",
+                why="further options say which nodes a job gets and how it is queued, by their full names",
+                hint=nearest(name, ACCEPTED) or f"one of {', '.join(ACCEPTED)}",
             )
     return tuple(options)
 

@@ -48,6 +48,14 @@ def test_a_run_is_known_by_the_name_and_the_comment_of_its_jobs() -> None:
     assert (other.run, renamed.run) == ("", "")
 
 
+def test_a_config_with_spaces_in_its_name_is_known_by_its_job() -> None:
+    (job,) = parsed(OURS.replace("linux_64_", "linux_64 my  config"))
+    assert job.comment == ("kiln", "r1", "linux_64 my  config", "1")
+    assert job.is_of("r1", "linux_64 my  config", 1)
+    (other,) = parsed(OURS.replace("kiln r1 linux_64_ 1", "nightly build"))
+    assert (other.run, other.comment) == ("", ("nightly", "build"))
+
+
 def test_a_line_of_another_form_is_no_job() -> None:
     assert parsed("squeue: warning\n\n12|RUNNING") == ()
 

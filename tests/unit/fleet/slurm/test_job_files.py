@@ -120,6 +120,23 @@ def test_options_of_sbatch_that_kiln_sets_are_refused(option: str) -> None:
         checked_options([option])
 
 
+@pytest.mark.parametrize(
+    "option",
+    ["--version", "--help", "--usage", "--quiet", "--verbose", "--uid=0", "--gid=0", "--container=x", "--const=avx512"],
+)
+def test_options_that_change_what_sbatch_does_are_refused(option: str) -> None:
+    with pytest.raises(UsageError, match="is not accepted"):
+        checked_options([option])
+
+
+def test_options_for_nodes_and_priorities_are_passed_on() -> None:
+    options = ("--constraint=avx512", "--exclude=n1,n2", "--nice", "--reservation=r", "--gres=gpu:1")
+    assert checked_options(options) == options
+    with pytest.raises(UsageError) as refused:
+        checked_options(["--constrain=avx512"])
+    assert "did you mean 'constraint'" in refused.value.hint
+
+
 def test_settings_are_stored_for_later_commands(tmp_path: Path) -> None:
     settings = site_of(tmp_path, partition="long", extra=("--exclude=n1",)).settings
     assert SlurmSettings.stored(tmp_path / "run") is None
