@@ -120,6 +120,11 @@ class Unreached(Exception):
         self.unknown = unknown
 
 
+def kind_of(request: dict[str, Any]) -> str:
+    """Return the machine type of a requested worker."""
+    return str(request.get("type", "static"))
+
+
 def endpoint(host: Host) -> tuple[str, int]:
     """Return the address and the port of a host, which identify it."""
     return str(host["address"]), int(host.get("port", 22))
@@ -213,19 +218,30 @@ class Hosts:
         """Claim a host for each requested worker; return the workers, and the refusals."""
         claims, requests = self.claims.read(), self.parameters["machines"]
         claimed = {endpoint(claim["host"]) for claim in claims.values()}
-        free: queue.SimpleQueue[Host] = queue.SimpleQueue()
-        for host in self.parameters["hosts"]:
-            if endpoint(host) not in claimed:
-                free.put(host)
+        unclaimed = [host for host in self.parameters["hosts"] if endpoint(host) not in claimed]
+        free = {kind: self._free(unclaimed, kind) for kind in {kind_of(request) for request in requests}}
         with ThreadPoolExecutor(IN_PARALLEL) as pool:
-            results = list(pool.map(lambda request: self._claim(request, claims.get(request["name"]), free), requests))
+            results = list(
+                pool.map(
+                    lambda request: self._claim(request, claims.get(request["name"]), free[kind_of(request)]), requests
+                )
+            )
         reason = "; ".join(self.reasons.values()) or f"kiln_static_hosts has {len(self.parameters['hosts'])} hosts"
         refusals = [
-            {"name": request["name"], "type": request.get("type", "static"), "reason": reason}
+            {"name": request["name"], "type": kind_of(request), "reason": reason}
             for request, result in zip(requests, results, strict=True)
             if result is None
         ]
         return [result for result in results if result is not None], refusals
+
+    @staticmethod
+    def _free(hosts: list[Host], kind: str) -> queue.SimpleQueue[Host]:
+        """Return the hosts of a machine type; C(static) is any host, those without sizes first."""
+        free: queue.SimpleQueue[Host] = queue.SimpleQueue()
+        for host in sorted(hosts, key=lambda host: kiln_host_note.type_name(host) != kind):
+            if kind in {"static", kiln_host_note.type_name(host)}:
+                free.put(host)
+        return free
 
     def _claim(
         self, request: dict[str, Any], claim: dict[str, Any] | None, free: queue.SimpleQueue[Host]
@@ -244,7 +260,8 @@ class Hosts:
 
     def _claim_host(self, host: Host, request: dict[str, Any]) -> dict[str, Any] | None:
         """Claim a host, unless it is another run's or cannot be reached."""
-        name, kind, parameters = request["name"], request.get("type", "static"), self.parameters
+        name, kind, parameters = request["name"], kind_of(request), self.parameters
+        needs = {} if self.claims.has_inventory(name) else request.get("needs", {})
         self.claims.add(name, host, kind)
         text = kiln_host_note.write(
             run=parameters["run"],
@@ -254,9 +271,9 @@ class Hosts:
             origin=f"{getpass.getuser()}@{socket.gethostname()}:{parameters['folder']}",
             since=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
         )
-        state = "running"
+        state, measure = "running", kiln_host_note.MEASURE if needs else ""
         try:
-            output = self.ask(host, name, kiln_host_note.CLAIM.format(text=shlex.quote(text)))
+            output = self.ask(host, name, kiln_host_note.CLAIM.format(text=shlex.quote(text)) + measure)
             note = kiln_host_note.parse(output)
         except Unreached as unreached:
             if not unreached.unknown and not self.claims.has_inventory(name):
@@ -265,6 +282,9 @@ class Hosts:
             note, state = {"owner": parameters["owner"]}, "unreachable"
         if (note.get("owner"), note.get("machine", name)) != (parameters["owner"], name):
             return self._refuse(name, host, kiln_host_note.refusal(host, note))
+        if lack := kiln_host_note.lack(needs, kiln_host_note.measured(note)):
+            self._release({**host, "name": name}, {})
+            return self._refuse(name, host, f"{host['address']} is too small: it has {lack}")
         facts = {"run": parameters["run"], "owner": parameters["owner"], "expires": parameters["expires"]}
         return worker(host, name=name, kind=kind, state=state, **facts)
 

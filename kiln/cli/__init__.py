@@ -38,7 +38,7 @@ COMMANDS = {
     "test": "install packages into clean prefixes and run their tests",
     "install": "install packages into a prefix, choosing the builds that fit this machine",
     "doctor": "check whether versions, a GPU and a machine work together, or explain an error",
-    "fleet": "build configs on many workers in parallel: plan, run, attach, logs, collect, status, down, sweep, prices",
+    "fleet": "build configs on many workers: plan, run, attach, logs, collect, test, status, down, sweep, prices",
     "image": "make images: base images for builds, slim images of packages, images of fleet workers",
     "completion": "print shell code that completes commands, options and configs in bash, zsh or fish",
 }

@@ -21,11 +21,12 @@ from kiln.cli import (
     fleet_prices,
     fleet_recovery,
     fleet_slurm,
+    fleet_test,
     lost_terminal,
 )
 from kiln.cli.command_hints import pasteable
 from kiln.cli.fleet_arguments import arguments, loss_limits, seconds
-from kiln.cli.fleet_plan_inputs import UP_TO_DATE, plan_of, sizes_of, worker_limit
+from kiln.cli.fleet_plan_inputs import UP_TO_DATE, plan_of, require_types, sizes_of, worker_limit
 from kiln.cli.fleet_playbook_vars import (
     PACKAGE_ROOT,
     build_options,
@@ -71,7 +72,14 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.action in DETACHED or (options.action == "status" and options.key is not None):
         return (DETACHED.get(options.action) or fleet_attach.show_status)(options, root)
     feedstock = feedstock_loader.find(root)
-    actions = {"plan": show_plan, "run": run_fleet, "status": show_status, "down": tear_down_runs, "sweep": sweep}
+    actions = {
+        "plan": show_plan,
+        "run": run_fleet,
+        "test": fleet_test.run,
+        "status": show_status,
+        "down": tear_down_runs,
+        "sweep": sweep,
+    }
     return actions[options.action](options, feedstock)
 
 
@@ -84,7 +92,11 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.ledger.fleet import FleetLedger
 
     with FleetLedger(layout_of(feedstock).ledger) as ledger:
-        plan = plan_of(options, feedstock, select(options, feedstock).configs, ledger)
+        configs = select(options, feedstock).configs
+        tests = None
+        if options.gpu_tests:
+            tests = fleet_test.plan_of(options, feedstock, [config.config for config in configs])
+        plan = plan_of(options, feedstock, configs, ledger, tests)
     terms = None if options.provider == fleet_slurm.SLURM else fleet_offers.terms_of(options, plan)
     print(json.dumps(formatting.as_json(plan, terms), indent=2) if options.json else formatting.as_text(plan, terms))
     return 0
@@ -208,8 +220,9 @@ def prepare(
 
     is_slurm = options.provider == fleet_slurm.SLURM
     if previous is not None and not is_slurm:
-        options.types = [previous.type]
+        options.types = list(previous.types)
         options.cache = options.cache or cache_of(previous)
+        require_types(options, previous)
     plan = plan_of(options, feedstock, selection.configs, ledger)
     run_id = new_id(os.environ) if previous is None else previous.id
     assumptions, n = Assumptions.read(), len(selection.configs)
@@ -221,7 +234,8 @@ def prepare(
         machine_type=plan.selection.machine_type,
         estimates=plan.estimates,
         max_workers=min(worker_limit(options, n), n) if is_slurm else plan.selection.workers,
-        offers=() if is_slurm else fleet_offers.offers_of(options, plan),
+        type_workers={} if is_slurm else {kind: plan.selection.count(kind) for kind in plan.selection.machine_types},
+        type_offers={} if is_slurm else fleet_offers.type_offers(options, plan),
         capacity_timeout=seconds(options.capacity_timeout),
         lifetime=fleet_offers.lifetime_of(options, plan),
         is_scheduled=is_slurm,

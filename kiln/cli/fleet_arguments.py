@@ -40,6 +40,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     for command in (attach, collect):
         command.add_argument("--to", metavar="FOLDER", type=Path, help=TO_HELP)
     logs.add_argument("config", nargs="?", metavar="CONFIG", help="name of a config's file in .ci_support")
+    plan.add_argument("--gpu-tests", action="store_true", help=GPU_TESTS_HELP)
+    plan.add_argument(
+        "--gpu-type", metavar="TYPE", help="machine type of the GPU tests (default: the cheapest with a GPU)"
+    )
+    test = commands.add_parser("test", help="test built packages on a worker, with --gpu on one that has a GPU")
+    _test_arguments(test)
     status = commands.add_parser("status", help="show the ledger's fleet runs with their workers and jobs")
     status.add_argument("run", nargs="?", metavar="RUN", help="show this run only")
     status.add_argument("--key", metavar="FILE", type=Path, help=KEY_HELP)
@@ -55,9 +61,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     sweep.add_argument("--every", metavar="TIME", default="15min", help="interval of the timer (default: %(default)s)")
     prices = commands.add_parser("prices", help="show the prices of machine types, or read providers' price lists")
     _price_arguments(prices)
-    for command in (prices, plan, run):
+    for command in (prices, plan, run, test):
         command.add_argument("--prices", metavar="FILE", type=Path, help=PRICES_HELP)
-    for command in (status, down, sweep, plan, run, attach, collect):
+    for command in (status, down, sweep, plan, run, attach, collect, test):
         command.add_argument("--vars", metavar="FILE", type=Path, action="append", default=[], help=VARS_HELP)
 
 
@@ -83,6 +89,7 @@ PRICES_HELP = "table of prices to use in addition to kiln's (default: prices.csv
 
 LEASE = f"{leases.LEASE / 60:.0f}min"
 TIMER_HELP = "print a shell script for '| sh' that makes systemd sweep from this computer; contact nobody"
+GPU_TESTS_HELP = "plan the tests of the CUDA configs on a GPU, too, which 'kiln fleet test --gpu' runs afterwards"
 KEEP_GOING_HELP = "build the other configs of a group, too, after its first build failed in the compile that they share"
 SLURM_FOLDER_HELP = "folder on a filesystem that this computer and all nodes share, under the same path"
 ZONE_HELP = "request workers in these zones, the next one where one refuses (default: the provider's first)"
@@ -126,6 +133,23 @@ def _worker_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--budget", metavar="MONEY", type=float, help="spend this much at most, tear-down included")
     parser.add_argument("--time-limit", metavar="TIME", help="take this long at most, such as 10h or 90min")
+
+
+def _test_arguments(parser: argparse.ArgumentParser) -> None:
+    common_arguments.selection(parser)
+    parser.set_defaults(rehearsal=False)
+    parser.add_argument("--provider", choices=PROVIDERS[:-1], required=True, help="provider of the worker")
+    parser.add_argument("--gpu", action="store_true", help="test the configs for CUDA, on a worker with a GPU")
+    parser.add_argument(
+        "--type",
+        action="append",
+        dest="types",
+        metavar="TYPE",
+        help="machine type of the worker, such as gpu-l4 (default: with --gpu the cheapest with a GPU)",
+    )
+    parser.add_argument("--spot", action="store_true", help="use a spot worker, which is cheaper and can be reclaimed")
+    parser.add_argument("--lease", metavar="TIME", default=LEASE, help=LEASE_HELP)
+    parser.add_argument("--json", action="store_true", help="write the results as JSON to standard output")
 
 
 def _price_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from kiln.cli.fleet_arguments import loss_limits
-from kiln.cli.fleet_prices import MACHINE_TYPES, merged_table, playbook_variable, region_of
+from kiln.cli.fleet_plan_inputs import priced_offers
+from kiln.cli.fleet_prices import playbook_variable
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from kiln.fleet.plan import FleetPlan
     from kiln.fleet.terms import RunTerms
-    from kiln.model.fleet import MachineType, Offer
+    from kiln.model.fleet import JobEstimate, MachineType, Offer
 
 CLOUDS = ("aws", "openstack")  # whose capacity changes, and which have zones
 
@@ -31,15 +32,20 @@ def check_options(options: argparse.Namespace) -> None:
             raise UsageError(f"--{name} is no option of --provider {options.provider}", hint=hint)
 
 
-def offers_of(options: argparse.Namespace, plan: FleetPlan) -> tuple[Offer, ...]:
-    """Return the offers of a run: the planned machine type first.
+def type_offers(options: argparse.Namespace, plan: FleetPlan) -> dict[MachineType, tuple[Offer, ...]]:
+    """Return the offers of a run for each of its machine types; see `offers_of`."""
+    return {kind: offers_of(options, plan, kind) for kind in plan.selection.machine_types}
+
+
+def offers_of(options: argparse.Namespace, plan: FleetPlan, kind: MachineType) -> tuple[Offer, ...]:
+    """Return the offers of a run in place of a planned machine type, which is the first.
 
     Raises:
         UsageError: when a type is unknown, too small, or has no known spot price.
     """
     from kiln.fleet import offers
 
-    kind, words = plan.selection.machine_type, [word for text in options.fallback for word in _split(text)]
+    words = [word for text in options.fallback for word in _split(text)]
     zones = [zone for text in options.zone for zone in _split(text)]
     types = _types(options, [word for word in words if word != offers.ON_DEMAND]) if words else {}
     if offers.ON_DEMAND in words and not options.spot:
@@ -47,7 +53,7 @@ def offers_of(options: argparse.Namespace, plan: FleetPlan) -> tuple[Offer, ...]
     fallbacks = [types.get(word, word) for word in words]
     result = offers.combine(kind, fallbacks, zones=zones, spot=options.spot)
     for offer in result:
-        _check(offer, plan)
+        _check(offer, [job for job in plan.estimates if job.type in {"", kind.type}])
     return result
 
 
@@ -56,27 +62,22 @@ def _split(text: str) -> list[str]:
 
 
 def _types(options: argparse.Namespace, names: list[str]) -> dict[str, MachineType]:
-    from kiln.fleet import machine_types
-
-    table = machine_types.read(MACHINE_TYPES)
-    prices, region = merged_table(options.prices, os.environ), region_of(options, os.environ)
-    selection = machine_types.select(table, provider=options.provider, types=names)
-    return {name: prices.apply(kind, region=region) for name, kind in zip(names, selection, strict=True)}
+    return dict(zip(names, priced_offers(options, names), strict=True)) if names else {}
 
 
-def _check(offer: Offer, plan: FleetPlan) -> None:
+def _check(offer: Offer, jobs: Sequence[JobEstimate]) -> None:
     kind = offer.machine_type
     if offer.spot and kind.spot_hourly is None:
         raise UsageError(
             f"no spot price of {kind.name} is known, so it is no fall-back for --spot",
             hint=f"--fallback on-demand,{kind.type} takes it on demand; kiln fleet prices --from reads spot prices",
         )
-    job = next((job for job in plan.estimates if not job.size.fits(kind)), None)
+    job = next((job for job in jobs if not job.size.fits(kind)), None)
     if job is not None:
         raise UsageError(
             f"the fall-back {kind.type} is too small for {job.config}",
             why=f"it needs {job.size}",
-            hint="choose a larger type, or change fleet-sizes.yml",
+            hint="choose a larger type, or change its size in fleet-sizes.yml or the recipe",
         )
 
 
@@ -103,12 +104,15 @@ def terms_of(options: argparse.Namespace, plan: FleetPlan) -> RunTerms:
     from kiln.fleet.assumptions import Assumptions
     from kiln.fleet.terms import RunTerms, most_lost
 
-    way, offers = plan.selection, offers_of(options, plan)
+    way, (first, *others) = plan.selection, type_offers(options, plan).values()
     attempts, replacements = loss_limits(options, workers=way.workers, worker_seconds=sum(way.worker_seconds))
     return RunTerms(
-        offers=offers,
+        offers=first,
+        other_offers=tuple(others),
         attempts=attempts,
         replacements=replacements,
-        losses=most_lost(plan, offers, replacements, Assumptions.read().startup),
+        losses=most_lost(
+            plan, [offer for offers in (first, *others) for offer in offers], replacements, Assumptions.read().startup
+        ),
         lifetime=lifetime_of(options, plan),
     )

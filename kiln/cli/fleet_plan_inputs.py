@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import fleet_slurm
 from kiln.cli.fleet_arguments import DEFAULT_TYPE, seconds
-from kiln.cli.fleet_prices import MACHINE_TYPES, merged_table, region_of
+from kiln.cli.fleet_prices import MACHINE_TYPES, merged_table, playbook_value, region_of
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kiln.fleet.plan import FleetPlan
+    from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
-    from kiln.model.fleet import JobSize, MachineType
+    from kiln.model.fleet import FleetRun, JobEstimate, JobSize, MachineType
     from kiln.store.worker_results import RemoteConfig
 
 WORKERS = 4
@@ -25,15 +26,19 @@ UP_TO_DATE = "nothing to build: all selected configs are up to date"
 
 
 def plan_of(
-    options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
+    options: argparse.Namespace,
+    feedstock: Feedstock,
+    configs: Sequence[RemoteConfig],
+    ledger: FleetLedger,
+    tests: WorkerTestPlan | None = None,
 ) -> FleetPlan:
-    """Return the plan for configs.
+    """Return the plan for configs, and their ``tests`` on a worker after the run, within the limits of both.
 
     Raises:
         UsageError: no config is selected, or a machine type is unknown.
         FleetLimit: when no arrangement stays within the limits.
     """
-    from kiln.fleet import machine_types, plan
+    from kiln.fleet import plan
     from kiln.fleet.assumptions import Assumptions
     from kiln.model.fleet import JobSize
     from kiln.scheduling.estimates import RequestedJob, estimate_jobs
@@ -41,38 +46,95 @@ def plan_of(
     if not configs:
         raise UsageError(UP_TO_DATE, hint="--rebuild builds them again")
     assumptions, history = Assumptions.read(), ledger.build_durations()
-    sizes = {} if options.provider == fleet_slurm.SLURM else sizes_of(feedstock, configs)
+    is_slurm = options.provider == fleet_slurm.SLURM
+    sizes = sizes_of(feedstock, configs)
     requests = [
         RequestedJob(
-            config=config.config, group=config.group, key=config.inputs.key, size=sizes.get(config.config, JobSize())
+            config=config.config,
+            group=config.group,
+            key=config.inputs.key,
+            size=JobSize() if is_slurm else sizes[config.config],  # a job has the size that its config needs
         )
         for config in configs
     ]
-    cache = [options.cache] if options.cache else []
-    types: tuple[MachineType, ...]
-    if options.provider == fleet_slurm.SLURM:
-        names, types = ["job"], (fleet_slurm.machine_type(options),)
+    cache: MachineType | None = None
+    if is_slurm:
+        types = [fleet_slurm.machine_type(options)]
     else:
-        table = machine_types.read(MACHINE_TYPES)
-        prices, region = merged_table(options.prices, os.environ), region_of(options, os.environ)
-        names = options.types or [default_type(table, options.provider, list(sizes.values()))]
-        selection = machine_types.select(table, provider=options.provider, types=[*names, *cache])
-        types = tuple(prices.apply(machine_type, region=region) for machine_type in selection)
+        types, cache = offers_of(options, list(sizes.values()))
+
+    def estimates_on(cores: float) -> tuple[JobEstimate, ...]:
+        return estimate_jobs(requests, history, cores=cores, assumptions=assumptions)
+
+    estimates = {kind: estimates_on(kind.cores) for kind in types}
+    if is_slurm:
+        by_cores = {
+            cores: estimates_on(cores) for cores in {sizes[job.config].cores or types[0].cores for job in requests}
+        }
+        estimates = {
+            types[0]: tuple(
+                by_cores[sizes[job.config].cores or types[0].cores][number] for number, job in enumerate(requests)
+            )
+        }
     return plan.plan(
-        {
-            kind: estimate_jobs(requests, history, cores=kind.cores, assumptions=assumptions)
-            for kind in types[: len(names)]
-        },
+        estimates,
         overheads=assumptions.overheads,
         bounds=plan.FleetBounds(
             workers=worker_limit(options, len(configs)),
             cost=options.budget,
             seconds=None if options.time_limit is None else seconds(options.time_limit),
+            tests=tests,
         ),
-        cache=types[-1] if cache else None,
+        cache=cache,
         spot=options.spot,
         optimize=options.optimize,
+        dependent=is_slurm,
     )
+
+
+def offers_of(options: argparse.Namespace, sizes: Sequence[JobSize]) -> tuple[list[MachineType], MachineType | None]:
+    """Return the machine types to choose from, and that of the cache if there is one, with their prices."""
+    from kiln.fleet import existing_hosts
+
+    offers = priced_offers(options, options.types or [])
+    if not options.types and options.provider != existing_hosts.PROVIDER:
+        offers = default_types(offers, sizes)
+    return offers, next(iter(priced_offers(options, [options.cache]))) if options.cache else None
+
+
+def priced_offers(options: argparse.Namespace, names: Sequence[str]) -> list[MachineType]:
+    """Return a provider's machine types of some names, or all, with their prices.
+
+    Raises:
+        UsageError: when the provider has none of a name.
+    """
+    from kiln.fleet import machine_types
+
+    table = table_of(options)
+    prices, region = merged_table(options.prices, os.environ), region_of(options, os.environ)
+
+    def priced(kinds: Sequence[MachineType]) -> list[MachineType]:
+        return [prices.apply(kind, region=region) for kind in kinds]
+
+    if names:
+        return priced(machine_types.select(table, provider=options.provider, types=names))
+    return priced([kind for kind in table if kind.provider == options.provider])
+
+
+def table_of(options: argparse.Namespace) -> tuple[MachineType, ...]:
+    """Return the machine types of all providers, from kiln's table or that in ``--vars``, as the playbooks do.
+
+    Those of existing hosts are the sizes that ``--vars`` gives them.
+    """
+    from kiln.fleet import existing_hosts, machine_types
+
+    rows = playbook_value("kiln_machine_types", options.vars)
+    table = machine_types.read(MACHINE_TYPES) if rows is None else machine_types.of_rows(rows, "kiln_machine_types")
+    if options.provider != existing_hosts.PROVIDER:
+        return table
+    (unknown,) = (kind for kind in table if kind.provider == existing_hosts.PROVIDER)
+    hosts = playbook_value("kiln_static_hosts", options.vars)
+    return tuple(existing_hosts.machine_types(hosts, unknown))
 
 
 def worker_limit(options: argparse.Namespace, configs: int) -> int:
@@ -84,18 +146,42 @@ def worker_limit(options: argparse.Namespace, configs: int) -> int:
 
 def sizes_of(feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> dict[str, JobSize]:
     """Return what each config needs of a worker."""
+    return sizes_by_name(feedstock, [config.config for config in configs])
+
+
+def sizes_by_name(feedstock: Feedstock, names: Sequence[str]) -> dict[str, JobSize]:
+    """Return what each config needs of a worker; the recipe is rendered only if it may say so."""
     from kiln import expand
-    from kiln.fleet import sizes
+    from kiln.fleet import recipe_sizes, sizes
 
     entries = sizes.read(feedstock.root, seconds)
-    names = [config.config for config in configs]
-    return {entry.name: sizes.size_of(entries, entry.variant) for entry in expand.read_all(feedstock, names)}
+    variants = {entry.name: entry for entry in expand.read_all(feedstock, names)}
+    recipe = recipe_sizes.of_configs(feedstock, tuple(variants.values()), seconds)
+    return {name: sizes.size_of(entries, entry.variant, recipe.get(name)) for name, entry in variants.items()}
 
 
-def default_type(table: Sequence[MachineType], provider: str, sizes: Sequence[JobSize]) -> str:
-    """Return the machine type to use when none is named: the usual one, or the first that is large enough."""
-    types = [machine_type for machine_type in table if machine_type.provider == provider]
-    types.sort(key=lambda machine_type: machine_type.type != DEFAULT_TYPE)
-    fitting = (machine_type for machine_type in types if all(size.fits(machine_type) for size in sizes))
-    chosen = next(fitting, types[0] if types else None)
-    return DEFAULT_TYPE if chosen is None else chosen.type
+def default_types(offers: Sequence[MachineType], sizes: Sequence[JobSize]) -> list[MachineType]:
+    """Return the machine types to use when none is named: for each size the usual one, or the cheapest that holds it.
+
+    The usual one is a provider's only one, if it lacks `DEFAULT_TYPE`, or its first.
+    """
+    usual = next((kind for kind in offers if kind.type == DEFAULT_TYPE), offers[0])
+    by_price = sorted(offers, key=lambda kind: (kind.gpus, not kind.is_priced, kind.price(spot=False), kind.cores))
+    kinds = [next((kind for kind in (usual, *by_price) if size.fits(kind)), usual) for size in sizes]
+    return list(dict.fromkeys(kinds or [usual]))
+
+
+def require_types(options: argparse.Namespace, run: FleetRun) -> None:
+    """Refuse to resume a run whose machine types are no longer in the table.
+
+    Raises:
+        UsageError: with the way to give its workers back.
+    """
+    known = {kind.type for kind in table_of(options) if kind.provider == options.provider}
+    used = dict.fromkeys([*options.types, *([options.cache] if options.cache else [])])
+    if absent := [name for name in used if name not in known]:
+        raise UsageError(
+            f"the fleet run {run.id} cannot be resumed: its machine type {absent[0]!r} is no longer in the table",
+            why=f"{MACHINE_TYPES.name}, or kiln_static_hosts in --vars, changed since the run began",
+            hint=f"run 'kiln fleet down {run.id}', which terminates its workers, then this command again",
+        )

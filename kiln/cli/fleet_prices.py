@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kiln.cli.fleet_playbook_vars import ANSIBLE
@@ -123,6 +123,11 @@ def _openstack_region(environment: Mapping[str, str]) -> str:
 
 
 def playbook_variable(name: str, files: Iterable[Path]) -> str:
+    """Return a text of the playbooks from files of variables; see `playbook_value`."""
+    return str(playbook_value(name, files) or "")
+
+
+def playbook_value(name: str, files: Iterable[Path]) -> Any:
     """Return a variable of the playbooks from files of variables; an encrypted file or value is passed over."""
     import yaml
 
@@ -130,11 +135,11 @@ def playbook_variable(name: str, files: Iterable[Path]) -> str:
         """Reads values with Ansible's tags, such as ``!vault``, as None."""
 
     Loader.add_multi_constructor("!", lambda *_: None)
-    text = ""
+    value = None
     for path in files:
         try:
             data = yaml.load(path.read_text(encoding="utf-8"), Loader)  # noqa: S506 - it is safe_load's
         except (OSError, ValueError, yaml.YAMLError) as error:
             raise UsageError(f"{path} cannot be read", why=str(error)) from error
-        text = str(data.get(name) or text) if isinstance(data, dict) else text
-    return text
+        value = (data.get(name) or value) if isinstance(data, dict) else value
+    return value

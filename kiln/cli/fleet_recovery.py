@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +43,7 @@ def recover(
         keys = {config.config: config.inputs.key for config in configs}
         run = None
         if (note.provider, note.key) == (options.provider, key):
-            run = recovery.recover(site, note, keys=keys, hourly=_hourly(options, note.type))
+            run = recovery.recover(site, note, keys=keys, hourly=_hourly(options))
         if run is not None:
             ledger.begin_fleet(run)
             for worker in run.workers:
@@ -76,10 +75,8 @@ def _require_none_elsewhere(options: argparse.Namespace, feedstock: Feedstock, k
         )
 
 
-def _hourly(options: argparse.Namespace, name: str) -> float:
-    from kiln.cli.fleet_prices import MACHINE_TYPES, merged_table, region_of
-    from kiln.fleet import machine_types
+def _hourly(options: argparse.Namespace) -> dict[str, float]:
+    """Return the prices of an hour of a worker, by machine type."""
+    from kiln.cli.fleet_plan_inputs import priced_offers
 
-    (kind,) = machine_types.select(machine_types.read(MACHINE_TYPES), provider=options.provider, types=[name])
-    prices = merged_table(options.prices, os.environ)
-    return prices.apply(kind, region=region_of(options, os.environ)).price(spot=options.spot)
+    return {kind.type: kind.price(spot=options.spot) for kind in priced_offers(options, [])}

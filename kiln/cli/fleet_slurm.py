@@ -27,7 +27,7 @@ SLURM = "slurm"
 CORES, MEMORY = 16, 32_000_000_000  # of a job: those of compute-16
 OPTIONS = ("folder", "cores", "memory", "time", "partition", "account", "qos", "option")
 # Options of other providers: a cluster has its own accounting, and jobs share a compile in the shared folder.
-FOREIGN = ("types", "cache", "spot", "budget", "image")
+FOREIGN = ("types", "cache", "spot", "budget", "image", "gpu_tests")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@+-]*")
 
 
@@ -44,7 +44,7 @@ def check_options(options: argparse.Namespace) -> None:
         names = [f"slurm-{name}" for name in OPTIONS if getattr(options, f"slurm_{name}", None)]
         hint = "--provider slurm"
     if names:
-        option = names[0].replace("types", "type")
+        option = names[0].replace("types", "type").replace("_", "-")
         raise UsageError(f"--{option} is no option of --provider {options.provider}", hint=hint)
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import common_arguments
 from kiln.cli.environment_passthrough import passed_on
-from kiln.errors import UsageError
+from kiln.errors import UnsupportedPlatform, UsageError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from kiln.model.build_results import TestReport
 
@@ -28,6 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="package files to test; other packages of their channel are used too",
     )
     common_arguments.channels(parser, default="the channels that the recipe names")
+    parser.add_argument("--gpu", action="store_true", help="require a GPU on this machine, and name it in the report")
     parser.add_argument("--json", action="store_true", help="print the reports as JSON")
 
 
@@ -36,6 +38,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
     Raises:
         UsageError: when a package file does not exist.
+        UnsupportedPlatform: with ``--gpu``, when this machine has no GPU.
     """
     from kiln import feedstock_loader, signals
     from kiln.install import package_tests
@@ -43,6 +46,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
     if absent := [str(path) for path in options.packages if not path.is_file()]:
         raise UsageError(f"no such file: {', '.join(absent)}")
+    gpus = require_gpus() if options.gpu else None
     request = package_tests.PackageTestRun(
         feedstock=feedstock_loader.find(root),
         packages=tuple(path.absolute() for path in options.packages),
@@ -52,15 +56,35 @@ def run(options: argparse.Namespace, root: Path) -> int:
     )
     with signals.termination_as_interrupt():
         reports = package_tests.execute(request, lambda name: print(f"test {name}", file=sys.stderr))
-    print(
-        json.dumps([as_data(report) for report in reports], indent=2) if options.json else package_tests.total(reports)
-    )
+    if options.json:
+        print(json.dumps([as_data(report, gpus) for report in reports], indent=2))
+    else:
+        print("\n".join([package_tests.total(reports), *(gpus or ())]))
     return 0
 
 
-def as_data(report: TestReport) -> dict[str, object]:
-    """Return a report as JSON values."""
+def require_gpus() -> tuple[str, ...]:
+    """Return the GPUs of this machine.
+
+    Raises:
+        UnsupportedPlatform: when it has none that works.
+    """
+    from kiln.compat import probe
+
+    gpus, notes = probe.gpus(os.environ)
+    if not gpus:
+        raise UnsupportedPlatform(
+            "this machine has no GPU to test on",
+            why="; ".join(notes) or "the driver lists none",
+            hint="'kiln fleet test --gpu' tests on a worker that has one; without --gpu, tests run here",
+        )
+    return gpus
+
+
+def as_data(report: TestReport, gpus: Sequence[str] | None = None) -> dict[str, object]:
+    """Return a report as JSON values, with the GPUs if one was required."""
     return {
+        **({} if gpus is None else {"gpus": list(gpus)}),
         "package": report.package,
         "verdict": report.verdict.value,
         "tests": report.commands,

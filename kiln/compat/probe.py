@@ -129,6 +129,13 @@ def driver(env: Mapping[str, str]) -> str | None:
     return _gpus(env, [])[0]
 
 
+def gpus(env: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return this machine's GPUs, for people: name, capability and driver of each; and notes on what is missing."""
+    notes: list[str] = []
+    version, cards = _gpus(env, notes)
+    return tuple(f"{card.name} ({card.capability}), driver {version}" for card in cards), tuple(notes)
+
+
 def capabilities(env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the compute capabilities of this machine's GPUs."""
     return tuple(card.capability for card in _gpus(env, [])[1])

@@ -63,6 +63,8 @@ def fit_name(text: str, width: int) -> str:
 
 def cost_text(cost: RunCost) -> str:
     """Return the cost of a run so far, and in the end if that is more: ``3.20 of about 16.20 USD``."""
+    if not cost.currency:
+        return "price unknown"
     if cost.expected - cost.spent < _CENT / 2:
         return f"{cost.spent:.2f} {cost.currency}"
     return f"{cost.spent:.2f} of about {cost.expected:.2f} {cost.currency}"

@@ -21,6 +21,7 @@ class Assumptions(CompileAssumptions):
     collect: float
     packages: float
     teardown: float
+    gpu_test: float
 
     @classmethod
     def read(cls) -> Assumptions:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from kiln.fleet.run_config import FleetRunConfig
     from kiln.fleet.run_records import Inventory
-    from kiln.model.fleet import FleetRun, JobRecord, WorkerRecord
+    from kiln.model.fleet import FleetRun, JobRecord, MachineType, WorkerRecord
     from kiln.scheduling.queue import Queue
 
 GB = 1e9
@@ -46,7 +46,7 @@ def of_run(run: FleetRun, forecast: RunCost | None, now: float) -> RunCost | Non
 def final(run_config: FleetRunConfig, inventory: Inventory, now: float) -> RunCost:
     """Return the cost of a run that has ended."""
     cost = inventory.spent(now)
-    return RunCost(spent=cost, expected=cost, currency=run_config.machine_type.currency, end=now)
+    return RunCost(spent=cost, expected=cost, currency=run_config.currency, end=now)
 
 
 def forecast(
@@ -56,21 +56,22 @@ def forecast(
 
     Free workers take their next configs by the rule of the run itself, and are terminated after their last.
     """
+    types = _types_of(run_config)
     ends, first, last = _simulate(run_config, inventory, queue.copy(), max_workers, now)
     after = run_config.collect + run_config.teardown
     end = max([now, *(moment + after for moment in last.values())])
-    kind, cost = run_config.machine_type, 0.0
+    cost = 0.0
     for worker in inventory:
         if worker.record.state is not WorkerState.REFUSED:
             cost += _cost(worker.record, end if worker.is_cache else last.get(worker.name, now) + after)
-    for name, moment in last.items():
-        if name not in inventory.workers:
-            cost += price(kind.price(spot=run_config.spot), moment + after - first[name], billed=kind.billed)
+    for name, (kind, requested) in first.items():
+        cost += price(kind.price(spot=run_config.spot), last[name] + after - requested, billed=kind.billed)
+    traffic = sum(types[config].egress for config in ends) * run_config.packages
     so_far, over = inventory.spent(now), inventory.spent(now) - spent((item.record for item in inventory), (), now)
     return RunCost(
         spent=so_far,
-        expected=max(so_far, cost + over + len(ends) * run_config.packages * kind.egress),
-        currency=kind.currency,
+        expected=max(so_far, cost + over + traffic),
+        currency=run_config.currency,
         end=end,
         config_ends={config: moment + run_config.collect for config, moment in ends.items()},
     )
@@ -78,11 +79,14 @@ def forecast(
 
 def _simulate(
     run_config: FleetRunConfig, inventory: Inventory, queue: Queue, max_workers: int, now: float
-) -> tuple[Mapping[str, float], Mapping[str, float], Mapping[str, float]]:
-    """Return when each unfinished config would be built, each further worker be requested, and each build its last."""
-    building: list[tuple[float, str, str]] = []
+) -> tuple[Mapping[str, float], Mapping[str, tuple[MachineType, float]], Mapping[str, float]]:
+    """Return when each unfinished config would be built, and when each worker would build its last.
+
+    For each further worker, return its machine type and the time of its request.
+    """
+    building = _running(inventory, queue, now)
     ends: dict[str, float] = {}
-    first: dict[str, float] = {}
+    first: dict[str, tuple[MachineType, float]] = {}
     last: dict[str, float] = {}
 
     def begin(worker: str, moment: float) -> bool:
@@ -92,20 +96,50 @@ def _simulate(
             heapq.heappush(building, (queue.expected_end(worker), worker, job.config))
         return job is not None
 
-    for worker in inventory.builders:
-        if worker.assignment is not None:
-            moment = max(now, queue.expected_end(worker.name))
-            heapq.heappush(building, (moment, worker.name, worker.assignment.config))
     idle = [worker.name for worker in inventory.builders if worker.assignment is None and not worker.is_retired]
-    names = [f"{run_config.id} more {number}" for number in range(max_workers - len(inventory.builders))]
+    further = _further_workers(run_config, inventory, queue, max_workers)
     moment = now
     while True:
         idle = [worker for worker in idle if not begin(worker, moment)]
-        while names and begin(names[-1], moment + run_config.startup):
-            first[names.pop()] = moment
+        for kind, names in further.items():
+            while names and begin(names[-1], moment + run_config.startup):
+                first[names.pop()] = (kind, moment)
         if not building:
             return ends, first, last
         moment, name, config = heapq.heappop(building)
         ends[config] = last[name] = moment
         queue.end(name)
         idle.append(name)
+
+
+def _types_of(run_config: FleetRunConfig) -> Mapping[str, MachineType]:
+    """Return the machine type that builds each config."""
+    kinds = {kind.type: kind for kind in run_config.counts}
+    return {estimate.config: kinds.get(estimate.type, run_config.machine_type) for estimate in run_config.estimates}
+
+
+def _further_workers(
+    run_config: FleetRunConfig, inventory: Inventory, queue: Queue, max_workers: int
+) -> dict[MachineType, list[str]]:
+    """Return the names of the workers that may still be requested, by their machine types."""
+    names: dict[MachineType, list[str]] = {}
+    more = max_workers - len(inventory.builders)
+    existing = [queue.type_of(worker.name) for worker in inventory.builders]
+    for kind, count in run_config.counts.items():
+        numbers = range(min(more, count - existing.count(kind.type)))
+        names[kind] = [f"{run_config.id} more {kind.type} {number}" for number in numbers]
+        more -= len(names[kind])
+        for name in names[kind]:
+            queue.set_type(name, kind.type)
+    return names
+
+
+def _running(inventory: Inventory, queue: Queue, now: float) -> list[tuple[float, str, str]]:
+    """Return a heap of the expected ends of the builds that run, with their workers and configs."""
+    building = [
+        (max(now, queue.expected_end(worker.name)), worker.name, worker.assignment.config)
+        for worker in inventory.builders
+        if worker.assignment is not None
+    ]
+    heapq.heapify(building)
+    return building

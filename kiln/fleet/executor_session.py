@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
+import shlex
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from kiln.fleet.messages import LogLine
 from kiln.fleet.playbook_runner import PlaybookRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from kiln.fleet.messages import Event
     from kiln.fleet.playbook_runner import PlaybookSite
@@ -102,6 +103,19 @@ class ExecutorSession(EventSession):
                     self.report_step(self.configs[worker], task)
 
         return report
+
+    def send(self, worker: str, paths: Sequence[str], target: str) -> command.Result:
+        """Copy files to a folder of the builds' user on a worker, with their paths after ``/./``."""
+        config = self.site.folder / "ssh" / f"{worker}.config"
+        return command.capture(
+            (
+                *("rsync", "--times", "--no-links", "--relative", "--partial", "--timeout=60"),
+                *("--rsync-path=sudo runuser -u kiln -- rsync", f"--rsh=ssh -F {shlex.quote(str(config))}"),
+                *("--", *paths, f"{worker}:{target}/"),
+            ),
+            env=self.site.marked,
+            secrets=self.site.secrets,
+        )
 
     def ssh(
         self, worker: str, words: str, *, seconds: float = SSH_SECONDS, options: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from kiln.fleet.plan import Arrangement, FleetPlan
     from kiln.fleet.terms import RunTerms
+    from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.model.fleet import FleetRun, MachineType, WorkerRecord
     from kiln.model.run import RunCost
     from kiln.scheduling.simulation import Placement
@@ -45,14 +46,19 @@ def as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, Any]:
 
 
 def _arrangement_as_json(way: Arrangement) -> dict[str, Any]:
-    return {**to_json(way), "workers": way.workers, "currency": way.machine_type.currency}
+    data = {**to_json(way), "worker_types": [kind.type for kind in way.worker_types]}
+    data["machine_types"] = to_json(way.machine_types)
+    data["cost"] = way.cost if way.is_priced else None
+    return {**data, "workers": way.workers, "currency": way.machine_type.currency, "is_priced": way.is_priced}
 
 
 def _configs(plan: FleetPlan) -> Iterator[str]:
     way, source = plan.selection, {estimate.config: estimate.source for estimate in plan.estimates}
+    mixed = len(way.machine_types) > 1
     rows = [
         (
             f"{placement.worker + 1}",
+            *([way.worker_types[placement.worker].type] if mixed else []),
             placement.config,
             f"cold, {placement.group}" if placement.cold else "warm",
             _hours(placement.start),
@@ -61,7 +67,8 @@ def _configs(plan: FleetPlan) -> Iterator[str]:
         )
         for placement in sorted(way.placements, key=lambda placement: (placement.worker, placement.start))
     ]
-    yield table(("worker", "config", "", "from", "takes", f"0 to {_hours(way.seconds)}"), rows, right=(0, 3, 4))
+    header = ("worker", *(["type"] if mixed else []), "config", "", "from", "takes", f"0 to {_hours(way.seconds)}")
+    yield table(header, rows, right=(0, 3 + mixed, 4 + mixed))
 
 
 def _hours(seconds: float) -> str:
@@ -83,33 +90,56 @@ def _ways(plan: FleetPlan) -> Iterator[str]:
 
 
 def _way(name: str, way: Arrangement) -> tuple[str, ...]:
-    names = [way.machine_type.name] if way.machine_type.name != way.machine_type.type else []
-    notes = ", ".join([*names, *(["spot"] if way.spot else [])])
-    kind = f"{way.machine_type.type} ({notes})" if notes else way.machine_type.type
+    kinds = way.machine_types
+    texts = [_type_text(kind, way.count(kind) if len(kinds) > 1 else 0, spot=way.spot) for kind in kinds]
     cache = "" if way.cache is None else way.cache.name
-    cost = f"{way.cost:.2f} {way.machine_type.currency}"
-    return (name, str(way.workers), kind, cache, duration(way.seconds), duration(sum(way.worker_seconds)), cost)
+    time, worker_time = duration(way.seconds), duration(sum(way.worker_seconds))
+    return (name, str(way.workers), " + ".join(texts), cache, time, worker_time, way.cost_text)
+
+
+def _type_text(kind: MachineType, count: int, *, spot: bool) -> str:
+    names = [kind.name] if kind.name != kind.type else []
+    notes = ", ".join([*names, *(["spot"] if spot else [])])
+    text = f"{kind.type} ({notes})" if notes else kind.type
+    return f"{count} {text}" if count else text
 
 
 def _notes(plan: FleetPlan) -> Iterator[str]:
     way = plan.selection
-    source = ", ".join(filter(None, (way.machine_type.source, way.machine_type.date)))
-    yield f"price   {_price(way)}: {source}"
-    if extras := _extras(way.machine_type):
-        yield f"with    {extras}"
-    if way.machine_type.not_counted:
-        yield f"without {', '.join(way.machine_type.not_counted)}: no price is known"
+    for kind in way.machine_types:
+        yield f"price   {_price(kind, spot=way.spot)}"
+        if extras := _extras(kind):
+            yield f"with    {extras}"
+        if kind.not_counted:
+            yield f"without {', '.join(kind.not_counted)}: no price is known"
     assumed = sum(estimate.source == DEFAULT for estimate in plan.estimates)
     if assumed:
         yield f"times   {assumed} of {len(plan.estimates)} configs never built: '?' is assumed (kiln/fleet/assumed.yml)"
+    if plan.bounds.tests is not None:
+        yield from _tests(plan.bounds.tests, way)
     yield f"bound   {bound(way)}"
 
 
-def _price(way: Arrangement) -> str:
-    kind = way.machine_type
-    hourly = kind.spot_hourly if way.spot and kind.spot_hourly is not None else kind.hourly
+def _tests(tests: WorkerTestPlan, way: Arrangement) -> Iterator[str]:
+    """Yield the tests that follow the run, with the cost and the time of both."""
+    kind = tests.machine_type
+    priced, total = kind.is_priced and way.is_priced, tests.cost + way.cost
+    cost = f"{tests.cost:.2f} {kind.currency}" if kind.is_priced else "price unknown"
+    sum_text = f", {total:.2f} {kind.currency} with the builds" if priced else ""
+    text = (
+        f"{len(tests.configs)} configs on 1 {_type_text(kind, 0, spot=tests.spot)}, {duration(tests.seconds)}?, {cost}"
+    )
+    yield f"gpu     {text}{sum_text}: kiln fleet test --gpu, after the run"
+    yield f"price   {_price(kind, spot=tests.spot)}"
+
+
+def _price(kind: MachineType, *, spot: bool) -> str:
+    hourly = kind.spot_hourly if spot and kind.spot_hourly is not None else kind.hourly
     where = f" in {kind.region}" if kind.region else ""
-    return f"{hourly:g} {kind.currency} an hour for {kind.name}{where}{' (spot)' if way.spot else ''}"
+    if not kind.is_priced:
+        return f"unknown for {kind.name}{where}: 'kiln fleet prices' lists those that are known, --prices adds others"
+    source = ", ".join(filter(None, (kind.source, kind.date)))
+    return f"{hourly:g} {kind.currency} an hour for {kind.name}{where}{' (spot)' if spot else ''}: {source}"
 
 
 def _extras(kind: MachineType) -> str:

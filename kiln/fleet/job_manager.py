@@ -52,6 +52,7 @@ class JobManager:
         if job.state is JobState.FINISHED:
             worker.uncollected[estimate.config] = 0
             return True
+        estimate = dataclasses.replace(estimate, type=self.state.queue.type_of(worker.name) if estimate.type else "")
         worker.assignment, worker.is_building = estimate, True
         self.state.queue.resume(worker.name, estimate, job.started)
         log = self.state.run_config.log(estimate.config, job.attempt)
@@ -129,7 +130,7 @@ class JobManager:
         worker.assignment, worker.is_building = None, False
         if event.config in self.stopped and event.exit_code != 0:
             limit = self.state.estimates[event.config].size.time_limit or 0.0
-            reason = f"stopped at its time limit of {limit / 3600:.2f} h, which fleet-sizes.yml sets"
+            reason = f"stopped at its time limit of {limit / 3600:.2f} h, which fleet-sizes.yml or the recipe sets"
             event = dataclasses.replace(event, exit_code=FleetLimit.exit_code, reason=reason)
         if worker.is_reclaimed and event.exit_code != 0:
             event = dataclasses.replace(event, exit_code=None, reason="the provider takes the worker back")
@@ -240,7 +241,7 @@ class JobManager:
         if estimate.group in self.faults:
             self._wait_for_fault(estimate)
             return
-        self.state.queue.add(estimate)
+        self.state.queue.add(self.state.estimates[name])  # which names the machine type of the plan
         config = dataclasses.replace(self.state.configs[name], state=ConfigState.WAITING, started=None)
         self.state.update_config(dataclasses.replace(config, reason=f"waiting again: {worker.name}: {reason}"))
 

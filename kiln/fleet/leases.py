@@ -21,17 +21,17 @@ def bound(way: Arrangement) -> str:
     """Describe the greatest cost of an arrangement after the controller is gone for good."""
     machine_type, hours = way.machine_type, LEASE / 3600
     cache = 0.0 if way.cache is None else way.cache.price(spot=False)
-    total = (way.workers * machine_type.price(spot=way.spot) + cache) * hours
+    total = (sum(kind.price(spot=way.spot) for kind in way.worker_types) + cache) * hours
+    most = f"{total:.2f} {machine_type.currency} at most" if way.is_priced else "as much as they do in that time"
     if machine_type.provider in FREE:
         return "nothing is charged for these workers"
     if machine_type.provider in ENDS_ITSELF:
         return (
-            f"should this computer never return, workers terminate themselves within {hours:.1f} h,"
-            f" which costs {total:.2f} {machine_type.currency} at most"
+            f"should this computer never return, workers terminate themselves within {hours:.1f} h, which costs {most}"
         )
     return (
-        f"should this computer never return, workers delete themselves within {hours:.1f} h, which costs {total:.2f}"
-        f" {machine_type.currency} at most, if the cloud grants each a credential for that (the run says if it does"
+        f"should this computer never return, workers delete themselves within {hours:.1f} h, which costs {most}"
+        f", if the cloud grants each a credential for that (the run says if it does"
         f" not); else {machine_type.provider} charges for them until they are deleted, and only a sweep from another"
         f" computer bounds that (kiln fleet sweep --provider {machine_type.provider} --print-timer)"
     )

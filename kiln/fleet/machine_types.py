@@ -22,10 +22,25 @@ def read(path: Path) -> tuple[MachineType, ...]:
     """
     try:
         rows = yaml.safe_load(path.read_text(encoding="utf-8"))["kiln_machine_types"]
-        return tuple(_machine_type(row) for row in rows)
     except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise MalformedYaml(f"{path} is not a table of machine types", why=why) from error
+        raise _invalid(str(path), error) from error
+    return of_rows(rows, str(path))
+
+
+def of_rows(rows: Any, source: str) -> tuple[MachineType, ...]:
+    """Return the machine types of a table's rows; ``source`` is where they are written.
+
+    Raises:
+        MalformedYaml: when a row lacks a field, or has an invalid one.
+    """
+    try:
+        return tuple(_machine_type(row) for row in rows)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _invalid(source, error) from error
+
+
+def _invalid(source: str, error: Exception) -> MalformedYaml:
+    return MalformedYaml(f"{source} is not a table of machine types", why=f"{type(error).__name__}: {error}")
 
 
 def _machine_type(row: Mapping[str, Any]) -> MachineType:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.model.build_results import PackageReport, StepReport
+    from kiln.model.fleet import JobSize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +35,12 @@ class _BuildMessage(_WorkerMessage):
 class Provision:
     """Create workers, or find existing ones again: `Provisioned` or `ProvisionFailed` for each.
 
-    ``offers`` are the type, spot and zone of each.
+    ``offers`` are the type, spot and zone of each, and ``needs`` what its configs need at most.
     """
 
     workers: tuple[str, ...]
     offers: Mapping[str, tuple[str, bool, str]] = field(default_factory=dict)
+    needs: Mapping[str, JobSize] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,17 +44,17 @@ class OfferList:
         self._blocked_until: dict[tuple[str, bool, str], float] = {}
         self._reasons: dict[tuple[str, bool, str], str] = {}
 
-    def first(self, now: float) -> Offer | None:
-        """Return the first offer that may be asked for now, None when all were refused recently."""
-        return next((offer for offer in self._offers if now >= self._blocked_until.get(offer.key, 0.0)), None)
+    def first(self, now: float, among: Sequence[Offer] = ()) -> Offer | None:
+        """Return the first offer, of all or ``among`` some, that may be asked for now; None after recent refusals."""
+        return next((offer for offer in among or self._offers if now >= self._blocked_until.get(offer.key, 0.0)), None)
 
     def zone(self, now: float) -> str:
         """Return the zone of a worker of another type, such as the cache's, that is requested now."""
         return (self.first(now) or self._offers[0]).zone
 
-    def next_time(self) -> float:
-        """Return the time from which some offer may be asked for."""
-        return min(self._blocked_until.get(offer.key, 0.0) for offer in self._offers)
+    def next_time(self, among: Sequence[Offer] = ()) -> float:
+        """Return the time from which some offer, of all or ``among`` some, may be asked for."""
+        return min(self._blocked_until.get(offer.key, 0.0) for offer in among or self._offers)
 
     def reason(self, otherwise: str) -> str:
         """Return why the offers were refused; ``otherwise`` is the reason where there is one offer only."""

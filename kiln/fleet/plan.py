@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.errors import FleetLimit, UsageError
+from kiln.fleet import machine_choice
 from kiln.scheduling.queue import Queue
 from kiln.scheduling.simulation import simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from kiln.fleet.machine_choice import Assignment
+    from kiln.fleet.worker_test_plan import WorkerTestPlan
     from kiln.model.fleet import JobEstimate, MachineType
     from kiln.scheduling.simulation import Placement
 
@@ -36,11 +40,13 @@ class Overheads:
 class Arrangement:
     """One way to build all configs: ``cache`` is the type of the worker that holds the shared cache, if any.
 
+    ``worker_types`` are the machine types of the workers, in their order; ``machine_type`` is that of most of them.
     ``seconds`` is from the first request to the last worker's end; each worker is charged for its ``worker_seconds``.
     With ``wait_for_cold`` warm builds wait for a cold build of their group.
     """
 
     machine_type: MachineType
+    worker_types: tuple[MachineType, ...]
     spot: bool
     cache: MachineType | None
     wait_for_cold: bool
@@ -54,14 +60,34 @@ class Arrangement:
         """The number of workers that build."""
         return len(self.worker_seconds)
 
+    @property
+    def machine_types(self) -> tuple[MachineType, ...]:
+        """The machine types that are used, that of most workers first."""
+        return tuple(dict.fromkeys((self.machine_type, *self.worker_types)))
+
+    @property
+    def is_priced(self) -> bool:
+        """True when the prices of all machine types are known."""
+        return all(kind.is_priced for kind in (*self.worker_types, *((self.cache,) if self.cache else ())))
+
+    @property
+    def cost_text(self) -> str:
+        """The cost, for people."""
+        return f"{self.cost:.2f} {self.machine_type.currency}" if self.is_priced else "price unknown"
+
+    def count(self, machine_type: MachineType) -> int:
+        """Return the number of workers of a machine type."""
+        return self.worker_types.count(machine_type)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetBounds:
-    """The limits of a run: workers, money in the provider's currency, seconds."""
+    """The limits of a run: workers, money in the provider's currency, seconds; ``tests`` after it are within them."""
 
     workers: int
     cost: float | None = None
     seconds: float | None = None
+    tests: WorkerTestPlan | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,31 +114,42 @@ def arrange(
     cache: MachineType | None = None,
     wait_for_cold: bool = True,
     spot: bool = False,
+    types: Sequence[MachineType] = (),
+    dependent: bool = False,
 ) -> Arrangement:
     """Return the schedule of configs on a number of workers, if every build takes its estimated time.
 
-    A worker is provisioned when there is a config for it, and terminated after its last.
+    A worker is provisioned when there is a config for it, and terminated after its last. ``types`` are the machine
+    types of the workers, if they differ. With ``dependent`` a scheduler has warm builds wait for the cold one.
     """
-    queue = Queue(estimates, cache=cache is not None, wait_for_cold=wait_for_cold)
-    placements = tuple(simulate(queue, workers, startup=overheads.startup))
+    queue = Queue(estimates, cache=cache is not None, wait_for_cold=wait_for_cold, dependent=dependent)
+    names = [kind.type for kind in types]
+    placements = tuple(simulate(queue, workers, startup=overheads.startup, types=names))
     first: dict[int, float] = {}
     last: dict[int, float] = {}
     for config in placements:
         first.setdefault(config.worker, config.start - overheads.startup)
         last[config.worker] = config.start + config.seconds + overheads.collect + overheads.teardown
-    worker_seconds = tuple(last[worker] - first[worker] for worker in sorted(first))
+    used = sorted(first)
+    kinds = tuple(types[worker] if types else machine_type for worker in used)
+    worker_seconds = tuple(last[worker] - first[worker] for worker in used)
     seconds = max(last.values(), default=0.0)
-    hourly = machine_type.price(spot=spot)
-    cost = sum(price(hourly, duration, billed=machine_type.billed) for duration in worker_seconds)
-    cost += machine_type.egress * overheads.packages * len(placements)
+    of_config = {config.config: types[config.worker] if types else machine_type for config in placements}
+    cost = sum(
+        price(kind.price(spot=spot), duration, billed=kind.billed)
+        for kind, duration in zip(kinds, worker_seconds, strict=True)
+    )
+    cost += sum(kind.egress * overheads.packages for kind in of_config.values())
     if cache is not None:
         cost += price(cache.price(spot=False), seconds, billed=cache.billed)
+    numbers = {worker: number for number, worker in enumerate(used)}
     return Arrangement(
-        machine_type=machine_type,
+        machine_type=max(kinds, key=kinds.count, default=machine_type),
+        worker_types=kinds,
         spot=spot,
         cache=cache,
         wait_for_cold=wait_for_cold,
-        placements=placements,
+        placements=tuple(dataclasses.replace(config, worker=numbers[config.worker]) for config in placements),
         worker_seconds=worker_seconds,
         seconds=seconds,
         cost=cost,
@@ -133,29 +170,33 @@ def plan(
     cache: MachineType | None = None,
     spot: bool = False,
     optimize: str = "cost",
+    dependent: bool = False,
 ) -> FleetPlan:
     """Return the cheapest and the fastest arrangement within the bounds, and the one to use (``time`` or ``cost``).
 
-    ``estimates`` are those of the same configs on each machine type; ``cache`` is the type of a worker that holds a
-    shared cache, used wherever more than one worker builds.
+    ``estimates`` are those of the same configs on each machine type; a run uses one type for all, or one for each
+    group of configs that share a compile. ``cache`` is the type of a worker that holds a shared cache, used wherever
+    more than one worker builds. With ``dependent`` a scheduler has warm builds wait for the cold one.
 
     Raises:
         FleetLimit: when no arrangement is within the bounds.
-        UsageError: no config is selected, or no worker; a spot price is unknown; or no machine type is large enough.
+        UsageError: no config is selected, or no worker; a price is unknown that is needed; or no machine type is large
+            enough.
     """
-    unpriced = [machine_type for machine_type in estimates if spot and machine_type.spot_hourly is None]
-    if unpriced:
-        raise _spot_error(unpriced[0])
     if not all(estimates.values()) or not estimates or bounds.workers < 1:
         raise UsageError("a fleet needs at least one config and one worker")
-    estimates = _fitting(estimates)
+    kinds = [*estimates, *((bounds.tests.machine_type,) if bounds.tests else ())]
+    _require_prices(kinds, bounds, spot=spot, optimize=optimize)
+    assignments = machine_choice.assignments(estimates, spot=spot)
     arrangements = [
         arrangement
-        for machine_type, configs in estimates.items()
+        for assignment in assignments
         for arrangement in _arrangements(
-            configs, machine_type, overheads=overheads, max_workers=bounds.workers, cache=cache, spot=spot
+            assignment, overheads=overheads, max_workers=bounds.workers, cache=cache, spot=spot, dependent=dependent
         )
     ]
+    if not arrangements:
+        raise _too_few_workers(assignments[0], bounds.workers)
     within = [arrangement for arrangement in arrangements if _within(arrangement, bounds)]
     if not within:
         raise _limit_error(arrangements, bounds)
@@ -164,7 +205,7 @@ def plan(
     cheapest, fastest = min(candidates, key=_cost), min(candidates, key=_time)
     selection = fastest if optimize == "time" else cheapest
     return FleetPlan(
-        estimates=tuple(estimates[selection.machine_type]),
+        estimates=_estimates_of(selection, assignments),
         cheapest=cheapest,
         fastest=fastest,
         selection=selection,
@@ -173,25 +214,40 @@ def plan(
     )
 
 
-def _fitting(
-    estimates: Mapping[MachineType, Sequence[JobEstimate]],
-) -> dict[MachineType, Sequence[JobEstimate]]:
-    """Return the machine types that are large enough for every config, with their estimates."""
-    fitting = {kind: jobs for kind, jobs in estimates.items() if all(job.size.fits(kind) for job in jobs)}
-    if fitting:
-        return fitting
-    kind, jobs = next(iter(estimates.items()))
-    largest = next(job for job in jobs if not job.size.fits(kind))
-    offers = "; ".join(f"{other.type} has {_size_text(other)}" for other in estimates)
-    raise UsageError(
-        f"no machine type is large enough for {largest.config}",
-        why=f"it needs {largest.size}, and {offers}",
-        hint="choose a larger --type, or change fleet-sizes.yml",
+def _estimates_of(way: Arrangement, assignments: Sequence[Assignment]) -> tuple[JobEstimate, ...]:
+    """Return the estimates of the configs on the machine types that an arrangement gives them."""
+    types = {config.config: way.worker_types[config.worker].type for config in way.placements}
+    return next(
+        assignment.estimates
+        for assignment in assignments
+        if all(types[estimate.config] == estimate.type for estimate in assignment.estimates)
     )
 
 
-def _size_text(kind: MachineType) -> str:
-    return f"{kind.cores} cores, {kind.memory:g} GB of memory, {kind.disk:g} GB of disk, {kind.gpus} GPUs"
+def _too_few_workers(assignment: Assignment, workers: int) -> UsageError:
+    needs = "; ".join(
+        f"{kind.type} for {', '.join(job.config for job in assignment.estimates if job.type == kind.type)}"
+        for kind in assignment.types
+    )
+    return UsageError(
+        f"these configs need workers of {len(assignment.types)} machine types, and --workers is {workers}",
+        why=needs,
+        hint=f"--workers {len(assignment.types)}, or a --type that is large enough for all",
+    )
+
+
+def _require_prices(kinds: Iterable[MachineType], bounds: FleetBounds, *, spot: bool, optimize: str) -> None:
+    """Refuse what cannot be planned without prices that are unknown."""
+    for kind in kinds:
+        if spot and kind.spot_hourly is None:
+            raise _spot_error(kind)
+        option = "--budget" if bounds.cost is not None else "--optimize cost" if optimize == "cost" else ""
+        if option and not kind.is_priced:
+            raise UsageError(
+                f"the price of {kind.name} is unknown, so {option} cannot be planned",
+                why=f"the tables have no price of {kind.provider} in {kind.region or 'this region'}",
+                hint="write a table of prices for --prices, or leave the option out",
+            )
 
 
 def _spot_error(machine_type: MachineType) -> UsageError:
@@ -206,8 +262,8 @@ def _spot_error(machine_type: MachineType) -> UsageError:
     )
 
 
-def _cost(way: Arrangement) -> tuple[float, float, int]:
-    return (round(way.cost, 6), way.seconds, way.workers)
+def _cost(way: Arrangement) -> tuple[bool, float, float, int]:
+    return (not way.is_priced, round(way.cost, 6), way.seconds, way.workers)
 
 
 def _time(way: Arrangement) -> tuple[float, float, int]:
@@ -215,26 +271,29 @@ def _time(way: Arrangement) -> tuple[float, float, int]:
 
 
 def _arrangements(
-    estimates: Sequence[JobEstimate],
-    machine_type: MachineType,
+    assignment: Assignment,
     *,
     overheads: Overheads,
     max_workers: int,
     cache: MachineType | None,
     spot: bool,
+    dependent: bool,
 ) -> Iterator[Arrangement]:
     kinds = [(None, True)] if cache is None else [(None, True), (cache, True), (cache, False)]
     for kind, wait_for_cold in kinds:
-        for workers in numbers(len(estimates), max_workers):
-            if kind is None or workers > 1:
+        for workers in numbers(len(assignment.estimates), max_workers):
+            types = assignment.worker_types(workers)
+            if types and (kind is None or workers > 1):
                 yield arrange(
-                    estimates,
-                    workers=workers,
-                    machine_type=machine_type,
+                    assignment.estimates,
+                    workers=len(types),
+                    machine_type=types[0],
                     overheads=overheads,
                     cache=kind,
                     wait_for_cold=wait_for_cold,
                     spot=spot,
+                    types=types,
+                    dependent=dependent,
                 )
 
 
@@ -250,8 +309,9 @@ def numbers(configs: int, max_workers: int) -> tuple[int, ...]:
 
 
 def _within(arrangement: Arrangement, bounds: FleetBounds) -> bool:
-    in_time = bounds.seconds is None or arrangement.seconds <= bounds.seconds
-    return in_time and (bounds.cost is None or arrangement.cost <= bounds.cost)
+    seconds, cost = (0.0, 0.0) if bounds.tests is None else (bounds.tests.seconds, bounds.tests.cost)
+    in_time = bounds.seconds is None or arrangement.seconds + seconds <= bounds.seconds
+    return in_time and (bounds.cost is None or arrangement.cost + cost <= bounds.cost)
 
 
 def _limit_error(arrangements: Sequence[Arrangement], bounds: FleetBounds) -> FleetLimit:
@@ -260,8 +320,7 @@ def _limit_error(arrangements: Sequence[Arrangement], bounds: FleetBounds) -> Fl
     limits += [f"{bounds.seconds / 3600:.1f} h"] if bounds.seconds is not None else []
     return FleetLimit(
         f"no arrangement builds these configs within {' and '.join(limits)}",
-        why=f"the cheapest costs {cheapest.cost:.2f} {cheapest.machine_type.currency} and takes"
-        f" {cheapest.seconds / 3600:.1f} h,"
-        f" the fastest {fastest.cost:.2f} {fastest.machine_type.currency} and {fastest.seconds / 3600:.1f} h",
+        why=f"the cheapest costs {cheapest.cost_text} and takes {cheapest.seconds / 3600:.1f} h,"
+        f" the fastest {fastest.cost_text} and {fastest.seconds / 3600:.1f} h",
         hint="raise --budget or --time-limit, or build fewer configs",
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.errors import MalformedYaml, UsageError
+from kiln.errors import MalformedYaml
 from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
@@ -148,10 +148,9 @@ class PriceTable:
         return cls(prices=merged(read(PRICES), *map(read, paths)))
 
     def apply(self, machine_type: MachineType, *, region: str) -> MachineType:
-        """Return a machine type with the prices of a region.
+        """Return a machine type with the prices of a region; without one there it has none.
 
-        Raises:
-            UsageError: when the region, or the type in it, has no price: that of another region would be wrong.
+        That of another region would be wrong.
         """
         if machine_type.provider in FREE:
             return dataclasses.replace(machine_type, spot_hourly=0.0, region="here", source="machines that you have")
@@ -162,7 +161,7 @@ class PriceTable:
         }
         hourly = offers.get(("on-demand", machine_type.name))
         if hourly is None:
-            raise self._missing(machine_type, region, has_others=bool(offers))
+            return dataclasses.replace(machine_type, is_priced=False, currency="", region=region)
         extras = {kind: self._only(offers, kind, hourly.currency) for kind in ("disk", "address", "egress")}
         spot = offers.get(("spot", machine_type.name))
         disk = extras["disk"]
@@ -185,13 +184,3 @@ class PriceTable:
         """Return the dearest price of a kind, in the currency of the machine type."""
         prices = [price for (other, _), price in offers.items() if other == kind and price.currency == currency]
         return max(prices, key=lambda price: price.price, default=None)
-
-    def _missing(self, machine_type: MachineType, region: str, *, has_others: bool) -> UsageError:
-        provider, name = machine_type.provider, machine_type.name
-        regions = sorted({price.region for price in self.prices if price.provider == provider})
-        what = f"no price of {name} in {provider}'s region {region!r} is known"
-        why = f"the tables have prices of {provider} in {', '.join(regions) or 'no region'}"
-        if has_others:
-            why = f"of {region}, the tables have prices of other machine types"
-        hint = "kiln fleet prices --from FILE reads the provider's public price list"
-        return UsageError(what, why=why, hint=hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,6 @@ from kiln import files
 from kiln.fleet.messages import (
     CommandFailed,
     Probed,
-    Provision,
     Provisioned,
     ProvisionFailed,
     TearDownFailed,
@@ -19,9 +19,11 @@ from kiln.fleet.messages import (
     Unreached,
 )
 from kiln.fleet.playbook_runner import NOT_ENDED, failure_of_removal, nothing_left, read_json
+from kiln.model.fleet import JobSize
 
 if TYPE_CHECKING:
     from kiln.fleet.executor_session import ExecutorSession
+    from kiln.fleet.messages import Provision
     from kiln.fleet.playbook_runner import PlaybookResult
 
 PROBE_SECONDS = 30.0  # for the first answer of a worker
@@ -63,7 +65,7 @@ def provision(session: ExecutorSession, command: Provision) -> None:
         session.note(note)
     unreached = [name for name in workers if not _report_worker(session, name, result, provisioned=name in names)]
     if unreached:
-        again = Provision(workers=tuple(unreached), offers=command.offers)
+        again = dataclasses.replace(command, workers=tuple(unreached))
         session.events.put(Unreached(command=again, reason=result.reason("localhost")))
 
 
@@ -86,7 +88,10 @@ def _report_worker(session: ExecutorSession, name: str, result: PlaybookResult, 
 
 def _request_of(command: Provision, name: str) -> dict[str, Any]:
     kind, spot, zone = command.offers[name]
-    return {"name": name, "type": kind, "spot": spot, "zone": zone}
+    request = {"name": name, "type": kind, "spot": spot, "zone": zone}
+    needs = command.needs.get(name, JobSize())
+    sizes = {key: getattr(needs, key) for key in ("cores", "memory", "disk", "gpus") if getattr(needs, key)}
+    return {**request, "needs": sizes} if sizes else request
 
 
 def _provider_id(session: ExecutorSession, name: str) -> str:

@@ -74,11 +74,13 @@ def elsewhere(machines: Iterable[Mapping[str, Any]], *, key: str, known: Iterabl
     return dict(Counter(run for run in runs if run not in ids))
 
 
-def recover(site: PlaybookSite, note: RunNote, *, keys: Mapping[str, str], hourly: float) -> FleetRun | None:
+def recover(
+    site: PlaybookSite, note: RunNote, *, keys: Mapping[str, str], hourly: Mapping[str, float]
+) -> FleetRun | None:
     """Return a run as its ledger had it, as far as that can be known; None when none of its machines exists.
 
     Machines that answer are adopted with their jobs, those of other inputs (``keys`` by config) aside. The others are
-    lost workers, which a resumed run terminates. ``hourly`` is the price of one.
+    lost workers, which a resumed run terminates. ``hourly`` are the prices of one by machine type.
 
     Raises:
         MachinesUnknown: when the provider could not be asked.
@@ -135,7 +137,7 @@ def _run(
     machines: list[Machine],
     jobs: Mapping[str, Mapping[str, Any]],
     keys: Mapping[str, str],
-    hourly: float,
+    hourly: Mapping[str, float],
 ) -> FleetRun:
     now = time.time()
     workers = tuple(
@@ -145,7 +147,7 @@ def _run(
             state=WorkerState.READY if machine.name in jobs and not machine.ended else WorkerState.LOST,
             requested=note.started,
             provisioned=note.started,
-            hourly=hourly,
+            hourly=hourly.get(machine.type, 0.0),
             id=machine.id,
             reason="" if machine.name in jobs else "it did not answer when its run was recovered",
         )

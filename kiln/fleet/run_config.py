@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln.fleet.leases import LEASE, LIFETIME
-from kiln.model.fleet import WorkerState
+from kiln.model.fleet import Offer, WorkerState
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from kiln.model.fleet import FleetRun, JobEstimate, MachineType, Offer
+    from kiln.model.fleet import FleetRun, JobEstimate, MachineType
     from kiln.model.run import ConfigRun
 
 CACHE = "cache"  # the end of the name of the worker that holds the shared cache
@@ -28,7 +29,8 @@ def cache_of(run: FleetRun) -> str | None:
 class FleetRunConfig:
     """The configuration of a fleet run: money is in the provider's currency, times are in seconds.
 
-    ``max_workers`` run at a time. Each config is tried on up to ``attempts`` workers, or unless it ``is_strict``
+    ``max_workers`` run at a time; with several machine types, ``type_workers`` of each, whose first is
+    ``machine_type``. Each config is tried on up to ``attempts`` workers, or unless it ``is_strict``
     until its losses are more than those of the others explain; up to ``replacements`` workers are provisioned for lost
     ones. A worker shuts down ``lease`` seconds after its last lease renewal; one that has not
     answered for ``unreachable_timeout`` is probed. ``budget`` and ``time_limit`` stop the run. ``startup`` and
@@ -36,7 +38,8 @@ class FleetRunConfig:
     ``packages`` the GB that a config takes to be collected. ``wait_for_cold`` makes warm builds wait for a cold build
     of their group; with ``is_scheduled`` they do so in the provider's own queue. ``key`` is a hash over the recipe and
     the options of the builds. With ``keep_going`` the others of a group are built after its compile has failed, too.
-    Workers are requested by the first of ``offers`` that is not refused, by default of ``machine_type``; when all are
+    Workers are requested by the first of the ``type_offers`` of their machine type that is not refused, or of
+    ``offers`` for the only type, by default the type itself; when all are
     refused and no worker is left, for ``capacity_timeout``. A worker ends ``lifetime`` after its request at the latest.
     ``cached_configs`` need no building, ``previous_run`` is the record of an earlier process of the same run, ``logs``
     the folder of the configs' logs.
@@ -47,6 +50,7 @@ class FleetRunConfig:
     machine_type: MachineType
     estimates: tuple[JobEstimate, ...]
     max_workers: int
+    type_workers: Mapping[MachineType, int] = field(default_factory=dict)
     spot: bool = False
     cache: MachineType | None = None
     wait_for_cold: bool = True
@@ -65,11 +69,36 @@ class FleetRunConfig:
     key: str = ""
     keep_going: bool = False
     offers: tuple[Offer, ...] = ()
+    type_offers: Mapping[MachineType, tuple[Offer, ...]] = field(default_factory=dict)
     capacity_timeout: float = 3600.0
     lifetime: float = LIFETIME
     cached_configs: tuple[ConfigRun, ...] = ()
     previous_run: FleetRun | None = None
     logs: Path | None = None
+
+    @property
+    def counts(self) -> Mapping[MachineType, int]:
+        """The machine types of the workers, each with the largest number of workers at a time."""
+        return self.type_workers or {self.machine_type: self.max_workers}
+
+    def offers_of(self, machine_type: MachineType) -> tuple[Offer, ...]:
+        """Return the offers by which workers of a planned machine type are requested, in their order."""
+        default = self.offers if len(self.counts) == 1 else ()
+        return self.type_offers.get(machine_type) or default or (Offer(machine_type=machine_type, spot=self.spot),)
+
+    def planned_type(self, machine_type: str) -> str:
+        """Return the planned machine type whose place a worker of another type, a fall-back, takes."""
+        planned = [kind.type for kind in self.counts]
+        others = (
+            kind.type for kind in self.counts if any(o.machine_type.type == machine_type for o in self.offers_of(kind))
+        )
+        return machine_type if machine_type in planned else next(others, planned[0])
+
+    @property
+    def currency(self) -> str:
+        """The currency of the run's cost; empty when a price is unknown, and so the cost."""
+        kinds = (*self.counts, *((self.cache,) if self.cache else ()))
+        return self.machine_type.currency if all(kind.is_priced for kind in kinds) else ""
 
     def worker_name(self, number: int | None) -> str:
         """Return the name of a worker; without a number, that of the cache's."""

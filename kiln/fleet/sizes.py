@@ -1,6 +1,7 @@
-"""The size of each config, from fleet-sizes.yml of the feedstock.
+"""The size of each config, from the rendered recipe and from fleet-sizes.yml of the feedstock, which prevails.
 
-The file is a list of entries, each with the variant values that it is for and the sizes that it sets:
+The recipe has the sizes of a config in ``extra: worker:``, with its selectors and templates. The file is a list of
+entries, each with the variant values that it is for and the sizes that it sets:
 
     - match: {cuda_compiler_version: "12.*"}
       cores: 32
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE = "fleet-sizes.yml"
+SECTION = "worker"  # in the section extra of a recipe
 NUMBERS = ("cores", "memory", "disk", "gpus")
 KEYS = ("match", *NUMBERS, "time_limit")
 LARGEST = 1e6  # of any number
@@ -67,48 +69,73 @@ def _example() -> str:
 
 
 def _entry(data: Mapping[Any, Any], seconds: Callable[[str], float]) -> Entry:
-    values: dict[str, float] = {}
-    for key, value in data.items():
-        if key not in KEYS:
-            raise MalformedYaml(f"unknown key {str(key)!r} of a size", at=_place(key), hint=f"one of {', '.join(KEYS)}")
-        if key in NUMBERS:
-            values[str(key)] = _number(str(key), value)
-        elif key == "time_limit":
-            values[str(key)] = _time(value, seconds)
     match = data.get("match", {})
     if not isinstance(match, dict) or not all(isinstance(value, str) for value in match.values()):
         raise MalformedYaml("match maps variant keys to values", at=_place(next(iter(data))), hint=_example())
-    return Entry(match={str(key): str(value) for key, value in match.items()}, values=values)
+    return Entry(
+        match={str(key): str(value) for key, value in match.items()}, values=_values(data, KEYS, _place, seconds)
+    )
+
+
+def _values(
+    data: Mapping[Any, Any], keys: Sequence[str], place: Callable[[Any], Place], seconds: Callable[[str], float]
+) -> dict[str, float]:
+    """Return the sizes in a mapping; ``place`` returns the place of a key or a value."""
+    values: dict[str, float] = {}
+    for key, value in data.items():
+        if key not in keys:
+            hint = f"one of {', '.join(keys)}"
+            raise MalformedYaml(f"unknown key {str(key)!r} of a size", at=place(key), hint=hint)
+        if key in NUMBERS:
+            values[str(key)] = _number(str(key), value, place(value))
+        elif key == "time_limit":
+            values[str(key)] = _time(value, place(value), seconds)
+    return values
+
+
+def of_recipe(extra: Mapping[str, Any], at: Place, seconds: Callable[[str], float]) -> dict[str, float]:
+    """Return the sizes in the rendered section ``extra`` of a recipe; ``at`` is the place of its key ``worker``.
+
+    Raises:
+        MalformedYaml: when they are invalid.
+    """
+    data = extra.get(SECTION) or {}
+    if not isinstance(data, dict):
+        raise MalformedYaml(f"{SECTION} in extra maps sizes to numbers", at=at, hint="worker: {cores: 32, memory: 64}")
+    given = {key: value for key, value in data.items() if value is not None}  # not those whose selector is false
+    return _values(given, (*NUMBERS, "time_limit"), lambda _: at, seconds)
 
 
 def _place(text: Any) -> Place:
     return Place(file=FILE, line=getattr(text, "line", 0), column=getattr(text, "column", 0))
 
 
-def _number(key: str, text: Any) -> float:
+def _number(key: str, text: Any, at: Place) -> float:
     try:
         number = float(text)
     except (TypeError, ValueError):
         number = math.nan
     whole = key in {"memory", "disk"} or number == round(number if math.isfinite(number) else 0.5)
     if not 0 <= number <= LARGEST or not whole:
-        raise MalformedYaml(f"invalid {key} {str(text)!r}", at=_place(text), hint="a number such as 32")
+        raise MalformedYaml(f"invalid {key} {str(text)!r}", at=at, hint="a number such as 32")
     return number
 
 
-def _time(text: Any, seconds: Callable[[str], float]) -> float:
+def _time(text: Any, at: Place, seconds: Callable[[str], float]) -> float:
     try:
         time = seconds(str(text))
     except UsageError as error:
-        raise MalformedYaml(error.what, at=_place(text), hint=error.hint) from error
+        raise MalformedYaml(error.what, at=at, hint=error.hint) from error
     if time <= 0:
-        raise MalformedYaml(f"invalid time limit {str(text)!r}", at=_place(text), hint="more than nothing, such as 8h")
+        raise MalformedYaml(f"invalid time limit {str(text)!r}", at=at, hint="more than nothing, such as 8h")
     return time
 
 
-def size_of(entries: Sequence[Entry], variant: Mapping[str, Sequence[str]]) -> JobSize:
-    """Return the size of a config."""
-    values: dict[str, float] = {}
+def size_of(
+    entries: Sequence[Entry], variant: Mapping[str, Sequence[str]], recipe: Mapping[str, float] | None = None
+) -> JobSize:
+    """Return the size of a config; that of its recipe holds for what the entries do not set."""
+    values = dict(recipe or {})
     for entry in entries:
         if entry.is_for(variant):
             values |= entry.values

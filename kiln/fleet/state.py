@@ -6,13 +6,14 @@ ledger before it is sent, so a run that was killed can be resumed from there.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from kiln import __version__
 from kiln.fleet.messages import Provision
 from kiln.fleet.run_records import Inventory
-from kiln.model.fleet import FleetRun
+from kiln.model.fleet import TYPES_SEPARATOR, FleetRun, JobSize
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.scheduling.queue import Queue
 
@@ -64,14 +65,14 @@ class FleetState:
 
     def report(self, finished: float | None = None) -> MatrixReport:
         """Return the report of the run as it stands."""
-        kind, workers = self.run_config.machine_type, self.run_config.max_workers
+        kinds, workers = self.run_config.counts, self.run_config.max_workers
         return MatrixReport(
             run=self.number,
             command=self.run_config.command,
             started=self.started,
             finished=finished,
             machine=self._machines(),
-            cores=kind.cores * workers,
+            cores=sum(kind.cores * count for kind, count in kinds.items()),
             jobs=workers,
             engine="rattler-build",
             container=f"fleet {self.run_config.id}",
@@ -82,20 +83,20 @@ class FleetState:
 
     def _machines(self) -> str:
         """Return which machines were taken, how many of each kind at a time if all are of the planned one."""
-        kind, workers = self.run_config.machine_type, self.run_config.max_workers
+        kinds, provider = self.run_config.counts, self.run_config.machine_type.provider
         taken = Counter(worker.record.offer for worker in self.inventory if worker.record.provisioned is not None)
-        if set(taken) <= {(kind.type, self.run_config.spot, "")}:
-            return f"{workers} x {kind.name} ({kind.provider})"
-        names = {offer.key: str(offer) for offer in self.run_config.offers}
+        if set(taken) <= {(kind.type, self.run_config.spot, "") for kind in kinds}:
+            return ", ".join(f"{count} x {kind.name} ({provider})" for kind, count in kinds.items())
+        names = {offer.key: str(offer) for kind in kinds for offer in self.run_config.offers_of(kind)}
         counts = [f"{count} x {names.get(offer, offer[0])}" for offer, count in taken.most_common()]
-        return f"{', '.join(counts)} ({kind.provider})"
+        return f"{', '.join(counts)} ({provider})"
 
     def fleet(self) -> FleetRun:
         """Return the run as the ledger begins it."""
         return FleetRun(
             id=self.run_config.id,
             provider=self.run_config.machine_type.provider,
-            type=self.run_config.machine_type.type,
+            type=TYPES_SEPARATOR.join(kind.type for kind in self.run_config.counts),
             started=self.started,
             finished=None,
             number=self.number,
@@ -104,9 +105,23 @@ class FleetState:
         )
 
     def submit(self, command: Command) -> None:
-        """Have a command carried out; an empty request for workers is dropped."""
-        if not isinstance(command, Provision) or command.workers:
+        """Have a command carried out; a request for workers gets what their configs need, an empty one is dropped."""
+        if not isinstance(command, Provision):
             self.executor.submit(command)
+        elif command.workers:
+            builders = [name for name in command.workers if not self.inventory.workers[name].is_cache]
+            needs = {name: self._needs(self.queue.type_of(name)) for name in builders}
+            self.executor.submit(dataclasses.replace(command, needs=needs))
+
+    def _needs(self, machine_type: str) -> JobSize:
+        """Return the size that holds each config of a machine type."""
+        sizes = [job.size for job in self.run_config.estimates if job.type in {"", machine_type}]
+        return JobSize(
+            cores=max((size.cores for size in sizes), default=0),
+            memory=max((size.memory for size in sizes), default=0.0),
+            disk=max((size.disk for size in sizes), default=0.0),
+            gpus=max((size.gpus for size in sizes), default=0),
+        )
 
     def update_cost(self, cost: RunCost) -> None:
         """Store the cost of the run, and show it."""

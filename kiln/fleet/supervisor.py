@@ -96,10 +96,12 @@ class Supervisor:
     def _resume(self) -> None:
         """Queue the configs, and take over the workers and jobs of an earlier process of the run."""
         now, previous = self.state.executor.now(), self.state.run_config.previous_run
-        inventory = self.state.inventory
+        state, inventory = self.state, self.state.inventory
         if previous is not None:
             inventory.resume(previous, now)
             self.workers.request_count = len(previous.workers)
+        for worker in inventory:
+            state.queue.set_type(worker.name, state.run_config.planned_type(worker.record.type))
         for estimate in self.state.run_config.estimates:
             if not self.jobs.resume(estimate):
                 self.state.queue.add(estimate)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from kiln.fleet.plan import Arrangement, FleetPlan
     from kiln.model.fleet import Offer
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTerms:
     """The terms of a run: ``offers`` in the order in which they are asked for, ``lifetime`` of a worker in seconds.
+
+    A run of several machine types has the offers of the first one, and in ``other_offers`` those of the others.
 
     ``replacements`` lost workers are replaced, and a config is tried on ``attempts``; ``losses`` is what the lost ones
     cost at most.
@@ -25,9 +27,10 @@ class RunTerms:
     replacements: int
     losses: float
     lifetime: float
+    other_offers: tuple[tuple[Offer, ...], ...] = ()
 
 
-def most_lost(plan: FleetPlan, offers: tuple[Offer, ...], replacements: int, startup: float) -> float:
+def most_lost(plan: FleetPlan, offers: Iterable[Offer], replacements: int, startup: float) -> float:
     """Return what lost workers cost at most: each the longest build by the dearest offer, lost at its end."""
     hourly = max(offer.hourly for offer in offers)
     return replacements * hourly * (startup + max(job.cold for job in plan.estimates)) / 3600
@@ -36,8 +39,7 @@ def most_lost(plan: FleetPlan, offers: tuple[Offer, ...], replacements: int, sta
 def lines(terms: RunTerms, way: Arrangement) -> Iterator[str]:
     """Yield the lines of the plan about the terms."""
     currency = way.machine_type.currency
-    if len(terms.offers) > 1:
-        first, *others = terms.offers
+    for first, *others in (offers for offers in (terms.offers, *terms.other_offers) if len(offers) > 1):
         yield f"first   {first}"
         yield from (f"else    {offer}, {offer.hourly:.3f} {currency} an hour" for offer in others)
     if way.cost:

@@ -42,9 +42,7 @@ class WorkerManager:
         self.request_count = 0
         self.loss_count = 0
         run_config = state.run_config
-        self.offers = OfferList(
-            run_config.offers or (Offer(machine_type=run_config.machine_type, spot=run_config.spot),)
-        )
+        self.offers = OfferList([offer for kind in run_config.counts for offer in run_config.offers_of(kind)])
         self.next_request = 0.0
         self.refused_since: float | None = None
         self.cache: str | None = None if state.run_config.cache is not None else ""
@@ -111,18 +109,25 @@ class WorkerManager:
         """
         if not self._asks_again(worker):
             return False
-        if self.offers.first(now) is not None:
+        offers = self._useful_offers()
+        if self.offers.first(now, offers) is not None:
             return True
         had_some = any(other.record.provisioned is not None for other in self.state.inventory if not other.is_cache)
         self.refused_since = now if self.refused_since is None else self.refused_since
         if not (event.scarce or had_some) or now >= self.refused_since + self.state.run_config.capacity_timeout:
             return False
-        seconds = self.offers.next_time() - now
+        seconds = self.offers.next_time(offers) - now
         for config in self.state.configs.values():
             if config.state is ConfigState.WAITING:
                 text = f"no worker is left, and the provider refuses others; asking again in {seconds / 60:.0f} min"
                 self.state.observer.config_line(config.config, f"{text}: {event.reason}", "")
         return True
+
+    def _useful_offers(self) -> list[Offer]:
+        """Return the offers of the machine types that configs wait for."""
+        run_config, queue = self.state.run_config, self.state.queue
+        kinds = [kind for kind in run_config.counts if queue.has_work_of(kind.type)]
+        return [offer for kind in kinds for offer in run_config.offers_of(kind)]
 
     def expected_workers(self, now: float) -> int:
         """Return how many workers build at a time, unless the provider refuses more."""
@@ -226,7 +231,9 @@ class WorkerManager:
             # A cache is ready, or there is none; and no failed compile is being looked into.
             if self.cache is not None and not queue.is_held(worker.assignment):
                 self.jobs.start(worker, worker.assignment, now, cache=self.cache)
-        elif not worker.uncollected and (worker.is_retired or not (queue or self._is_only_collecting())):
+        elif not worker.uncollected and (
+            worker.is_retired or not (queue.has_work(worker.name) or self._is_only_collecting())
+        ):
             self._terminate(worker)
 
     def _assign(self, worker: Worker, now: float) -> None:
@@ -271,11 +278,13 @@ class WorkerManager:
         name, cache = run_config.worker_name(None), run_config.cache
         if cache is not None and self.cache is None and name not in inventory.workers:
             names.append(inventory.add(name, Offer(machine_type=cache, zone=self.offers.zone(now)), now=now).name)
-        offer = self.offers.first(now)
-        self.next_request = self.offers.next_time() if offer is None else 0.0
-        while offer is not None and sum(not each.is_reclaimed for each in inventory.builders) < self.max_workers:
+        offers = [run_config.offers_of(kind) for kind in run_config.counts]
+        refused = [self.offers.next_time(among) for among in offers if self.offers.first(now, among) is None]
+        self.next_request = min(refused, default=0.0)
+        while sum(not each.is_reclaimed for each in inventory.builders) < self.max_workers:
             name = run_config.worker_name(self.request_count + 1)
-            if self.state.queue.next(name, now + run_config.startup) is None:
+            offer = self._next_offer(name, now)
+            if offer is None:
                 break
             self.request_count += 1
             worker = inventory.add(name, offer, now=now)
@@ -285,6 +294,18 @@ class WorkerManager:
                 self.state.observer.config_line(worker.assignment.config, text, "")
             names.append(name)
         self.state.submit(inventory.request(names))
+
+    def _next_offer(self, name: str, now: float) -> Offer | None:
+        """Return the offer of the next worker: of a type that a config waits for, and of which there may be more."""
+        run_config, queue = self.state.run_config, self.state.queue
+        types = [queue.type_of(worker.name) for worker in self.state.inventory.builders if not worker.is_reclaimed]
+        for kind, count in run_config.counts.items():
+            queue.set_type(name, kind.type)
+            offer = self.offers.first(now, run_config.offers_of(kind))
+            free = offer is not None and types.count(kind.type) < count
+            if free and queue.next(name, now + run_config.startup) is not None:
+                return offer
+        return None
 
     def on_renewed(self, worker: Worker) -> None:
         """Record that a lease was renewed; it began when that was requested, at the earliest."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+TYPES_SEPARATOR = ", "  # between the machine types of a run
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSize:
@@ -51,7 +53,9 @@ class MachineType:
     ``memory`` and ``disk`` are in GB; 0 cores, memory or disk are unknown. ``hourly`` is the price of an hour of the
     machine alone, ``disk_hourly`` and ``address_hourly`` those of its disk and its public address, ``egress`` that of a
     GB that leaves the provider; the kinds of price in ``not_counted`` are unknown. ``billed`` is the billing increment
-    in seconds; ``source`` and ``date`` say where and when the price was read.
+    in seconds; ``source`` and ``date`` say where and when the price was read; without ``is_priced`` it is unknown, and
+    ``currency`` is empty.
+    A provider has ``limit`` machines of the type, 0 for no known limit.
     """
 
     provider: str
@@ -73,6 +77,8 @@ class MachineType:
     region: str = ""
     source: str = ""
     date: str = ""
+    is_priced: bool = True
+    limit: int = 0
 
     def price(self, *, spot: bool) -> float:
         """Return the price of an hour of a worker, with its disk and its address."""
@@ -185,8 +191,9 @@ class JobRecord:
 class FleetRun:
     """A run of the fleet as the ledger has it: ``id`` also names the workers, ``number`` is that of the run's report.
 
-    ``finished`` is None while workers of it may exist; ``lives`` is true while its process runs; ``key`` is a hash over
-    the recipe and the options of the builds.
+    ``type`` has the machine types of the workers, separated by `TYPES_SEPARATOR`. ``finished`` is None
+    while workers of it may exist; ``lives`` is true while its process runs; ``key`` is a hash over the recipe and the
+    options of the builds.
     """
 
     id: str
@@ -199,3 +206,8 @@ class FleetRun:
     key: str = ""
     workers: tuple[WorkerRecord, ...] = ()
     jobs: tuple[JobRecord, ...] = ()
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The machine types of the workers."""
+        return tuple(self.type.split(TYPES_SEPARATOR))

@@ -57,6 +57,7 @@ class ConfigRun:
 class RunCost:
     """The cost of a run on workers: ``spent`` so far, and ``expected`` in the end, in ``currency``.
 
+    The currency is empty when a price is unknown.
     ``end`` is the expected time of the end, ``config_ends`` those of the configs that are not finished, in seconds
     since the epoch.
     """

@@ -26,7 +26,8 @@ class Queue:
     With ``cache`` a finished compile is in reach of every worker. With ``wait_for_cold`` warm builds then wait for a
     cold build of their group that is running; otherwise they compile in full. With ``always_share`` the configs of a
     group share a compile even if the estimates show no saving. With ``dependent``, which implies a cache, warm builds
-    are begun at once and wait elsewhere for the cold one: as jobs of a scheduler that depend on it.
+    are begun at once and wait elsewhere for the cold one: as jobs of a scheduler that depend on it. A config of a
+    machine type is given to workers of that type only, and shares a compile with configs of that type only.
     """
 
     def __init__(
@@ -44,11 +45,14 @@ class Queue:
         self._wait_for_cold = wait_for_cold
         self._waiting: dict[str, list[JobEstimate]] = {}
         self._held: dict[str, list[JobEstimate]] = {}  # not given out, but counted
-        self._cold_groups: list[tuple[float, str, str]] = []  # heap of the groups without a compile, the longest first
+        # Machine type -> heap of the groups without a compile, the longest first.
+        self._cold_groups: dict[str, list[tuple[float, str, str]]] = {}
         self._compiling: dict[str, set[str]] = {}  # group -> workers that compile it now
         self._on_disk: dict[str, set[str]] = {}  # group -> workers that have it
         self._reach: dict[str, set[str]] = {}  # worker -> groups on its disk
         self._cached: set[str] = set()
+        self._group_types: dict[str, str] = {}  # group -> the machine type that builds it, empty for any
+        self._worker_types: dict[str, str] = {}
         self._busy: dict[str, tuple[JobEstimate, float]] = {}  # worker -> its job, and the job's expected end
         self._count = 0
         for job in jobs:
@@ -59,6 +63,23 @@ class Queue:
 
     def __iter__(self) -> Iterator[JobEstimate]:
         return (job for groups in (self._waiting, self._held) for jobs in groups.values() for job in jobs)
+
+    def set_type(self, worker: str, machine_type: str) -> None:
+        """Record the machine type of a worker, which gets the configs of that type, and those of none."""
+        self._worker_types[worker] = machine_type
+
+    def type_of(self, worker: str) -> str:
+        """Return the machine type of a worker, empty if it was not recorded."""
+        return self._worker_types.get(worker, "")
+
+    def has_work(self, worker: str) -> bool:
+        """Return whether a config waits that a worker may build, now or later."""
+        return self.has_work_of(self.type_of(worker))
+
+    def has_work_of(self, machine_type: str) -> bool:
+        """Return whether a config waits that a worker of a machine type may build, now or later."""
+        groups = (*self._waiting.items(), *self._held.items())
+        return any(jobs and self._group_types[group] in {"", machine_type} for group, jobs in groups)
 
     def add(self, job: JobEstimate) -> None:
         """Add a config, perhaps again."""
@@ -100,7 +121,9 @@ class Queue:
         """Return the config that a free worker should build, None when it should wait; ``now`` is in seconds."""
         if not self._count:
             return None
-        group = self._next_cold_group() or self._next_warm_group(worker) or self._group_worth_repeating(now)
+        group = (
+            self._next_cold_group(worker) or self._next_warm_group(worker) or self._group_worth_repeating(worker, now)
+        )
         return None if group is None else self._waiting[group][0]
 
     def compiles(self, worker: str, job: JobEstimate) -> bool:
@@ -129,10 +152,17 @@ class Queue:
 
     def copy(self) -> Queue:
         """Return a copy, for a simulation of what follows."""
-        copy = Queue((), cache=self._cache, wait_for_cold=self._wait_for_cold, always_share=self._always_share)
+        copy = Queue(
+            (),
+            cache=self._cache,
+            wait_for_cold=self._wait_for_cold,
+            always_share=self._always_share,
+            dependent=self._dependent,
+        )
         copy._held = {group: [*jobs] for group, jobs in self._held.items()}
         copy._waiting = {group: [*jobs] for group, jobs in self._waiting.items()}
-        copy._cold_groups = [*self._cold_groups]
+        copy._cold_groups = {kind: [*groups] for kind, groups in self._cold_groups.items()}
+        copy._group_types, copy._worker_types = {**self._group_types}, {**self._worker_types}
         for name in ("_compiling", "_on_disk", "_reach"):
             setattr(copy, name, {key: {*values} for key, values in getattr(self, name).items()})
         copy._cached, copy._busy, copy._count = {*self._cached}, {**self._busy}, self._count
@@ -161,13 +191,17 @@ class Queue:
         group = self._group(self._busy.pop(worker)[0])
         self._compiling.get(group, set()).discard(worker)
         if ok:
-            self.add_compile(worker, group)
+            self._add_compile(worker, group)
             if self._cache:
                 self._cached.add(group)
         self._requeue_cold(group)
 
     def add_compile(self, worker: str, group: str) -> None:
         """Record that a worker's disk holds a group's compile."""
+        typed = _typed(group, self._worker_types.get(worker, ""))
+        self._add_compile(worker, typed if typed in self._group_types else group)
+
+    def _add_compile(self, worker: str, group: str) -> None:
         self._on_disk.setdefault(group, set()).add(worker)
         self._reach.setdefault(worker, set()).add(group)
         if self._dependent:
@@ -190,39 +224,51 @@ class Queue:
 
     def _group(self, job: JobEstimate) -> str:
         """Return the group whose compile a config reuses: the config itself when that saves nothing."""
-        return job.group if self._always_share or job.warm < job.cold else job.config
+        group = _typed(job.group if self._always_share or job.warm < job.cold else job.config, job.type)
+        self._group_types.setdefault(group, job.type)
+        return group
+
+    def _suits(self, worker: str, group: str) -> bool:
+        """Return whether a worker is of the machine type that builds a group."""
+        return self._group_types[group] in {"", self.type_of(worker)}
 
     def _requeue_cold(self, group: str) -> None:
         """Schedule a cold build of a group, perhaps again, when its compile is neither stored nor running."""
         if self._waiting.get(group) and not self._has_compile(group):
             first = self._waiting[group][0]
-            heapq.heappush(self._cold_groups, (-first.cold, first.config, group))
+            heap = self._cold_groups.setdefault(self._group_types[group], [])
+            heapq.heappush(heap, (-first.cold, first.config, group))
 
     def _has_compile(self, group: str) -> bool:
         return bool(self._compiling.get(group) or self._on_disk.get(group)) or group in self._cached
 
-    def _next_cold_group(self) -> str | None:
-        while self._cold_groups:
-            group = self._cold_groups[0][2]
-            if self._waiting.get(group) and not self._has_compile(group):
-                return group
-            heapq.heappop(self._cold_groups)
-        return None
+    def _next_cold_group(self, worker: str) -> str | None:
+        heaps = [self._cold_heap(kind) for kind in {"", self._worker_types.get(worker, "")}]
+        return min((heap[0] for heap in heaps if heap), default=(0.0, "", None))[2]
+
+    def _cold_heap(self, machine_type: str) -> list[tuple[float, str, str]]:
+        """Return the heap of a machine type, whose first group has no compile and waits."""
+        heap = self._cold_groups.get(machine_type, [])
+        while heap and (not self._waiting.get(heap[0][2]) or self._has_compile(heap[0][2])):
+            heapq.heappop(heap)
+        return heap
 
     def _next_warm_group(self, worker: str) -> str | None:
-        groups = [group for group in self._reach.get(worker, set()) | self._cached if self._waiting.get(group)]
+        reach = self._reach.get(worker, set()) | self._cached
+        groups = [group for group in reach if self._waiting.get(group) and self._suits(worker, group)]
         return min(groups, key=self._warm_order, default=None)
 
     def _warm_order(self, group: str) -> tuple[float, str]:
         return -self._waiting[group][0].warm, self._waiting[group][0].config
 
-    def _group_worth_repeating(self, now: float) -> str | None:
-        """Return the group whose compile should be repeated on another worker rather than waited for."""
+    def _group_worth_repeating(self, worker: str, now: float) -> str | None:
+        """Return the group whose compile should be repeated on a worker rather than waited for."""
+        groups = [group for group, jobs in self._waiting.items() if jobs and self._suits(worker, group)]
         if self._cache:
             waits = self._wait_for_cold and not self._dependent
-            others = [] if waits else [group for group, jobs in self._waiting.items() if jobs]
+            others = [] if waits else groups
             return min(others, key=lambda group: (-len(self._waiting[group]), group), default=None)
-        ends = [(self._end_of(group), group) for group, jobs in self._waiting.items() if jobs]
+        ends = [(self._end_of(group), group) for group in groups]
         end, group = max(ends, default=(0.0, None))
         return group if group and now + WORTH * self._waiting[group][0].cold < end else None
 
@@ -242,3 +288,7 @@ class Queue:
 
     def _holders(self, group: str) -> set[str]:
         return self._compiling.get(group, set()) | self._on_disk.get(group, set())
+
+
+def _typed(group: str, machine_type: str) -> str:
+    return f"{group} on {machine_type}" if machine_type else group

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from kiln.scheduling.queue import Queue
 
@@ -24,9 +24,15 @@ class Placement:
     cold: bool
 
 
-def simulate(queue: Queue, workers: int, *, startup: float = 0.0) -> Iterator[Placement]:
-    """Yield the placements of all configs; each of up to ``workers`` workers is ready ``startup`` after its request."""
-    count = 0
+def simulate(queue: Queue, workers: int, *, startup: float = 0.0, types: Sequence[str] = ()) -> Iterator[Placement]:
+    """Yield the placements of all configs; each of up to ``workers`` workers is ready ``startup`` after its request.
+
+    ``types`` are the machine types of the workers, if the queue distinguishes them.
+    """
+    new: dict[str, list[int]] = {}  # the workers that were not requested yet
+    for worker, machine_type in enumerate(types or [""] * workers):
+        queue.set_type(str(worker), machine_type)
+        new.setdefault(machine_type, []).append(worker)
     idle: list[int] = []
     building: list[tuple[float, int]] = []
     now = 0.0
@@ -40,10 +46,10 @@ def simulate(queue: Queue, workers: int, *, startup: float = 0.0) -> Iterator[Pl
                 yield placement
                 heapq.heappush(building, (placement.start + placement.seconds, worker))
         idle = waiting
-        while count < workers and (placement := _begin_next(queue, count, now + startup)):
-            yield placement
-            heapq.heappush(building, (placement.start + placement.seconds, count))
-            count += 1
+        for names in new.values():
+            while names and (placement := _begin_next(queue, names[0], now + startup)):
+                yield placement
+                heapq.heappush(building, (placement.start + placement.seconds, names.pop(0)))
         now, worker = heapq.heappop(building)
         queue.end(str(worker))
         idle.append(worker)
@@ -55,4 +61,5 @@ def _begin_next(queue: Queue, worker: int, now: float) -> Placement | None:
         return None
     cold, seconds = queue.compiles(str(worker), job), queue.seconds(str(worker), job)
     queue.begin(str(worker), job, now)
-    return Placement(config=job.config, group=job.group, worker=worker, start=now, seconds=seconds, cold=cold)
+    start = queue.expected_end(str(worker)) - seconds  # later than now for a job that depends on another
+    return Placement(config=job.config, group=job.group, worker=worker, start=start, seconds=seconds, cold=cold)

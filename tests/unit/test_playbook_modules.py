@@ -235,6 +235,59 @@ def test_an_existing_host_belongs_to_one_run_at_a_time(fake_hosts: type[FakeHost
     assert hosts_of(fake_hosts, one, "one").list_all() == []
 
 
+BIG = {"address": "big", "cores": 64, "memory": 256}
+
+
+def test_a_worker_gets_a_host_of_its_type(fake_hosts: type[FakeHosts], tmp_path: Path) -> None:
+    machines = [{"name": "m-1", "type": "static-64cores-256memory"}, {"name": "m-2", "type": "static"}]
+    hosts = [BIG, {"address": "unknown"}]
+    made, refused = hosts_of(fake_hosts, tmp_path, "one", machines=machines, hosts=hosts).claim_all()
+    assert {item["name"]: (item["address"], item["type"]) for item in made} == {
+        "m-1": ("big", "static-64cores-256memory"),
+        "m-2": ("unknown", "static"),
+    }
+    more = [{"name": "m-3", "type": "static-64cores-256memory"}]
+    made, refused = hosts_of(fake_hosts, tmp_path, "one", machines=more, hosts=hosts).claim_all()
+    assert (made, refused[0]["type"]) == ([], "static-64cores-256memory")
+
+
+def test_a_host_that_measures_less_than_a_config_needs_is_left_as_it_was(
+    fake_hosts: type[FakeHosts], tmp_path: Path
+) -> None:
+    class Measured(fake_hosts):  # type: ignore[misc,valid-type]
+        def ask(self, host: dict[str, Any], name: str, script: str) -> str:
+            answer = super().ask(host, name, script)
+            size = "measured_cores=8\nmeasured_memory=65536000\nmeasured_disk=x\nmeasured_gpus=1\n"
+            return f"{answer}{size}" if "measured_cores" in script else answer
+
+    def claim(**needs: float) -> list[dict[str, Any]]:
+        machines = [{"name": "m-1", "type": "static", "needs": needs}]
+        made, refused = hosts_of(Measured, tmp_path, "one", machines=machines, hosts=[{"address": "a"}]).claim_all()
+        assert bool(made) != bool(refused)
+        return [*refused, *made]
+
+    assert claim(cores=16, memory=64, disk=100, gpus=2)[0]["reason"] == (
+        "a is too small: it has 8 of 16 cores, 1 of 2 GPUs"
+    )
+    assert fake_hosts.notes == {}, "it is released"
+    assert claim(memory=80)[0]["reason"] == "a is too small: it has 67.11 of 80 GB of memory"
+    assert claim(cores=8, memory=70, gpus=1)[0]["address"] == "a", "a part of the memory is the kernel's"
+
+
+@pytest.mark.processes
+def test_the_sizes_of_this_machine_are_measured(tmp_path: Path) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'GPU 0: Tesla T4 (UUID: GPU-1)'; echo 'GPU 1: Tesla T4 (UUID: GPU-2)'\n")
+    smi.chmod(0o755)
+    for path, gpus in ((f"{tmp_path}:/usr/bin:/bin", 2.0), ("/usr/bin:/bin", 0.0)):
+        answer = subprocess.run(
+            ["/bin/sh", "-c", NOTE.MEASURE], capture_output=True, text=True, check=True, env={"PATH": path}
+        )
+        sizes = NOTE.measured(NOTE.parse(answer.stdout))
+        assert set(sizes) == {"cores", "memory", "disk", "gpus"}, answer.stdout
+        assert (sizes["gpus"], sizes["cores"] >= 1, sizes["memory"] > 0.1) == (gpus, True, True)
+
+
 def test_an_unreachable_host_is_skipped_unless_it_may_have_been_claimed(
     fake_hosts: type[FakeHosts], tmp_path: Path
 ) -> None:
@@ -502,3 +555,26 @@ def test_a_released_host_keeps_no_program_of_kiln() -> None:
     programs = [path.name for path in folder.iterdir() if path.is_file()]
     assert programs
     assert {f"/usr/local/sbin/{name}" for name in programs} <= removed
+
+
+@pytest.mark.processes
+def test_tools_whose_unpacking_was_interrupted_are_unpacked_again(tmp_path: Path) -> None:
+    text = yaml.safe_load((ANSIBLE / "roles/kiln_prepare/vars/main.yml").read_text())["kiln_prepare_unpack_tools"]
+    hashes, tools = tmp_path / "kiln-tools", tmp_path / "tools"
+    script = text.partition("{%")[0].replace("/etc/kiln-tools", str(hashes)).replace("--directory /", f"-C {tools}")
+    archives = []
+    for number in range(2):
+        (tmp_path / "tool").write_text(f"{number}\n" * 100_000)
+        archives.append(tmp_path / f"{number}.tar.gz")
+        subprocess.run(["tar", "-czf", archives[-1], "-C", tmp_path, "tool"], check=True)
+    tools.mkdir()
+
+    def unpack(data: bytes) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(["/bin/sh", "-c", script], input=data, capture_output=True, check=False)
+
+    old, new = (archive.read_bytes() for archive in archives)
+    assert unpack(old).stdout == b"CHANGED\n"
+    assert unpack(old).stdout == b""
+    assert unpack(new[: len(new) // 2]).returncode != 0
+    assert unpack(old).stdout == b"CHANGED\n", "the hash of what was there before does not count"
+    assert (tools / "tool").read_text().startswith("0")

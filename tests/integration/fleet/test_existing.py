@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from kiln.errors import (
     ProvisionRefused,
     UnsupportedPython,
+    UsageError,
 )
 from kiln.model.fleet import JobState
 from tests.integration.fleet.helpers import (
@@ -93,6 +95,43 @@ def test_a_machine_that_exists_builds_for_one_run_at_a_time_and_keeps_off_the_ot
             process.kill()
     assert {(job.attempt, job.state) for job in ledgered(small)[0].jobs} == {(1, JobState.COLLECTED)}
     assert_whole(small, CONFIGS)
+    assert_given_back(small)
+    left = docker("exec", existing["name"], "sh", "-c", "ls -d /etc/kiln-owner /var/lib/kiln 2>/dev/null || true")
+    assert left == ""
+
+
+SMI = """#!/bin/sh
+case $1 in
+-L) echo 'GPU 0: Tesla T4 (UUID: GPU-1)' ;;
+*) echo '550.54.15, Tesla T4, 7.5, 15360' ;;
+esac
+"""
+
+
+def test_packages_of_another_run_are_tested_on_a_host_with_a_gpu(small: Path, existing: dict[str, str]) -> None:
+    """A program stands in for the driver's: without it the host is refused, with it the recipe's tests run there."""
+    config, other = (config for config in CONFIGS if "12.9" in config)
+    cpu = next(name for name in CONFIGS if name not in {config, other})
+
+    def tested(*configs: str) -> subprocess.CompletedProcess[str]:
+        call = static_words(small, existing, "test", "--gpu", "--json", *configs)
+        return subprocess.run(call, cwd=ROOT, text=True, capture_output=True, check=False)
+
+    build = (sys.executable, "-m", "kiln", "-C", str(small), "build", config, "--container", "none")
+    subprocess.run(build, cwd=ROOT, capture_output=True, check=True)
+    unbuilt = tested(config, other)
+    assert unbuilt.returncode == UsageError.exit_code
+    assert f"the packages of {other} are not built" in unbuilt.stderr
+    refused = tested(config)
+    assert refused.returncode == ProvisionRefused.exit_code, refused.stderr
+    assert "is too small: it has 0 of 1 GPUs" in refused.stderr
+    place = "/usr/local/bin/nvidia-smi"
+    docker("exec", existing["name"], "sh", "-c", f"printf %s {shlex.quote(SMI)} >{place}; chmod 755 {place}")
+    done = tested(config, cpu)
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)  # the other needs no GPU
+    assert (result["config"], [report["verdict"] for report in result["reports"]]) == (config, ["passed", "passed"])
+    assert {gpu for report in result["reports"] for gpu in report["gpus"]} == {"Tesla T4 (7.5), driver 550.54.15"}
     assert_given_back(small)
     left = docker("exec", existing["name"], "sh", "-c", "ls -d /etc/kiln-owner /var/lib/kiln 2>/dev/null || true")
     assert left == ""

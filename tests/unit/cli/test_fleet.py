@@ -11,8 +11,9 @@ import pytest
 from kiln import cli
 from kiln.cli.command_hints import pasteable
 from kiln.cli.fleet_arguments import arguments, loss_limits, seconds
+from kiln.cli.fleet_plan_inputs import require_types
 from kiln.cli.fleet_prices import region_of
-from kiln.errors import UsageError
+from kiln.errors import FleetLimit, MalformedYaml, UsageError
 from kiln.fleet import price_table
 from kiln.fleet.price_table import Price
 from kiln.ledger.fleet import FleetLedger
@@ -95,7 +96,7 @@ SPOT = {
 }
 
 
-def test_a_plan_is_made_with_the_prices_of_its_region_or_not_at_all(
+def test_a_plan_is_made_with_the_prices_of_its_region_or_without(
     feedstock: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "aws", "--all", "--json"]
@@ -103,8 +104,18 @@ def test_a_plan_is_made_with_the_prices_of_its_region_or_not_at_all(
     selection = json.loads(capsys.readouterr().out)["chosen"]
     assert (selection["machine_type"]["region"], selection["currency"]) == ("us-east-1", "USD")
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
-    assert cli.run(plan) == UsageError.exit_code
-    assert "no price of c7i.4xlarge in aws's region 'eu-west-1' is known" in capsys.readouterr().err
+    assert cli.run(plan) == 0
+    selection = json.loads(capsys.readouterr().out)["chosen"]
+    assert (selection["cost"], selection["is_priced"], selection["machine_type"]["hourly"]) == (None, False, 0.0)
+    assert cli.run(plan[:-1]) == 0
+    text = capsys.readouterr().out
+    assert text.count("price unknown") == 3, "of the selected, the cheapest and the fastest"
+    assert "unknown for c7i.4xlarge in eu-west-1" in text
+    for option in (["--budget", "5"], ["--optimize", "cost"]):
+        assert cli.run([*plan, *option]) == UsageError.exit_code
+        assert f"the price of c7i.4xlarge is unknown, so {option[0]}" in capsys.readouterr().err
+    assert cli.run([*plan, "--spot"]) == UsageError.exit_code
+    assert "no spot price of c7i.4xlarge in eu-west-1" in capsys.readouterr().err
     own = Price(
         provider="aws",
         region="eu-west-1",
@@ -172,17 +183,88 @@ def test_the_region_of_aws_is_that_of_the_playbooks(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("home")
-def test_a_plan_takes_a_type_that_is_large_enough_for_every_config(
-    feedstock: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_gives_each_config_a_type_that_holds_it(feedstock: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "aws", "--all", "--json"]
     (feedstock / "fleet-sizes.yml").write_text("- match: {cuda_compiler_version: '12.9'}\n  memory: 100\n")
-    assert cli.run(plan) == 0
+    assert cli.run([*plan, "--optimize", "cost"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert data["chosen"]["machine_type"]["type"] == "compute-64"
+    types = {job["config"]: job["type"] for job in data["estimates"]}
+    sizes = {job["config"]: job["size"]["memory"] for job in data["estimates"]}
+    large = {config for config, memory in sizes.items() if memory == 100.0}
+    assert {types[config] for config in large} == {"c6a.16xlarge"}, "the cheapest with 100 GB of memory"
+    assert {types[config] for config in set(types) - large} == {"compute-16"}
+    assert sorted(data["chosen"]["worker_types"]) == ["c6a.16xlarge", "compute-16"]
+    assert cli.run([*plan[:-1], "--optimize", "cost"]) == 0
+    text = capsys.readouterr().out
+    assert "1 compute-16 (c7i.4xlarge) + 1 c6a.16xlarge" in text
+    assert [line.split()[2] for line in text.splitlines() if line.startswith("price ")] == ["USD", "USD"]
     assert {job["size"]["memory"] for job in data["estimates"]} == {0.0, 100.0}
     assert cli.run([*plan, "--type", "compute-16"]) == UsageError.exit_code
     assert "needs 100 GB of memory, and compute-16 has 16 cores, 32 GB" in capsys.readouterr().err
+    assert cli.run([*plan, "--type", "compute-16", "--type", "gpu-t4", "--workers", "1"]) == UsageError.exit_code
+    (feedstock / "fleet-sizes.yml").write_text("- match: {cuda_compiler_version: '12.9'}\n  gpus: 1\n- cores: 4\n")
+    text = (feedstock / "fleet-sizes.yml").read_text() + "- match: {cuda_compiler_version: None}\n  cores: 16\n"
+    (feedstock / "fleet-sizes.yml").write_text(text)
+    assert cli.run([*plan, "--type", "compute-16", "--type", "gpu-t4", "--workers", "1"]) == UsageError.exit_code
+    assert "need workers of 2 machine types, and --workers is 1" in capsys.readouterr().err
+
+
+def test_a_run_whose_machine_type_is_gone_from_the_table_is_not_resumed() -> None:
+    types = "compute-16, compute-72"
+    run = FleetRun(id="r1", provider="aws", type=types, started=1.0, finished=None, number=1, lives=False)
+    options = Namespace(provider="aws", vars=[], cache=None, types=list(run.types))
+    with pytest.raises(UsageError, match="its machine type 'compute-72' is no longer in the table") as refused:
+        require_types(options, run)
+    assert "kiln fleet down r1" in refused.value.hint
+    options.types = ["compute-16"]
+    require_types(options, run)
+
+
+@pytest.mark.usefixtures("home")
+def test_another_openstack_is_planned_with_its_own_types_and_without_prices(
+    feedstock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OS_AUTH_URL", "https://keystone.example.org:5000/v3")
+    types = tmp_path / "types.yml"
+    row = "{provider: openstack, type: big, flavor: m1.xlarge, cores: 16, memory: 64, disk: 100}"
+    types.write_text(f"kiln_machine_types:\n- {row}\n")
+    plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "openstack", "--all", "--vars", str(types)]
+    assert cli.run(plan) == 0
+    text = capsys.readouterr().out
+    assert "big (m1.xlarge)" in text
+    assert "price   unknown for m1.xlarge in keystone.example.org" in text
+    types.write_text("kiln_machine_types:\n- {provider: openstack, type: big}\n")
+    assert cli.run(plan) == MalformedYaml.exit_code
+    assert "kiln_machine_types is not a table of machine types" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("home")
+def test_the_tests_on_a_gpu_are_part_of_the_plan_and_of_its_limits(
+    feedstock: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "aws", "--all", "--gpu-tests"]
+    assert cli.run(plan) == 0
+    output = capsys.readouterr()
+    count = len([path for path in (feedstock / ".ci_support").glob("*.yaml") if "versionNone" not in path.name])
+    assert f"gpu     {count} configs on 1 gpu-t4 (g4dn.xlarge)" in output.out
+    assert cli.run([*plan, "--json", "--gpu-type", "gpu-l4"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    tests, cost = data["bounds"]["tests"], data["cheapest"]["cost"]
+    assert (tests["machine_type"]["name"], len(tests["configs"])) == ("g6.xlarge", count)
+    assert tests["seconds"] == 300 + count * 600 + 60
+    assert cli.run([*plan, "--budget", f"{cost + tests['cost'] / 2:.3f}"]) == FleetLimit.exit_code
+    assert cli.run([*plan, "--gpu-type", "compute-16"]) == UsageError.exit_code
+    assert "compute-16 has no GPU" in capsys.readouterr().err
+
+
+def test_packages_that_are_not_built_are_not_sent_to_a_gpu(feedstock: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["-C", str(feedstock), "fleet", "test", "--gpu", "--all"]
+    assert cli.run([*words, "--provider", "aws"]) == UsageError.exit_code
+    error = capsys.readouterr().err
+    assert "are not for CUDA, and need no GPU" in error
+    assert "are not built, nor those of" in error
+    assert cli.run([*words, "--provider", "local"]) == UsageError.exit_code
+    assert "no machine type of local has a GPU" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("home")

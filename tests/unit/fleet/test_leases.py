@@ -36,7 +36,8 @@ def test_a_plan_states_the_greatest_cost_after_the_controller_is_gone_for_good(p
         estimates(2), workers=2, machine_type=machine_type, overheads=Overheads(startup=1, collect=1, teardown=1)
     )
     assert words in bound(way)
-    charged = dataclasses.replace(way, machine_type=dataclasses.replace(machine_type, disk_hourly=0.1))
+    dearer = dataclasses.replace(machine_type, disk_hourly=0.1)
+    charged = dataclasses.replace(way, machine_type=dearer, worker_types=(dearer,) * 2)
     assert (words in bound(charged)) == ("EUR" not in words), "disks are charged for as long"
 
 

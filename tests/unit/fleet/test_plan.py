@@ -172,7 +172,10 @@ def test_a_type_that_is_too_small_for_a_config_is_not_planned() -> None:
     small, *rest = estimates(4)
     large = dataclasses.replace(small, size=JobSize(memory=128.0))
     made = plan({MACHINE: [large, *rest], big: [large, *rest]}, overheads=SOME, bounds=FleetBounds(workers=2))
-    assert made.selection.machine_type is big, "though it is dearer"
+    types = {job.config: job.type for job in made.estimates}
+    assert types == {"config00": "compute-64", **{job.config: "compute-16" for job in rest}}, "though it is dearer"
+    bounds = FleetBounds(workers=1)
+    assert plan({MACHINE: [large, *rest], big: [large, *rest]}, overheads=SOME, bounds=bounds).selection.workers == 1
     with pytest.raises(UsageError, match="no machine type is large enough for config00") as refused:
         plan({MACHINE: [large, *rest]}, overheads=SOME, bounds=FleetBounds(workers=2))
     assert "it needs 128 GB of memory, and compute-16 has 16 cores, 64 GB of memory" in refused.value.why
@@ -191,3 +194,57 @@ def test_disks_addresses_and_collected_packages_are_part_of_the_cost() -> None:
     overheads = dataclasses.replace(SOME, packages=3.0)
     way = arrange(estimates(2), workers=1, machine_type=charged, overheads=overheads)
     assert way.cost == pytest.approx(plain.cost + 0.15 * way.seconds / HOUR + 2 * 3 * 0.5)
+
+
+def test_each_group_gets_the_cheapest_type_that_holds_it_and_stays_together() -> None:
+    big = dataclasses.replace(MACHINE, type="big", cores=64, memory=256.0, hourly=3.2)
+    gpu = dataclasses.replace(MACHINE, type="gpu", cores=4, memory=16.0, hourly=0.5, gpus=1)
+    first, *rest = estimates(6, hours=1, warm=0.25, groups=2)
+    configs = [
+        dataclasses.replace(first, size=JobSize(memory=128.0)),
+        *rest,
+        JobEstimate(config="gpu", group="gpu", cold=HOUR, warm=HOUR, size=JobSize(gpus=1)),
+    ]
+    kinds = {MACHINE: configs, big: configs, gpu: configs}
+    made = plan(kinds, overheads=SOME, bounds=FleetBounds(workers=4), optimize="cost")
+    types = {job.config: job.type for job in made.estimates}
+    assert {types[job.config] for job in configs if job.group == "cuda0"} == {"big"}, "they share a compile"
+    assert {types[job.config] for job in configs if job.group == "cuda1"} == {"gpu"}, "nothing is cheaper"
+    assert types["gpu"] == "gpu"
+    way = made.selection
+    assert {way.worker_types[each.worker].type for each in way.placements if each.config == "config00"} == {"big"}
+    charged = sum(
+        price(kind.hourly, seconds, billed=kind.billed)
+        for kind, seconds in zip(way.worker_types, way.worker_seconds, strict=True)
+    )
+    assert way.cost == pytest.approx(charged)
+    quick = plan(kinds, overheads=SOME, bounds=FleetBounds(workers=4), optimize="time").selection
+    assert (quick.seconds < way.seconds, quick.workers > way.workers) == (True, True)
+    with pytest.raises(UsageError, match="need workers of 2 machine types, and --workers is 1"):
+        plan(kinds, overheads=SOME, bounds=FleetBounds(workers=1))
+
+
+def test_a_group_that_no_type_holds_is_split() -> None:
+    gpu = dataclasses.replace(MACHINE, type="gpu", cores=4, memory=16.0, gpus=1)
+    one, two = estimates(2, hours=1, warm=0.25, groups=1)
+    configs = [dataclasses.replace(one, size=JobSize(cores=16)), dataclasses.replace(two, size=JobSize(gpus=1))]
+    made = plan({MACHINE: configs, gpu: configs}, overheads=SOME, bounds=FleetBounds(workers=2))
+    assert [job.type for job in made.estimates] == ["compute-16", "gpu"]
+    assert [each.cold for each in made.selection.placements] == [True, True], "no disk has the compile of both"
+
+
+def test_a_type_has_no_more_workers_than_the_provider_has_machines() -> None:
+    few = dataclasses.replace(MACHINE, limit=2)
+    assert (
+        plan({few: estimates(6)}, overheads=SOME, bounds=FleetBounds(workers=6), optimize="time").selection.workers == 2
+    )
+
+
+def test_a_scheduler_s_warm_builds_wait_for_the_cold_one() -> None:
+    configs = estimates(4, hours=1, warm=0.25, groups=1)
+    way = arrange(configs, workers=4, machine_type=MACHINE, overheads=FREE, dependent=True)
+    assert [(each.cold, each.start, each.seconds) for each in way.placements] == [
+        (True, 0.0, HOUR),
+        *[(False, HOUR, HOUR / 4)] * 3,
+    ]
+    assert way.seconds == 1.25 * HOUR

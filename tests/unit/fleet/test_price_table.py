@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.errors import MalformedYaml, UsageError
+from kiln.errors import MalformedYaml
 from kiln.fleet import machine_types, price_table
 from kiln.fleet.price_table import Price, PriceTable
 from kiln.model.fleet import MachineType
@@ -62,19 +62,17 @@ def test_an_hour_of_a_worker_has_its_disk_and_its_address() -> None:
     assert priced.not_counted == ()
 
 
-def test_a_region_without_prices_is_refused_and_the_user_s_table_adds_it(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no price of c7i\.4xlarge in aws's region 'eu-west-1' is known") as refused:
-        PriceTable.read().apply(TYPE, region="eu-west-1")
-    assert "us-east-1" in refused.value.why
+def test_a_region_without_prices_has_not_those_of_another_and_the_user_s_table_adds_them(tmp_path: Path) -> None:
+    unpriced = PriceTable.read().apply(TYPE, region="eu-west-1")
+    assert (unpriced.is_priced, unpriced.price(spot=False), unpriced.currency, unpriced.source) == (False, 0.0, "", "")
     path = tmp_path / "kiln" / "prices.csv"
     price_table.write(path, [PRICE])
     priced = PriceTable.read(path).apply(TYPE, region="eu-west-1")
     assert (priced.hourly, priced.region, priced.source) == (0.765, "eu-west-1", "a list, with a comma")
     assert priced.not_counted == ("disk", "address", "egress")
     other = dataclasses.replace(TYPE, name="c6a.4xlarge")
-    with pytest.raises(UsageError, match=r"no price of c6a\.4xlarge") as refused:
-        PriceTable.read(path).apply(other, region="eu-west-1")
-    assert refused.value.why == "of eu-west-1, the tables have prices of other machine types"
+    assert not PriceTable.read(path).apply(other, region="eu-west-1").is_priced
+    assert priced.is_priced
 
 
 def test_a_price_of_the_user_s_table_replaces_kiln_s(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NOTE = RunNote(id="r1", provider="aws", type="compute-16", key="k" * 64, started=1_790_000_000.0)
+PRICES = {"compute-16": 0.7}
 KEYS = {"config00": "key0", "config01": "key1", "config02": "key2", "config03": ""}
 STATUS = {
     "config00": {"key": "key0", "state": "ended", "exit_code": 0, "result": "success", "started": 1.0, "ended": 2.0},
@@ -76,7 +77,7 @@ def test_machines_that_answer_are_adopted_with_their_jobs_and_the_others_ended(t
     ]
     machines.append(row("../kiln-r1-6"))
     site = Site(tmp_path, machines, {"kiln-r1-1": {**STATUS, "broken": "by its build"}, "kiln-r1-2": None})
-    run = recover(cast("Any", site), NOTE, keys=KEYS, hourly=0.7)
+    run = recover(cast("Any", site), NOTE, keys=KEYS, hourly=PRICES)
     assert run is not None
     assert {(worker.name, worker.state) for worker in run.workers} == {
         ("kiln-r1-1", WorkerState.READY),
@@ -96,7 +97,7 @@ def test_machines_that_answer_are_adopted_with_their_jobs_and_the_others_ended(t
 def test_the_firewall_is_opened_to_this_computer_before_all_count_as_lost(tmp_path: Path) -> None:
     site = Site(tmp_path, [row("kiln-r1-1")], {"kiln-r1-1": STATUS})
     site.needs_admission = True
-    run = recover(cast("Any", site), NOTE, keys=KEYS, hourly=0.7)
+    run = recover(cast("Any", site), NOTE, keys=KEYS, hourly=PRICES)
     assert run is not None
     assert [worker.state for worker in run.workers] == [WorkerState.READY]
     assert site.played == ["list.yml", "admit.yml"]
@@ -104,9 +105,9 @@ def test_the_firewall_is_opened_to_this_computer_before_all_count_as_lost(tmp_pa
 
 @pytest.mark.usefixtures("sites")
 def test_a_run_without_machines_has_ended_and_a_silent_provider_is_an_error(tmp_path: Path) -> None:
-    assert recover(cast("Any", Site(tmp_path / "a", [], {})), NOTE, keys=KEYS, hourly=0.7) is None
+    assert recover(cast("Any", Site(tmp_path / "a", [], {})), NOTE, keys=KEYS, hourly=PRICES) is None
     with pytest.raises(MachinesUnknown, match="the ledger does not have the fleet run r1"):
-        recover(cast("Any", Site(tmp_path / "b", None, {})), NOTE, keys=KEYS, hourly=0.7)
+        recover(cast("Any", Site(tmp_path / "b", None, {})), NOTE, keys=KEYS, hourly=PRICES)
 
 
 def test_only_runs_that_the_ledger_does_not_have_are_recovered(tmp_path: Path) -> None:
@@ -145,7 +146,7 @@ def test_a_recovered_run_goes_on_with_what_its_workers_build_and_starts_none_bes
     first.jobs |= {"config00": now - 60, "config01": now + HOUR / 2}
     machines = [row("kiln-r1-1", id="1"), row("kiln-r1-2", id="2")]
     site = Site(tmp_path, machines, {"kiln-r1-1": STATUS, "kiln-r1-2": {}})
-    run = recover(cast("Any", site), NOTE, keys=KEYS, hourly=0.7)
+    run = recover(cast("Any", site), NOTE, keys=KEYS, hourly=PRICES)
     config = run_config(jobs, previous_run=run)
     supervisor = Supervisor(config, executor=simulation, store=NullStore(), observer=NullObserver())
     report = supervisor.execute()

@@ -973,7 +973,7 @@ def test_a_build_that_takes_longer_than_it_may_is_stopped_and_fails_alone() -> N
     report = run.execute()
     (config,) = [config for config in report.configs if config.config == limited.config]
     assert config.state is ConfigState.FAILED
-    assert config.reason == "stopped at its time limit of 2.00 h, which fleet-sizes.yml sets"
+    assert config.reason == "stopped at its time limit of 2.00 h, which fleet-sizes.yml or the recipe sets"
     assert config.finished is not None
     assert config.started is not None
     assert config.finished - config.started == pytest.approx(2 * HOUR, abs=60)
@@ -1013,4 +1013,82 @@ def test_a_build_is_stopped_once_its_worker_can_be_reached_again() -> None:
     (config,) = run.execute().configs
     assert config.state is ConfigState.FAILED
     assert "time limit" in config.reason
+    assert_nothing_left(run, simulation)
+
+
+GPU = dataclasses.replace(MACHINE, type="gpu", hourly=2.0)
+
+
+def of_types(*types: str) -> tuple[JobEstimate, ...]:
+    jobs = estimates(len(types), hours=1, warm=0.5, groups=1)
+    return tuple(dataclasses.replace(job, type=name) for job, name in zip(jobs, types, strict=True))
+
+
+def types_of(run: Supervisor) -> dict[str, str]:
+    return {worker.name: worker.record.type for worker in run.state.inventory}
+
+
+def test_each_config_is_built_on_a_worker_of_its_machine_type() -> None:
+    jobs = of_types("compute-16", "gpu", "compute-16", "gpu", "compute-16")
+    simulation = Simulation(jobs)
+    run = supervisor(simulation, type_workers={MACHINE: 1, GPU: 1})
+    report = run.execute()
+    assert all_done(report)
+    (provision,) = commands(simulation, Provision)
+    assert sorted(kind for kind, _, _ in provision.offers.values()) == ["compute-16", "gpu"]
+    planned, types = {job.config: job.type for job in jobs}, types_of(run)
+    assert {config: types[worker] for config, worker in simulation.built} == planned
+    assert sum(config.cold for config in report.configs) == 2, "a compile on each type"
+    gpu = next(name for name, kind in types.items() if kind == "gpu")
+    assert [command.worker for command in commands(simulation, Terminate)] == [gpu], "as soon as it has no work"
+    assert (report.machine, report.cores) == ("1 x made-up.16 (local), 1 x made-up.16 (local)", 32)
+    assert_nothing_left(run, simulation)
+
+
+def test_a_lost_worker_is_replaced_by_one_of_its_type() -> None:
+    simulation = Simulation(of_types("gpu", "compute-16", "compute-16"), faults=Faults(dies={ONE: 1000.0}))
+    run = supervisor(simulation, type_workers={MACHINE: 1, GPU: 1})
+    assert all_done(run.execute())
+    types = types_of(run)
+    assert types["kiln-r1-3"] == types[ONE]
+    assert_nothing_left(run, simulation)
+
+
+def test_a_killed_run_of_several_types_resumes_with_its_workers(tmp_path: Path) -> None:
+    jobs = of_types("compute-16", "gpu", "gpu", "compute-16")
+    simulation = Simulation(jobs, faults=Faults(killed=HOUR / 2))
+    expected = run_config(jobs, type_workers={MACHINE: 1, GPU: 1})
+    with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
+        with pytest.raises(Killed):
+            Supervisor(expected, executor=simulation, store=ledger, observer=NullObserver()).execute()
+        simulation.revive()
+        (previous,) = ledger.fleets()
+        assert previous.types == ("compute-16", "gpu")
+        run = Supervisor(
+            dataclasses.replace(expected, previous_run=previous),
+            executor=simulation,
+            store=ledger,
+            observer=NullObserver(),
+        )
+        assert all_done(run.execute())
+    types = types_of(run)
+    assert set(types) == {ONE, TWO}
+    assert {config: types[worker] for config, worker in simulation.built} == {job.config: job.type for job in jobs}
+
+
+def test_a_machine_type_that_is_refused_holds_back_only_its_own_configs() -> None:
+    """The GPU's offers are refused for an hour; a fall-back takes its place later, and gets its configs."""
+    other = dataclasses.replace(GPU, type="gpu-2")
+    simulation = Simulation(of_types("compute-16", "gpu", "compute-16", "gpu"), faults=Faults(refused=frozenset({ONE})))
+    offers = {MACHINE: (Offer(machine_type=MACHINE),), GPU: (Offer(machine_type=GPU), Offer(machine_type=other))}
+    run = supervisor(simulation, type_workers={GPU: 1, MACHINE: 1}, type_offers=offers)
+    assert all_done(run.execute())
+    types = types_of(run)
+    assert types[ONE] == "gpu", "which was refused"
+    assert {config: types[worker] for config, worker in simulation.built} == {
+        "config00": "compute-16",
+        "config01": "gpu-2",
+        "config02": "compute-16",
+        "config03": "gpu-2",
+    }
     assert_nothing_left(run, simulation)

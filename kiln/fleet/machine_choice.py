@@ -1,0 +1,171 @@
+"""The choice of a machine type for each config: the cheapest or the fastest that holds its size.
+
+Configs that share a compile are built on one type if one holds them all: the compile is on its workers' disks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from kiln.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from kiln.model.fleet import JobEstimate, MachineType
+
+
+Tables: TypeAlias = "Mapping[MachineType, Mapping[str, JobEstimate]]"  # the estimates of each config on each type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """A machine type for each config: ``estimates`` name it, ``types`` are those that are used, most work first."""
+
+    estimates: tuple[JobEstimate, ...]
+    types: tuple[MachineType, ...]
+
+    @classmethod
+    def of(cls, estimates: Iterable[JobEstimate], kinds: Iterable[MachineType]) -> Assignment:
+        """Return the assignment that estimates with types make."""
+        estimates, by_type = tuple(estimates), {kind.type: kind for kind in kinds}
+        used = dict.fromkeys(estimate.type for estimate in estimates)
+        return cls(
+            estimates=estimates,
+            types=tuple(by_type[name] for name in sorted(used, key=lambda name: -_work(estimates, name))),
+        )
+
+    def worker_types(self, workers: int) -> tuple[MachineType, ...]:
+        """Return the types of so many workers: each has one at least, and those with more work have more.
+
+        Of fewer workers than types none are returned; a type has no more workers than configs, nor than it is limited
+        to.
+        """
+        counts = dict.fromkeys(self.types, 1)
+        if len(counts) > workers:
+            return ()
+        configs = {kind: sum(job.type == kind.type for job in self.estimates) for kind in self.types}
+        work = {kind: _work(self.estimates, kind.type) for kind in self.types}
+        while sum(counts.values()) < workers:
+            open_kinds = [kind for kind in self.types if counts[kind] < min(configs[kind], kind.limit or workers)]
+            if not open_kinds:
+                break
+            counts[max(open_kinds, key=lambda kind: work[kind] / counts[kind])] += 1
+        return tuple(kind for kind, count in counts.items() for _ in range(count))
+
+
+def _work(estimates: Iterable[JobEstimate], name: str) -> float:
+    """Return the seconds of the builds on a type, with a compile for each group."""
+    jobs = [job for job in estimates if job.type == name]
+    cold = {job.group: job.cold for job in jobs}
+    return sum(cold.values()) + sum(job.warm for job in jobs) - sum(job.warm for job in _firsts(jobs))
+
+
+def _firsts(jobs: Iterable[JobEstimate]) -> Iterable[JobEstimate]:
+    return {job.group: job for job in jobs}.values()
+
+
+def assignments(
+    estimates: Mapping[MachineType, Sequence[JobEstimate]], *, spot: bool = False
+) -> tuple[Assignment, ...]:
+    """Return the assignments to compare: one type for all, where it holds all; each group's cheapest, and fastest.
+
+    Raises:
+        UsageError: when no type is large enough for a config; the message has its need.
+    """
+    _require_fitting(estimates)
+    result: dict[tuple[str, ...], Assignment] = {}
+    for kind, jobs in estimates.items():
+        if all(job.size.fits(kind) for job in jobs):
+            _add(result, Assignment.of((dataclasses.replace(job, type=kind.type) for job in jobs), [kind]))
+    if len(estimates) > 1:
+        tables = {kind: {job.config: job for job in jobs} for kind, jobs in estimates.items()}
+        choices = [_best_types(tables, order, spot=spot) for order in ("cost", "time")]
+        if any(kind.limit for kind in estimates):
+            choices += [_spread(tables, _groups(tables)), _spread(tables, [(config,) for config in _configs(tables)])]
+        for choice in choices:
+            jobs = [dataclasses.replace(tables[kind][name], type=kind.type) for name, kind in choice.items()]
+            _add(result, Assignment.of(jobs, estimates))
+    return tuple(result.values())
+
+
+def _add(result: dict[tuple[str, ...], Assignment], assignment: Assignment) -> None:
+    result.setdefault(tuple(job.type for job in assignment.estimates), assignment)
+
+
+def _configs(tables: Tables) -> list[str]:
+    return list(next(iter(tables.values())))
+
+
+def _groups(tables: Tables) -> list[tuple[str, ...]]:
+    """Return the configs that share a compile, each alone where no type holds all of them."""
+    groups: dict[str, list[str]] = {}
+    for job in next(iter(tables.values())).values():
+        groups.setdefault(job.group if job.warm < job.cold else job.config, []).append(job.config)
+    return [
+        part
+        for names in groups.values()
+        for part in ([tuple(names)] if _fitting(tables, names) else [(name,) for name in names])
+    ]
+
+
+def _fitting(tables: Tables, names: Sequence[str]) -> list[MachineType]:
+    """Return the types that hold all of some configs."""
+    return [kind for kind, jobs in tables.items() if all(jobs[name].size.fits(kind) for name in names)]
+
+
+def _seconds(tables: Tables, kind: MachineType, names: Sequence[str]) -> float:
+    """Return the time of configs that share a compile, one after the other."""
+    jobs = [tables[kind][name] for name in names]
+    return max(job.cold for job in jobs) + sum(job.warm for job in jobs) - min(job.warm for job in jobs)
+
+
+def _best_types(tables: Tables, order: str, *, spot: bool) -> dict[str, MachineType]:
+    """Return the cheapest or the fastest type for each config: for its group, where one type holds its group."""
+    choice: dict[str, MachineType] = {}
+    for names in _groups(tables):
+
+        def rank(kind: MachineType, names: Sequence[str] = names) -> tuple[float, ...]:
+            seconds = _seconds(tables, kind, names)
+            cost = seconds * kind.price(spot=spot) if kind.is_priced else seconds * kind.cores
+            return (cost, seconds) if order == "cost" else (seconds, cost)
+
+        choice |= dict.fromkeys(names, min(_fitting(tables, names), key=rank))
+    return {name: choice[name] for name in _configs(tables)}
+
+
+def _spread(tables: Tables, parts: Sequence[Sequence[str]]) -> dict[str, MachineType]:
+    """Return a type for each config that leaves no machine of limited types idle: the longest first."""
+    load = dict.fromkeys(tables, 0.0)
+    choice: dict[str, MachineType] = {}
+
+    def longest(names: Sequence[str]) -> float:
+        return max(_seconds(tables, kind, names) for kind in _fitting(tables, names))
+
+    for names in sorted(parts, key=longest, reverse=True):
+        ends = {
+            kind: load[kind] + _seconds(tables, kind, names) / (kind.limit or 1) for kind in _fitting(tables, names)
+        }
+        kind = min(ends, key=ends.__getitem__)
+        load[kind] = ends[kind]
+        choice |= dict.fromkeys(names, kind)
+    return {name: choice[name] for name in _configs(tables)}
+
+
+def _require_fitting(estimates: Mapping[MachineType, Sequence[JobEstimate]]) -> None:
+    for job in next(iter(estimates.values())):
+        if not any(job.size.fits(kind) for kind in estimates):
+            offers = "; ".join(f"{kind.type} has {_size_text(kind)}" for kind in estimates)
+            raise UsageError(
+                f"no machine type is large enough for {job.config}",
+                why=f"it needs {job.size}, and {offers}",
+                hint="choose a larger --type, or change its size in fleet-sizes.yml or the recipe (extra: worker:)",
+            )
+
+
+def _size_text(kind: MachineType) -> str:
+    sizes = ((kind.cores, "cores"), (kind.memory, "GB of memory"), (kind.disk, "GB of disk"))
+    known = [f"{size:g} {unit}" if size else f"unknown {unit}" for size, unit in sizes]
+    return ", ".join([*known, f"{kind.gpus} GPUs"])
