@@ -40,12 +40,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     for command in (attach, collect):
         command.add_argument("--to", metavar="FOLDER", type=Path, help=TO_HELP)
     logs.add_argument("config", nargs="?", metavar="CONFIG", help="name of a config's file in .ci_support")
-    plan.add_argument("--gpu-tests", action="store_true", help=GPU_TESTS_HELP)
-    plan.add_argument(
-        "--gpu-type", metavar="TYPE", help="machine type of the GPU tests (default: the cheapest with a GPU)"
-    )
     test = commands.add_parser("test", help="test built packages on a worker, with --gpu on one that has a GPU")
-    _test_arguments(test)
+    _test_arguments(test, plan)
     status = commands.add_parser("status", help="show the ledger's fleet runs with their workers and jobs")
     status.add_argument("run", nargs="?", metavar="RUN", help="show this run only")
     status.add_argument("--key", metavar="FILE", type=Path, help=KEY_HELP)
@@ -135,7 +131,11 @@ def _worker_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time-limit", metavar="TIME", help="take this long at most, such as 10h or 90min")
 
 
-def _test_arguments(parser: argparse.ArgumentParser) -> None:
+def _test_arguments(parser: argparse.ArgumentParser, plan: argparse.ArgumentParser) -> None:
+    plan.add_argument("--gpu-tests", action="store_true", help=GPU_TESTS_HELP)
+    plan.add_argument(
+        "--gpu-type", metavar="TYPE", help="machine type of the GPU tests (default: the cheapest with a GPU)"
+    )
     common_arguments.selection(parser)
     parser.set_defaults(rehearsal=False)
     parser.add_argument("--provider", choices=PROVIDERS[:-1], required=True, help="provider of the worker")
