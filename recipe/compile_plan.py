@@ -57,7 +57,7 @@ class Plan:
     library_targets: str
     library_folder: str
     library_flags: tuple[str, ...]
-    executor: remote_execution.Executor | None
+    executor: remote_execution.Executor | None = None
 
 
 def main(arguments: list[str]) -> int:

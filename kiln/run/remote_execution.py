@@ -70,7 +70,7 @@ def require(feedstock: Feedstock, configs: Iterable[BuildConfig], options: RunOp
         raise UsageError(
             f"--remote-executor: no file of the recipe reads {EXECUTOR}",
             why="a compile by something else than Bazel, or by a script that ignores the variable, would run here",
-            hint=f"let the script that calls Bazel give it --remote_executor with the value of {EXECUTOR}",
+            hint="leave the option out, or have the compile step pass the variable to --remote_executor of Bazel",
         )
 
 

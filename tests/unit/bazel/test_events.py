@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 from pathlib import Path
@@ -10,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiln.bazel.events import BazelBuild, action_seconds, processes
-from kiln.model.compile_report import CompileReport
+from kiln.bazel.events import BazelBuild, action_seconds, critical_path, processes
+from kiln.model.compile_report import CompileReport, sum_of
 
 EVENTS = Path(__file__).parents[2] / "fixtures" / "bazel-events"
 
@@ -26,8 +27,12 @@ def built(name: str) -> BazelBuild:
 
 def test_a_first_build_runs_all_and_a_second_finds_all() -> None:
     first, again = built("first"), built("again")
-    assert first.report() == CompileReport(hits=0, misses=6, internal=2, seconds=15.053, work=None)
-    assert again.report() == CompileReport(hits=6, misses=0, internal=2, seconds=9.276, work=None)
+    assert first.report() == CompileReport(
+        hits=0, misses=6, internal=2, seconds=15.053, work=None, critical=1.44, queued=0.0
+    )
+    assert again.report() == CompileReport(
+        hits=6, misses=0, internal=2, seconds=9.276, work=None, critical=0.26, queued=0.0
+    )
     assert (first.exit_name, first.done, first.total) == ("SUCCESS", 8, 8)
     assert str(again.report()) == "6 actions: 6 from the cache, 0 run, 2 internal"
 
@@ -40,6 +45,31 @@ def test_a_newer_bazel_counts_in_its_metrics() -> None:
     build = BazelBuild()
     build.take(json.dumps({"id": {"buildMetrics": {}}, "buildMetrics": metrics}).encode())
     assert build.report() == CompileReport(hits=6, misses=4, internal=2, seconds=2.5)
+
+
+def test_remote_actions_their_queue_and_the_critical_path() -> None:
+    """As Bazel 4.2 wrote it on two workers."""
+    path = (
+        "Critical Path: 10.00s, Remote (99.94% of the time): [parse: 1.20%, queue: 70.94%, other: 3.79%]\n"
+        "  9.82s, Remote (99.96% of the time): [parse: 1.23%, queue: 72.92%] action 'Executing genrule //:slow4'\n"
+    )
+    logs = {"process stats": "11 processes: 1 internal, 1 processwrapper-sandbox, 9 remote.", "critical path": path}
+    log = [{"name": name, "contents": base64.b64encode(text.encode()).decode()} for name, text in logs.items()]
+    build = BazelBuild()
+    build.take(json.dumps({"id": {"buildToolLogs": {}}, "buildToolLogs": {"log": log}}).encode())
+    report = build.report()
+    assert report is not None
+    assert (report.misses, report.remote, report.critical) == (10, 9, 10.0)
+    assert report.queued == pytest.approx(7.094)
+    assert str(report) == (
+        "10 actions: 0 from the cache, 10 run (9 remotely, 1 here), 1 internal; "
+        "critical path 10 s, 7 s of it in the queue"
+    )
+    twice = sum_of([report, report])
+    assert (twice.remote, twice.critical, twice.work) == (18, 20.0, None)
+    assert twice.queued == pytest.approx(14.188)
+    assert critical_path("Critical Path: 0.35s") == (0.35, None)
+    assert critical_path("no such text") == (None, None)
 
 
 def test_no_report_before_bazel_has_counted() -> None:

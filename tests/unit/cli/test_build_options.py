@@ -37,6 +37,8 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("sha", "0" * 40)  # git is not asked
     for name in (
         "BAZEL_REMOTE_CACHE",
+        "BAZEL_REMOTE_EXECUTOR",
+        "BAZEL_REMOTE_CREDENTIALS",
         "DOCKER_IMAGE",
         "CONDA_FORGE_DOCKER_RUN_ARGS",
         "GITHUB_SERVER_URL",
@@ -100,6 +102,17 @@ def test_a_remote_cache_of_the_environment_is_checked_too(tmp_path: Path, monkey
     assert options_of(tmp_path / "b", "--remote-cache", "grpc://c").remote_cache == "grpc://c"
     monkeypatch.setenv("BAZEL_REMOTE_CACHE", "cache.example.org")
     with pytest.raises(UsageError, match="invalid URL of a remote cache"):
+        options_of(tmp_path / "c")
+
+
+def test_a_remote_executor_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAZEL_REMOTE_EXECUTOR", "grpcs://e.example.org/one")
+    monkeypatch.setenv("BAZEL_REMOTE_CREDENTIALS", str(tmp_path))
+    options = options_of(tmp_path / "a")
+    assert (options.remote_executor, options.remote_credentials) == ("grpcs://e.example.org/one", tmp_path)
+    assert options_of(tmp_path / "b", "--remote-executor", "grpc://e").remote_executor == "grpc://e"
+    monkeypatch.setenv("BAZEL_REMOTE_CREDENTIALS", str(tmp_path / "none"))
+    with pytest.raises(UsageError, match="folder not found"):
         options_of(tmp_path / "c")
 
 

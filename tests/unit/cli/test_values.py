@@ -40,6 +40,26 @@ def test_an_invalid_url_of_a_remote_cache_is_refused_without_quoting_it(url: str
     assert "secret" not in str(error.value)
 
 
+@pytest.mark.parametrize("url", ["grpcs://u:p@executor.example.org:443/projects/one", "grpc://10.0.0.1:8980"])
+def test_the_url_of_a_remote_executor_is_unchanged(url: str) -> None:
+    assert values.remote_executor(url) == url
+    assert values.remote_executor("") is None
+
+
+@pytest.mark.parametrize("url", ["executor", "https://u:secret@executor", "grpcs://", "grpcs://a/b?secret"])
+def test_an_invalid_url_of_a_remote_executor_is_refused_without_quoting_it(url: str) -> None:
+    with pytest.raises(UsageError, match="invalid URL of a remote executor") as error:
+        values.remote_executor(url)
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "many"])
+def test_an_invalid_number_of_jobs_is_refused(text: str) -> None:
+    assert values.number("64") == 64
+    with pytest.raises(UsageError, match="invalid number"):
+        values.number(text)
+
+
 @pytest.mark.parametrize("url", ["ftp://host/x", "https://user:pass@host/x", "host", "https://"])
 def test_an_invalid_mirror_is_refused_without_quoting_it(url: str) -> None:
     with pytest.raises(UsageError, match="invalid URL of a mirror") as error:
