@@ -13,6 +13,7 @@ from kiln.fleet import leases
 
 if TYPE_CHECKING:
     import argparse
+    from typing import Any
 
 PROVIDERS = ("aws", "openstack", "static", "local", "slurm")
 DEFAULT_TYPE = "compute-16"
@@ -30,16 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         _slurm_arguments(command)
     _run_arguments(run)
     _detach_arguments(run)
-    attach = commands.add_parser("attach", help="show a detached run until it is over, then collect its packages")
-    logs = commands.add_parser("logs", help="print the log of a config of a detached run, or the run's last lines")
-    collect = commands.add_parser("collect", help="collect the packages and logs of a detached run that is over")
-    for command in (attach, logs, collect):
-        command.add_argument("run", nargs="?", metavar="RUN", help="detached run (default: the feedstock's only one)")
-        command.add_argument("--key", metavar="FILE", type=Path, help=KEY_HELP)
-    attach.add_argument("--no-collect", action="store_true", help="leave the packages on the controller")
-    for command in (attach, collect):
-        command.add_argument("--to", metavar="FOLDER", type=Path, help=TO_HELP)
-    logs.add_argument("config", nargs="?", metavar="CONFIG", help="name of a config's file in .ci_support")
+    attach, collect = _detached_commands(commands)
     test = commands.add_parser("test", help="test built packages on a worker, with --gpu on one that has a GPU")
     _test_arguments(test, plan)
     status = commands.add_parser("status", help="show the ledger's fleet runs with their workers and jobs")
@@ -61,6 +53,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         command.add_argument("--prices", metavar="FILE", type=Path, help=PRICES_HELP)
     for command in (status, down, sweep, plan, run, attach, collect, test):
         command.add_argument("--vars", metavar="FILE", type=Path, action="append", default=[], help=VARS_HELP)
+
+
+def _detached_commands(commands: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    """Add the commands for detached runs; return those that ask the provider.
+
+    ``commands`` is the result of argparse's ``add_subparsers``, whose type has no public name.
+    """
+    attach = commands.add_parser("attach", help="show a detached run until it is over, then collect its packages")
+    logs = commands.add_parser("logs", help="print the log of a config of a detached run, or the run's last lines")
+    collect = commands.add_parser("collect", help="collect the packages and logs of a detached run that is over")
+    for command in (attach, logs, collect):
+        command.add_argument("run", nargs="?", metavar="RUN", help="detached run (default: the feedstock's only one)")
+        command.add_argument("--key", metavar="FILE", type=Path, help=KEY_HELP)
+    attach.add_argument("--no-collect", action="store_true", help="leave the packages on the controller")
+    for command in (attach, collect):
+        command.add_argument("--to", metavar="FOLDER", type=Path, help=TO_HELP)
+    logs.add_argument("config", nargs="?", metavar="CONFIG", help="name of a config's file in .ci_support")
+    return attach, collect
 
 
 VARS_HELP = "read variables for the playbooks, as ansible-playbook -e @FILE; Ansible Vault may encrypt the file"

@@ -50,8 +50,8 @@ def prepare(options: argparse.Namespace, feedstock: Feedstock) -> WorkerTests:
     Raises:
         UsageError: when the packages of a config are not built, or no machine type has a GPU.
     """
-    from kiln.fleet import built_packages
     from kiln.fleet.worker_tests import WorkerTests
+    from kiln.release import built_packages
 
     kind = machine_type(options)
     names = tested_configs(feedstock, config_selection.selected_configs(feedstock, options), gpu=options.gpu)

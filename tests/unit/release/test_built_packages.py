@@ -7,10 +7,10 @@ import shutil
 from typing import TYPE_CHECKING
 
 from kiln import feedstock_loader, files
-from kiln.fleet import built_packages
 from kiln.ledger import Ledger
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
+from kiln.release import built_packages
 from tests.unit.fleet.test_recipe_sizes import SMALL
 
 if TYPE_CHECKING:
