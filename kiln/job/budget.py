@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from kiln.job.options import BuildOptions
 
-# Bytes of a cache per second. Packed: 130 MB/s on 2 cores (docs/reference/benchmarks.md). Uploaded: GitHub's own figure
-# for artifacts has no guarantee, so a slow one is assumed.
-PACKED, UPLOADED = 100_000_000, 25_000_000
+# Bytes of a cache per second: measured for packing (docs/reference/benchmarks.md), assumed for uploading, whose speed no
+# service guarantees.
+PACKED, UPLOADED = 50_000_000, 25_000_000
 LEAST, SHARE = 120.0, 0.1  # seconds of the reserve that do not depend on the size, at most this share of the budget
 LOOK, MEASURE = 0.5, 60.0  # seconds between two checks, and between two measurements of a cache
 ACTIONS_LOOK = 0.1

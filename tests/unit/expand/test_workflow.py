@@ -400,6 +400,7 @@ def test_the_main_branch_publishes_after_all_builds_and_tests_with_a_token_of_on
         "CHANNEL": "prefix:mine",
         "PREFIX_API_KEY": "${{ secrets.PREFIX_API_KEY }}",
     }
+    assert whole["concurrency"]["cancel-in-progress"] == "${{ github.ref != 'refs/heads/release' }}"
     text = workflow.planned(feedstock, CONFIGS).text or ""
     assert text.count("secrets.") == 1
     kept = steps(feedstock)["Keep the packages"]

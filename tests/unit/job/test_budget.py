@@ -30,7 +30,7 @@ def test_the_reserve_grows_with_what_has_to_be_packed() -> None:
     assert budget.least_reserve(20_000.0) == budget.LEAST
     assert budget.least_reserve(60.0) == 6.0
     assert budget.reserve(0, 6.0) == 6.0
-    assert budget.reserve(10_000_000_000, 120.0) == pytest.approx(120 + 100 + 400)
+    assert budget.reserve(10_000_000_000, 120.0) == pytest.approx(120 + 200 + 400)
 
 
 def test_it_stops_when_only_the_reserve_is_left(tmp_path: Path) -> None:
