@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from kiln.job.options import BuildOptions
 
-# Bytes of a cache per second: measured for packing (docs/reference/benchmarks.md), assumed for uploading, whose speed no
-# service guarantees.
+# Bytes of a cache per second: measured for packing (docs/reference/benchmarks.md), assumed for uploading, as no
+# service guarantees a speed.
 PACKED, UPLOADED = 50_000_000, 25_000_000
 LEAST, SHARE = 120.0, 0.1  # seconds of the reserve that do not depend on the size, at most this share of the budget
 LOOK, MEASURE = 0.5, 60.0  # seconds between two checks, and between two measurements of a cache
