@@ -70,6 +70,7 @@ def rerender(
     doubts: Doubts = {}
     configs = expand.configs(feedstock, variant_file, doubts)
     notes = [f"note: {line}" for line in (*conda_forge_yml.notes(feedstock.settings), *doubts.values())]
+    notes += [f"note: {line}" for line in workflow.estimate_notes(feedstock, configs)]
     total = f"{quantity(len(configs), 'config')} in {feedstock.configs}"
     if not options.check:
         changes = expand.write(feedstock, configs).summary or "nothing to change"

@@ -118,6 +118,10 @@ class ActionsSettings:
             )
         return math.ceil(minutes / (self.timeout - LOST))
 
+    def minutes_of_jobs(self, links: int) -> int:
+        """Return the minutes that a build has in all jobs of a chain, or in a single job."""
+        return self.build_minutes if links == 1 else links * (self.timeout - LOST)
+
     def gpu_runner(self, group: str) -> str:
         """Return the label of the runner that tests a group's packages on a GPU; empty without one."""
         return "" if group.startswith("cpu") else str(self._of_group("gpu_runners", group) or "")

@@ -6,6 +6,7 @@ The settings and their defaults are conda-smithy's (conda_smithy/schema.py, Gith
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from kiln import files
 from kiln.expand import ci_limits, forge_settings, workflow_text
 from kiln.expand.actions_settings import GITHUB, ActionsSettings
+from kiln.ledger import Ledger
 from kiln.variants.axes import labels
 from kiln.variants.cuda_version import cuda_of
 
@@ -112,6 +114,25 @@ def calls_kiln(feedstock: Feedstock) -> bool:
     """Return whether a feedstock's build-locally.py is kiln's, not conda-smithy's or none."""
     path = feedstock.root / ENTRY
     return path.is_file() and re.search(r"\bkiln\b", path.read_text(encoding="utf-8", errors="replace")) is not None
+
+
+def estimate_notes(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
+    """Return a line about the config whose last build here took longer than its jobs may take in all; none without one.
+
+    The number of jobs depends on the settings alone, so that every machine writes the same workflow.
+    """
+    place, settings = feedstock.artifacts / "ledger.sqlite", ActionsSettings(feedstock.settings)
+    jobs = {job.config: job for job in _jobs(feedstock, list(configs), settings)}
+    if not jobs or not place.is_file():  # opening a ledger creates it
+        return []
+    with Ledger(place) as ledger:
+        durations = {config: seconds for config, seconds in ledger.estimates().items() if config in jobs}
+    config, seconds = max(durations.items(), key=lambda item: item[1], default=("", 0.0))
+    if not config or seconds <= 60 * settings.minutes_of_jobs(jobs[config].links):
+        return []
+    hours = math.ceil(seconds / 3600)
+    took = f"{config} took {hours} h when it was last built here, longer than its jobs in the workflow may"
+    return [f"{took}: set kiln: build_hours in conda-forge.yml ({hours}, or more for fewer cores)"]
 
 
 def write(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:

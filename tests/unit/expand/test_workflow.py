@@ -11,8 +11,10 @@ import yaml
 
 from kiln.errors import BudgetSpent, NotWritable, RecipeFault
 from kiln.expand import workflow
+from kiln.ledger import Ledger
 from kiln.model.build_config import BuildConfig
 from kiln.model.feedstock import Feedstock
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -434,3 +436,34 @@ def test_a_branch_cannot_become_code_in_a_condition(feedstock: Feedstock) -> Non
     settings(feedstock, f"{PUBLISH}upload_on_branch: \"x' || true || '\"\n")
     with pytest.raises(RecipeFault, match="is not a branch"):
         workflow.planned(feedstock, CONFIGS)
+
+
+def test_a_config_that_took_longer_here_than_its_jobs_may_is_named(feedstock: Feedstock) -> None:
+    assert workflow.estimate_notes(feedstock, CONFIGS) == []
+    feedstock.artifacts.mkdir()
+    run = ConfigRun(
+        config=CONFIGS[1].name,
+        state=ConfigState.DONE,
+        group="cuda12.9",
+        started=0.0,
+        finished=7200.0,
+        earlier_seconds=4e4,
+    )
+    report = MatrixReport(
+        run=1,
+        command="kiln build",
+        started=0.0,
+        finished=7200.0,
+        machine="m",
+        cores=32,
+        jobs=1,
+        engine="rattler-build",
+        container="docker",
+        configs=(run,),
+    )
+    with Ledger(feedstock.artifacts / "ledger.sqlite") as ledger:
+        ledger.end(ledger.begin(report))
+    (note,) = workflow.estimate_notes(feedstock, CONFIGS)
+    assert note.startswith(f"{CONFIGS[1].name} took 14 h when it was last built here")
+    settings(feedstock, CHAIN)
+    assert workflow.estimate_notes(feedstock, CONFIGS) == []
