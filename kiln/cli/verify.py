@@ -127,6 +127,7 @@ def chain_record(
         options.package,
         chain,
         bill_of=lambda sha256: read(f"provenance/sbom/{sha256}.spdx.json"),
+        cyclonedx_of=lambda sha256: read(f"provenance/sbom/{sha256}.cdx.json"),
         offered=index_hashes(read, own),
         signers=signers,
     )

@@ -48,6 +48,7 @@ class Provenance:
     log_sha256: str | None
     cross_compiled: str = ""
     sbom_sha256: str = ""
+    cyclonedx_sha256: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
     feedstock_files: Mapping[str, str] = field(default_factory=dict)
 
@@ -56,11 +57,13 @@ class Provenance:
 class Attestation:
     """The attestations that are published with packages.
 
-    ``seal`` returns the lines of the records, given the hash of the line before them; ``boms`` are bills of
-    materials by the hash of their package. ``bundles`` signs the statements about a package, given by its hash, and
-    returns them as Sigstore bundles: first that of its publication; None where nothing is to be signed.
+    ``seal`` returns the lines of the records, given the hash of the line before them; ``boms`` and ``cyclonedx`` are
+    bills of materials by the hash of their package, as SPDX and as CycloneDX. ``bundles`` signs the statements about a
+    package, given by its hash, and returns them as Sigstore bundles: first that of its publication; None where nothing
+    is to be signed.
     """
 
     seal: Callable[[str], bytes]
     boms: Mapping[str, bytes]
+    cyclonedx: Mapping[str, bytes] = field(default_factory=dict)
     bundles: Callable[[str], tuple[bytes, ...]] | None = None

@@ -31,7 +31,17 @@ EXTERNAL = (
     "extra",
     "feedstock_files",
 )
-INTERNAL = ("engine_version", "kiln", "machine", "cores", "tests", "cross_compiled", "sbom_sha256", "log_sha256")
+INTERNAL = (
+    "engine_version",
+    "kiln",
+    "machine",
+    "cores",
+    "tests",
+    "cross_compiled",
+    "sbom_sha256",
+    "cyclonedx_sha256",
+    "log_sha256",
+)
 OF_THE_FILE = ("subdir", "size", "name", "version", "build", "license", "depends", "sources")
 _ALGORITHMS = {"sha256", "sha512", "sha1", "md5"}
 
@@ -45,7 +55,7 @@ def predicate(record: Mapping[str, Any], *, builder: str = "", run_url: str = ""
     metadata = {"invocationId": run_url, **moments}
     byproducts = [
         {"name": name, "digest": {"sha256": record[key]}}
-        for name, key in (("log", "log_sha256"), ("sbom", "sbom_sha256"))
+        for name, key in (("log", "log_sha256"), ("sbom", "sbom_sha256"), ("sbom.cdx", "cyclonedx_sha256"))
         if record.get(key)
     ]
     internal = {**_fields(record, INTERNAL), "package": _fields(record, OF_THE_FILE)}

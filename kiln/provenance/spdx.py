@@ -8,26 +8,31 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kiln.matchspec_notation import package_name
+from kiln.provenance.resolved_packages import exact, purl
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from kiln.model.provenance import Provenance
+    from kiln.provenance.resolved_packages import ResolvedPackage
 
 NO = "NOASSERTION"
 UNSTATED = {"filesAnalyzed": False, "licenseConcluded": NO, "licenseDeclared": NO, "copyrightText": NO}
+_RELATIONS = {"build": "BUILD_TOOL_OF", "host": "BUILD_DEPENDENCY_OF"}
 _ID = re.compile(r"[^A-Za-z0-9.-]")
 
 
-def bill(record: Provenance, *, home: str = "") -> bytes:
-    """Return the bill of a package: itself, its sources and its run requirements."""
+def bill(record: Provenance, *, home: str = "", resolved: Iterable[ResolvedPackage] = ()) -> bytes:
+    """Return the bill of a package: itself, its sources, its run requirements, and what it was built with."""
     main = "SPDXRef-Package"
-    sources = [_source(number, source) for number, source in enumerate(record.sources)]
-    needs = [_need(name) for name in dict.fromkeys(map(package_name, record.depends)) if not name.startswith("__")]
+    sources = [source(number, one) for number, one in enumerate(record.sources)]
+    needs = [_need(name, spec) for name, spec in requirements(record).items()]
+    tools = [(_RELATIONS[package.scope], _resolved(number, package)) for number, package in enumerate(resolved)]
     relations = [
         ("SPDXRef-DOCUMENT", "DESCRIBES", main),
-        *((main, "GENERATED_FROM", source["SPDXID"]) for source in sources),
+        *((main, "GENERATED_FROM", one["SPDXID"]) for one in sources),
         *((main, "DEPENDS_ON", need["SPDXID"]) for need in needs),
+        *((tool["SPDXID"], relation, main) for relation, tool in tools),
     ]
     document = {
         "spdxVersion": "SPDX-2.3",
@@ -35,8 +40,8 @@ def bill(record: Provenance, *, home: str = "") -> bytes:
         "SPDXID": "SPDXRef-DOCUMENT",
         "name": record.file.removesuffix(".conda"),
         "documentNamespace": f"urn:sha256:{record.sha256}",
-        "creationInfo": {"created": _moment(record), "creators": [f"Tool: kiln-{record.kiln}"]},
-        "packages": [_main(main, record, home), *sources, *needs],
+        "creationInfo": {"created": moment(record), "creators": [f"Tool: kiln-{record.kiln}"]},
+        "packages": [_main(main, record, home), *sources, *needs, *(tool for _, tool in tools)],
         "relationships": [
             {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
             for one, kind, other in relations
@@ -45,9 +50,15 @@ def bill(record: Provenance, *, home: str = "") -> bytes:
     return json.dumps(document, indent=1, sort_keys=True).encode()
 
 
+def requirements(record: Provenance) -> dict[str, str]:
+    """Return the run requirements of a package by name, without those of the machine."""
+    specs = {package_name(spec): spec for spec in reversed(record.depends)}
+    return {name: specs[name] for name in dict.fromkeys(map(package_name, record.depends)) if not name.startswith("__")}
+
+
 def _main(identity: str, record: Provenance, home: str) -> dict[str, Any]:
-    declared = _license(record.license)
-    url = f"pkg:conda/{record.name}@{record.version}?build={record.build}&subdir={record.subdir}&type=conda"
+    declared = license_expression(record.license)
+    url = purl(record.name, record.version, build=record.build, subdir=record.subdir, type="conda")
     return {
         "SPDXID": identity,
         "name": record.name,
@@ -57,14 +68,13 @@ def _main(identity: str, record: Provenance, home: str) -> dict[str, Any]:
         **UNSTATED,
         "checksums": [{"algorithm": "SHA256", "checksumValue": record.sha256}],
         "licenseDeclared": declared,
-        "externalRefs": [
-            {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": url},
-        ],
+        "externalRefs": _purl(url),
         **({} if declared != NO else {"licenseComments": f"the recipe says: {record.license}"}),
     }
 
 
-def _source(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
+def source(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a source of the recipe as a package of SPDX."""
     url = source.get("url") or source.get("git_url") or source.get("path")
     first = url[0] if isinstance(url, (list, tuple)) else url
     address = str(first or NO)
@@ -81,16 +91,41 @@ def _source(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _need(name: str) -> dict[str, Any]:
+def _need(name: str, spec: str) -> dict[str, Any]:
+    """Return a run requirement; a solver chooses its version, unless only one build satisfies it."""
+    version, build = exact(spec) or ("", "")
     return {
         "SPDXID": f"SPDXRef-Need-{_ID.sub('-', name)}",
         "name": name,
+        **({"versionInfo": f"{version}-{build}"} if version else {}),
         "downloadLocation": NO,
         **UNSTATED,
+        "externalRefs": _purl(purl(name, version, build=build)),
+        "comment": f"required: {spec}",
     }
 
 
-def _license(text: str) -> str:
+def _resolved(number: int, package: ResolvedPackage) -> dict[str, Any]:
+    """Return a package of an environment of the build."""
+    checksums = [{"algorithm": "SHA256", "checksumValue": package.sha256}] if package.sha256 else []
+    url = purl(package.name, package.version, build=package.build, subdir=package.subdir)
+    return {
+        "SPDXID": f"SPDXRef-{package.scope.capitalize()}-{number}-{_ID.sub('-', package.name)}",
+        "name": package.name,
+        "versionInfo": f"{package.version}-{package.build}",
+        "downloadLocation": package.url or NO,
+        **UNSTATED,
+        **({"checksums": checksums} if checksums else {}),
+        "externalRefs": _purl(url),
+        "comment": f"in the {package.scope} environment",
+    }
+
+
+def _purl(url: str) -> list[dict[str, str]]:
+    return [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": url}]
+
+
+def license_expression(text: str) -> str:
     """Return a license expression of SPDX, or no assertion when ``text`` is not one."""
     from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
@@ -100,6 +135,6 @@ def _license(text: str) -> str:
         return NO
 
 
-def _moment(record: Provenance) -> str:
+def moment(record: Provenance) -> str:
     """Return the date of the package's build, so that the same package has the same bill."""
     return f"{dt.datetime.fromtimestamp(record.epoch or 0, tz=dt.timezone.utc):%Y-%m-%dT%H:%M:%SZ}"

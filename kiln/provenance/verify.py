@@ -24,13 +24,15 @@ def verify(
     chain: bytes,
     *,
     bill_of: Callable[[str], bytes | None],
+    cyclonedx_of: Callable[[str], bytes | None] = lambda _: None,
     offered: Mapping[str, str],
     signers: Signers | None = None,
 ) -> tuple[Link, tuple[str, ...]]:
     """Return the record of a package, and the facts that were verified.
 
-    ``bill_of`` returns the bill of materials of a package's hash, ``offered`` are the hashes in the channel's index, by
-    path; empty without an index, as in a bundle. With ``signers`` the record must be signed by one of them.
+    ``bill_of`` and ``cyclonedx_of`` return the bills of materials of a package's hash, ``offered`` are the hashes in
+    the channel's index, by path; empty without an index, as in a bundle. With ``signers`` the record must be signed by
+    one of them.
 
     Raises:
         ProvenanceBroken: at the first fact that is wrong.
@@ -44,6 +46,8 @@ def verify(
     facts += _tests(link.record)
     facts += _index(link.record, offered)
     facts += _bill(link.record, bill_of(sha256))
+    if link.record.get("cyclonedx_sha256"):
+        facts += _cyclonedx(link.record, cyclonedx_of(sha256))
     if signers is not None:
         facts.append(f"the record is signed by {signers.signer_of(link.hash, link.signature)}")
     return link, tuple(facts)
@@ -100,3 +104,10 @@ def _bill(record: Mapping[str, Any], bill: bytes | None) -> list[str]:
     if bill is None or hashlib.sha256(bill).hexdigest() != sha256:
         raise ProvenanceBroken("the bill of materials is missing or is not the one of the record", why=f"hash {sha256}")
     return ["its bill of materials is the one of the record"]
+
+
+def _cyclonedx(record: Mapping[str, Any], bill: bytes | None) -> list[str]:
+    sha256 = record["cyclonedx_sha256"]
+    if bill is None or hashlib.sha256(bill).hexdigest() != sha256:
+        raise ProvenanceBroken("the CycloneDX bill is missing or is not the one of the record", why=f"hash {sha256}")
+    return ["its CycloneDX bill is the one of the record"]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 CHAIN = "provenance/chain.jsonl"
 BILL = "provenance/sbom/{}.spdx.json"  # by the hash of the package
+CYCLONEDX = "provenance/sbom/{}.cdx.json"
 
 
 def read_chain(store: Store) -> bytes:
@@ -28,6 +29,8 @@ def add_records(store: Store, journal: Journal, attestation: Attestation | None)
     for sha256, bill in attestation.boms.items():
         if sha256 in journal.packages.values():
             store.write(BILL.format(sha256), bill)
+            if sha256 in attestation.cyclonedx:
+                store.write(CYCLONEDX.format(sha256), attestation.cyclonedx[sha256])
     recorded = any(sha256.encode() in chain for sha256 in attestation.boms)
     return chain if recorded else chain + attestation.seal(provenance.last_hash(chain))
 
@@ -41,3 +44,4 @@ def remove_bills(store: Store, journal: Journal) -> None:
     """Remove the bills of a publication's packages."""
     for path in journal.fresh:
         store.remove(BILL.format(journal.packages[path]))
+        store.remove(CYCLONEDX.format(journal.packages[path]))

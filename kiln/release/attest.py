@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kiln import __version__, files, masking, provenance
 from kiln.conda_package import reader
 from kiln.model.provenance import Attestation, Provenance
-from kiln.provenance import slsa, statements
+from kiln.provenance import cyclonedx, resolved_packages, slsa, statements
 from kiln.publish import gate
 from kiln.release import restored_feedstock
 from kiln.store.build_cache import recipe_digest
@@ -59,14 +59,17 @@ def attestation(
     attesting: Attesting | None = None,
 ) -> Attestation:
     """Return the provenance that is published along with packages."""
-    records, boms = [], {}
+    records, boms, cyclonedx_bills = [], {}, {}
     digest = recipe_digest(matrix.feedstock)
     for candidate in candidates:
         record = record_of(matrix, candidate, recipe=digest)
         assert candidate.contents is not None, "the gate refuses broken packages"
-        bill = provenance.bill(record, home=_text(candidate.contents.about.get("home")))
-        boms[record.sha256] = bill
-        records.append(dataclasses.replace(record, sbom_sha256=hashlib.sha256(bill).hexdigest()))
+        resolved = resolved_packages.resolved(reader.info_files(candidate.path))
+        bill = provenance.bill(record, home=_text(candidate.contents.about.get("home")), resolved=resolved)
+        other = cyclonedx.bill(record, resolved=resolved)
+        boms[record.sha256], cyclonedx_bills[record.sha256] = bill, other
+        digests = [hashlib.sha256(data).hexdigest() for data in (bill, other)]
+        records.append(dataclasses.replace(record, sbom_sha256=digests[0], cyclonedx_sha256=digests[1]))
     by_hash = {record.sha256: record for record in records}
 
     def bundles(sha256: str) -> tuple[bytes, ...]:
@@ -75,6 +78,7 @@ def attestation(
     return Attestation(
         seal=lambda previous: provenance.sealed(records, previous, sign),
         boms=boms,
+        cyclonedx=cyclonedx_bills,
         bundles=bundles if attesting else None,
     )
 

@@ -42,6 +42,7 @@ def write(folder: Path, matrix: BuiltMatrix, release: Release, attested: Attesta
                 files.link_or_copy(log, part / "logs" / f"{candidate.configs[0]}.log")
         files.write_bytes(part / "provenance" / "chain.jsonl", attested.seal(""))
         bills = {f"{sha256}.spdx.json": bill for sha256, bill in attested.boms.items()}
+        bills |= {f"{sha256}.cdx.json": bill for sha256, bill in attested.cyclonedx.items()}
         files.write_all(part / "provenance" / "sbom", bills)
         paths = sorted(file for file in part.rglob("*") if file.is_file())
         sums = "".join(f"{files.sha256(file)}  {file.relative_to(part)}\n" for file in paths)

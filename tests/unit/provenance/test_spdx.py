@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kiln import provenance
+from kiln.provenance.resolved_packages import ResolvedPackage
+from tests.left_out import MISSING
 from tests.publishing import record
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # The rules of SPDX 2.3 that concern a document of packages alone: https://spdx.github.io/spdx-spec/v2.3/
 
@@ -42,6 +47,47 @@ def test_a_bill_of_materials_keeps_the_rules_of_spdx() -> None:
         assert package["downloadLocation"]
         assert package["filesAnalyzed"] is False
         assert all(re.fullmatch(r"[0-9a-f]{64}", item["checksumValue"]) for item in package.get("checksums", ()))
+
+
+HOST = ResolvedPackage(
+    scope="host",
+    name="python",
+    version="3.12.1",
+    build="h1_0_cpython",
+    subdir="linux-64",
+    url="https://channel.example/linux-64/python-3.12.1-h1_0_cpython.conda",
+    sha256="ab" * 32,
+)
+BUILD = ResolvedPackage(scope="build", name="gcc_linux-64", version="14.2.0", build="h2_1")
+
+
+def purl_of(package: dict[str, Any]) -> str:
+    return str(package["externalRefs"][0]["referenceLocator"])
+
+
+def test_a_bill_lists_what_the_package_was_built_with() -> None:
+    made = record("a-1-0.conda", depends=("python >=3.12,<3.13.0a0", "liba 1.2 h1_0"))
+    document = json.loads(provenance.bill(made, resolved=(HOST, BUILD)))
+    _, _, need, exact, host, tool = document["packages"]
+    assert purl_of(tool) == "pkg:conda/gcc_linux-64@14.2.0?build=h2_1"
+    assert purl_of(exact) == "pkg:conda/liba@1.2?build=h1_0"
+    assert purl_of(host) == "pkg:conda/python@3.12.1?build=h1_0_cpython&subdir=linux-64"
+    assert (host["versionInfo"], host["downloadLocation"]) == ("3.12.1-h1_0_cpython", HOST.url)
+    relations = {(item["spdxElementId"], item["relationshipType"]) for item in document["relationships"]}
+    assert {(host["SPDXID"], "BUILD_DEPENDENCY_OF"), (tool["SPDXID"], "BUILD_TOOL_OF")} < relations
+    assert need["comment"] == "required: python >=3.12,<3.13.0a0"
+    assert "versionInfo" not in need, "a solver chooses it"
+
+
+def test_the_validator_of_spdx_accepts_a_bill(tmp_path: Path) -> None:
+    pytest.importorskip("spdx_tools", reason=f"spdx-tools {MISSING}")
+    from spdx_tools.spdx.parser.parse_anything import parse_file
+    from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+
+    file = tmp_path / "a.spdx.json"
+    made = record("a-1-0.conda", depends=("python >=3.12", "liba 1.2 h1_0"), license="Apache-2.0 OR MIT")
+    file.write_bytes(provenance.bill(made, home="https://a.example", resolved=(HOST, BUILD)))
+    assert validate_full_spdx_document(parse_file(str(file))) == []
 
 
 def test_a_bill_lists_sources_and_run_requirements() -> None:

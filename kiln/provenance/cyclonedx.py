@@ -1,0 +1,103 @@
+"""The bill of materials of a package as CycloneDX 1.6 in JSON (https://cyclonedx.org/docs/1.6/json/)."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from kiln.provenance import spdx
+from kiln.provenance.resolved_packages import exact, purl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kiln.model.provenance import Provenance
+    from kiln.provenance.resolved_packages import ResolvedPackage
+
+SPEC = "1.6"
+
+
+def bill(record: Provenance, *, resolved: Iterable[ResolvedPackage] = ()) -> bytes:
+    """Return the bill of a package: itself, its sources, its requirements, and what it was built with."""
+    main = _main(record)
+    requirements = [_requirement(name, spec) for name, spec in spdx.requirements(record).items()]
+    sources = [_source(number, source) for number, source in enumerate(record.sources)]
+    tools = [_resolved(package) for package in resolved]
+    document = {
+        "bomFormat": "CycloneDX",
+        "specVersion": SPEC,
+        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, f'urn:sha256:{record.sha256}')}",
+        "version": 1,
+        "metadata": {
+            "timestamp": spdx.moment(record),
+            "tools": {"components": [{"type": "application", "name": "kiln", "version": record.kiln}]},
+            "component": main,
+        },
+        "components": [*requirements, *sources, *tools],
+        "dependencies": [{"ref": main["bom-ref"], "dependsOn": [item["bom-ref"] for item in requirements]}],
+    }
+    return json.dumps(document, indent=1, sort_keys=True).encode()
+
+
+def _main(record: Provenance) -> dict[str, Any]:
+    declared = spdx.license_expression(record.license)
+    named = [{"license": {"name": record.license}}] if record.license else []
+    return {
+        "type": "library",
+        "bom-ref": "package",
+        "name": record.name,
+        "version": f"{record.version}-{record.build}",
+        "purl": purl(record.name, record.version, build=record.build, subdir=record.subdir, type="conda"),
+        "hashes": [{"alg": "SHA-256", "content": record.sha256}],
+        "licenses": [{"expression": declared}] if declared != spdx.NO else named,
+    }
+
+
+def _requirement(name: str, spec: str) -> dict[str, Any]:
+    """Return a run requirement; a solver chooses its version, unless only one build satisfies it."""
+    version, build = exact(spec) or ("", "")
+    return {
+        "type": "library",
+        "bom-ref": f"run/{name}",
+        "name": name,
+        **({"version": f"{version}-{build}"} if version else {}),
+        "purl": purl(name, version, build=build),
+        "scope": "required",
+        "properties": [{"name": "kiln:requirement", "value": spec}],
+    }
+
+
+def _source(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
+    described = spdx.source(number, source)
+    location = described["downloadLocation"]
+    checksums = described.get("checksums", ())
+    address = {"externalReferences": [{"type": "source-distribution", "url": location}]} if location != spdx.NO else {}
+    return {
+        "type": "file",
+        "bom-ref": f"source/{number}",
+        "name": described["name"],
+        "scope": "excluded",
+        **(
+            {"hashes": [{"alg": "SHA-256", "content": item["checksumValue"]} for item in checksums]}
+            if checksums
+            else {}
+        ),
+        **address,
+    }
+
+
+def _resolved(package: ResolvedPackage) -> dict[str, Any]:
+    """Return a package of the build or host environment; neither is part of the package at run time."""
+    place = {"externalReferences": [{"type": "distribution", "url": package.url}]} if package.url else {}
+    return {
+        "type": "library",
+        "bom-ref": f"{package.scope}/{package.subdir}/{package.name}",
+        "name": package.name,
+        "version": f"{package.version}-{package.build}",
+        "purl": purl(package.name, package.version, build=package.build, subdir=package.subdir),
+        "scope": "excluded",
+        **({"hashes": [{"alg": "SHA-256", "content": package.sha256}]} if package.sha256 else {}),
+        **place,
+        "properties": [{"name": "kiln:environment", "value": package.scope}],
+    }

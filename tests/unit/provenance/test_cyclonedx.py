@@ -1,0 +1,48 @@
+"""The CycloneDX bill of a package has the facts of the SPDX one, and CycloneDX's own schema accepts it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kiln.provenance import cyclonedx
+from tests.left_out import MISSING
+from tests.publishing import record
+from tests.unit.provenance.test_spdx import BUILD, HOST
+
+
+def bill(**changed: Any) -> bytes:
+    made = record("a-1-0.conda", **{"depends": ("python >=3.12", "liba 1.2 h1_0", "__glibc >=2.17"), **changed})
+    return cyclonedx.bill(made, resolved=(HOST, BUILD))
+
+
+def test_a_bill_has_requirements_sources_and_environments() -> None:
+    document = json.loads(bill())
+    assert document["metadata"]["component"]["purl"] == "pkg:conda/a@1?build=0&subdir=linux-64&type=conda"
+    components = {item["bom-ref"]: item for item in document["components"]}
+    assert list(components) == [
+        "run/python",
+        "run/liba",
+        "source/0",
+        "host/linux-64/python",
+        "build//gcc_linux-64",
+    ]
+    assert components["run/liba"]["version"] == "1.2-h1_0"
+    assert "version" not in components["run/python"]
+    assert components["host/linux-64/python"]["hashes"] == [{"alg": "SHA-256", "content": "ab" * 32}]
+    assert components["source/0"]["externalReferences"][0]["url"] == "https://example.org/a-1.tar.gz"
+    assert document["dependencies"] == [{"ref": "package", "dependsOn": ["run/python", "run/liba"]}]
+    assert bill() == bill(), "the same package has the same bill"
+
+
+def test_the_schema_of_cyclonedx_accepts_a_bill() -> None:
+    pytest.importorskip("cyclonedx", reason=f"cyclonedx-python-lib {MISSING}")
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    validator = JsonStrictValidator(SchemaVersion.V1_6)
+    licenses: list[dict[str, Any]] = [{"license": text} for text in ("MIT OR Apache-2.0", "as you like", "")]
+    for changed in ({}, {"sources": ({"path": "src"},)}, *licenses):
+        assert validator.validate_str(bill(**changed).decode()) is None
