@@ -30,6 +30,7 @@ SECTIONS = (
     "image",
     "compression",
     "compile",
+    "remote",
 )
 
 

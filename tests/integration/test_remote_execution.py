@@ -7,18 +7,17 @@ and sends no headers with its first request. The workers have certificates, whic
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
-import sys
 import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kiln.store import remote_credentials
-from tests import remote_execution, small_tensorflow
+from tests import remote_execution
 from tests.integration.bazel_feedstocks import bazel_feedstock
+from tests.remote_execution import flags
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
     from tests.remote_execution import Pool
 
-RECIPE = small_tensorflow.FIXTURE / "recipe"
 PACKAGE, ARCHIVE = "@bazel/bazel-linux_x64@2.1.0", "bazel-bazel-linux_x64-2.1.0.tgz"
 SHA256 = "14cb6958e46fd5130720c26ae0b7c98e181dcb8bd111b0bfb23c7b4744e3609a"
 ACTIONS = 4
@@ -34,17 +32,6 @@ BUILD = f"""\
 [genrule(name = "part%d" % n, outs = ["%d" % n], cmd = "echo %d >$@" % n) for n in range({ACTIONS})]
 genrule(name = "here", outs = ["h"], cmd = "echo here >$@", tags = ["no-remote"])
 genrule(name = "all", srcs = ["part%d" % n for n in range({ACTIONS})] + ["here"], outs = ["a"], cmd = "cat $(SRCS) >$@")
-"""
-# What compile_plan.py writes for build.sh, with a plan that has nothing but the executor.
-WRITE = """\
-import os, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-import compile_plan, remote_execution
-executor = remote_execution.executor(compile_plan.read(Path(sys.argv[1]) / "compile.ini"), os.environ)
-flags = [*executor.public_flags(), *compile_plan.places(executor.environment({"BAZEL_CACHE_KEY": "4f1c"}))]
-lines = [*(compile_plan.line(flag) for flag in flags), f"import {executor.write(Path('remote').absolute())}"]
-Path("bazelrc").write_text("".join(f"{line}\\n" for line in lines))
 """
 
 pytestmark = pytest.mark.needs("docker", "mmdebstrap", "apt-get", "dpkg-deb", "npm")
@@ -79,9 +66,7 @@ def build(bazel: Path, folder: Path, url: str, credentials: Path) -> subprocess.
     folder.mkdir()
     (folder / "WORKSPACE").touch()
     (folder / "BUILD").write_text(BUILD)
-    variables = {"BAZEL_REMOTE_EXECUTOR": url, "BAZEL_REMOTE_CREDENTIALS": remote_credentials.read(credentials)}
-    words = (sys.executable, "-B", "-c", WRITE, str(RECIPE))
-    subprocess.run(words, cwd=folder, env={**os.environ, **variables}, check=True)
+    flags.write(folder, url, remote_credentials.read(credentials))
     start = (str(bazel), f"--output_user_root={folder / 'output'}", f"--bazelrc={folder / 'bazelrc'}")
     try:
         more = ("--remote_retries=0", "--color=no", "--curses=no")

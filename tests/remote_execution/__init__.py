@@ -150,7 +150,7 @@ class Pool:
 
     def kill_worker_in_action(self, *, while_true: Callable[[], bool]) -> str:
         """Kill a worker that runs an action, and return its name; empty when ``while_true`` becomes false before."""
-        look = "ls -d /tmp/action-* && pgrep --parent $(pgrep --full /worker.py | tail -n 1)"
+        look = "ls -l /proc/[0-9]*/cwd 2>/dev/null | grep --quiet -e '-> /tmp/action-'"
         while while_true():
             for name in self.workers:
                 words = ("docker", "exec", name, "sh", "-c", look)
