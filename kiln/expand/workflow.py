@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from kiln import files
 from kiln.expand import ci_limits, forge_settings, workflow_text
 from kiln.expand.actions_settings import GITHUB, ActionsSettings
-from kiln.ledger import Ledger
 from kiln.variants.axes import labels
 from kiln.variants.cuda_version import cuda_of
 
@@ -125,6 +124,8 @@ def estimate_notes(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list
     jobs = {job.config: job for job in _jobs(feedstock, list(configs), settings)}
     if not jobs or not place.is_file():  # opening a ledger creates it
         return []
+    from kiln.ledger import Ledger
+
     with Ledger(place) as ledger:
         durations = {config: seconds for config, seconds in ledger.estimates().items() if config in jobs}
     config, seconds = max(durations.items(), key=lambda item: item[1], default=("", 0.0))
