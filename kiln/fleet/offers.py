@@ -62,10 +62,6 @@ class OfferList:
             return otherwise
         return "; ".join(f"{offer}: {self._reasons[offer.key]}" for offer in self._offers if offer.key in self._reasons)
 
-    def is_first(self, offer: Offer) -> bool:
-        """Return whether an offer is the one that the user wants most."""
-        return offer == self._offers[0]
-
     def refuse(self, key: tuple[str, bool, str], now: float, reason: str = "") -> None:
         """Record that an offer was refused; refusals of several workers at once count as one."""
         self._reasons[key] = reason

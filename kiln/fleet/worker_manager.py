@@ -289,7 +289,9 @@ class WorkerManager:
             self.request_count += 1
             worker = inventory.add(name, offer, now=now)
             self.jobs.reserve(worker, now)
-            if worker.assignment is not None and not self.offers.is_first(offer):
+            if worker.assignment is not None and offer not in [
+                run_config.offers_of(kind)[0] for kind in run_config.counts
+            ]:
                 text = f"requesting {name} as {offer}: what is wanted more was refused"
                 self.state.observer.config_line(worker.assignment.config, text, "")
             names.append(name)
