@@ -209,12 +209,12 @@ ON_DEMAND = ("compute-16", False, "a")
 OFFERS = tuple(Offer(machine_type=MACHINE, spot=spot, zone=zone) for _, spot, zone in (SPOT, ZONE_B, ON_DEMAND))
 
 
-def test_what_one_zone_refuses_is_taken_in_the_next_or_on_demand() -> None:
+def test_what_one_zone_refuses_is_taken_in_the_next_or_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     faults = Faults(scarce={SPOT: (0.0, NEVER), ZONE_B: (0.0, NEVER)})
     simulation = Simulation(FOUR, faults=faults)
     run = supervisor(simulation, offers=OFFERS, spot=True)
     lines: list[str] = []
-    run.state.observer.config_line = lambda _config, step, _line: lines.append(step)  # type: ignore[method-assign]
+    monkeypatch.setattr(run.state.observer, "config_line", lambda _config, step, _line: lines.append(step))
     report = run.execute()
     assert all_done(report)
     texts = [f"requesting kiln-r1-{number} as {offer}" for number, offer in zip((3, 5), OFFERS[1:], strict=True)]
