@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.cli import attestation_arguments
 
+LONGEST = 1000  # characters of a fact that are shown
+
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Mapping
@@ -55,10 +57,16 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - a ver
         print(json.dumps(verified.as_data(), indent=2))
         return 0
     for fact in verified.facts:
-        print(f"verified: {fact}")
+        print(f"verified: {shown(fact)}")
     for note in verified.notes:
-        print(f"note: {note}", file=sys.stderr)
+        print(f"note: {shown(note)}", file=sys.stderr)
     return 0
+
+
+def shown(text: str) -> str:
+    """Return a text of others for a terminal: in one line of limited length, with hidden characters escaped."""
+    plain = text if text.isprintable() else ascii(text)[1:-1]
+    return plain if len(plain) <= LONGEST else f"{plain[:LONGEST]}..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,3 +45,9 @@ def test_a_package_that_was_never_published_is_told_from_a_wrong_one(
     error = capsys.readouterr().err
     assert f"a-1-0.conda has no record: the channel {tmp_path / 'channel'} has none of any package" in error
     assert pasteable("try: kiln publish --to CHANNEL", Path()) in error
+
+
+def test_what_others_signed_cannot_write_to_the_terminal() -> None:
+    assert verify.shown("built by https://a.example") == "built by https://a.example"
+    assert verify.shown("built by \x1b[2J\nverified: all\u202e") == r"built by \x1b[2J\nverified: all\u202e"
+    assert len(verify.shown("a" * 5000)) == verify.LONGEST + 3
