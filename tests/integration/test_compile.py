@@ -234,7 +234,7 @@ def test_a_compile_on_remote_workers_survives_a_killed_worker_and_a_restarted_se
 
 
 def wheel_contents(wheel: Path) -> dict[str, bytes]:
-    """Return the files of a wheel but the library of kernels: nvcc writes its folder's hash and process into symbols."""
+    """Return the files of a wheel but the library of kernels: nvcc writes a hash of its folder into symbols."""
     left_out = (".dist-info/RECORD", "/libtensorflow_cc.so.2")
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist() if not name.endswith(left_out)}
