@@ -15,9 +15,10 @@ import pytest
 from kiln.cli.lost_terminal import ExpendableView
 
 RUN = """
-import signal, sys, time
+import signal, sys
 from kiln import signals
 from kiln.cli import lost_terminal
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the caller of the tests may ignore it, as nohup does
 with signals.termination_as_interrupt(), lost_terminal.survived():
     print("ready", flush=True)
     for line in open(sys.argv[1]):
