@@ -17,6 +17,7 @@ from kiln.fleet.slurm import removal
 from kiln.fleet.slurm.executor import SlurmExecutor
 from kiln.fleet.slurm.site import SlurmSite
 from kiln.fleet.supervisor import Supervisor
+from kiln.model.fleet import TYPES_SEPARATOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -59,9 +60,10 @@ def execute(
 
 
 def _note_of(run_config: FleetRunConfig) -> RunNote:
-    previous, kind = run_config.previous_run, run_config.machine_type
+    previous, provider = run_config.previous_run, run_config.machine_type.provider
     started = time.time() if previous is None else previous.started
-    return RunNote(id=run_config.id, provider=kind.provider, type=kind.type, key=run_config.key, started=started)
+    kinds = TYPES_SEPARATOR.join(kind.type for kind in run_config.counts)
+    return RunNote(id=run_config.id, provider=provider, type=kinds, key=run_config.key, started=started)
 
 
 def unfinished(runs: Sequence[FleetRun], *, provider: str, key: str) -> FleetRun | None:

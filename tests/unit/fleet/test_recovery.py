@@ -10,13 +10,25 @@ import pytest
 
 from kiln.errors import MachinesUnknown
 from kiln.fleet import recovery
+from kiln.fleet import run as fleet
 from kiln.fleet.playbook_runner import PlaybookResult
 from kiln.fleet.recovery import RunNote, elsewhere, forget, notes, recover, tag_of
 from kiln.fleet.supervisor import Supervisor
+from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import JobState, WorkerState
 from kiln.model.run import ConfigState
-from tests.fleets import HOUR, NullObserver, NullStore, SimulatedWorker, Simulation, estimates
-from tests.unit.fleet.test_supervisor import run_config
+from tests.fleets import (
+    HOUR,
+    MACHINE,
+    Faults,
+    Killed,
+    NullObserver,
+    NullStore,
+    SimulatedWorker,
+    Simulation,
+    estimates,
+)
+from tests.unit.fleet.test_supervisor import GPU, of_types, run_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,3 +166,19 @@ def test_a_recovered_run_goes_on_with_what_its_workers_build_and_starts_none_bes
     assert {name for name, _, _ in simulation.paid} == {"kiln-r1-1", "kiln-r1-2"}
     assert [config for config, _ in simulation.built].count("config00") == 0, "it was finished before"
     assert simulation.clock - now < 2 * HOUR
+
+
+def test_the_note_of_a_run_has_all_machine_types_as_its_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a recovered run would be planned again on its first type alone, which may hold only some of its configs."""
+    jobs = of_types("compute-16", "gpu")
+    simulation = Simulation(jobs, faults=Faults(killed=HOUR / 2))
+    monkeypatch.setattr(fleet, "AnsibleExecutor", lambda _, **__: simulation)
+    monkeypatch.setattr(fleet, "RESERVE", 1)
+    site: Any = SimpleNamespace(folder=tmp_path / "fleet" / "r1", disk_reserve_file=tmp_path / "reserve")
+    config = run_config(jobs, type_workers={MACHINE: 1, GPU: 1})
+    with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
+        with pytest.raises(Killed):
+            fleet.execute(config, site, ledger=ledger, observer=NullObserver(), keep=lambda *_: ())
+        (stored,) = ledger.fleets()
+    (note,) = notes(tmp_path / "fleet", known=[])
+    assert note.type == stored.type == "compute-16, gpu"
