@@ -112,7 +112,8 @@ def settings_of(
     variables, certificates = sending.credentials(options.provider, os.environ)
     texts, more = sending.variable_files(options.vars, os.environ)
     index = {name: os.environ[name] for name in INDEX if os.environ.get(name) and "file:" not in os.environ[name]}
-    arguments = ["fleet", "run", *configs, *rebuilt_arguments(options), "--rebuild", "--json"]
+    # Without --rebuild, which is decided here: a run that is resumed there builds nothing that it has collected before.
+    arguments = ["fleet", "run", *configs, *rebuilt_arguments(options), "--json"]
     arguments += [word for name in texts if name.startswith("vars/") for word in ("--vars", f"{HOME}/{name}")]
     prices = options.prices or user_table(os.environ)
     if prices.is_file():

@@ -65,14 +65,14 @@ def test_the_settings_hold_no_token_and_no_files_of_the_home(tmp_path: Path, mon
     (tmp_path / "recipe").symlink_to(ROOT / "recipe")
     (tmp_path / ".ci_support").symlink_to(ROOT / ".ci_support")
     (tmp_path / "fleet-sizes.yml").write_text("- cores: 2\n")
-    options = options_of("--provider", "aws", "--all", "--detach")
+    options = options_of("--provider", "aws", "--all", "--detach", "--rebuild")
     settings = fleet_detached.settings_of(options, find(tmp_path), ["a", "b"], run="0a1b2c3d", key="ssh-ed25519 A")
     text = settings.as_json()
     assert "value-of-AWS_SECRET_ACCESS_KEY" in json.loads(text)["environment"].values()
     assert not [word for word in ("BINSTAR", "ANACONDA", "AWS_PROFILE") if word in text]
     assert settings.environment["KILN_FLEET_ID"] == "0a1b2c3d"
     assert settings.environment["PIP_INDEX_URL"].startswith("https://me:word@")
-    assert settings.arguments == ("fleet", "run", "a", "b", "--provider=aws", "--rebuild", "--json")
+    assert settings.arguments == ("fleet", "run", "a", "b", "--provider=aws", "--json"), "what it collects it keeps"
     assert settings.keep == 72 * 3600
     assert settings.feedstock == {"fleet-sizes.yml": "- cores: 2\n"}
 
