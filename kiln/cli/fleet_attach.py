@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.cli.command_hints import pasteable
 from kiln.cli.environment_passthrough import client
 from kiln.cli.fleet_detached import remove_controller
+from kiln.cli.fleet_offers import CLOUDS
 from kiln.cli.fleet_playbook_vars import folder_of, site_of
 from kiln.errors import FeedstockNotFound, Interrupted, KilnError, MachinesUnknown, UsageError
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from kiln.model.run import MatrixReport
 
 GONE_SECONDS = 60.0  # for the controller to end, once it was told
+LOOK = 2.0  # seconds between two looks at a run that is being stopped
+UNANSWERED = 10  # looks in a row without an answer: the controller is gone
 OVER = frozenset({"ended", "failed"})
 
 
@@ -246,7 +249,10 @@ def is_detached(feedstock: Feedstock, run: str) -> bool:
 
 
 def tear_down(options: argparse.Namespace, feedstock: Feedstock, run: str) -> bool:
-    """Stop a detached run, and end its controller; return False for a run that is not detached."""
+    """Stop a detached run, and end its controller; return False for a run that is not detached.
+
+    A controller that cannot be reached is terminated at its provider, and then the workers that it has left there.
+    """
     from kiln.fleet.detached import controller, run_key
 
     if not is_detached(feedstock, run):
@@ -262,12 +268,43 @@ def tear_down(options: argparse.Namespace, feedstock: Feedstock, run: str) -> bo
         if site is None:
             raise
         remove_controller(site, run)
+        remove_workers(options, feedstock, key)
         run_key.remove(folder_of(feedstock, run))
     return True
 
 
+def remove_workers(options: argparse.Namespace, feedstock: Feedstock, key: RunKey) -> None:
+    """Terminate the workers of a run whose controller is gone, which nobody else does.
+
+    Existing machines are claimed in the controller's folder alone: they are released when their leases end.
+    """
+    from kiln.fleet import run as fleet
+
+    provider = options.provider or key.provider
+    if provider in CLOUDS:
+        fleet.down(site_of(options, feedstock, key.run, provider), key.run)
+        print(f"{key.run}: all workers are terminated", file=sys.stderr)
+        return
+    print(f"{key.run}: its workers may run until their leases end", file=sys.stderr)
+    command = f"kiln fleet down {key.run} --provider PROVIDER terminates them now, if a cloud has them"
+    print(pasteable(command, feedstock.root), file=sys.stderr)
+
+
 def stop(connection: Controller) -> None:
-    """Stop a run, and wait until it has terminated its workers."""
+    """Stop a run, and wait until it has terminated its workers; a connection that fails for a moment is made again.
+
+    Raises:
+        MachinesUnknown: when the controller did not answer several times in a row.
+    """
     connection.request("stop")
-    while connection.state()["process"] not in OVER:
-        time.sleep(2)
+    failures = 0
+    while True:
+        try:
+            if connection.state()["process"] in OVER:
+                return
+            failures = 0
+        except MachinesUnknown:
+            failures += 1
+            if failures >= UNANSWERED:
+                raise
+        time.sleep(LOOK)
