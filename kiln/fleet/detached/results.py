@@ -91,9 +91,8 @@ def store(
     """
     configs = tuple(_stored(feedstock, config, inputs) for config in report.configs)
     report = dataclasses.replace(report, configs=configs)
-    if (known := ledger.fleet(fleet.id)) is not None:  # a collection that was interrupted
-        return dataclasses.replace(report, run=known.number)
-    number = ledger.begin(report)
+    known = ledger.fleet(fleet.id)  # by a collection that was interrupted, perhaps before it had stored all
+    number = ledger.begin(report) if known is None else known.number
     ledger.begin_fleet(dataclasses.replace(fleet, number=number))
     for worker in fleet.workers:
         ledger.keep_worker(fleet.id, worker)

@@ -96,6 +96,31 @@ def test_a_run_is_stored_once_as_if_it_had_been_here(tmp_path: Path, monkeypatch
     assert set(kept) == {RemoteConfig(config=CONFIG, group="cpu", inputs=BuildInputs(shared="1", key="2"))}
 
 
+def test_a_collection_that_was_interrupted_in_the_ledger_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next run here would resume the one whose controller is gone, and its report would have no builds."""
+    feedstock = Feedstock(root=Path(shutil.copytree(SMALL, tmp_path / "small")))
+    feedstock.artifacts.mkdir()
+    report, fleet = results.read(fetched(tmp_path / "fetched"))
+    unfinished = dataclasses.replace(fleet, finished=None)
+    with FleetLedger(feedstock.artifacts / "ledger.sqlite") as ledger:
+        with monkeypatch.context() as patch:
+            patch.setattr(FleetLedger, "keep_worker", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                results.store(feedstock, report, unfinished, inputs={}, ledger=ledger)
+        (run,) = ledger.fleets()
+        assert (run.finished, run.jobs) == (None, ())
+        stored = results.store(feedstock, report, unfinished, inputs={}, ledger=ledger)
+        (run,) = ledger.fleets()
+        assert run.finished is not None
+        assert (run.workers, run.jobs, run.number) == (fleet.workers, fleet.jobs, stored.run)
+        known = ledger.report()
+        assert known is not None
+        assert known.finished == report.finished
+        assert len(ledger.runs()) == 1
+
+
 def test_a_corrupt_package_is_refused_and_fetched_anew(tmp_path: Path) -> None:
     folder = fetched(tmp_path / "fetched")
     package = folder / "packages" / "linux-64" / "a-1-0.conda"
