@@ -14,7 +14,7 @@ from kiln.cli.environment_passthrough import client
 from kiln.cli.fleet_detached import remove_controller
 from kiln.cli.fleet_offers import CLOUDS
 from kiln.cli.fleet_playbook_vars import folder_of, site_of
-from kiln.errors import FeedstockNotFound, Interrupted, KilnError, MachinesUnknown, UsageError
+from kiln.errors import BrokenPackage, FeedstockNotFound, Interrupted, KilnError, MachinesUnknown, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -97,10 +97,17 @@ def show_log(options: argparse.Namespace, root: Path) -> int:
     key, _ = find_key(options, root)
     with controller.connected(key, client(os.environ)) as connection:
         if options.config is None:
-            print("\n".join(connection.state()["output"]))
+            print_untrusted("\n".join(connection.state()["output"]))
         else:
-            connection.log(options.config.removesuffix(".yaml"), print)
+            connection.log(options.config.removesuffix(".yaml"), print_untrusted)
     return 0
+
+
+def print_untrusted(text: str) -> None:
+    """Print lines of a build or of a controller; on a terminal they cannot move, hide or change what it shows."""
+    from kiln.names import escaped
+
+    print(escaped(text))
 
 
 def collect(options: argparse.Namespace, root: Path) -> int:
@@ -137,6 +144,8 @@ def collect_from(
         print(f"the fleet run {key.run} has ended before its first build", file=sys.stderr)
     else:
         report, fleet = results.read(folder)
+        if fleet.id != key.run:
+            raise BrokenPackage(f"the controller of the run {key.run} sent the results of another", why=fleet.id)
         if target is not None:
             results.copy(report, folder, target)
             where = target
@@ -146,6 +155,9 @@ def collect_from(
                 report = results.store(feedstock, report, fleet, inputs=key.inputs, ledger=ledger)
             where = feedstock.artifacts
         print_collected(report, where)
+        if fleet.finished is None:  # it was killed, or could not terminate them
+            text = f"workers may run until their leases end: kiln fleet down {key.run} --provider {fleet.provider}"
+            print(pasteable(text, root), file=sys.stderr)
     files.remove(folder if target is not None else folder / "packages")
     end_controller(connection, key, feedstock, options)
     return exit_code_of(state)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from kiln.cli import fleet_attach
-from kiln.errors import MachinesUnknown
+from kiln.errors import BrokenPackage, MachinesUnknown
 from kiln.fleet import run as fleet
 from kiln.fleet.detached import controller, run_key
 from kiln.fleet.detached.run_key import RunKey
 from kiln.model.feedstock import Feedstock
+from tests.unit.fleet.detached.test_results import fetched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 RUN = "0a1b2c3d"
@@ -41,6 +43,15 @@ class Connection:
     def answers(self) -> bool:
         return False
 
+    def export(self) -> dict[str, Any]:
+        return {"process": "ended", "exit_code": 0, "report": {}, "output": ["\x1b[2Jkiln: done\tnow"]}
+
+    def fetch(self, folder: Path) -> None:
+        fetched(folder)
+
+    def log(self, config: str, on_line: Callable[[str], None]) -> None:
+        on_line(f"{config}: \x1b]0;title\x07 it builds")
+
 
 @pytest.fixture
 def removed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -54,15 +65,22 @@ def removed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def tear_down(monkeypatch: pytest.MonkeyPatch, folder: Path, connection: Connection, **more: Any) -> bool:
+def connect(monkeypatch: pytest.MonkeyPatch, connection: Connection) -> None:
     @contextlib.contextmanager
     def connected(*_: object) -> Iterator[Connection]:
         yield connection
 
     monkeypatch.setattr(controller, "connected", connected)
+
+
+def key_of(run: str = RUN, provider: str = "aws") -> RunKey:
+    return RunKey(run=run, provider=provider, machine="m", address="192.0.2.7", port=22, host_key="k", private_key="p")
+
+
+def tear_down(monkeypatch: pytest.MonkeyPatch, folder: Path, connection: Connection, **more: Any) -> bool:
+    connect(monkeypatch, connection)
     feedstock, provider = Feedstock(root=folder), more.pop("controllers_provider", "aws")
-    key = RunKey(run=RUN, provider=provider, machine="m", address="192.0.2.7", port=22, host_key="k", private_key="p")
-    key.write(feedstock.artifacts / "fleet" / RUN / run_key.NAME)
+    key_of(provider=provider).write(feedstock.artifacts / "fleet" / RUN / run_key.NAME)
     options: Any = SimpleNamespace(**{"provider": None, **more})
     return fleet_attach.tear_down(options, feedstock, RUN)
 
@@ -93,3 +111,47 @@ def test_a_run_is_stopped_by_its_own_controller_though_the_network_fails_for_a_m
     assert tear_down(monkeypatch, tmp_path, connection)
     assert connection.requests == ["stop", "collected"]
     assert removed == [f"controller of {RUN}"]
+
+
+def collect(monkeypatch: pytest.MonkeyPatch, folder: Path, *, run: str = RUN, finished: float | None = 3.0) -> int:
+    """Collect a run into a folder; its ledger on the controller has ended it, or not."""
+    connection = Connection()
+    connect(monkeypatch, connection)
+    fetch = connection.fetch
+
+    def fetch_state(target: Path) -> None:
+        target.mkdir(parents=True)
+        fetch(target)
+        state = json.loads((target / "state.json").read_text())
+        state["fleet"]["finished"] = finished
+        (target / "state.json").write_text(json.dumps(state))
+
+    monkeypatch.setattr(connection, "fetch", fetch_state)
+    options: Any = SimpleNamespace(to=folder / "to", vars=[], key=None)
+    return fleet_attach.collect_from(cast("Any", connection), key_of(run), None, options, folder)
+
+
+def test_workers_that_a_run_may_have_left_are_named_when_it_is_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert collect(monkeypatch, tmp_path / "a") == 0
+    assert "workers may run" not in capsys.readouterr().err
+    assert collect(monkeypatch, tmp_path / "b", finished=None) == 0
+    assert f"fleet down {RUN} --provider static" in capsys.readouterr().err
+
+
+def test_the_results_of_another_run_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BrokenPackage, match="sent the results of another"):
+        collect(monkeypatch, tmp_path, run="ffffffff")
+
+
+def test_a_log_cannot_change_what_the_terminal_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connect(monkeypatch, Connection())
+    key_of().write(tmp_path / "key.json")
+    options: Any = SimpleNamespace(key=tmp_path / "key.json", run="a", config=None)
+    assert fleet_attach.show_log(options, tmp_path) == 0
+    output = capsys.readouterr().out
+    assert "\x1b" not in output
+    assert output == "a: \\x1b]0;title\\x07 it builds\n"
