@@ -189,7 +189,7 @@ def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
         if not selection.configs:
             print(UP_TO_DATE, file=sys.stderr)
             return 0
-        plan_of(options, feedstock, selection.configs, ledger)
+        fleet_offers.terms_of(options, plan_of(options, feedstock, selection.configs, ledger))
     return fleet_detached.start(options, feedstock, selection.configs)
 
 
@@ -344,9 +344,8 @@ def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:
                     hint=f"name its provider: kiln fleet down {run_id} --provider aws",
                 )
             tear_down(ended_site(options, feedstock, run_id, provider), run_id, ledger)
-    if not ids:
-        note = "all fleet runs have ended; kiln fleet sweep looks for workers at a provider"
-        print(pasteable(note, feedstock.root), file=sys.stderr)
+    if not options.runs:
+        fleet_attach.print_left(feedstock, is_alone=not ids)
     return 0
 
 

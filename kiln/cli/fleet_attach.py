@@ -253,6 +253,22 @@ def local_lines(feedstock: Feedstock) -> Iterator[str]:
         yield f"{key.run}: detached on {key.address}; kiln fleet status {key.run} asks it"
 
 
+def print_left(feedstock: Feedstock, *, is_alone: bool) -> None:
+    """Print the detached runs that only their names tear down; ``is_alone`` when there was no other run to tear down.
+
+    They may have packages that were not collected.
+    """
+    from kiln.fleet.detached import run_key
+
+    keys = run_key.find_all(feedstock)
+    notes = [f"{key.run}: detached on {key.address}; kiln fleet down {key.run} stops it" for key in keys]
+    if is_alone:
+        kind = "other fleet runs" if notes else "fleet runs"
+        notes.insert(0, f"all {kind} have ended; kiln fleet sweep looks for workers at a provider")
+    for note in notes:
+        print(pasteable(note, feedstock.root), file=sys.stderr)
+
+
 def is_detached(feedstock: Feedstock, run: str) -> bool:
     """Return whether a run of a feedstock is detached, and was not collected."""
     from kiln.fleet.detached import run_key

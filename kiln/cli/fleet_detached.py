@@ -30,6 +30,7 @@ CONTROLLER_TYPE = "controller"
 FLAVORS = {"aws": ("t3.medium", 60), "openstack": ("c3-4", 50)}
 DAY = 86400
 LONGEST = 14 * DAY  # seconds that a run may take which has no time limit
+TIMES = ("lease", "poll", "capacity_timeout", "unreachable_timeout")
 ID = "KILN_FLEET_ID"  # the variable by which a controller knows the name of its run
 # Options that stay here, or whose values are sent in another way.
 HERE = frozenset(
@@ -62,6 +63,8 @@ def check_options(options: argparse.Namespace) -> None:
         raise UsageError("--detach with --provider static requires --controller HOST", hint="a host that ssh reaches")
     if options.image:
         raise UsageError("--image cannot be used with --detach", hint="have the workers pull the image")
+    for name in TIMES:  # which only the run itself would read, on its controller
+        seconds(getattr(options, name))
 
 
 def start(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> int:

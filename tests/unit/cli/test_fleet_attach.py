@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from kiln import cli
 from kiln.cli import fleet_attach
 from kiln.errors import BrokenPackage, MachinesUnknown
 from kiln.fleet import run as fleet
@@ -155,3 +156,15 @@ def test_a_log_cannot_change_what_the_terminal_shows(
     output = capsys.readouterr().out
     assert "\x1b" not in output
     assert output == "a: \\x1b]0;title\\x07 it builds\n"
+
+
+def test_a_tear_down_of_all_runs_names_the_detached_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "meta.yaml").write_text("package: {name: a, version: '1'}\n")
+    assert cli.run(["-C", str(tmp_path), "fleet", "down"]) == 0
+    assert "all fleet runs have ended" in capsys.readouterr().err
+    key_of().write(tmp_path / "build_artifacts" / "fleet" / RUN / run_key.NAME)
+    assert cli.run(["-C", str(tmp_path), "fleet", "down"]) == 0
+    error = capsys.readouterr().err
+    assert "all other fleet runs have ended" in error
+    assert f"fleet down {RUN} stops it" in error

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kiln import cli
+from kiln import cli, command
 from kiln.cli import fleet_detached
 from kiln.cli.fleet import new_id
 from kiln.cli.fleet_arguments import arguments
@@ -35,6 +35,8 @@ def options_of(*words: str) -> Namespace:
         (("--provider", "aws", "--controller-type", "t"), "--controller-type requires --detach"),
         (("--provider", "aws", "--keep", "2h"), "--keep requires --detach"),
         (("--provider", "aws", "--detach", "--image", "a=b"), "--image cannot be used"),
+        (("--provider", "aws", "--detach", "--poll", "soon"), "invalid time 'soon'"),
+        (("--provider", "aws", "--detach", "--capacity-timeout", "soon"), "invalid time 'soon'"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(words: tuple[str, ...], fault: str) -> None:
@@ -75,6 +77,26 @@ def test_the_settings_hold_no_token_and_no_files_of_the_home(tmp_path: Path, mon
     assert settings.arguments == ("fleet", "run", "a", "b", "--provider=aws", "--json"), "what it collects it keeps"
     assert settings.keep == 72 * 3600
     assert settings.feedstock == {"fleet-sizes.yml": "- cores: 2\n"}
+
+
+@pytest.mark.processes  # git, for the options of builds
+def test_a_run_that_cannot_begin_gets_no_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its offers are checked here: on the controller the fault would be found once that is paid for."""
+    started: list[object] = []
+    monkeypatch.setattr(fleet_detached, "start", lambda *_: started.append(_) or 0)
+    monkeypatch.setattr(command, "find", lambda *_, **__: None)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    (tmp_path / "recipe").symlink_to(ROOT / "recipe")
+    (tmp_path / ".ci_support").symlink_to(ROOT / ".ci_support")
+    words = ["-C", str(tmp_path), "fleet", "run", "--provider", "aws", "--all", "--detach"]
+    assert cli.run([*words, "--fallback", "on-demand"]) == UsageError.exit_code
+    assert "--fallback on-demand needs --spot" in capsys.readouterr().err
+    assert started == []
+    assert cli.run(words) == 0
+    assert len(started) == 1
 
 
 def test_a_controller_names_its_run_as_it_was_told() -> None:
