@@ -151,26 +151,32 @@ def rebuilt_arguments(options: argparse.Namespace) -> list[str]:
 
 def controller_site(options: argparse.Namespace, feedstock: Feedstock, run: str) -> tuple[PlaybookSite, str]:
     """Return the site and the machine type of a controller: the provider's of the workers, or an existing machine."""
+    from kiln import files
     from kiln.fleet.detached import start as starting
 
     name = starting.controller_run(run)
     provider = "static" if options.controller is not None else options.provider
     site = site_of(options, feedstock, name, provider)
     life = LONGEST if options.time_limit is None else seconds(options.time_limit) + DAY
-    variables: dict[str, Any] = {
-        **site.variables,
+    own: dict[str, Any] = {
         "kiln_lease": 5400,
         "kiln_lifetime": int(life + seconds(options.keep or "72h")),
         "kiln_build_options": [],
         "kiln_environment": {},
     }
     if options.controller is None:
-        # Whoever has the run's key can attach from anywhere: ssh accepts nothing but keys there.
-        variables["kiln_controller"] = "0.0.0.0/0"
         if options.controller_type is None:
-            variables["kiln_machine_types"] = [small_type(provider)]
-        return dataclasses.replace(site, variables=variables), options.controller_type or CONTROLLER_TYPE
+            own["kiln_machine_types"] = [small_type(provider)]
+        # The last file prevails: the user's have the lifetime, the lease and the machine types of the workers.
+        last = site.folder / "controller.json"
+        site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.write_text(last, json.dumps(own))
+        # Whoever has the run's key can attach from anywhere: ssh accepts nothing but keys there.
+        variables = {**site.variables, **own, "kiln_controller": "0.0.0.0/0"}
+        site = dataclasses.replace(site, variables=variables, variable_files=(*site.variable_files, last))
+        return site, options.controller_type or CONTROLLER_TYPE
     host = existing_host(options)
+    variables = {**site.variables, **own}
     variables |= {"kiln_ssh_options": host.pop("ssh_options", {}), "kiln_static_hosts": [host]}
     return dataclasses.replace(site, variables=variables, variable_files=()), "static"
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kiln import cli, command
+from kiln import bootstrap, cli, command
 from kiln.cli import fleet_detached
 from kiln.cli.fleet import new_id
 from kiln.cli.fleet_arguments import arguments
 from kiln.errors import UsageError
 from kiln.feedstock_loader import find
+from kiln.model.feedstock import Feedstock
 
 ROOT = Path(__file__).parents[3]
 
@@ -97,6 +98,23 @@ def test_a_run_that_cannot_begin_gets_no_controller(
     assert started == []
     assert cli.run(words) == 0
     assert len(started) == 1
+
+
+def test_the_users_lifetime_of_workers_does_not_end_a_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It outlives the run by the time for which its packages are kept; the last file of variables prevails."""
+    mine = tmp_path / "mine.yml"
+    mine.write_text("kiln_lifetime: 3600\nkiln_machine_types: []\nkiln_aws_region: eu-west-1\n")
+    monkeypatch.setattr(bootstrap, "fleet", lambda *_, **__: Path("/python"))
+    options = options_of("--provider", "aws", "--all", "--detach", "--time-limit", "10h", "--vars", str(mine))
+    site, kind = fleet_detached.controller_site(options, Feedstock(root=tmp_path), "0a1b2c3d")
+    values: dict[str, object] = {**site.variables}
+    for path in site.variable_files:
+        values |= yaml.safe_load(path.read_text())
+    assert values["kiln_lifetime"] == (10 + 24 + 72) * 3600
+    assert values["kiln_machine_types"] == [fleet_detached.small_type("aws")]
+    assert (kind, values["kiln_aws_region"]) == (fleet_detached.CONTROLLER_TYPE, "eu-west-1")
 
 
 def test_a_controller_names_its_run_as_it_was_told() -> None:
