@@ -54,6 +54,12 @@ def offers_of(options: argparse.Namespace, plan: FleetPlan, kind: MachineType) -
     result = offers.combine(kind, fallbacks, zones=zones, spot=options.spot)
     for offer in result:
         _check(offer, [job for job in plan.estimates if job.type in {"", kind.type}])
+        if options.budget is not None and not offer.machine_type.is_priced:
+            raise UsageError(
+                f"the price of the fall-back {offer.machine_type.type} is unknown, so --budget cannot be kept",
+                why="a worker without a price would count as free",
+                hint="write a table of prices for --prices, or leave one of the options out",
+            )
     return result
 
 

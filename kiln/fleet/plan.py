@@ -187,6 +187,8 @@ def plan(
         raise UsageError("a fleet needs at least one config and one worker")
     kinds = [*estimates, *((bounds.tests.machine_type,) if bounds.tests else ())]
     _require_prices(kinds, bounds, spot=spot, optimize=optimize)
+    if cache is not None:  # which is on demand
+        _require_prices([cache], bounds, spot=False, optimize=optimize)
     assignments = machine_choice.assignments(estimates, spot=spot)
     arrangements = [
         arrangement

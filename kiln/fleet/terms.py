@@ -41,10 +41,16 @@ def lines(terms: RunTerms, way: Arrangement) -> Iterator[str]:
     currency = way.machine_type.currency
     for first, *others in (offers for offers in (terms.offers, *terms.other_offers) if len(offers) > 1):
         yield f"first   {first}"
-        yield from (f"else    {offer}, {offer.hourly:.3f} {currency} an hour" for offer in others)
+        yield from (f"else    {offer}, {_price(offer)}" for offer in others)
     if way.cost:
+        notice = ", and without a limit those that the provider takes back after a notice" if way.spot else ""
         yield (
             f"losses  {terms.replacements} lost workers are replaced, which costs {terms.losses:.2f} {currency} more at"
-            " most (--replacements, --budget)"
+            f" most{notice} (--replacements, --budget)"
         )
     yield f"life    workers end themselves after {terms.lifetime / 3600:.0f} h, even in the middle of a build"
+
+
+def _price(offer: Offer) -> str:
+    kind = offer.machine_type
+    return f"{offer.hourly:.3f} {kind.currency} an hour" if kind.is_priced else "price unknown"

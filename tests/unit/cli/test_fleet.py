@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kiln import cli
 from kiln.cli.command_hints import pasteable
@@ -334,3 +335,21 @@ def test_the_plan_of_a_cluster_has_the_size_of_its_jobs_and_costs_nothing(
 def test_jobs_of_slurm_may_have_sizes_of_their_own(feedstock: Path) -> None:
     (feedstock / "fleet-sizes.yml").write_text("- {cores: 64, memory: 500, time_limit: 8h}\n")
     assert cli.run(["-C", str(feedstock), "fleet", "plan", "--provider", "slurm", "--all"]) == 0
+
+
+@pytest.mark.usefixtures("home")
+def test_a_fall_back_without_a_price_is_refused_within_a_budget_and_named_elsewhere(
+    feedstock: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its workers would count as free, and the budget would not end the run."""
+    table = yaml.safe_load((ROOT / "ansible" / "group_vars" / "all" / "machine_types.yml").read_text())
+    types = [row for row in table["kiln_machine_types"] if (row["provider"], row["type"]) == ("aws", "compute-16")]
+    types.append({**types[0], "type": "other", "flavor": "x9.large"})
+    path = feedstock / "types.json"
+    path.write_text(json.dumps({"kiln_machine_types": types}))
+    words = ["--all", "--vars", str(path), "--type", "compute-16", "--fallback", "other"]
+    plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "aws", *words]
+    assert cli.run([*plan, "--budget", "500"]) == UsageError.exit_code
+    assert "the price of the fall-back other is unknown, so --budget" in capsys.readouterr().err
+    assert cli.run(plan) == 0
+    assert "else    other (x9.large), price unknown" in capsys.readouterr().out

@@ -188,6 +188,16 @@ def test_a_spot_worker_without_a_price_is_not_planned_at_the_full_one() -> None:
     assert "describe-spot-price-history" in refused.value.hint
 
 
+def test_a_cache_without_a_price_is_not_planned_within_a_budget() -> None:
+    """It would count as free, however long it runs."""
+    configs = {MACHINE: estimates(4, hours=1, warm=0.5, groups=1)}
+    unpriced = dataclasses.replace(MACHINE, type="small", name="small", hourly=0.0, is_priced=False)
+    with pytest.raises(UsageError, match="the price of small is unknown, so --budget cannot be planned"):
+        plan(configs, overheads=FREE, bounds=FleetBounds(workers=2, cost=5.0), cache=unpriced, optimize="time")
+    way = plan(configs, overheads=FREE, bounds=FleetBounds(workers=2), cache=unpriced, optimize="time").selection
+    assert (way.cache, way.is_priced) == (unpriced, False)
+
+
 def test_disks_addresses_and_collected_packages_are_part_of_the_cost() -> None:
     charged = dataclasses.replace(MACHINE, disk_hourly=0.1, address_hourly=0.05, egress=0.5)
     plain = arrange(estimates(2), workers=1, machine_type=MACHINE, overheads=SOME)
