@@ -87,12 +87,18 @@ class FleetRunConfig:
         return self.type_offers.get(machine_type) or default or (Offer(machine_type=machine_type, spot=self.spot),)
 
     def planned_type(self, machine_type: str) -> str:
-        """Return the planned machine type whose place a worker of another type, a fall-back, takes."""
+        """Return the planned machine type whose place a worker of another type, a fall-back, takes.
+
+        One of an earlier process of the run, whose type or fall-back is not planned any more, gets no more configs: it
+        may be too small for those of the others.
+        """
         planned = [kind.type for kind in self.counts]
         others = (
             kind.type for kind in self.counts if any(o.machine_type.type == machine_type for o in self.offers_of(kind))
         )
-        return machine_type if machine_type in planned else next(others, planned[0])
+        known = self.previous_run.types if self.previous_run else ()
+        unknown = planned[0] if len(known) < 2 and machine_type not in known else machine_type
+        return machine_type if machine_type in planned else next(others, unknown)
 
     @property
     def currency(self) -> str:

@@ -1080,6 +1080,28 @@ def test_a_killed_run_of_several_types_resumes_with_its_workers(tmp_path: Path) 
     assert {config: types[worker] for config, worker in simulation.built} == {job.config: job.type for job in jobs}
 
 
+def test_a_worker_of_a_type_that_is_not_planned_any_more_builds_what_it_has_and_nothing_else(tmp_path: Path) -> None:
+    """A resumed run is planned on its larger type alone: the smaller worker, still there, does not get its configs."""
+    jobs = of_types("gpu", "compute-16", "gpu", "gpu", "gpu")
+    simulation = Simulation(jobs, faults=Faults(killed=HOUR / 2))
+    expected = run_config(jobs, type_workers={MACHINE: 1, GPU: 1})
+    with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
+        with pytest.raises(Killed):
+            Supervisor(expected, executor=simulation, store=ledger, observer=NullObserver()).execute()
+        simulation.revive()
+        (previous,) = ledger.fleets()
+        run = Supervisor(
+            run_config(of_types(*["gpu"] * 5), machine_type=GPU, type_workers={GPU: 2}, previous_run=previous),
+            executor=simulation,
+            store=ledger,
+            observer=NullObserver(),
+        )
+        assert all_done(run.execute())
+    types = types_of(run)
+    assert {config for config, worker in simulation.built if types[worker] == "compute-16"} <= {"config01"}
+    assert_nothing_left(run, simulation)
+
+
 def test_a_machine_type_that_is_refused_holds_back_only_its_own_configs() -> None:
     """The GPU's offers are refused for an hour; a fall-back takes its place later, and gets its configs."""
     other = dataclasses.replace(GPU, type="gpu-2")
