@@ -22,8 +22,10 @@ NAME = "key.json"
 USER = "kiln"
 RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,19}")
 ADDRESS = re.compile(r"[A-Za-z0-9_.:\[\]%-]+")
-# Of ssh's options those that say how a host is reached; others could run commands here.
+# Of ssh's options those that say how a host is reached; others could run commands here. ssh writes ProxyJump into the
+# command line of a shell.
 OPTIONS = frozenset({"ProxyJump", "Port", "AddressFamily"})
+VALUE = re.compile(r'"?[\w.:\[\]@/%+~][\w.:\[\]@/%+~,-]*"?', re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,9 @@ def _fault(key: RunKey) -> str:
         return "the host key is not one line"
     if unknown := set(key.options) - OPTIONS:
         return f"unknown options of ssh: {', '.join(sorted(unknown))}"
+    for name, text in key.options.items():
+        if not VALUE.fullmatch(text):
+            return f"invalid {name} {text!r}"
     return ""
 
 

@@ -47,6 +47,9 @@ def test_a_key_is_read_as_it_was_written_and_only_by_its_owner(tmp_path: Path) -
         ({"address": "a b"}, "invalid address"),
         ({"host_key": "ssh-ed25519 AAAA\n* ssh-ed25519 BBBB"}, "host key"),
         ({"options": {"ProxyCommand": "touch /tmp/x"}}, "unknown options of ssh: ProxyCommand"),
+        ({"options": {"ProxyJump": "gate;touch /tmp/x"}}, "invalid ProxyJump 'gate;touch /tmp/x'"),
+        ({"options": {"ProxyJump": "$(touch x)"}}, "invalid ProxyJump"),
+        ({"options": {"ProxyJump": "-oProxyCommand=x"}}, "invalid ProxyJump"),
     ],
 )
 def test_a_key_that_would_run_commands_here_is_refused(tmp_path: Path, change: dict[str, object], fault: str) -> None:
@@ -55,6 +58,15 @@ def test_a_key_that_would_run_commands_here_is_refused(tmp_path: Path, change: d
     with pytest.raises(UsageError) as error:
         run_key.read(path)
     assert fault in error.value.why
+
+
+@pytest.mark.parametrize(
+    "jump", ["gate", "%r@gate", "me@gate.example.org:2222,ssh://me@192.0.2.1:22", "[2001:db8::1]:22"]
+)
+def test_a_key_with_the_ways_that_ssh_takes_is_read(tmp_path: Path, jump: str) -> None:
+    key = dataclasses.replace(KEY, options={"ProxyJump": jump, "AddressFamily": "inet6"})
+    key.write(tmp_path / "key.json")
+    assert run_key.read(tmp_path / "key.json") == key
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"run": 1}'])
