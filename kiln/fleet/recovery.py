@@ -19,6 +19,7 @@ from kiln.fleet.playbook_runner import read_json
 from kiln.fleet.reconcile import Machine, Step, reconcile
 from kiln.fleet.worker_commands import jobs_of
 from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.serialization import from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -54,7 +55,15 @@ def notes(folder: Path, *, known: Iterable[str]) -> Iterator[RunNote]:
     for path in sorted(folder.glob(f"*/{FILE}")):
         data = read_json(path)
         if path.parent.name not in ids and data.get("id") == path.parent.name:
-            yield RunNote(**{name: data[name] for name in RunNote.__slots__})
+            try:
+                yield from_json(RunNote, data)
+            except TypeError as error:
+                name = path.parent.name
+                raise MachinesUnknown(
+                    f"{path} is damaged, and the ledger does not have the fleet run {name}",
+                    why=str(error),
+                    hint=f"run 'kiln fleet down {name} --provider PROVIDER', which terminates its workers",
+                ) from error
 
 
 def forget(folder: Path) -> None:

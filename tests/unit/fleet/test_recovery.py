@@ -182,3 +182,15 @@ def test_the_note_of_a_run_has_all_machine_types_as_its_ledger(tmp_path: Path, m
         (stored,) = ledger.fleets()
     (note,) = notes(tmp_path / "fleet", known=[])
     assert note.type == stored.type == "compute-16, gpu"
+
+
+@pytest.mark.parametrize("change", [{"provider": None}, {"started": "x"}, {"more": 1}])
+def test_a_damaged_note_is_an_error_with_the_command_that_ends_its_run(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    (tmp_path / "r1").mkdir()
+    (tmp_path / "r1" / recovery.FILE).write_text(json.dumps({"id": "r1", **change}))
+    with pytest.raises(MachinesUnknown, match="is damaged, and the ledger does not have the fleet run r1") as error:
+        list(notes(tmp_path, known=[]))
+    assert "kiln fleet down r1 --provider PROVIDER" in error.value.hint
+    assert list(notes(tmp_path, known=["r1"])) == []
