@@ -21,7 +21,7 @@ CLOUDS = ("aws", "openstack")  # whose capacity changes, and which have zones
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Refuse zones and fall-backs of a provider that has none.
+    """Refuse zones and fall-backs of a provider that has none, and a type of tests that are not planned.
 
     Raises:
         UsageError: with the option.
@@ -30,6 +30,8 @@ def check_options(options: argparse.Namespace) -> None:
         if getattr(options, name) and options.provider not in CLOUDS:
             hint = f"those of {' and '.join(CLOUDS)} take it"
             raise UsageError(f"--{name} is no option of --provider {options.provider}", hint=hint)
+    if getattr(options, "gpu_type", None) and not options.gpu_tests:
+        raise UsageError("--gpu-type requires --gpu-tests")
 
 
 def type_offers(options: argparse.Namespace, plan: FleetPlan) -> dict[MachineType, tuple[Offer, ...]]:

@@ -256,6 +256,9 @@ def test_the_tests_on_a_gpu_are_part_of_the_plan_and_of_its_limits(
     assert cli.run([*plan, "--budget", f"{cost + tests['cost'] / 2:.3f}"]) == FleetLimit.exit_code
     assert cli.run([*plan, "--gpu-type", "compute-16"]) == UsageError.exit_code
     assert "compute-16 has no GPU" in capsys.readouterr().err
+    words = [word for word in plan if word != "--gpu-tests"]
+    assert cli.run([*words, "--gpu-type", "compute-16"]) == UsageError.exit_code
+    assert "--gpu-type requires --gpu-tests" in capsys.readouterr().err
 
 
 def test_packages_that_are_not_built_are_not_sent_to_a_gpu(feedstock: Path, capsys: pytest.CaptureFixture[str]) -> None:
