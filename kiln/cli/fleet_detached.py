@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.cli.command_hints import pasteable
 from kiln.cli.environment_passthrough import client
 from kiln.cli.fleet_arguments import seconds
+from kiln.cli.fleet_offers import CLOUDS
 from kiln.cli.fleet_playbook_vars import INDEX, build_options, contract_variables, folder_of, site_of
 from kiln.errors import UsageError
 
@@ -70,6 +71,7 @@ def check_options(options: argparse.Namespace) -> None:
 def start(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> int:
     """Start a run on a controller of its own; return as soon as it runs there."""
     from kiln import signals
+    from kiln.fleet import run as fleet
     from kiln.fleet.detached import run_key
     from kiln.fleet.detached import start as starting
     from kiln.fleet.detached.run_key import ConfigInputs
@@ -94,6 +96,8 @@ def start(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[R
         except BaseException:
             print(f"fleet run {run}: removing its controller", file=sys.stderr)
             remove_controller(site, run)
+            if path.exists() and options.provider in CLOUDS:  # the run may have begun, and requested workers
+                fleet.down(site_of(options, feedstock, run, options.provider), run)
             run_key.remove(folder_of(feedstock, run))
             raise
     print(f"fleet run {run} continues on {key.address}; its key is {path}", file=sys.stderr)

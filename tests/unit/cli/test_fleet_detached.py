@@ -13,8 +13,11 @@ from kiln import bootstrap, cli, command
 from kiln.cli import fleet_detached
 from kiln.cli.fleet import new_id
 from kiln.cli.fleet_arguments import arguments
-from kiln.errors import UsageError
+from kiln.errors import MachinesUnknown, UsageError
 from kiln.feedstock_loader import find
+from kiln.fleet import run as fleet
+from kiln.fleet.detached import start as starting
+from kiln.fleet.detached.run_key import RunKey
 from kiln.model.feedstock import Feedstock
 
 ROOT = Path(__file__).parents[3]
@@ -115,6 +118,32 @@ def test_the_users_lifetime_of_workers_does_not_end_a_controller(
     assert values["kiln_lifetime"] == (10 + 24 + 72) * 3600
     assert values["kiln_machine_types"] == [fleet_detached.small_type("aws")]
     assert (kind, values["kiln_aws_region"]) == (fleet_detached.CONTROLLER_TYPE, "eu-west-1")
+
+
+@pytest.mark.parametrize(("begins", "removed"), [(False, ["controller"]), (True, ["controller", "workers at aws"])])
+def test_a_start_that_fails_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins: bool, removed: list[str]
+) -> None:
+    """A run that may have begun when its controller was removed has perhaps requested workers."""
+    calls: list[str] = []
+    key = RunKey(run="0a1b2c3d", provider="aws", machine="m", address="a", port=22, host_key="k", private_key="p")
+
+    def fail(*_: object, **__: object) -> None:
+        raise MachinesUnknown("the run could not be started on its controller")
+
+    monkeypatch.setattr(starting, "new_key", lambda *_: ("private", "public"))
+    monkeypatch.setattr(starting, "provision", (lambda *_, **__: None) if begins else fail)
+    monkeypatch.setattr(starting, "key_of", lambda *_: key)
+    monkeypatch.setattr(starting, "start", fail)
+    monkeypatch.setattr(fleet_detached, "settings_of", lambda *_, **__: None)
+    monkeypatch.setattr(fleet_detached, "controller_site", lambda *_: ("site", "controller"))
+    monkeypatch.setattr(fleet_detached, "site_of", lambda *words: words[3])
+    monkeypatch.setattr(fleet_detached, "remove_controller", lambda *_: calls.append("controller"))
+    monkeypatch.setattr(fleet, "down", lambda site, _: calls.append(f"workers at {site}"))
+    with pytest.raises(MachinesUnknown):
+        fleet_detached.start(options_of("--provider", "aws", "--all", "--detach"), Feedstock(root=tmp_path), ())
+    assert calls == removed
+    assert not list(tmp_path.rglob("key.json"))
 
 
 def test_a_controller_names_its_run_as_it_was_told() -> None:
