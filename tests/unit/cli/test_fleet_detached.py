@@ -89,7 +89,12 @@ def test_a_run_that_cannot_begin_gets_no_controller(
 ) -> None:
     """Its offers are checked here: on the controller the fault would be found once that is paid for."""
     started: list[object] = []
-    monkeypatch.setattr(fleet_detached, "start", lambda *_: started.append(_) or 0)
+
+    def start(*words: object) -> int:
+        started.append(words)
+        return 0
+
+    monkeypatch.setattr(fleet_detached, "start", start)
     monkeypatch.setattr(command, "find", lambda *_, **__: None)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("AWS_REGION", raising=False)
