@@ -13,14 +13,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kiln.model.provenance import Provenance
+    from kiln.provenance.license_files import LicenseFile
     from kiln.provenance.resolved_packages import ResolvedPackage
 
 SPEC = "1.6"
 
 
-def bill(record: Provenance, *, resolved: Iterable[ResolvedPackage] = ()) -> bytes:
-    """Return the bill of a package: itself, its sources, its requirements, and what it was built with."""
+def bill(
+    record: Provenance, *, resolved: Iterable[ResolvedPackage] = (), licenses: Iterable[LicenseFile] = ()
+) -> bytes:
+    """Return the bill of a package: itself, its sources, requirements, license files, and what it was built with."""
     main = _main(record)
+    texts = [_license_file(file) for file in licenses]
+    main |= {"components": texts} if texts else {}
     requirements = [_requirement(name, spec) for name, spec in spdx.requirements(record).items()]
     sources = [_source(number, source) for number, source in enumerate(record.sources)]
     tools = [_resolved(package) for package in resolved]
@@ -51,6 +56,18 @@ def _main(record: Provenance) -> dict[str, Any]:
         "purl": purl(record.name, record.version, build=record.build, subdir=record.subdir, type="conda"),
         "hashes": [{"alg": "SHA-256", "content": record.sha256}],
         "licenses": [{"expression": declared}] if declared != spdx.NO else named,
+    }
+
+
+def _license_file(file: LicenseFile) -> dict[str, Any]:
+    """Return a license file, as a part of the package."""
+    text = {"license": {"name": file.reference, "text": {"contentType": "text/plain", "content": file.shown_text}}}
+    return {
+        "type": "file",
+        "bom-ref": f"file/{file.path}",
+        "name": file.path,
+        "hashes": [{"alg": "SHA-1", "content": file.sha1}, {"alg": "SHA-256", "content": file.sha256}],
+        "licenses": [{"expression": file.expression}] if file.expression else [text],
     }
 
 

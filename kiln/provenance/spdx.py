@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import posixpath
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -11,29 +12,43 @@ from kiln.matchspec_notation import package_name
 from kiln.provenance.resolved_packages import exact, purl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kiln.model.provenance import Provenance
+    from kiln.provenance.license_files import LicenseFile
     from kiln.provenance.resolved_packages import ResolvedPackage
 
 NO = "NOASSERTION"
 UNSTATED = {"filesAnalyzed": False, "licenseConcluded": NO, "licenseDeclared": NO, "copyrightText": NO}
 _RELATIONS = {"build": "BUILD_TOOL_OF", "host": "BUILD_DEPENDENCY_OF"}
+_REFERENCE = re.compile(r"LicenseRef-[A-Za-z0-9.-]+")
 _ID = re.compile(r"[^A-Za-z0-9.-]")
 
 
-def bill(record: Provenance, *, home: str = "", resolved: Iterable[ResolvedPackage] = ()) -> bytes:
-    """Return the bill of a package: itself, its sources, its run requirements, and what it was built with."""
+def bill(
+    record: Provenance,
+    *,
+    home: str = "",
+    resolved: Iterable[ResolvedPackage] = (),
+    licenses: Sequence[LicenseFile] = (),
+) -> bytes:
+    """Return the bill of a package: itself, its sources, requirements, license files, and what it was built with.
+
+    License files are metafiles of the package: SPDX lets a package contain files only where all of them are listed.
+    """
     main = "SPDXRef-Package"
     sources = [source(number, one) for number, one in enumerate(record.sources)]
     needs = [_need(name, spec) for name, spec in requirements(record).items()]
     tools = [(_RELATIONS[package.scope], _resolved(number, package)) for number, package in enumerate(resolved)]
+    texts = [_license_file(number, file) for number, file in enumerate(licenses)]
     relations = [
         ("SPDXRef-DOCUMENT", "DESCRIBES", main),
         *((main, "GENERATED_FROM", one["SPDXID"]) for one in sources),
         *((main, "DEPENDS_ON", need["SPDXID"]) for need in needs),
         *((tool["SPDXID"], relation, main) for relation, tool in tools),
+        *((text["SPDXID"], "METAFILE_OF", main) for text in texts),
     ]
+    extracted = _extracted(license_expression(record.license), licenses)
     document = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
@@ -46,6 +61,8 @@ def bill(record: Provenance, *, home: str = "", resolved: Iterable[ResolvedPacka
             {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
             for one, kind, other in relations
         ],
+        **({"files": texts} if texts else {}),
+        **({"hasExtractedLicensingInfos": extracted} if extracted else {}),
     }
     return json.dumps(document, indent=1, sort_keys=True).encode()
 
@@ -119,6 +136,36 @@ def _resolved(number: int, package: ResolvedPackage) -> dict[str, Any]:
         "externalRefs": _purl(url),
         "comment": f"in the {package.scope} environment",
     }
+
+
+def _license_file(number: int, file: LicenseFile) -> dict[str, Any]:
+    """Return a license file; nobody concluded which license it is of."""
+    return {
+        "SPDXID": f"SPDXRef-License-{number}",
+        "fileName": f"./{file.path}",
+        "fileTypes": ["TEXT"],
+        "checksums": [
+            {"algorithm": "SHA1", "checksumValue": file.sha1},
+            {"algorithm": "SHA256", "checksumValue": file.sha256},
+        ],
+        "licenseConcluded": NO,
+        "licenseInfoInFiles": list(file.licenses),
+        "copyrightText": NO,
+    }
+
+
+def _extracted(declared: str, files: Sequence[LicenseFile]) -> list[dict[str, str]]:
+    """Return the texts of licenses that are not on SPDX's list: those of the recipe, and of unidentified files."""
+    entries = {}
+    for name in _REFERENCE.findall(declared):
+        texts = [file.shown_text for file in files if name in file.licenses]
+        entries[name] = texts[0] if texts else "The package's metadata name this license; no file is known as its text."
+    entries |= {file.reference: file.shown_text for file in files if not file.expression}
+    names = {file.reference: posixpath.basename(file.path) for file in files}
+    return [
+        {"licenseId": name, "extractedText": text or "(an empty file)", "name": names.get(name, name)}
+        for name, text in sorted(entries.items())
+    ]
 
 
 def _purl(url: str) -> list[dict[str, str]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kiln import __version__, files, masking, provenance
 from kiln.conda_package import reader
 from kiln.model.provenance import Attestation, Provenance
-from kiln.provenance import cyclonedx, resolved_packages, slsa, statements
+from kiln.provenance import cyclonedx, license_files, resolved_packages, slsa, spdx, statements
 from kiln.publish import gate
 from kiln.release import restored_feedstock
 from kiln.store.build_cache import recipe_digest
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kiln.model.release import Candidate
     from kiln.model.rendered import Rendered
     from kiln.model.run import ConfigRun, MatrixReport
+    from kiln.provenance.license_files import LicenseFile
     from kiln.release.candidates import BuiltMatrix
 
 _ENGINE = re.compile(r"^  rattler-build: (\S+)$", re.MULTILINE)
@@ -64,9 +65,11 @@ def attestation(
     for candidate in candidates:
         record = record_of(matrix, candidate, recipe=digest)
         assert candidate.contents is not None, "the gate refuses broken packages"
-        resolved = resolved_packages.resolved(reader.info_files(candidate.path))
-        bill = provenance.bill(record, home=_text(candidate.contents.about.get("home")), resolved=resolved)
-        other = cyclonedx.bill(record, resolved=resolved)
+        info = reader.info_files(candidate.path)
+        resolved, licenses = resolved_packages.resolved(info), _license_files(candidate.path, info, record)
+        home = _text(candidate.contents.about.get("home"))
+        bill = provenance.bill(record, home=home, resolved=resolved, licenses=licenses)
+        other = cyclonedx.bill(record, resolved=resolved, licenses=licenses)
         boms[record.sha256], cyclonedx_bills[record.sha256] = bill, other
         digests = [hashlib.sha256(data).hexdigest() for data in (bill, other)]
         records.append(dataclasses.replace(record, sbom_sha256=digests[0], cyclonedx_sha256=digests[1]))
@@ -122,6 +125,12 @@ def record_of(matrix: BuiltMatrix, candidate: Candidate, *, recipe: str) -> Prov
         extra={key: value for key, value in extra.items() if key == "flow_run_id"},
         feedstock_files=restored_feedstock.recorded_files(matrix.feedstock, config.config),
     )
+
+
+def _license_files(package: Path, info: Mapping[str, bytes], record: Provenance) -> tuple[LicenseFile, ...]:
+    """Return the license files of a package, identified by its record's license where that is an expression."""
+    expression = spdx.license_expression(record.license)
+    return license_files.license_files(package, info, expression="" if expression == spdx.NO else expression)
 
 
 def maker(matrix: BuiltMatrix, candidate: Candidate) -> tuple[MatrixReport, ConfigRun]:

@@ -1,17 +1,22 @@
-"""The sources of a record: each with its address and its hashes or its revision, and without passwords."""
+"""The sources of a record, without passwords, and the bills of materials of published packages."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from kiln.model.build_config import BuildConfig
 from kiln.model.rendered import Checkout, Rendered, Source, Staging
 from kiln.release import attest
+from tests.packages import release_package
+from tests.publishing import record
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 CONFIG = BuildConfig(name="c", platform="linux-64", variant={}, zip_keys=(), pin_run_as_build={}, image=None)
 
@@ -40,3 +45,17 @@ def test_sources_are_recorded_without_their_passwords(tmp_path: Path) -> None:
         },
         {"checkout": {"program": "svn", "url": "https://a.org/b", "revision": "7"}},
     )
+
+
+def test_both_bills_of_a_package_list_its_license_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = release_package(tmp_path, "a", payload={"share/a/NOTICE.txt": b"of others"})
+    monkeypatch.setattr(attest, "record_of", lambda *_, **__: record("a-1-0.conda", license="CC0-1.0"))
+    monkeypatch.setattr(attest, "recipe_digest", lambda _: "ab")
+    candidate = cast("Any", SimpleNamespace(path=package, contents=SimpleNamespace(about={})))
+    attestation = attest.attestation(cast("Any", SimpleNamespace(feedstock=None)), [candidate])
+    (spdx,), (cyclonedx,) = attestation.boms.values(), attestation.cyclonedx.values()
+    licenses = {file["fileName"]: file["licenseInfoInFiles"] for file in json.loads(spdx)["files"]}
+    assert licenses["./info/licenses/LICENCE"] == ["CC0-1.0"]
+    assert licenses["./share/a/NOTICE.txt"][0].startswith("LicenseRef-text-")
+    parts = json.loads(cyclonedx)["metadata"]["component"]["components"]
+    assert [part["name"] for part in parts] == ["info/licenses/LICENCE", "share/a/NOTICE.txt"]
