@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kiln.model.provenance import Provenance
+    from kiln.provenance.bundled import BundledComponent
     from kiln.provenance.license_files import LicenseFile
     from kiln.provenance.resolved_packages import ResolvedPackage
 
@@ -20,15 +21,21 @@ SPEC = "1.6"
 
 
 def bill(
-    record: Provenance, *, resolved: Iterable[ResolvedPackage] = (), licenses: Iterable[LicenseFile] = ()
+    record: Provenance,
+    *,
+    resolved: Iterable[ResolvedPackage] = (),
+    licenses: Iterable[LicenseFile] = (),
+    bundled: Iterable[BundledComponent] = (),
 ) -> bytes:
-    """Return the bill of a package: itself, its sources, requirements, license files, and what it was built with."""
+    """Return the bill of a package: itself, sources, requirements, license files, components, and its environments."""
     main = _main(record)
     texts = [_license_file(file) for file in licenses]
     main |= {"components": texts} if texts else {}
     requirements = [_requirement(name, spec) for name, spec in spdx.requirements(record).items()]
     sources = [_source(number, source) for number, source in enumerate(record.sources)]
     tools = [_resolved(package) for package in resolved]
+    parts = [_component(number, part) for number, part in enumerate(bundled)]
+    needed = [item["bom-ref"] for item in (*requirements, *parts) if item["scope"] == "required"]
     document = {
         "bomFormat": "CycloneDX",
         "specVersion": SPEC,
@@ -39,8 +46,8 @@ def bill(
             "tools": {"components": [{"type": "application", "name": "kiln", "version": record.kiln}]},
             "component": main,
         },
-        "components": [*requirements, *sources, *tools],
-        "dependencies": [{"ref": main["bom-ref"], "dependsOn": [item["bom-ref"] for item in requirements]}],
+        "components": [*requirements, *sources, *tools, *parts],
+        "dependencies": [{"ref": main["bom-ref"], "dependsOn": needed}],
     }
     return json.dumps(document, indent=1, sort_keys=True).encode()
 
@@ -68,6 +75,22 @@ def _license_file(file: LicenseFile) -> dict[str, Any]:
         "name": file.path,
         "hashes": [{"alg": "SHA-1", "content": file.sha1}, {"alg": "SHA-256", "content": file.sha256}],
         "licenses": [{"expression": file.expression}] if file.expression else [text],
+    }
+
+
+def _component(number: int, component: BundledComponent) -> dict[str, Any]:
+    """Return a component that is bundled, or one that the source declares, which is optional."""
+    place = {"externalReferences": [{"type": "distribution", "url": component.url}]} if component.url else {}
+    return {
+        "type": "library",
+        "bom-ref": f"component/{number}/{component.name}",
+        "name": component.name,
+        **({"version": component.version} if component.version else {}),
+        "purl": component.purl,
+        "scope": "required" if component.evidence else "optional",
+        **({"hashes": [{"alg": "SHA-256", "content": component.sha256}]} if component.sha256 else {}),
+        **place,
+        "properties": [{"name": "kiln:evidence", "value": component.comment}],
     }
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from kiln.model.provenance import Provenance
+    from kiln.provenance.bundled import BundledComponent
     from kiln.provenance.license_files import LicenseFile
     from kiln.provenance.resolved_packages import ResolvedPackage
 
@@ -31,8 +32,9 @@ def bill(
     home: str = "",
     resolved: Iterable[ResolvedPackage] = (),
     licenses: Sequence[LicenseFile] = (),
+    bundled: Iterable[BundledComponent] = (),
 ) -> bytes:
-    """Return the bill of a package: itself, its sources, requirements, license files, and what it was built with.
+    """Return the bill of a package: itself, sources, requirements, license files, components, and its environments.
 
     License files are metafiles of the package: SPDX lets a package contain files only where all of them are listed.
     """
@@ -40,6 +42,7 @@ def bill(
     sources = [source(number, one) for number, one in enumerate(record.sources)]
     needs = [_need(name, spec) for name, spec in requirements(record).items()]
     tools = [(_RELATIONS[package.scope], _resolved(number, package)) for number, package in enumerate(resolved)]
+    parts = [(bool(part.evidence), _component(number, part)) for number, part in enumerate(bundled)]
     texts = [_license_file(number, file) for number, file in enumerate(licenses)]
     relations = [
         ("SPDXRef-DOCUMENT", "DESCRIBES", main),
@@ -47,6 +50,8 @@ def bill(
         *((main, "DEPENDS_ON", need["SPDXID"]) for need in needs),
         *((tool["SPDXID"], relation, main) for relation, tool in tools),
         *((text["SPDXID"], "METAFILE_OF", main) for text in texts),
+        *((main, "CONTAINS", part["SPDXID"]) for contained, part in parts if contained),
+        *((part["SPDXID"], "BUILD_DEPENDENCY_OF", main) for contained, part in parts if not contained),
     ]
     extracted = _extracted(license_expression(record.license), licenses)
     document = {
@@ -56,7 +61,7 @@ def bill(
         "name": record.file.removesuffix(".conda"),
         "documentNamespace": f"urn:sha256:{record.sha256}",
         "creationInfo": {"created": moment(record), "creators": [f"Tool: kiln-{record.kiln}"]},
-        "packages": [_main(main, record, home), *sources, *needs, *(tool for _, tool in tools)],
+        "packages": [_main(main, record, home), *sources, *needs, *(item for _, item in [*tools, *parts])],
         "relationships": [
             {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
             for one, kind, other in relations
@@ -135,6 +140,20 @@ def _resolved(number: int, package: ResolvedPackage) -> dict[str, Any]:
         **({"checksums": checksums} if checksums else {}),
         "externalRefs": _purl(url),
         "comment": f"in the {package.scope} environment",
+    }
+
+
+def _component(number: int, component: BundledComponent) -> dict[str, Any]:
+    """Return a component that is bundled, or that the source declares; its checksum is that of its archive."""
+    return {
+        "SPDXID": f"SPDXRef-Component-{number}-{_ID.sub('-', component.name)}",
+        "name": component.name,
+        **({"versionInfo": component.version} if component.version else {}),
+        "downloadLocation": component.url or NO,
+        **UNSTATED,
+        **({"checksums": [{"algorithm": "SHA256", "checksumValue": component.sha256}]} if component.sha256 else {}),
+        "externalRefs": _purl(component.purl),
+        "comment": component.comment,
     }
 
 

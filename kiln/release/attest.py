@@ -8,10 +8,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kiln import __version__, files, masking, provenance
+from kiln import __version__, files, limits, masking, provenance
+from kiln.bazel import external_repositories
 from kiln.conda_package import reader
 from kiln.model.provenance import Attestation, Provenance
-from kiln.provenance import cyclonedx, license_files, resolved_packages, slsa, spdx, statements
+from kiln.provenance import bundled, cyclonedx, license_files, resolved_packages, slsa, spdx, statements
 from kiln.publish import gate
 from kiln.release import restored_feedstock
 from kiln.store.build_cache import recipe_digest
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from kiln.model.release import Candidate
     from kiln.model.rendered import Rendered
     from kiln.model.run import ConfigRun, MatrixReport
+    from kiln.provenance.bundled import BundledComponent
     from kiln.provenance.license_files import LicenseFile
     from kiln.release.candidates import BuiltMatrix
 
@@ -67,9 +69,10 @@ def attestation(
         assert candidate.contents is not None, "the gate refuses broken packages"
         info = reader.info_files(candidate.path)
         resolved, licenses = resolved_packages.resolved(info), _license_files(candidate.path, info, record)
+        parts = _components(info, licenses)
         home = _text(candidate.contents.about.get("home"))
-        bill = provenance.bill(record, home=home, resolved=resolved, licenses=licenses)
-        other = cyclonedx.bill(record, resolved=resolved, licenses=licenses)
+        bill = provenance.bill(record, home=home, resolved=resolved, licenses=licenses, bundled=parts)
+        other = cyclonedx.bill(record, resolved=resolved, licenses=licenses, bundled=parts)
         boms[record.sha256], cyclonedx_bills[record.sha256] = bill, other
         digests = [hashlib.sha256(data).hexdigest() for data in (bill, other)]
         records.append(dataclasses.replace(record, sbom_sha256=digests[0], cyclonedx_sha256=digests[1]))
@@ -131,6 +134,13 @@ def _license_files(package: Path, info: Mapping[str, bytes], record: Provenance)
     """Return the license files of a package, identified by its record's license where that is an expression."""
     expression = spdx.license_expression(record.license)
     return license_files.license_files(package, info, expression="" if expression == spdx.NO else expression)
+
+
+def _components(info: Mapping[str, bytes], licenses: Sequence[LicenseFile]) -> tuple[BundledComponent, ...]:
+    """Return what a package bundles, with the versions of the sources in its recipe."""
+    files = bundled.bazel_files(info)
+    repositories = limits.bounded(lambda: external_repositories.external_repositories(files)) if files else ()
+    return bundled.components(licenses, repositories)
 
 
 def maker(matrix: BuiltMatrix, candidate: Candidate) -> tuple[MatrixReport, ConfigRun]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kiln.model.build_config import BuildConfig
 from kiln.model.rendered import Checkout, Rendered, Source, Staging
+from kiln.provenance.license_files import LicenseFile
 from kiln.release import attest
 from tests.packages import release_package
 from tests.publishing import record
@@ -59,3 +60,12 @@ def test_both_bills_of_a_package_list_its_license_files(tmp_path: Path, monkeypa
     assert licenses["./share/a/NOTICE.txt"][0].startswith("LicenseRef-text-")
     parts = json.loads(cyclonedx)["metadata"]["component"]["components"]
     assert [part["name"] for part in parts] == ["info/licenses/LICENCE", "share/a/NOTICE.txt"]
+
+
+def test_components_have_the_versions_of_the_recipes_sources() -> None:
+    declared = b'http_archive(name = "eigen_archive", url = "https://github.com/libeigen/eigen/archive/3.4.0.zip")'
+    info = {"recipe/source/WORKSPACE": declared, "recipe/source/other.bzl": declared}
+    text = f"{'-' * 80}\nBEGIN LICENSE FOR external/eigen_archive/LICENSE\n"
+    file = LicenseFile(path="info/licenses/ALL", sha1="cd" * 20, sha256="ab" * 32, text=text)
+    (component,) = attest._components(info, [file])
+    assert (component.purl, component.evidence) == ("pkg:github/libeigen/eigen@3.4.0", ("info/licenses/ALL",))

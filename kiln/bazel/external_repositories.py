@@ -1,0 +1,231 @@
+"""The external repositories that a source declares for Bazel: in MODULE.bazel, its lock file, and workspace files.
+
+The files are read as text and never run: only literal texts, names assigned to them, and their formatting are followed.
+What a file says in another way is not known. Bazel's documentation describes the files:
+https://bazel.build/external/module, https://bazel.build/external/lockfile, https://bazel.build/rules/lib/repo/http.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import posixpath
+import re
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+LARGEST_FILE = 1 << 20  # bytes
+LARGEST_LOCK = 1 << 24
+MOST_FILES, MOST_REPOSITORIES = 500, 5000
+LONGEST_TEXT = 1000  # characters of a name, a version or an address
+_LOCK = "MODULE.bazel.lock"
+_FILES = re.compile(r"(?:.*/)?(?:MODULE\.bazel(?:\.lock)?|WORKSPACE(?:\.bazel|\.bzlmod)?|workspace\d?\.bzl)")
+_SELECTED = re.compile(r"(https?://[^?#]+?)/modules/([\w.+-]+)/([\w.+-]+)/source\.json")
+_PLACEHOLDER = re.compile(r"\{(\w*)\}")
+_NAME = re.compile(r"[A-Za-z0-9][\w.+~-]*")
+_ADDRESS = re.compile(r"https?://[A-Za-z0-9._-]+(?::\d+)?/[A-Za-z0-9._~!$&'()*+,;=:/%-]+")  # no password, no query
+_OVERRIDES = frozenset({"archive_override", "git_override"})
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MIRRORS = ("storage.googleapis.com", "mirror.bazel.build", "mirror.tensorflow.org")
+CENTRAL_REGISTRY = "https://bcr.bazel.build"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalRepository:
+    """An external repository: a module of a registry, or an archive at an address; unknown values are empty.
+
+    ``alias`` is the name that the source's own files use for a module, ``version`` that of a module or a Git revision.
+    """
+
+    name: str
+    alias: str = ""
+    version: str = ""
+    registry: str = ""
+    url: str = ""
+    sha256: str = ""
+
+
+def declares_repositories(path: str) -> bool:
+    """Return whether a path of a source is that of a file that can declare external repositories."""
+    return len(path) <= LONGEST_TEXT and _FILES.fullmatch(path) is not None
+
+
+def external_repositories(files: Mapping[str, bytes]) -> tuple[ExternalRepository, ...]:
+    """Return what the files of a source declare, given by their paths: of each name the first, from the top folder on.
+
+    A lock file's modules replace those of other files.
+
+    Call it under the limits of `kiln.limits`. Files that are too large or not readable declare nothing.
+    """
+    locked: dict[str, ExternalRepository] = {}
+    declared: dict[str, ExternalRepository] = {}
+    aliases: dict[str, str] = {}
+    for path in sorted(filter(declares_repositories, files), key=lambda path: (path.count("/"), path))[:MOST_FILES]:
+        if posixpath.basename(path) == _LOCK:
+            for module in _locked(files[path]):
+                locked.setdefault(module.name, module)
+            continue
+        for repository in _declared(files[path]):
+            aliases.setdefault(repository.name, repository.alias)
+            declared.setdefault(repository.name, repository)
+    modules = [
+        ExternalRepository(
+            name=item.name, alias=aliases.get(item.name, ""), version=item.version, registry=item.registry
+        )
+        for item in locked.values()
+    ]
+    others = [item for item in declared.values() if item.name not in locked]
+    return tuple([*modules, *others][:MOST_REPOSITORIES])
+
+
+def _locked(data: bytes) -> Iterator[ExternalRepository]:
+    """Yield the modules of a lock file that Bazel selected: it reads ``source.json`` of no others."""
+    try:
+        value = json.loads(data) if len(data) <= LARGEST_LOCK else None
+    except (ValueError, RecursionError):
+        return
+    hashes = value.get("registryFileHashes") if isinstance(value, dict) else None
+    for address in hashes if isinstance(hashes, dict) else ():
+        if len(address) <= LONGEST_TEXT and (match := _SELECTED.fullmatch(address)):
+            yield ExternalRepository(name=match[2], version=match[3], registry=match[1])
+
+
+def _declared(data: bytes) -> list[ExternalRepository]:
+    """Return the repositories that calls of a file in Starlark declare; its syntax is a part of Python's."""
+    if len(data) > LARGEST_FILE:
+        return []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            calls = list(_calls(ast.parse(data)))
+        return [*_archives(calls), *_modules(calls)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two for code that is nested too deeply
+        return []
+
+
+def _archives(calls: Iterable[_Call]) -> Iterator[ExternalRepository]:
+    """Yield the archives and Git repositories that are declared by their addresses."""
+    for call in calls:
+        if call.fields.keys() & {"url", "urls", "remote"} and call.rule not in _OVERRIDES:
+            archive = call.archive()
+            name = call.text("name") or _name_of(archive.get("url", ""))
+            if _NAME.fullmatch(name) and archive.get("url"):
+                yield ExternalRepository(name=name, **archive)
+
+
+def _modules(calls: Iterable[_Call]) -> Iterator[ExternalRepository]:
+    """Yield the modules of a MODULE.bazel, with the versions and archives of its overrides."""
+    modules: dict[str, dict[str, str]] = {}
+    overrides: dict[str, dict[str, str]] = {}
+    for call in calls:
+        if call.rule == "bazel_dep":
+            modules[call.text("name")] = {"version": call.text("version"), "alias": call.text("repo_name")}
+        elif call.rule == "single_version_override" and call.text("version"):
+            overrides[call.text("module_name")] = {"version": call.text("version")}
+        elif call.rule in _OVERRIDES:
+            overrides[call.text("module_name")] = call.archive()
+    for name, texts in modules.items():
+        fields = {**texts, **overrides.get(name, {})}
+        registry = {} if fields.get("url") else {"registry": CENTRAL_REGISTRY}
+        if _NAME.fullmatch(name) and (fields["version"] or fields.get("url")):
+            yield ExternalRepository(name=name, **fields, **registry)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """A call with its keyword arguments, and the texts that are assigned to names where it is."""
+
+    rule: str
+    fields: Mapping[str, ast.expr]
+    names: Mapping[str, str]
+
+    def text(self, key: str) -> str:
+        """Return the text of an argument."""
+        return _text(self.fields.get(key), self.names)
+
+    def archive(self) -> dict[str, str]:
+        """Return address, hash and revision of an archive or a Git repository."""
+        texts = [text for key in ("url", "urls", "remote") for text in _texts(self.fields.get(key), self.names)]
+        remote = [text for text in texts if _ADDRESS.fullmatch(text)]
+        own = [text for text in remote if urlsplit(text).hostname not in _MIRRORS]
+        revision, sha256 = self.text("commit") or self.text("tag"), self.text("sha256")
+        return {
+            **({"url": (own or remote)[0]} if remote else {}),
+            **({"sha256": sha256} if _SHA256.fullmatch(sha256) else {}),
+            **({"version": revision} if revision else {}),
+        }
+
+
+def _calls(tree: ast.AST) -> Iterator[_Call]:
+    """Yield the calls of a file, with the texts that are assigned to names in the same scope."""
+    pending: list[tuple[ast.AST, dict[str, str]]] = [(tree, {})]
+    while pending:
+        scope, outer = pending.pop()
+        names, calls, nodes = dict(outer), [], list(ast.iter_child_nodes(scope))[::-1]
+        while nodes:
+            node = nodes.pop()
+            if isinstance(node, ast.FunctionDef | ast.Lambda):
+                pending.append((node, names))
+                continue
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                names[node.targets[0].id] = _text(node.value, names)
+            if isinstance(node, ast.Call):
+                calls.append(node)
+            nodes.extend(list(ast.iter_child_nodes(node))[::-1])
+        for call in calls:
+            rule = call.func.id if isinstance(call.func, ast.Name) else ""
+            yield _Call(rule=rule, fields={item.arg: item.value for item in call.keywords if item.arg}, names=names)
+
+
+def _name_of(url: str) -> str:
+    """Return the repository's name in an address of a Git host, for a call whose name is not known."""
+    parts = urlsplit(url).path.split("/")
+    return parts[2].removesuffix(".git") if len(parts) > 2 else ""
+
+
+def _texts(node: Any, names: Mapping[str, str]) -> list[str]:
+    """Return the texts of a list, of a function's arguments, or of one text."""
+    match node:
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            texts = [text for item in items[:20] for text in _texts(item, names)]
+        case ast.Call(func=ast.Name(), args=items):
+            texts = [text for item in items[:20] for text in _texts(item, names)]
+        case _:
+            texts = [_text(node, names)]
+    return [text for text in texts if text][:20]
+
+
+def _text(node: Any, names: Mapping[str, str]) -> str:
+    """Return the value of an expression that is a text, formatted or not; empty when it is not known."""
+    text = ""
+    match node:
+        case ast.Constant(value=str(text)):
+            pass
+        case ast.Name(id=name):
+            text = names.get(name, "")
+        case ast.BinOp(op=ast.Add(), left=left, right=right):
+            first, second = _text(left, names), _text(right, names)
+            text = first + second if first and second else ""
+        case ast.BinOp(op=ast.Mod(), left=left, right=right):
+            text = _filled(_text(left, names), right.elts if isinstance(right, ast.Tuple) else [right], names)
+        case ast.Call(func=ast.Attribute(value=value, attr="format"), args=args, keywords=keywords):
+            given = {item.arg: _text(item.value, names) for item in keywords if item.arg}
+            given |= {str(number): _text(item, names) for number, item in enumerate(args)}
+            given[""] = given.get("0", "") if len(args) == 1 else ""
+            pattern = _text(value, names)
+            known = all(given.get(name) for name in _PLACEHOLDER.findall(pattern))
+            text = _PLACEHOLDER.sub(lambda match: given[match[1]], pattern) if known else ""
+    return text if len(text) <= LONGEST_TEXT and text.isprintable() else ""
+
+
+def _filled(pattern: str, items: list[ast.expr], names: Mapping[str, str]) -> str:
+    """Return a text with its ``%s`` filled, when all values are known."""
+    parts, values = pattern.split("%s"), [_text(item, names) for item in items]
+    if len(parts) != len(values) + 1 or not all(values) or "%" in "".join(parts):
+        return ""
+    return parts[0] + "".join(value + part for value, part in zip(values, parts[1:], strict=True))

@@ -1,0 +1,172 @@
+"""What a package bundles: as its license files name it, with the versions that Bazel's files of its source declare.
+
+License files of Bazel's rules begin each text with ``BEGIN LICENSE FOR external/NAME/LICENSE``, TensorFlow's list of
+third parties with ``== NAME``. A repository that Bazel's files declare without such a text may be a tool of the build
+or replaced by a package of the host environment: it is declared, and not known to be bundled.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+
+from kiln.bazel import external_repositories as bazel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from kiln.bazel.external_repositories import ExternalRepository
+    from kiln.provenance.license_files import LicenseFile
+
+MOST_COMPONENTS = 2000
+_BEGIN = re.compile(r"^BEGIN LICENSE FOR (\S{1,500})[ \t]*$", re.MULTILINE)
+_TITLE = re.compile(r"^-{40,200}\n== ([A-Za-z0-9][\w .+&/-]{0,80})$", re.MULTILINE)
+_REPOSITORY = re.compile(r"(?:^|/)(?:external|third_party)/@?([\w.-]+)(?:[~+]([\w.+-]*))?")
+_PREFIX = re.compile(r"^(?:(?:com|org|net|io)_)(?:google_|googlesource_code_|github_(?!$)[a-z0-9]+_)?")
+_SUFFIX = re.compile(r"(?:_(?:archive|git|lib|source|repo)|_v\d+)$")
+_GIT_REFERENCE = re.compile(
+    r"/(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)/(?:-/)?"
+    r"(?:archive/(?:refs/(?:tags|heads)/)?(?P<archive>[^/?#]+?)(?:/[^/?#]+)?"
+    r"|releases/download/(?P<release>[^/?#]+)/[^/?#]+|(?:tar\.gz|zip)/(?P<tarball>[^/?#]+))"
+)
+_GIT = re.compile(r"/(?P<owner>[\w.-]+)/(?P<name>[\w.-]+?)(?:\.git)?/?")
+_ENDING = re.compile(r"\.(?:tar\.\w+|tgz|tbz2|txz|zip|jar|whl)$")
+_VERSION = re.compile(r"[-_]v?(\d+(?:[._]\w+)*(?:[-+]\w+)*)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundledComponent:
+    """A component by its name, with what is known of it; ``evidence`` are the license files that name it, or none."""
+
+    name: str
+    version: str = ""
+    purl: str = ""
+    url: str = ""
+    sha256: str = ""
+    evidence: tuple[str, ...] = field(default=())
+
+    @property
+    def comment(self) -> str:
+        """The reason why it is listed."""
+        if self.evidence:
+            return f"bundled, as named in {', '.join(self.evidence)}"
+        return "declared for Bazel in the source; it is not known to be in the package"
+
+
+def bazel_files(info: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return Bazel's files of sources in the recipe, which a package carries with it."""
+    return {
+        name: data
+        for name, data in info.items()
+        if name.startswith("recipe/") and bazel.declares_repositories(name.removeprefix("recipe/"))
+    }
+
+
+def components(
+    licenses: Iterable[LicenseFile], repositories: Sequence[ExternalRepository]
+) -> tuple[BundledComponent, ...]:
+    """Return what license files name, then the other repositories that the source declares."""
+    evidence: dict[str, list[str]] = {}
+    titles: dict[str, tuple[str, str]] = {}
+    for file in licenses:
+        for name, version in _named(file.text):
+            key = _key(name)
+            titles.setdefault(key, (name, version))
+            if file.path not in evidence.setdefault(key, []):
+                evidence[key].append(file.path)
+    by_key: dict[str, ExternalRepository] = {}
+    for names in (lambda item: item.name, lambda item: item.alias, lambda item: _project(item.url)):
+        for repository in repositories:
+            by_key.setdefault(_key(names(repository)), repository)
+    named = [(by_key.get(key), name, version, tuple(evidence[key])) for key, (name, version) in titles.items()]
+    used = {repository for repository, *_ in named if repository is not None}
+    found = [
+        _component(repository, evidence=files)
+        if repository is not None
+        else BundledComponent(name=name, version=version, purl=_generic(name, version), evidence=files)
+        for repository, name, version, files in named
+    ]
+    declared = [_component(repository) for repository in repositories if repository not in used]
+    return tuple(dict.fromkeys([*found, *declared]))[:MOST_COMPONENTS]
+
+
+def _named(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the names in a license file, with the version of a module where its folder has one."""
+    for match in _BEGIN.finditer(text):
+        if folder := _REPOSITORY.search(match[1]):
+            yield folder[1], folder[2] or ""
+    for match in _TITLE.finditer(text):
+        yield match[1].strip(), ""
+
+
+def _key(name: str) -> str:
+    """Return a name without what Bazel's repositories add to a project's name."""
+    plain = _SUFFIX.sub("", _PREFIX.sub("", name.lower().replace("-", "_").replace(" ", "_")))
+    return re.sub(r"[^a-z0-9]", "", plain) or name
+
+
+def _component(repository: ExternalRepository, *, evidence: tuple[str, ...] = ()) -> BundledComponent:
+    """Return a repository as a component."""
+    version = _version(repository)
+    return BundledComponent(
+        name=_project(repository.url) or repository.name,
+        version=version,
+        purl=_purl(repository, version),
+        url=repository.url,
+        sha256=repository.sha256,
+        evidence=evidence,
+    )
+
+
+def _reference(url: str) -> tuple[str, str, str]:
+    """Return owner, name and revision of an address at a Git host."""
+    path = urlsplit(url).path
+    match = _GIT_REFERENCE.fullmatch(path)
+    if match is None:
+        plain = _GIT.fullmatch(path)
+        return (plain["owner"], plain["name"], "") if plain else ("", "", "")
+    revision = match["archive"] or match["release"] or match["tarball"]
+    return match["owner"], match["name"], _ENDING.sub("", revision)
+
+
+def _project(url: str) -> str:
+    """Return a project's name at a Git host; empty for other addresses."""
+    return _reference(url)[1] if urlsplit(url).hostname in {"github.com", "gitlab.com"} else ""
+
+
+def _version(repository: ExternalRepository) -> str:
+    """Return the version of a repository: a module's, a Git revision, or the number in a file's name."""
+    if repository.version:
+        return repository.version
+    if revision := _reference(repository.url)[2]:
+        return re.sub(r"^v(?=\d)", "", revision)
+    match = _VERSION.search(_ENDING.sub("", urlsplit(repository.url).path.rsplit("/", 1)[-1]))
+    return match[1] if match else ""
+
+
+def _purl(repository: ExternalRepository, version: str) -> str:
+    """Return a package URL (https://github.com/package-url/purl-spec, types bazel, github and generic)."""
+    if repository.registry:
+        registry = repository.registry
+        more = "" if registry == bazel.CENTRAL_REGISTRY else f"?repository_url={quote(registry, safe='')}"
+        return f"pkg:bazel/{_quoted(repository.name.lower())}{_at(version)}{more}"
+    owner, name, revision = _reference(repository.url)
+    if owner and urlsplit(repository.url).hostname == "github.com":
+        return f"pkg:github/{_quoted(owner.lower())}/{_quoted(name.lower())}{_at(repository.version or revision)}"
+    return _generic(repository.name, version, url=repository.url, sha256=repository.sha256)
+
+
+def _generic(name: str, version: str, *, url: str = "", sha256: str = "") -> str:
+    qualifiers = [f"checksum=sha256:{sha256}"] if sha256 else []
+    qualifiers += [f"download_url={quote(url, safe='')}"] if url else []
+    return f"pkg:generic/{_quoted(name)}{_at(version)}" + (f"?{'&'.join(qualifiers)}" if qualifiers else "")
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe=".")
+
+
+def _at(version: str) -> str:
+    return f"@{_quoted(version)}" if version else ""

@@ -1,0 +1,145 @@
+"""External repositories are read out of Bazel's files as text; hostile ones declare nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kiln import limits
+from kiln.bazel import external_repositories as bazel
+from kiln.bazel.external_repositories import ExternalRepository, external_repositories
+
+WORKSPACE = b'''
+load("//third_party:repo.bzl", "tf_http_archive", "tf_mirror_urls")
+EIGEN_COMMIT = "outer"
+
+def repo(name):
+    """Import Eigen and LLVM."""
+    EIGEN_COMMIT = "3d90"
+    tf_http_archive(
+        name = "eigen_archive",
+        sha256 = "%s",
+        strip_prefix = "eigen-{commit}".format(commit = EIGEN_COMMIT),
+        urls = [
+            "https://storage.googleapis.com/mirror.tensorflow.org/{commit}.tar.gz".format(commit = EIGEN_COMMIT),
+            "https://gitlab.com/libeigen/eigen/-/archive/{c}/eigen-{c}.tar.gz".format(c = EIGEN_COMMIT),
+        ],
+    )
+    tf_http_archive(name = name, urls = tf_mirror_urls("https://github.com/llvm/llvm-project/archive/{}.tar.gz".format("fbcc")))
+    maybe(http_archive, name = "re2", url = "https://github.com/google/re2/archive/" + "03da" + ".zip")
+    native.new_git_repository(name = "ruy", remote = "https://github.com/google/ruy.git", commit = "841e")
+    http_archive(name = "curl", url = "https://curl.example/curl-%%s.tar.gz" %% "8.4.0", sha256 = "short")
+    http_archive(name = "unknown", url = made_up(name))
+    http_archive(name = "secret", url = "https://me:swordfish@a.example/a-1.zip")
+''' % (b"ab" * 32)
+
+MODULE = b"""
+module(name = "org", version = "1")
+bazel_dep(name = "abseil-cpp", version = "20230802.0", repo_name = "com_google_absl")
+bazel_dep(name = "protobuf", version = "29.0", repo_name = "com_google_protobuf")
+single_version_override(module_name = "protobuf", version = "31.1")
+bazel_dep(name = "rules_ml")
+archive_override(module_name = "rules_ml", urls = ["https://github.com/g/rules_ml/archive/73cb.tar.gz"])
+bazel_dep(name = "local")
+local_path_override(module_name = "local", path = "local")
+"""
+
+
+def read(**files: bytes) -> dict[str, ExternalRepository]:
+    places = {
+        name.replace("__", "/").replace("_bazel", ".bazel").replace("_bzl", ".bzl"): files[name] for name in files
+    }
+    return {item.name: item for item in limits.bounded(lambda: external_repositories(places))}
+
+
+def test_workspace_files_declare_archives_and_git_repositories() -> None:
+    repositories = read(third__workspace_bzl=WORKSPACE)
+    assert {item.name: item.url for item in repositories.values()} == {
+        "eigen_archive": "https://gitlab.com/libeigen/eigen/-/archive/3d90/eigen-3d90.tar.gz",
+        "llvm-project": "https://github.com/llvm/llvm-project/archive/fbcc.tar.gz",
+        "re2": "https://github.com/google/re2/archive/03da.zip",
+        "ruy": "https://github.com/google/ruy.git",
+        "curl": "https://curl.example/curl-8.4.0.tar.gz",
+    }
+    assert repositories["eigen_archive"].sha256 == "ab" * 32
+    assert repositories["curl"].sha256 == "", "no hash"
+    assert repositories["ruy"].version == "841e"
+
+
+def test_module_files_declare_modules_with_their_overrides() -> None:
+    repositories = read(MODULE_bazel=MODULE)
+    assert repositories["abseil-cpp"] == ExternalRepository(
+        name="abseil-cpp", alias="com_google_absl", version="20230802.0", registry=bazel.CENTRAL_REGISTRY
+    )
+    assert repositories["protobuf"].version == "31.1"
+    assert (repositories["rules_ml"].url, repositories["rules_ml"].registry) == (
+        "https://github.com/g/rules_ml/archive/73cb.tar.gz",
+        "",
+    )
+    assert "local" not in repositories
+
+
+def test_the_selected_versions_of_a_lock_file_replace_the_declared_ones() -> None:
+    registry = f"{bazel.CENTRAL_REGISTRY}/modules"
+    keys = (
+        f"{registry}/abseil-cpp/20230802.0/MODULE.bazel",
+        f"{registry}/abseil-cpp/20240116.2/source.json",
+        "https://own.example/modules/zlib/1.3/source.json",
+        "https://own.example/modules/../1.3/source.json?x",
+    )
+    places = {
+        "MODULE.bazel": MODULE,
+        "MODULE.bazel.lock": json.dumps({"registryFileHashes": dict.fromkeys(keys, "ab")}).encode(),
+    }
+    repositories = {item.name: item for item in external_repositories(places)}
+    assert (repositories["abseil-cpp"].version, repositories["abseil-cpp"].alias) == ("20240116.2", "com_google_absl")
+    assert repositories["zlib"].registry == "https://own.example"
+    assert set(repositories) == {"abseil-cpp", "zlib", "protobuf", "rules_ml"}
+
+
+def test_the_first_declaration_from_the_top_folder_counts() -> None:
+    first, second = (b'http_archive(name = "a", url = "https://a.example/a-%d.zip")' % number for number in (1, 2))
+    assert read(third_party__xla__workspace2_bzl=second, WORKSPACE=first)["a"].url == "https://a.example/a-1.zip"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x00",
+        b"\xff\xfe",
+        b"def f(:",
+        b"(" * 100_000,
+        b"a = " + b"-" * 100_000 + b"1",
+        b"a = " + b"+".join([b"'x'"] * 20_000),
+        b'a = "x"\n' + b"a = a + a\n" * 100 + b'http_archive(name = "a", url = a)',
+        b'http_archive(name = "a", url = "{:9999999999}{0.__class__}".format("x"))',
+        b'http_archive(name = "../a", url = "https://a.example/a.zip")',
+        b'http_archive(name = "a", url = "https://a.example/a.zip#\x1b[31m")',
+        b'http_archive(name = "a", url = "file:///etc/passwd")',
+        b"#" * (bazel.LARGEST_FILE + 1),
+    ],
+)
+def test_hostile_files_declare_nothing(data: bytes) -> None:
+    assert read(WORKSPACE=data) == {}
+
+
+@pytest.mark.parametrize("data", [b"", b"7", b"[" * 100_000, b'{"registryFileHashes": 7}', b"\xff"])
+def test_hostile_lock_files_declare_nothing(data: bytes) -> None:
+    assert external_repositories({"MODULE.bazel.lock": data}) == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("WORKSPACE", True),
+        ("a/MODULE.bazel.lock", True),
+        ("tensorflow/workspace2.bzl", True),
+        ("third_party/absl/workspace.bzl", True),
+        ("third_party/absl/BUILD", False),
+        ("my_WORKSPACE", False),
+        ("x" * 2000 + "/WORKSPACE", False),
+    ],
+)
+def test_files_that_declare_repositories_are_known_by_name(path: str, expected: bool) -> None:
+    assert bazel.declares_repositories(path) is expected
