@@ -29,7 +29,9 @@ def bill(
 ) -> bytes:
     """Return the bill of a package: itself, sources, requirements, license files, components, and its environments."""
     main = _main(record)
-    texts = [_license_file(file) for file in licenses]
+    files = tuple(licenses)
+    first = {file.reference: file.path for file in reversed(files)}
+    texts = [_license_file(file, has_text=first[file.reference] == file.path) for file in files]
     main |= {"components": texts} if texts else {}
     requirements = [_requirement(name, spec) for name, spec in spdx.requirements(record).items()]
     sources = [_source(number, source) for number, source in enumerate(record.sources)]
@@ -66,15 +68,17 @@ def _main(record: Provenance) -> dict[str, Any]:
     }
 
 
-def _license_file(file: LicenseFile) -> dict[str, Any]:
-    """Return a license file, as a part of the package."""
-    text = {"license": {"name": file.reference, "text": {"contentType": "text/plain", "content": file.shown_text}}}
+def _license_file(file: LicenseFile, *, has_text: bool) -> dict[str, Any]:
+    """Return a license file, as a part of the package; of files with the same text, the first has it."""
+    text = {"text": {"contentType": "text/plain", "content": file.shown_text}} if has_text else {}
     return {
         "type": "file",
         "bom-ref": f"file/{file.path}",
         "name": file.path,
         "hashes": [{"alg": "SHA-1", "content": file.sha1}, {"alg": "SHA-256", "content": file.sha256}],
-        "licenses": [{"expression": file.expression}] if file.expression else [text],
+        "licenses": [
+            {"expression": file.expression} if file.expression else {"license": {"name": file.reference, **text}}
+        ],
     }
 
 

@@ -151,3 +151,11 @@ def test_cyclonedx_lists_license_files_as_parts_of_the_package(tmp_path: Path) -
     assert metadata["licenses"] == [{"expression": "MIT"}]
     assert notices["licenses"][0]["license"]["text"]["content"] == files[1].text
     assert notices["hashes"][1] == {"alg": "SHA-256", "content": files[1].sha256}
+
+
+def test_cyclonedx_has_the_text_of_copies_once(tmp_path: Path) -> None:
+    files = files_of(tmp_path, {"share/a/NOTICE": NOTICES, "share/b/NOTICE": NOTICES})
+    document = json.loads(cyclonedx.bill(record("a-1-0.conda"), licenses=files))
+    first, second = (part["licenses"][0]["license"] for part in document["metadata"]["component"]["components"][1:])
+    assert (first["name"], first["text"]["content"]) == (second["name"], files[1].text)
+    assert "text" not in second
