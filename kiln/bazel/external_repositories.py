@@ -19,8 +19,9 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-LARGEST_FILE = 1 << 20  # bytes
+LARGEST_FILE = 1 << 18  # bytes; the largest of TensorFlow has 49 KB
 LARGEST_LOCK = 1 << 24
+LARGEST_ALL = 1 << 20  # bytes of all files other than lock files
 MOST_FILES, MOST_REPOSITORIES = 500, 5000
 LONGEST_TEXT = 1000  # characters of a name, a version or an address
 _LOCK = "MODULE.bazel.lock"
@@ -65,12 +66,14 @@ def external_repositories(files: Mapping[str, bytes]) -> tuple[ExternalRepositor
     locked: dict[str, ExternalRepository] = {}
     declared: dict[str, ExternalRepository] = {}
     aliases: dict[str, str] = {}
+    remaining = LARGEST_ALL
     for path in sorted(filter(declares_repositories, files), key=lambda path: (path.count("/"), path))[:MOST_FILES]:
         if posixpath.basename(path) == _LOCK:
             for module in _locked(files[path]):
                 locked.setdefault(module.name, module)
             continue
-        for repository in _declared(files[path]):
+        remaining -= len(files[path])
+        for repository in _declared(files[path]) if remaining >= 0 else ():
             aliases.setdefault(repository.name, repository.alias)
             declared.setdefault(repository.name, repository)
     modules = [
