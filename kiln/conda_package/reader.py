@@ -52,7 +52,7 @@ class InfoFile:
     mode: int = 0o644
 
 
-class _Member(tarfile.TarInfo):
+class BoundedMember(tarfile.TarInfo):
     """A member whose header is read only when it has a plausible size."""
 
     _SPECIAL = frozenset(
@@ -224,7 +224,9 @@ def _unpacked(file: zipfile.ZipFile, name: str, limit: int) -> Members:
     with (
         file.open(name) as packed,
         zstd.open(packed) as stream,
-        tarfile.open(fileobj=io.BufferedReader(_Bounded(stream, limit), _CHUNK), mode="r|", tarinfo=_Member) as archive,
+        tarfile.open(
+            fileobj=io.BufferedReader(_Bounded(stream, limit), _CHUNK), mode="r|", tarinfo=BoundedMember
+        ) as archive,
     ):
         for number, member in enumerate(archive):
             if number >= MOST_MEMBERS:

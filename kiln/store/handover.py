@@ -10,6 +10,7 @@ that is named by its content must have that content, and no path leads out of th
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -17,10 +18,12 @@ import posixpath
 import re
 import tarfile
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
 from kiln import files
 from kiln.bazel import cache
+from kiln.conda_package.reader import BoundedMember
 from kiln.errors import BrokenHandover
 from kiln.model.handover import ChainLink, ChainState, HandoverArchive, HandoverRecord
 from kiln.operating_system import file_operations
@@ -28,8 +31,7 @@ from kiln.serialization import from_json, to_json
 from kiln.zstd import FAST, packing, zstd
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Mapping
 
 VERSION = 1
 RECORD = "handover.json"
@@ -40,7 +42,9 @@ ARCHIVE_NAME = re.compile(r"made-[0-9a-f]{16}\.tar\.zst")
 OUTPUT_BASE = "DO_NOT_BUILD_HERE"  # a file that Bazel puts into the folder of its own tree
 ADVICE = "remove the folder, and the chain begins anew"
 _CHUNK = 1 << 20
-_FAULTS = (tarfile.TarError, zstd.ZstdError, EOFError, ValueError, KeyError, OverflowError)
+_FAULTS = (tarfile.TarError, zstd.ZstdError, EOFError, ValueError, KeyError, OverflowError, RecursionError)
+# Of the system, about names that contradict each other, or that no file can have.
+_FAULTS_OF_NAMES = frozenset({errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EILSEQ})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +122,8 @@ def _add(tar: tarfile.TarFile, name: str, source: Path) -> int | None:
         member.mtime, member.mode = int(status.st_mtime), 0o755 if status.st_mode & 0o100 else 0o644
         if source.is_symlink():
             member.type, member.linkname = tarfile.SYMTYPE, str(source.readlink())
-            if not _stays_inside(name, member.linkname):
+            root = source.parents[name.count("/") - 1]
+            if not _stays_inside(name, member.linkname) or not _resolves_inside(source, root):
                 return None
             tar.addfile(member)
             return 0
@@ -180,10 +185,12 @@ def unpack(folder: Path, archive: HandoverArchive, target: Path, *, bound: int) 
         with (
             files.full_disk_as_error(target),
             zstd.ZstdFile(path) as plain,
-            tarfile.open(fileobj=plain, mode="r|") as tar,
+            tarfile.open(fileobj=plain, mode="r|", tarinfo=BoundedMember) as tar,
         ):
             return _unpack_all(tar, target, path, bound)
-    except _FAULTS as error:
+    except (*_FAULTS, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in _FAULTS_OF_NAMES:
+            raise
         raise BrokenHandover(f"{path} cannot be unpacked", why=str(error)[:300], hint=ADVICE) from error
 
 
@@ -196,25 +203,37 @@ def _too_large(path: Path, size: int, bound: int) -> BrokenHandover:
 
 
 def _unpack_all(tar: tarfile.TarFile, target: Path, path: Path, bound: int) -> Unpacked:
-    """Write all members; links last, so that no file is written through one."""
+    """Write all members; links last, so that neither a file nor another link is written through one."""
     size = count = rejected = 0
-    links: list[tuple[str, str]] = []
+    links: dict[str, str] = {}
     for member in tar:
         _require_safe(member)
         size, count = size + member.size, count + 1
         if size > bound or count > MOST_FILES:
             raise _too_large(path, size, bound)
         if member.issym():
-            links.append((member.name, member.linkname))
+            if member.name in links:
+                raise ValueError(f"{member.name[:200]!r} is there twice")
+            links[member.name] = member.linkname
             continue
         source = tar.extractfile(member)
         assert source is not None, "a regular file"
         rejected += not _write(member, source, target / member.name)
-    for name, linked in links:
+    _make_links(links, target)
+    return Unpacked(files=count, rejected=rejected)
+
+
+def _make_links(links: Mapping[str, str], target: Path) -> None:
+    """Make links; none below another one, and none that leads out of the work folder by another one."""
+    for name, linked in links.items():
+        if any(parent.as_posix() in links for parent in PurePosixPath(name).parents):
+            raise ValueError(f"{name[:200]!r} is below a link")
         place = target / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(linked)
-    return Unpacked(files=count, rejected=rejected)
+    for name in links:
+        if not _resolves_inside(target / name, target / WORK):
+            raise ValueError(f"the link {name[:200]!r} leads out of its folder")
 
 
 def _require_safe(member: tarfile.TarInfo) -> None:
@@ -236,6 +255,11 @@ def _stays_inside(name: str, linked: str) -> bool:
     if not linked or linked.startswith("/"):
         return False
     return posixpath.normpath(posixpath.join(posixpath.dirname(name), linked)).startswith(WORK)
+
+
+def _resolves_inside(link: Path, root: Path) -> bool:
+    """Return whether a link leads to a path below a folder also by the other links on its way."""
+    return Path(os.path.realpath(link)).is_relative_to(os.path.realpath(root))
 
 
 def _write(member: tarfile.TarInfo, source: IO[bytes], place: Path) -> bool:

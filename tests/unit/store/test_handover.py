@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln.conda_package.reader import LARGEST_HEADER
 from kiln.errors import BrokenHandover
 from kiln.model.handover import ChainLink, ChainState, HandoverArchive, HandoverRecord
 from kiln.store import handover
@@ -177,9 +178,63 @@ def test_no_file_is_written_through_a_link_of_the_archive(tmp_path: Path) -> Non
         (member("work/here", tarfile.SYMTYPE, "there"), b""),
         (member("work/here/file"), b"content"),
     )
-    with pytest.raises((BrokenHandover, FileExistsError)):
+    with pytest.raises(BrokenHandover):
         handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
     assert not (tmp_path / "new" / "work" / "there").exists()
+
+
+UP = ("work/1/2/3/up", "../..")  # is work/1, so that two more steps up from it are above the work folder
+ESCAPE = ("work/escape", "1/2/3/up/../..")  # is work/1 by its words
+
+
+@pytest.mark.parametrize(
+    "links",
+    [(UP, ESCAPE), (UP, ESCAPE, ("work/escape/evil", "1/file")), (("work/a", "b"), ("work/a/c", "d"))],
+    ids=["leads out by another link", "made outside through another link", "below a link"],
+)
+def test_no_link_leads_out_by_another_link(tmp_path: Path, links: tuple[tuple[str, str], ...]) -> None:
+    file = (member("work/1/2/3/file"), b"content")
+    made = ((member(name, tarfile.SYMTYPE, linked), b"") for name, linked in links)
+    archive = archived(tmp_path / "dir", file, *made)
+    with pytest.raises(BrokenHandover, match=r"leads out|below a link"):
+        handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dir", "new"]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["work"]
+
+
+def test_a_link_that_leads_out_by_another_link_is_not_packed(tmp_path: Path) -> None:
+    put(tmp_path, "work/1/2/3/file", b"content")
+    (tmp_path / "work" / "1" / "2" / "3" / "up").symlink_to("../..")
+    (tmp_path / "work" / "1" / "escape").symlink_to("2/3/up/../..")
+    archive = handover.pack(tmp_path / "dir", handover.work_entries(tmp_path / "work", {"1"}))
+    handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
+    names = sorted(path.name for path in (tmp_path / "new").rglob("*") if not path.is_dir() or path.is_symlink())
+    assert names == ["file", "up"]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("work/a", "work/a"), ("work/a", "work/a/b"), ("work/a/b", "work/a"), ("work/" + 300 * "a",)],
+    ids=["twice", "a file as a folder", "a folder as a file", "too long"],
+)
+def test_names_that_no_folder_can_have_are_an_error_of_the_archive(tmp_path: Path, names: tuple[str, ...]) -> None:
+    archive = archived(tmp_path / "dir", *((member(name), b"content") for name in names))
+    with pytest.raises(BrokenHandover, match="cannot be unpacked"):
+        handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_is_not_read_into_memory_whatever_its_size(tmp_path: Path, kind: bytes) -> None:
+    archive = archived(tmp_path / "dir", (member("work/file", kind), bytes(LARGEST_HEADER + 1)))
+    with pytest.raises(BrokenHandover, match="a header of"):
+        handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
+
+
+def test_headers_of_headers_without_end_are_an_error_of_the_archive(tmp_path: Path) -> None:
+    headers = ((member("work/file", tarfile.GNUTYPE_LONGNAME), b"work/other\0") for _ in range(2000))
+    archive = archived(tmp_path / "dir", *headers)
+    with pytest.raises(BrokenHandover, match="cannot be unpacked"):
+        handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
 
 
 def test_an_entry_with_another_content_than_its_name_says_is_dropped(tmp_path: Path) -> None:
