@@ -85,6 +85,13 @@ def _require(record: RepoDataRecord, signers: tuple[TrustedSigner, ...]) -> None
             f"the index has no {what} of {record.file_name}",
             hint="--require-attestation CHANNEL=SIGNER requires one of the packages of one channel alone",
         )
+    package = f"{record.name.source}-{record.version}-{record.build}"
+    if record.file_name not in {f"{package}.conda", f"{package}.tar.bz2"}:
+        raise ProvenanceBroken(
+            f"the index has {record.file_name} as {package}",
+            why="an attestation is of a file's name, and would be of another package",
+            hint="leave the package out, or report it to the channel's owner",
+        )
     attestation_check.checked(
         attestation_reader.advertised(str(record.url), record.attestations_sha256.hex()),
         file=record.file_name,

@@ -51,13 +51,16 @@ class TrustedSigner:
         Raises:
             UsageError: when it is neither, or the issuer of an identity is unknown.
         """
-        is_identity = "://" in text or ("@" in text and not Path(text).exists())
+        # A file of that name in the current folder may be anybody's, and is a key only with its folder: ./a@b.
+        is_identity = "://" in text or ("@" in text and Path(text).name == text)
         if not is_identity:
             return cls(key=PublicKey.from_file(Path(text)))
         issuer = issuer or next((url for start, url in ISSUERS.items() if text.startswith(start)), "")
         if not issuer:
+            key = f"; ./{text} for a file with a key" if Path(text).is_file() else ""
             raise UsageError(
-                f"the issuer of the identity {text!r} is unknown", hint="--attestation-issuer https://accounts.example"
+                f"the issuer of the identity {text!r} is unknown",
+                hint=f"--attestation-issuer https://accounts.example{key}",
             )
         return cls(identity=text, issuer=issuer, root=trusted_root(root))
 

@@ -119,7 +119,8 @@ def _signer(material: Mapping[str, Any]) -> dict[str, Any]:
     """Return the key's hint, or the certificate, of a bundle."""
     key, chain = material.get("publicKey"), material.get("x509CertificateChain")
     certificates = [material["certificate"]] if "certificate" in material else []
-    certificates += chain.get("certificates", [])[:1] if isinstance(chain, dict) else []
+    chained = chain.get("certificates") if isinstance(chain, dict) else None
+    certificates += chained[:1] if isinstance(chained, list) else []
     if (key is None) == (not certificates) or len(certificates) > 1:
         raise ValueError("it names neither a key nor a certificate, or both")
     if certificates:

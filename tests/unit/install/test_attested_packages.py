@@ -91,6 +91,12 @@ def test_attestations_that_were_replaced_are_not_read(tmp_path: Path) -> None:
         attested_packages.require([one], rules("us"))
 
 
+@pytest.mark.parametrize("changed", [{"name": "numpy"}, {"version": "2"}, {"build": "1"}], ids=str)
+def test_a_signed_file_is_not_accepted_as_another_package(tmp_path: Path, changed: dict[str, str]) -> None:
+    with pytest.raises(ProvenanceBroken, match=r"the index has small-1-0.conda as"):
+        attested_packages.require([record(tmp_path, published(), **changed)], rules("us"))
+
+
 def test_a_rule_for_a_text_that_is_no_channel_is_a_signer() -> None:
     asked: list[str] = []
 

@@ -115,6 +115,12 @@ BUNDLES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a signature of a message in its place": lambda value: value.update(messageSignature={}),
     "no material": lambda value: value.pop("verificationMaterial"),
     "empty material": lambda value: value.update(verificationMaterial={}),
+    **{
+        f"a chain of certificates that is {chain!r}": lambda value, chain=chain: value.update(
+            verificationMaterial={"x509CertificateChain": {"certificates": chain}}
+        )
+        for chain in ({}, 5, None, "text", [])
+    },
     "another type of file": lambda value: value.update(mediaType="application/json"),
     "no type of file": lambda value: value.pop("mediaType"),
 }
@@ -313,6 +319,22 @@ def test_bundles_are_appended_without_changing_a_byte() -> None:
     first = b'[ {"a":1}\n ]\n'
     assert bundles.appended(first, [KEY.bundle(PUBLISH)]).startswith(b'[ {"a":1}\n ,')
     assert check(bundles.appended(first, [KEY.bundle(PUBLISH)]), BY_KEY)
+
+
+def test_a_file_in_the_current_folder_is_not_taken_for_an_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    pem = STRANGER.public.key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "a@example.org").write_bytes(pem)
+    assert TrustedSigner.parse("a@example.org", issuer="https://a.example").identity == "a@example.org"
+    with pytest.raises(UsageError, match="issuer") as raised:
+        TrustedSigner.parse("a@example.org")
+    assert "./a@example.org" in raised.value.hint
+    for name in ("./a@example.org", str(tmp_path / "a@example.org")):
+        assert TrustedSigner.parse(name).key == STRANGER.public
 
 
 def test_signers_are_named_by_a_key_or_by_an_identity(tmp_path: Path) -> None:
