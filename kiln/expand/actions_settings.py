@@ -103,7 +103,7 @@ class ActionsSettings:
         """Return how many jobs of a chain a config of a group may take, by its estimated hours; 1 for a single job.
 
         Raises:
-            RecipeFault: jobs of a chain would have no time to compile.
+            RecipeFault: jobs of a chain would have no time to compile, or the chain is longer than a run may be.
         """
         hours = self._of_group("build_hours", group)
         if not hours:
@@ -111,6 +111,11 @@ class ActionsSettings:
         minutes = 60 * int(str(hours))
         if minutes <= self.build_minutes:
             return 1
+        most = ci_limits.limit(GITHUB, "run hours")
+        if minutes > 60 * most.value:
+            raise RecipeFault(
+                f"kiln: build_hours: {hours} is more than {most.value}", why=f"GitHub allows {most.value} {most.unit}"
+            )
         if self.timeout <= 2 * LOST:
             raise RecipeFault(
                 f"kiln: build_hours: a chain needs jobs of more than {2 * LOST} minutes, and a job has {self.timeout}",

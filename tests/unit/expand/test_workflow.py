@@ -467,3 +467,10 @@ def test_a_config_that_took_longer_here_than_its_jobs_may_is_named(feedstock: Fe
     assert note.startswith(f"{CONFIGS[1].name} took 14 h when it was last built here")
     settings(feedstock, CHAIN)
     assert workflow.estimate_notes(feedstock, CONFIGS) == []
+
+
+@pytest.mark.parametrize("hours", [841, 10**9])
+def test_a_chain_is_not_longer_than_a_run_may_be(feedstock: Feedstock, hours: int) -> None:
+    settings(feedstock, f"kiln:\n  build_hours:\n    cuda: {hours}\n")
+    with pytest.raises(RecipeFault, match=f"build_hours: {hours} is more than 840"):
+        workflow.planned(feedstock, CONFIGS)
