@@ -20,13 +20,15 @@ CERTIFICATES = {"ca.pem": "ca", "client.pem": "certificate", "client.key": "key"
 SECRET = ("client.key", HEADERS)
 HEADER = re.compile(r"([A-Za-z0-9_.-]+)[ \t]*:[ \t]*(\S.*)")
 LIMIT = 1 << 16  # bytes of a file
+LONGEST = 120_000  # characters of the variable: Linux gives a process at most 131,072 bytes of each, with its name
 
 
 def read(folder: Path) -> str:
     """Return the variable's value: base64 of a JSON object with all files of a folder.
 
     Raises:
-        UsageError: for a missing or unknown file, one that others can read, or invalid content; without the content.
+        UsageError: for a missing or unknown file, one that others can read, or invalid or too much content; without
+            the content.
     """
     try:
         names = sorted(path.name for path in folder.iterdir())
@@ -43,7 +45,14 @@ def read(folder: Path) -> str:
     value: dict[str, Any] = {CERTIFICATES[name]: _pem(folder / name) for name in names if name != HEADERS}
     if HEADERS in names:
         value[HEADERS] = _headers(folder / HEADERS)
-    return base64.b64encode(json.dumps(value).encode()).decode()
+    variable = base64.b64encode(json.dumps(value).encode()).decode()
+    if len(variable) > LONGEST:
+        raise UsageError(
+            f"the files in {folder} are too large together",
+            why=f"they have {len(variable):,} characters in Base64, and a variable has at most {LONGEST:,}",
+            hint="leave the certificates that the executor does not use out of ca.pem",
+        )
+    return variable
 
 
 def parts(variable: str) -> tuple[str, ...]:

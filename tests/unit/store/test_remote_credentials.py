@@ -61,6 +61,16 @@ def test_invalid_files_are_refused_without_their_content(tmp_path: Path, files: 
     assert "s3cret" not in str(error.value)
 
 
+def test_files_that_are_too_large_for_a_variable_together_are_refused(tmp_path: Path) -> None:
+    large = 600 * PEM
+    with pytest.raises(UsageError, match="too large together"):
+        remote_credentials.read(
+            folder(tmp_path / "c", ca_pem=large, client_pem=large, client_key=large, headers="a: b")
+        )
+    variable = remote_credentials.read(folder(tmp_path / "d", ca_pem=large, client_pem=large, client_key=large[:3000]))
+    assert 90_000 < len(variable) < 1 << 17  # MAX_ARG_STRLEN of Linux
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs modes of files")
 @pytest.mark.parametrize("name", ["headers", "client.key"])
 def test_secrets_that_others_can_read_are_refused(tmp_path: Path, name: str) -> None:
