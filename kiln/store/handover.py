@@ -39,6 +39,8 @@ LONGEST_RECORD = 1 << 20  # bytes
 MOST_FILES = 2_000_000
 CACHE, WORK = "cache/", "work/"
 ARCHIVE_NAME = re.compile(r"made-[0-9a-f]{16}\.tar\.zst")
+# What may lead elsewhere in a name on Windows, and is usual elsewhere, such as in File::Temp.3.
+ROOTS = frozenset("\\:" if os.sep == "\\" else "")
 OUTPUT_BASE = "DO_NOT_BUILD_HERE"  # a file that Bazel puts into the folder of its own tree
 ADVICE = "remove the folder, and the chain begins anew"
 _CHUNK = 1 << 20
@@ -239,7 +241,7 @@ def _make_links(links: Mapping[str, str], target: Path) -> None:
 def _require_safe(member: tarfile.TarInfo) -> None:
     name = member.name
     parts = name.split("/")
-    if not name.startswith((CACHE, WORK)) or {"", ".", ".."} & set(parts) or "\\" in name or ":" in name:
+    if not name.startswith((CACHE, WORK)) or {"", ".", ".."} & set(parts) or ROOTS & set(name):
         raise ValueError(f"{name[:200]!r} leads out of its folder")
     if name.startswith(CACHE) and not (member.isreg() and cache.ENTRY.fullmatch(name.removeprefix(CACHE))):
         raise ValueError(f"{name[:200]!r} is no entry of a compile cache")

@@ -160,7 +160,6 @@ def test_a_record_cannot_name_an_archive_elsewhere(tmp_path: Path) -> None:
         member("work/pipe", tarfile.FIFOTYPE),
         member("work/device", tarfile.CHRTYPE),
         member("work/folder", tarfile.DIRTYPE),
-        member("work/C:\\out"),
     ],
     ids=lambda info: f"{info.name} {info.linkname}".strip(),
 )
@@ -170,6 +169,26 @@ def test_a_path_that_leads_out_of_the_folder_is_refused(tmp_path: Path, harmful:
         handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
     assert not (tmp_path / "out").exists()
     assert not [path for path in (tmp_path / "new").rglob("*") if path.is_file()]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such names")
+def test_names_with_colons_and_backslashes_are_handed_on(tmp_path: Path) -> None:
+    names = ["man3/File::Temp.3", "units/a\\x2db"]
+    for name in names:
+        put(tmp_path / "work" / "compile", name, b"content")
+    archive = handover.pack(tmp_path / "dir", handover.work_entries(tmp_path / "work", {"compile"}))
+    handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
+    assert all((tmp_path / "new" / "work" / "compile" / name).read_bytes() == b"content" for name in names)
+
+
+@pytest.mark.parametrize("name", ["work/C:\\out", "work/a\\..\\..\\out", "work/C:out"])
+def test_names_that_lead_elsewhere_on_windows_are_refused_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(handover, "ROOTS", frozenset("\\:"))
+    archive = archived(tmp_path / "dir", (member(name), b""))
+    with pytest.raises(BrokenHandover, match="leads out"):
+        handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
 
 
 def test_no_file_is_written_through_a_link_of_the_archive(tmp_path: Path) -> None:
