@@ -56,13 +56,18 @@ def read(folder: Path) -> str:
 
 
 def parts(variable: str) -> tuple[str, ...]:
-    """Return the secrets inside the variable, which are masked like the whole: headers' values and the key."""
+    """Return the secrets inside the variable, which are masked like the whole: headers' values and the key.
+
+    Of a value such as ``Bearer TOKEN``, what follows its scheme is one, too, for it may be printed alone.
+    """
     try:
         value = json.loads(base64.b64decode(variable, validate=True))
         key = value.get("key", "")
-        return (*(content for _, content in value.get(HEADERS, ())), *([key] if key else []))
+        contents = [content for _, content in value.get(HEADERS, ())]
+        tokens = [words[1] for content in contents if len(words := content.split(maxsplit=1)) > 1]
     except (binascii.Error, ValueError, TypeError, AttributeError):
         return ()
+    return (*contents, *tokens, *([key] if key else []))
 
 
 def _text(path: Path) -> str:

@@ -37,9 +37,9 @@ def test_all_files_are_in_the_variable_and_its_secrets_are_masked_one_by_one(tmp
         "key": f"{PEM}k",
         "headers": [["authorization", "Bearer t0ken:1"], ["x-api-key", "k3y"]],
     }
-    assert remote_credentials.parts(variable) == ("Bearer t0ken:1", "k3y", f"{PEM}k")
+    assert remote_credentials.parts(variable) == ("Bearer t0ken:1", "k3y", "t0ken:1", f"{PEM}k")
     secrets = compile_cache_key.with_parts({compile_cache_key.CREDENTIALS: variable})
-    assert set(secrets.values()) == {variable, "Bearer t0ken:1", "k3y", f"{PEM}k"}
+    assert set(secrets.values()) == {variable, "Bearer t0ken:1", "k3y", "t0ken:1", f"{PEM}k"}
     assert compile_cache_key.with_parts({"A": "b"}) == {"A": "b"}
 
 
