@@ -95,7 +95,7 @@ def record_of(value: Mapping[str, Any], file: str, sha256: str) -> dict[str, Any
         internal = dict(definition["internalParameters"])
         package, times = internal.pop("package"), internal.pop("times")
         return {**definition["externalParameters"], **internal, **package, **times, "file": file, "sha256": sha256}
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ProvenanceBroken(f"the provenance of {file} is incomplete", why=f"it has no {error}") from error
 
 

@@ -379,3 +379,10 @@ def test_a_record_survives_its_way_through_the_predicate() -> None:
         "input docker://quay.io/a, sha256 12",
     ]
     assert slsa.described({"runDetails": 7, "buildDefinition": {"resolvedDependencies": [1]}}) == ["built by None"]
+
+
+@pytest.mark.parametrize("internal", [{}, [], ["text"], "text", 7, None, [["package", 1], ["times", 2]]], ids=str)
+def test_a_predicate_without_the_parts_of_a_record_is_refused(internal: Any) -> None:
+    predicate = {"buildDefinition": {"internalParameters": internal, "externalParameters": {}}}
+    with pytest.raises(ProvenanceBroken, match="is incomplete"):
+        slsa.record_of(predicate, FILE, SHA256)
