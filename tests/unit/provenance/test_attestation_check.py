@@ -115,15 +115,18 @@ BUNDLES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a signature of a message in its place": lambda value: value.update(messageSignature={}),
     "no material": lambda value: value.pop("verificationMaterial"),
     "empty material": lambda value: value.update(verificationMaterial={}),
-    **{
-        f"a chain of certificates that is {chain!r}": lambda value, chain=chain: value.update(
-            verificationMaterial={"x509CertificateChain": {"certificates": chain}}
-        )
-        for chain in ({}, 5, None, "text", [])
-    },
+    "a chain of certificates that is an object": lambda value: _chained(value, {}),
+    "a chain of certificates that is a number": lambda value: _chained(value, 5),
+    "a chain of certificates that is nothing": lambda value: _chained(value, None),
+    "a chain of certificates that is text": lambda value: _chained(value, "text"),
+    "an empty chain of certificates": lambda value: _chained(value, []),
     "another type of file": lambda value: value.update(mediaType="application/json"),
     "no type of file": lambda value: value.pop("mediaType"),
 }
+
+
+def _chained(value: dict[str, Any], chain: Any) -> None:
+    value.update(verificationMaterial={"x509CertificateChain": {"certificates": chain}})
 
 
 def _signature(value: dict[str, Any], change: Callable[[bytes], bytes]) -> None:
