@@ -73,6 +73,8 @@ class ActionsSettings:
     def publish_token(self) -> str:
         """The name of the secret with the channel's token, and of its variable."""
         name = self._own.text("publish_token", "")
+        if name == "CHANNEL":
+            raise RecipeFault("kiln: publish_token: the workflow uses CHANNEL itself", hint="PREFIX_API_KEY")
         if name and not re.fullmatch("[A-Z][A-Z0-9_]*", name):
             raise RecipeFault(f"kiln: publish_token: {name!r} is not the name of a variable", hint="PREFIX_API_KEY")
         return name

@@ -423,6 +423,7 @@ def test_several_workflows_publish_nothing(feedstock: Feedstock) -> None:
         ("publish_to: /folder, publish_token: A", "is not a channel of a server"),
         ("publish_to: 'prefix:a b', publish_token: A", "is not a channel of a server"),
         ("publish_to: 'prefix:mine', publish_token: 'A}} x'", "is not the name of a variable"),
+        ("publish_to: 'prefix:mine', publish_token: CHANNEL", "uses CHANNEL itself"),
         ("publish_to: 'prefix:mine', publish_token: A, publish_environment: '${{ x }}'", "is an expression"),
     ],
 )
