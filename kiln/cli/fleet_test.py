@@ -32,11 +32,11 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.fleet import worker_tests
     from kiln.ledger.fleet import FleetLedger
 
-    for program in ("ssh", "ssh-keygen", "rsync"):
-        command.find(program, env=os.environ)
     layout = layout_of(feedstock)
     with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger:
         tests = prepare(options, feedstock)
+        for program in ("ssh", "ssh-keygen", "rsync"):
+            command.find(program, env=os.environ)
         with signals.termination_as_interrupt():
             results = worker_tests.execute(tests, ledger, lambda line: print(line, file=sys.stderr))
     print(json.dumps([dataclasses.asdict(result) for result in results], indent=2) if options.json else table(results))
