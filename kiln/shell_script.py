@@ -58,7 +58,8 @@ def _run(script: Script, recipe_folder: Path) -> tuple[str, ...]:
     if interpreter == "bash" or not script.lines:
         return script.lines
     inline = "\n".join((f"cat >{_INLINE} <<'{_END}'", *script.lines, _END))
-    return (*untraced((inline,)), f"{command} {_INLINE}", *untraced((f"rm {_INLINE}",)))
+    # One item for each step: those of a test are counted.
+    return ("\n".join(untraced((inline,))), f"{command} {_INLINE}", "\n".join(untraced((f"rm {_INLINE}",))))
 
 
 def interpreter_of(file: str | None) -> str:

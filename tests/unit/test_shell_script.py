@@ -59,9 +59,9 @@ def test_lines_of_kilns_own_leave_no_trace_and_do_not_change_the_scripts(options
     ended = subprocess.run(("bash", options, "-c", "\n".join(lines)), text=True, capture_output=True, check=True)
     traced = ["+ echo recipe", "+ true last"] if "x" in options else []
     assert [line for line in ended.stderr.splitlines() if line != "untraced"] == traced
-    heredoc, command, removal = in_bash(script, RECIPE)[1], in_bash(script, RECIPE)[3], in_bash(script, RECIPE)[5]
-    assert (heredoc.startswith("cat >"), command, removal) == (
-        True,
+    heredoc, command, removal = in_bash(script, RECIPE)
+    assert (heredoc.split("\n")[1][:5], command, removal.split("\n")[1]) == (
+        "cat >",
         f"{sys.executable} - .kiln-script",
         "rm .kiln-script",
     )
